@@ -1,4 +1,4 @@
-# make demo   install into .venv and watch real tool calls run on Celery workers and land in SQL
+# make demo   install into .venv; a host, a process and the broker die under 200 real calls, and every one is accounted for
 # make test   install and run every check and test, on servers it starts by itself
 # make coverage  which lines the quick tests ran
 # make check  lint, format, types, import contracts, dependencies

@@ -10,7 +10,7 @@ from benchmarks.fleets import CREWS, WARMING_CALLS, Database, Fleet, Ours, Raw
 from benchmarks.long_history import LongHistory
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
 
 if TYPE_CHECKING:
     from celery import Task
@@ -37,6 +37,7 @@ class Sizes:
     backlog: int = 10_000
     in_process: int = 10_000
     starts: int = 3
+    saves: int = 20
     many: int = 100_000
     small_burst: int = 1_000
     large_burst: int = 10_000

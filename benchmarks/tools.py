@@ -2,8 +2,8 @@
 
 import asyncio
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.records import Lane
+from forge_tools.model import Lane
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
 
 class NoOp(BaseTool):

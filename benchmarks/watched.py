@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from forge_tools.base import ExecutionContext
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.plugins import tool
+from forge_tools.tool import tool
+from forge_tools.tool.base import ExecutionContext
 
 IMAGE = Path(__file__).resolve().parent.parent / "docs" / "images" / "top.svg"
 LOAD_SECONDS = 62.0

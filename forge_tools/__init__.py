@@ -8,7 +8,11 @@ from importlib import import_module
 TYPE_CHECKING = False  # to import typing takes milliseconds
 
 if TYPE_CHECKING:
-    from forge_tools.base import (
+    from forge_tools.client import Call, ExecutorClient, Handle, SyncExecutorClient
+    from forge_tools.config import Settings
+    from forge_tools.errors import ErrorCode, ForgeError, ToolError, ToolFailure
+    from forge_tools.model import Audio, File, Image, Link, Text
+    from forge_tools.tool.base import (
         BaseTool,
         Capabilities,
         ExecutionContext,
@@ -18,13 +22,11 @@ if TYPE_CHECKING:
         ToolResult,
         ToolSpec,
     )
-    from forge_tools.client import Call, ExecutorClient, Handle, SyncExecutorClient
-    from forge_tools.config import Settings
-    from forge_tools.errors import ErrorCode, ForgeError, ToolError, ToolFailure
-    from forge_tools.executor import CallOptions, ToolExecutor
-    from forge_tools.registry import ScopedRegistry, ToolRegistry
+    from forge_tools.tool.executor import CallOptions, ToolExecutor
+    from forge_tools.tool.registry import ScopedRegistry, ToolRegistry
 
 __all__ = [
+    "Audio",
     "BaseTool",
     "Call",
     "CallOptions",
@@ -32,11 +34,15 @@ __all__ = [
     "ErrorCode",
     "ExecutionContext",
     "ExecutorClient",
+    "File",
     "ForgeError",
     "Handle",
+    "Image",
+    "Link",
     "ScopedRegistry",
     "Settings",
     "SyncExecutorClient",
+    "Text",
     "ToolCategory",
     "ToolError",
     "ToolExecution",
@@ -52,18 +58,19 @@ __version__ = "0.1.0"
 
 _ELSEWHERE = {
     **dict.fromkeys(("Call", "ExecutorClient", "Handle", "SyncExecutorClient"), "forge_tools.client"),
-    **dict.fromkeys(("CallOptions", "ToolExecutor"), "forge_tools.executor"),
+    **dict.fromkeys(("CallOptions", "ToolExecutor"), "forge_tools.tool.executor"),
     **dict.fromkeys(("ErrorCode", "ForgeError", "ToolError", "ToolFailure"), "forge_tools.errors"),
-    **dict.fromkeys(("ScopedRegistry", "ToolRegistry"), "forge_tools.registry"),
+    **dict.fromkeys(("ScopedRegistry", "ToolRegistry"), "forge_tools.tool.registry"),
+    **dict.fromkeys(("Audio", "File", "Image", "Link", "Text"), "forge_tools.model"),
     "Settings": "forge_tools.config",
 }
-"""Who owns the names that are not of `forge_tools.base`."""
+"""Who owns the names that are not of `forge_tools.tool.base`."""
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = getattr(import_module(_ELSEWHERE.get(name, "forge_tools.base")), name)
+    globals()[name] = found = getattr(import_module(_ELSEWHERE.get(name, "forge_tools.tool.base")), name)
     return found
 
 

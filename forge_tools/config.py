@@ -6,14 +6,11 @@ import re
 import socket
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SecretStr,
-    StringConstraints,
     ValidationError,
     field_validator,
     model_validator,
@@ -24,6 +21,7 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Ladder
 from forge_tools.marker import Marker
 from forge_tools.project import find_project
+from forge_tools.setting_types import RetentionRule, RootSettings, WorkspaceSettings
 from forge_tools.urls import require_readable, with_password
 
 LONGEST_DRAIN = 900.0
@@ -43,52 +41,6 @@ WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 
 
-class RootSettings(BaseModel):
-    """A folder of a workspace; a path alone stands for one that may be written to."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    path: Path
-    read_only: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _path_alone(cls, value: object) -> object:
-        return {"path": value} if isinstance(value, str | Path) else value
-
-
-class WorkspaceSettings(BaseModel):
-    """A workspace by name. `protected` are patterns of names that no tool touches, beside those it never does.
-
-    One that is not `shared` is bound to the host of the worker that has it.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    roots: tuple[RootSettings, ...]
-    shared: bool = False
-    protected: tuple[Annotated[str, StringConstraints(pattern=r"^[^/]+$")], ...] = ()
-
-    @field_validator("roots", mode="before")
-    @classmethod
-    def _there_is_a_root(cls, roots: object) -> object:
-        if isinstance(roots, list | tuple) and roots:
-            return roots
-        raise ValueError('a workspace needs a list of one folder or more, such as ["/srv/repo"]')
-
-
-class RetentionRule(BaseModel):
-    """What workers prune: executions that ended so many days ago, and what else has to be true of them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    days: float = Field(gt=0)
-    tool: str | None = None
-    category: str | None = None
-    status: str | None = None
-    keep: tuple[str, ...] = ()
-
-
 class Settings(BaseSettings):
     """Every setting with its default; `FORGE_DATABASE_URL` sets `database_url`, and so on.
 
@@ -97,22 +49,38 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="FORGE_", frozen=True, extra="ignore", hide_input_in_errors=True, validate_default=False
+        env_prefix="FORGE_",
+        frozen=True,
+        use_attribute_docstrings=True,
+        extra="ignore",
+        hide_input_in_errors=True,
+        validate_default=False,
     )
 
     workspace: Path = Field(default_factory=Path.cwd)
+    """The folder that tools may touch; on workers that of calls which name none."""
     home: Path = Field(default_factory=lambda settings: marker_of(settings["workspace"]).home)
+    """Where the embedded stack keeps its data: what `.forge` in the workspace or above it names."""
     project: Path = Field(default_factory=Path.cwd)
-    """From where, besides the current folder, the modules of tools are imported: that of the pyproject.toml."""
+    """The folder from which, besides the current one, modules of tools are imported."""
     tools: tuple[str, ...] = ()
-    """References to the user's tools, as `load_tools` takes them: those of `[tool.forge-tools]`."""
+    """The user's tools, as a JSON list of modules, packages or files, in place of those in `[tool.forge-tools]`."""
+    engine: str = ""
+    """What makes the engine of this host, as `module:function`; tools get it by `Depends(engine)`."""
     broker_url: str = ""
+    """The broker: `redis://`, `rediss://`, `sentinel://`, `amqp://` or `amqps://`. Empty: that of the embedded stack."""
     broker_password_file: Path | None = None
+    """A file with the password of the broker, in place of one in its URL."""
     database_url: str = ""
+    """The database: `postgresql://` or `sqlite:///`. Empty: that of the embedded stack."""
     database_password_file: Path | None = None
+    """A file with the password of the database, in place of one in its URL."""
     database_pooler: Literal["none", "transaction"] = "none"
+    """`transaction` where a pooler such as PgBouncer, in that mode, stands before the database."""
     database_migration_url: str = ""
+    """The database as `db upgrade` and `db downgrade` reach it: by a role that owns the tables, past a pooler. Empty: as all others."""
     database_migration_password_file: Path | None = None
+    """A file with the password of that URL."""
     hostname: str = Field(
         default_factory=socket.gethostname,
         min_length=1,
@@ -120,48 +88,102 @@ class Settings(BaseSettings):
         pattern=r"^[A-Za-z0-9._-]+$",
         validate_default=True,
     )
+    """The name of this host in history, and of its own queue, `host.<name>`."""
     workspace_roots: tuple[RootSettings, ...] = ()
+    """Folders of the default workspace, as JSON, in place of `workspace` alone."""
     workspaces: dict[str, WorkspaceSettings] = Field(default_factory=dict)
+    """Further workspaces by name, as JSON: `roots`, `shared`, `protected`."""
 
     max_timeout: float = Field(default=86_400.0, gt=0)
+    """Seconds that any call may run, whatever it asks for."""
     kill_grace: float = Field(default=2.0, gt=0)
+    """Seconds between the cancellation of a body whose time is up and the kill of its processes."""
     expires: float = Field(default=600.0, gt=0)
+    """Seconds that a call waits at most until a worker takes it."""
     background_expires: float = Field(default=86_400.0, gt=0)
+    """Seconds that a call waits at most in the queue `background`."""
 
     heartbeat: float = Field(default=1.0, gt=0)
+    """Seconds between two heartbeats of a worker."""
     lease: float = Field(default=15.0, ge=15)
+    """Seconds of silence after which a worker counts as dead: five heartbeats or more. The same for all workers of a database."""
     drain: float = Field(default=LONGEST_DRAIN, ge=0)
+    """Seconds that a worker which is stopped gives to what it runs."""
     consumption_interval: float = Field(default=10.0, gt=0)
+    """Seconds between two looks whether a worker still takes messages; after five without it leaves."""
     result_notifications: bool = True
+    """Whether small results travel, encrypted, in the message that wakes their client."""
     encryption_keys: str = ""
+    """The folder of the keys that open what clients encrypted. Empty: `keys` in `home`."""
     secrets_dir: Path | None = None
+    """A folder with a file for each secret that calls may refer to as `secret://NAME`; `FORGE_SECRET_<NAME>` gives one alone."""
     encrypt_patterns: tuple[str, ...] = ()
+    """Regular expressions, as a JSON list: a value that one of them finds is a secret, whatever its parameter. `well-known` stands for those of known services."""
     references_in: tuple[str, ...] = ()
+    """Tools, as a JSON list, in whose objects names of secrets are resolved too."""
     shells: str = ""
+    """The folder of shells that outlive a call. Empty: `shells-<hostname>` in `home`."""
     shell_interval: float = Field(default=2.0, gt=0)
+    """Seconds between two looks at the shells of a host."""
     shell_lost_after: float = Field(default=300.0, ge=15)
+    """Seconds after which the shells of a silent host count as lost."""
     shell_kept: float = Field(default=86_400.0, ge=60)
+    """Seconds that a shell which has ended is kept."""
     connect_timeout: float = Field(default=3.0, gt=0)
+    """Seconds that a connection to a database or broker may take."""
     database_timeout: float = Field(default=5.0, gt=0)
+    """Seconds that a client gives to connecting, a statement and its repetitions together."""
 
     tool_memory: int = Field(default=2**31, ge=0)
+    """Bytes of memory for one call of the process lane with all its processes; 0 sets no limit."""
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)
+    """Bytes of the parameters of a call, as JSON."""
     max_output_bytes: int = Field(default=50_000_000, gt=0)
+    """Bytes of the output of a call, as JSON."""
     artifact_max_bytes: int = Field(default=64 << 20, ge=65_536)
+    """Bytes of one output that is kept whole because it is too long for a result."""
+    max_part_size: int = Field(default=100 << 20, gt=0)
+    """Bytes of one image, file or other part of a result."""
     artifact_quota: int = Field(default=1 << 30, gt=0)
+    """Bytes of all of them that one session may keep; over that it loses the first ones."""
     artifact_ttl: float = Field(default=7 * 86_400.0, gt=0)
+    """Seconds that they are kept."""
     artifact_dir: Path | None = None
+    """A folder for their bytes that all hosts share, by its whole path. Without one they are in the database."""
     idempotency_scope: Literal["agent", "session", "shared"] = "agent"
+    """Who shares an idempotency key: `agent`, `session`, or `shared` by all."""
     idempotency_ttl: float = Field(default=86_400.0, gt=0, le=315_360_000.0)
+    """Seconds that a key stands for its call."""
     digest_key: SecretStr = Field(default=SecretStr(""), exclude=True)
+    """The secret that digests of keyed calls are made with, the same for all clients. Needed on PostgreSQL for keys alone."""
     routes: dict[str, str] = Field(default_factory=dict)
+    """Queues by tool or category, as a JSON object; all else waits in `default`."""
     tool_versions: Literal["newest", "pinned"] = "newest"
+    """`pinned` has each tool of a worker stay at the definition that was published first, until somebody pins another."""
     retention: tuple[RetentionRule, ...] = ()
+    """What workers prune, as a JSON list of rules: `days`, and `tool`, `category`, `status`, `keep`."""
     audit_interval: float = Field(default=10.0, ge=0)
+    """Seconds between two batches of the chain of hashes; 0 makes none."""
     audit_key: Path | None = None
+    """A file with the key that signs the chain. Embedded: `audit.key` in `home`."""
     log_format: Literal["text", "json"] = "text"
+    """`json` has programs log one object a line."""
+    web_allowed: tuple[str, ...] = ()
+    """Hosts and networks, as a JSON list, that web tools may reach though they are not public."""
+    web_ports: tuple[int, ...] = (80, 443, 8080, 8443)
+    """Ports, as a JSON list, that web tools may reach."""
+    web_robots: bool = False
+    """Whether web tools do as the robots.txt of a site says."""
+    web_search: Literal["", "searxng", "brave", "tavily"] = ""
+    """Whom `WebSearch` asks; empty: nobody."""
+    web_search_url: str = ""
+    """Where that provider is, if not at its usual address; a SearXNG has none."""
+    web_search_key: SecretStr = Field(default=SecretStr(""), exclude=True)
+    """The key of that provider."""
     mcp_token: SecretStr = Field(default=SecretStr(""), exclude=True)
+    """The token that clients of `forge-tools mcp --http` must send."""
     mcp_config: Path | None = None
+    """A file that says which MCP servers workers host."""
 
     @classmethod
     def settings_customise_sources(
@@ -312,6 +334,13 @@ class Settings(BaseSettings):
     def stop_patience(self) -> float:
         """What a worker may take to leave, at most: who starts workers must not kill them before."""
         return self.drain + 3 * self.kill_grace + 10
+
+    @property
+    def cache(self) -> Path:
+        """Where tools keep what can be worked out again: the folder for it that the XDG specification names."""
+        given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        home = given if given.is_absolute() else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111  never raises
+        return home / "forge-tools"
 
     @property
     def embedded_audit_key(self) -> Path:

@@ -60,6 +60,7 @@ class ErrorCode(StrEnum):
     IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"
     SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"
     ENCRYPTION_FAILED = "ENCRYPTION_FAILED"
+    ENGINE_NOT_AVAILABLE = "ENGINE_NOT_AVAILABLE"
     SECRET_NOT_FOUND = "SECRET_NOT_FOUND"  # noqa: S105  a code, and no password
 
 
@@ -140,13 +141,22 @@ class ToolFailure(ForgeError):  # noqa: N818  what authors raise on purpose, and
     """Raise it in a body to fail with a text of your own: the model reads `text` as it stands, then `hint`.
 
     `retry` lets the call be tried again as far as the capabilities of its tool allow; without it nobody tries again. `details`
-    is JSON for programs.
+    is JSON for programs, and `code` the word that they compare.
     """
 
     code: str = ErrorCode.TOOL_ERROR
 
-    def __init__(self, text: str, *, hint: str | None = None, retry: bool = False, details: Any = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        hint: str | None = None,
+        retry: bool = False,
+        details: Any = None,
+        code: str = ErrorCode.TOOL_ERROR,
+    ) -> None:
         super().__init__(text)
+        self.code = code
         self.hint = hint
         self.retry = retry
         self.details = details

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
-from forge_tools.records import ExecutionContext, Schema, ToolResult, ToolSpec
-from forge_tools.schemas import render
+from forge_tools.model import ExecutionContext, Schema, ToolResult, ToolSpec
+from forge_tools.schema.formats import render
 
 T = TypeVar("T")
 

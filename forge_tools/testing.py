@@ -10,14 +10,14 @@ from tempfile import mkdtemp
 from types import TracebackType
 from typing import Any, Self
 
-from forge_tools.base import BaseTool
 from forge_tools.errors import ConfigurationError, ErrorCode, InvalidCallError
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import CallOptions, ExecutionContext, Report, Reporter, ToolExecution, ToolResult
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import CallOptions, ExecutionContext, Report, Reporter, ToolExecution, ToolResult
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.reports import DirectReporter, ScrubbingReporter
-from forge_tools.validation import encode_json
+from forge_tools.schema import encode_json
+from forge_tools.tool.base import BaseTool
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 
 MAX_BYTES = 10_000_000
 """What parameters, and outputs, may come to as JSON."""

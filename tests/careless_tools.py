@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
 HOW = ToolParameter(name="how", type="string", description="How to be careless.")
 SECONDS = ToolParameter(name="seconds", type="number", description="How long.", required=False, default=3)

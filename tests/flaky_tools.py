@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
 MARK = ToolParameter(name="mark", type="string", description="File to append the time to at each body start.")
 FAILURES = ToolParameter(

@@ -3,14 +3,19 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
+
+import psutil
 
 from forge_tools.config import Settings
 from forge_tools.embedded.keys import ensure_key
 from forge_tools.sandbox.processes.spawner import LAUNCHER
 from forge_tools.storage import open_store
+from forge_tools.storage.connection.address import Address
 from tests.migrated import migrated
 from tests.waiting import wait_until
 from tests.warm import Forked, WarmInterpreter, shared
@@ -28,7 +33,7 @@ WORKER = (
         "celery.worker.loops",
     ),
     *("celery.concurrency.thread", "billiard.popen_fork", "billiard.heap", "billiard.sharedctypes"),
-    *("asyncpg", "aiosqlite", "forge_tools.tools", "forge_tools.plugins.loading", "tomllib", "timeit", SAMPLES),
+    *("asyncpg", "aiosqlite", "forge_tools.tools", "forge_tools.tool.loading", "tomllib", "timeit", SAMPLES),
     *("forge_tools.client",),
 )
 """What every worker imports, and the tools of most; and what scripts of tests need besides."""
@@ -143,6 +148,16 @@ class Fleet:
             "FORGE_DRAIN": "6",  # a test ends before the bodies that it leaves
         }
         return {**os.environ, **settings, **{f"FORGE_{k.upper()}": v for k, v in overrides.items()}}
+
+    def freeze(self, worker: WorkerProcess) -> None:
+        """Stop it between two of its transactions: nobody else could write to SQLite while one stands still."""
+        address = Address.parse(self.settings.database)
+        with ExitStack() as held:
+            if address.dialect == "sqlite":
+                own = held.enter_context(closing(sqlite3.connect(address.target, timeout=30, isolation_level=None)))
+                own.execute("BEGIN IMMEDIATE")
+            worker.signal(signal.SIGSTOP)
+            wait_until(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED, 10, "it was not stopped")
 
     async def looked_again(self) -> None:
         """Wait until every worker has looked at the database anew, from beginning to end, as it does at each beat."""

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from forge_tools.base import ExecutionContext, ToolCategory
-from forge_tools.plugins import ToolFactory, tool
+from forge_tools.tool import ToolFactory, tool
+from forge_tools.tool.base import ExecutionContext, ToolCategory
 
 
 class Place(BaseModel):

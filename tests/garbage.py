@@ -11,7 +11,7 @@ from redis import Redis
 
 from forge_tools.broker import BULK, TASK
 from forge_tools.broker.celery_app import list_name
-from forge_tools.records import new_id
+from forge_tools.model import new_id
 from tests.rabbit import RabbitServer
 
 NO_WAKEUPS: tuple[Any, ...] = (

@@ -4,12 +4,12 @@ import asyncio
 import sys
 from typing import Any
 
-from forge_tools.base import ExecutionContext, ToolResult
-from forge_tools.executor import ToolExecutor
 from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.mcp.hosted.servers import HostedServers, Memory
-from forge_tools.records import ServerState
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ServerState
+from forge_tools.tool.base import ExecutionContext, ToolResult
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.fleet import ROOT
 
 RAW = str(ROOT / "tests" / "mcp_servers" / "raw.py")

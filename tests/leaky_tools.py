@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
 SECRET = ToolParameter(name="secret", type="any", description="What nobody may see.", sensitive=True, aliases=("key",))
 NOTE = ToolParameter(name="note", type="string", description="What everybody may see.", required=False, default="")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
 print("printed while it was imported")
 

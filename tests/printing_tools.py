@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from forge_tools.base import ExecutionContext
-from forge_tools.plugins import tool
+from forge_tools.tool import tool
+from forge_tools.tool.base import ExecutionContext
 
 POOL = ThreadPoolExecutor(2)
 

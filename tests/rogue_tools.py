@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from tests.waiting import is_alive, within
 
 LONG = 300

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from tests.careless_tools import CARELESS
 from tests.flaky_tools import FLAKY
 from tests.impostor import Impostor, Scribbler

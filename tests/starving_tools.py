@@ -8,7 +8,7 @@ import signal
 import time
 from contextlib import suppress
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
 HELD: list[int] = []
 

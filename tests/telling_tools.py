@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.plugins import tool
+from forge_tools.tool import tool
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from tests.waiting import reached, wait_until
 
 STEPS = ToolParameter(name="steps", type="integer", description="How many.", required=False, default=3)

@@ -1,6 +1,6 @@
 """One tool in two versions that differ in what they take and say which they are; `FIRST` and `SECOND` are deployed in turn."""
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
 NAME = ToolParameter(name="name", type="string", description="Whom to greet.")
 

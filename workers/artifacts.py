@@ -11,7 +11,8 @@ from typing import Any
 from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, PartFiles, count_parts, pack, unpack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, SandboxError
-from forge_tools.records import Artifact, ExecutionContext, artifact_id
+from forge_tools.model import Artifact, ExecutionContext, artifact_id
+from forge_tools.model.artifacts import TEXT
 from forge_tools.sandbox.artifacts import damaged, unknown
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.spools import Gathered, Recent
@@ -20,6 +21,7 @@ from workers.proofs import Proofs, Sent
 from workers.remote_store import RemoteStore
 
 MOST_TRIES = 3
+_MOST_MEDIA_TYPE = 255
 
 Message = dict[str, Any]
 Ask = Callable[[Message, ExecutionContext], Awaitable[Message]]
@@ -38,7 +40,7 @@ class ArtifactDesk:
             ConfigurationError: it cannot be used.
         """
         _prepare(settings)
-        self._max_bytes = settings.artifact_max_bytes
+        self._max_bytes = max(settings.artifact_max_bytes, min(settings.max_part_size, settings.artifact_quota))
         self._keeping = Keeping(ttl=settings.artifact_ttl, quota=settings.artifact_quota)
 
     async def answer(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
@@ -110,6 +112,7 @@ class ArtifactDesk:
         new = Artifact(
             id=str(request["id"]),
             size=size,
+            media_type=str(request.get("media_type", TEXT))[:_MOST_MEDIA_TYPE],
             session_id=context.session_id,
             execution_id=context.metadata.get(EXECUTION_ID),
         )
@@ -147,12 +150,19 @@ class WorkerArtifacts:
         self.ask = ask
         self._recent = Recent()
 
-    async def put(self, chunks: AsyncIterator[bytes], context: ExecutionContext) -> Artifact:
+    async def put(
+        self,
+        chunks: AsyncIterator[bytes],
+        context: ExecutionContext,
+        *,
+        limit: int | None = None,
+        media_type: str = TEXT,
+    ) -> Artifact:
         """Keep the bytes; the same bytes again are kept once, and for longer."""
-        gathered = await Gathered.of(chunks, self.max_bytes)
+        gathered = await Gathered.of(chunks, limit or self.max_bytes)
         try:
             for _ in range(MOST_TRIES):
-                if kept := await self._try_to_put(gathered, context):
+                if kept := await self._try_to_put(gathered, context, media_type):
                     return kept
         finally:
             gathered.close()
@@ -177,12 +187,12 @@ class WorkerArtifacts:
             raise SandboxError(f"{handle} cannot be fetched to this host: {reason}", ErrorCode.TOOL_ERROR) from error
         return fd
 
-    async def _try_to_put(self, gathered: Gathered, context: ExecutionContext) -> Artifact | None:
-        what = {"id": gathered.id, "size": gathered.size}
+    async def _try_to_put(self, gathered: Gathered, context: ExecutionContext, media_type: str) -> Artifact | None:
+        what = {"id": gathered.id, "size": gathered.size, "media_type": media_type}
         facts = await self._asked("begin", context, **what)
         if not facts:
             for number in range(count_parts(gathered.size)):
-                data, breaks = await asyncio.to_thread(_packed, gathered, number)
+                data, breaks = await asyncio.to_thread(_packed, gathered, number, media_type)
                 added = await self._asked("add", context, **what, number=number, data=data, breaks=breaks)
                 if not added["is_waiting"]:
                     return None  # somebody else was quicker, or it was given up
@@ -192,6 +202,7 @@ class WorkerArtifacts:
         return Artifact(
             id=gathered.id,
             size=gathered.size,
+            media_type=media_type,
             session_id=context.session_id,
             created_at=datetime.fromisoformat(facts["created_at"]),
             expires_at=datetime.fromisoformat(facts["expires_at"]),
@@ -249,9 +260,9 @@ async def _add_all(stored: StoredArtifacts, new: Artifact, sent: Sent) -> bool:
     return True
 
 
-def _packed(gathered: Gathered, number: int) -> tuple[bytes, int]:
+def _packed(gathered: Gathered, number: int, media_type: str) -> tuple[bytes, int]:
     chunk = gathered.read(number * PART_BYTES, PART_BYTES)
-    return pack(chunk), chunk.count(b"\n")
+    return pack(chunk, media_type), chunk.count(b"\n")
 
 
 def _unpack_into(gathered: Gathered, data: bytes, number: int, size: int) -> None:

@@ -5,6 +5,7 @@ import fcntl
 import logging
 import os
 import select
+import socket
 import sys
 import threading
 import time
@@ -17,9 +18,10 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from forge_tools.records import SCOPE, CallScope
+from forge_tools.model import SCOPE, CallScope
+from forge_tools.sandbox.processes.launcher import keep_private
 from forge_tools.sandbox.processes.output import scrubbed_text
-from forge_tools.secrecy import Scrubber
+from forge_tools.secrets import Scrubber
 from workers.redaction import RedactedStream
 
 T = TypeVar("T")
@@ -34,6 +36,7 @@ PAUSE_SECONDS = 0.005
 """Between what comes and its being read. In it come as many bytes as a pipe holds."""
 
 _OURS = ("forge_tools.", "workers.")
+_MOST_FOLLOWED = 64
 
 
 class CallStream:
@@ -111,33 +114,68 @@ class CallLog(logging.Handler):
         scope.emit(f"{name}{text.rstrip()}\n", "log", record.levelno)
 
 
+Ends = dict[Standard, tuple[int, int]]
+"""Of the pipe in place of each standard stream: where it is read, and where it is written."""
+
+
 class ChildOutput:
-    """The pipes that a process of the pool is born with. It reads them itself; its parent keeps their ends for its last words."""
+    """The pipes that a process of the pool is born with. It reads them itself; its parent keeps their ends for its last words.
+
+    When it takes other pipes it hands their ends to its parent over a socket, for it may die without another word.
+    """
 
     def __init__(self) -> None:
-        self.pipes = {stream: _pipe() for _, stream in STANDARD}
+        self.pipes = _pipes()
+        self._parents_end, self._childs_end = socket.socketpair()
+        for one in (self._parents_end, self._childs_end):
+            one.settimeout(0)
 
     @property
     def numbers(self) -> list[int]:
-        return [number for pair in self.pipes.values() for number in pair]
+        return [self._childs_end.fileno(), *(number for pair in self.pipes.values() for number in pair)]
 
     def born(self) -> None:
         """In the parent, once it has forked: what it does not keep is closed."""
-        for end, write in self.pipes.values():
+        self._childs_end.close()
+        self._ends = {stream: end for stream, (end, _) in self.pipes.items()}
+        for _, write in self.pipes.values():
             os.close(write)
-            _parents.add(end)
+        _parents.update(self._ends.values())
+
+    def hand_over(self, pipes: Ends) -> None:
+        """In the process: from here on it puts out what it does into these."""
+        with suppress(OSError):  # its last words are lost, which is no reason to end
+            socket.send_fds(self._childs_end, [b"."], [end for end, _ in pipes.values()])
+
+    def follow(self) -> None:
+        """Take over what the process has handed over; what it took before is its own to read."""
+        with suppress(OSError):
+            for _ in range(_MOST_FOLLOWED):
+                data, ends, _, _ = socket.recv_fds(self._parents_end, 1, len(STANDARD))
+                if not data:
+                    return
+                self._let_go()
+                self._ends = dict(zip((stream for _, stream in STANDARD), ends, strict=False))
+                _parents.update(ends)
+                keep_private(*ends)
 
     def last_words(self) -> Iterator[tuple[Standard, bytes]]:
         """What the process had not read when it ended."""
-        for stream, (end, _) in self.pipes.items():
-            with suppress(BlockingIOError):
+        self.follow()
+        for stream, end in self._ends.items():
+            with suppress(OSError):  # whatever a body has made of it
+                os.set_blocking(end, False)
                 yield stream, os.read(end, PIPE_BYTES)
 
     def close(self) -> None:
-        for end, _ in self.pipes.values():
+        self._let_go()
+        self._parents_end.close()
+
+    def _let_go(self) -> None:
+        for end in self._ends.values():
             _parents.discard(end)
             os.close(end)
-        self.pipes = {}
+        self._ends = {}
 
 
 _parents: set[int] = set()
@@ -162,7 +200,8 @@ class Pipes:
         self._flush = flush
         self._own = {stream: _kept(number) for number, stream in STANDARD}
         self.threads: set[threading.Thread] = set()
-        self._renew(output)
+        self._output = output
+        self._take(_pipes() if output is None else output.pipes)
         _move_streams(self._own, of_calls=True)
         _buffer_lines_of_c()
 
@@ -187,15 +226,21 @@ class Pipes:
         self._pair.let_go()
         _move_streams({stream: number for number, stream in STANDARD}, of_calls=False)
 
-    def _renew(self, output: ChildOutput | None = None) -> None:
-        self._pair = _Pair(self._own, self._flush, output or ChildOutput())
+    def _renew(self) -> None:
+        pipes = _pipes()
+        if self._output is not None:
+            self._output.hand_over(pipes)
+        self._take(pipes)
+
+    def _take(self, pipes: Ends) -> None:
+        self._pair = _Pair(self._own, self._flush, pipes)
         self.threads = {thread for thread in self.threads if thread.is_alive()} | {self._pair.thread}
 
 
 class _Pair:
     """Two pipes in place of descriptors 1 and 2, from when it is made."""
 
-    def __init__(self, own: Mapping[Standard, int], flush: Callable[[], None], output: ChildOutput) -> None:
+    def __init__(self, own: Mapping[Standard, int], flush: Callable[[], None], pipes: Ends) -> None:
         self._flush = flush
         self.scope: CallScope | None = None
         self._scrubber: Scrubber | None = None
@@ -205,7 +250,7 @@ class _Pair:
         self._ends: dict[int, Standard] = {}
         self._poll = select.poll()
         for number, stream in STANDARD:
-            end, write = output.pipes[stream]
+            end, write = pipes[stream]
             os.dup2(write, number)
             os.close(write)
             self._ends[end] = stream
@@ -278,6 +323,10 @@ def _kept(number: int) -> int:
         return os.dup(number)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY)
+
+
+def _pipes() -> Ends:
+    return {stream: _pipe() for _, stream in STANDARD}
 
 
 def _pipe() -> tuple[int, int]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from forge_tools.errors import ForgeError
-from forge_tools.records import Claim, Scope, Wakeup
+from forge_tools.model import Claim, Scope, Wakeup
 from forge_tools.storage import Store
 from workers.activity import Activity
 from workers.lanes.base import BodyLane

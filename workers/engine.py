@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from forge_tools.errors import ForgeError
-from forge_tools.records import Wakeup
+from forge_tools.model import Wakeup
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.storage import open_store

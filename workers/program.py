@@ -4,31 +4,33 @@ import argparse
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 from celery import signals
 
-from forge_tools.base import BaseTool
 from forge_tools.config import Settings, log_format, take_secrets
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.executor import ToolExecutor
 from forge_tools.logs import set_up
-from forge_tools.plugins import admit, load_project, load_tools
-from forge_tools.records import ToolCategory
-from forge_tools.records.places import host_queue
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ToolCategory
+from forge_tools.model.places import host_queue
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
 from forge_tools.sandbox.processes.spawner import SPAWNER
 from forge_tools.sandbox.walls.privileges import harden
+from forge_tools.tool import admit, load_engine, load_project, load_tools
+from forge_tools.tool.base import BaseTool
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from workers.app import run_worker, worker_app
 from workers.artifacts import ArtifactDesk, WorkerArtifacts, ask_engine
 from workers.capture import capture, capture_logs
 from workers.drain import drain, leave_on_signals
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.remote_store import RemoteShells, RemoteStore
+from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore
 from workers.services.servers import Servers
 from workers.worker import Post, Setup
 
@@ -88,9 +90,10 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
     secrets, registry, servers = take_secrets(), ScopedRegistry(), hosted_servers(options, settings)
     registry.register_many(offered(options, settings, () if servers is None else servers.start()))
     desk, store = ArtifactDesk(settings), RemoteStore()
-    book = RemoteShells(store) if options.lane == "async" else None  # children have no database to ask
     artifacts = WorkerArtifacts(settings.artifact_max_bytes, ask_engine(desk, store))
-    reach = reach_of(settings, book=book, artifacts=artifacts)
+    reach = replace(reach_of(settings, artifacts=artifacts), documents=None)  # children have no database to ask
+    if options.lane == "async":
+        reach = replace(reach, book=RemoteShells(store), documents=RemoteDocuments(store))
     return Setup(
         settings=settings,
         post=Post(
@@ -98,7 +101,9 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
             queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
             concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
         ),
-        executor=ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach, history_limit=0),
+        executor=ToolExecutor(
+            registry, max_timeout=settings.max_timeout, reach=reach, history_limit=0, overrides=load_engine(settings)
+        ),
         artifacts=desk,
         remote_store=store,
         secrets=secrets,
@@ -109,13 +114,24 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
 
 def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[BaseTool] = ()) -> list[BaseTool]:
     """The tools this worker starts with: the user's own, those `hosted`, and of the rest what `--categories` admits."""
-    named = [*load_project(settings, options.tools), *hosted]
-    found = load_tools(builtins=not options.no_builtins)
+    named = [*_runnable(load_project(settings, options.tools), settings), *hosted]
+    found = _runnable(load_tools(builtins=not options.no_builtins), settings)
     categories = _admitted(options, settings)
     if _hosts_servers(options, settings) and categories == [ToolCategory.MCP]:
         return named  # that none of the servers is there is no mistake in the configuration
     names = {tool.name for tool in named}
     return named + [tool for tool in admit(found, categories) if tool.name not in names]
+
+
+def _runnable(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
+    """Leave out what needs an engine where this host has none, so that its calls go to hosts that have one."""
+    engineless = [tool.spec.name for tool in tools if tool.spec.capabilities.requires_engine and not settings.engine]
+    if engineless:
+        way_out = "set FORGE_ENGINE=module:function to offer them here"
+        logger.warning(
+            "Tools need an engine, which this host has not; " + way_out, extra={"tools": ",".join(engineless)}
+        )
+    return [tool for tool in tools if tool.spec.name not in engineless]
 
 
 def hosted_servers(options: argparse.Namespace, settings: Settings) -> Servers | None:
@@ -149,15 +165,32 @@ def _admitted(options: argparse.Namespace, settings: Settings) -> list[ToolCateg
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `forge-tools worker`."""
-    parse = argparse.ArgumentParser(prog="forge-tools worker", description="Run tools for agents as a Celery worker.")
-    parse.add_argument("--lane", choices=("async", "process"), required=True, help="where bodies run")
-    parse.add_argument("--queues", type=_names, default=("default",), help="comma-separated; default: default")
-    parse.add_argument("--concurrency", type=int, help="bodies at once (async: 200) or child processes (one a core)")
-    parse.add_argument("--tools", action="append", default=[], metavar="MODULE|FILE", help="load its tools too")
-    parse.add_argument("--categories", type=_categories, help="offer only these, comma-separated")
-    parse.add_argument("--no-builtins", action="store_true", help="do not load the built-in tools")
-    parse.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    parse = argparse.ArgumentParser(
+        prog="forge-tools worker",
+        usage="forge-tools worker --lane async|process [OPTIONS]",
+        description="Run one worker, for production or another host.",
+        formatter_class=_Help,
+        add_help=False,
+    )
+    options = parse.add_argument_group("Options")
+    options.add_argument("--lane", choices=("async", "process"), required=True, help="Where bodies run.")
+    options.add_argument("--queues", type=_names, default=("default",), help="Comma-separated; default: default.")
+    options.add_argument("--concurrency", type=int, help="Bodies at once (async: 200), or processes (one a core).")
+    options.add_argument("--tools", action="append", default=[], metavar="MODULE|FILE", help="Load its tools too.")
+    options.add_argument("--categories", type=_categories, help="Offer only these, comma-separated.")
+    options.add_argument("--no-builtins", action="store_true", help="Do not load the built-in tools.")
+    options.add_argument(
+        "--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="INFO by default."
+    )
+    options.add_argument("--help", action="help", help="Show this message and exit.")
     return parse
+
+
+class _Help(argparse.HelpFormatter):
+    """Begins as the help of the other commands does."""
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, "Usage: " if prefix is None else prefix)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from forge_tools.artifacts.parts import count_parts, unpack
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.records import Artifact
+from forge_tools.model import Artifact
 from forge_tools.sandbox.spools import UnnamedFile
 
 MOST_UNPROVEN = 16

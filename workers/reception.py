@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from forge_tools.broker.celery_app import list_name
 from forge_tools.broker.message import MalformedMessageError, body, envelope, headers, read_body, read_envelope
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import Wakeup, new_id
+from forge_tools.model import Wakeup, new_id
 
 HEADER_FRAME = 2
 HEADER_BYTES = 12

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from forge_tools.errors import ForgeError
-from forge_tools.records import Claim, Outcome
+from forge_tools.model import Claim, Outcome
 from forge_tools.storage import Store
 from workers.activity import Activity
 from workers.middleware.base import Middleware, Stored, hooks

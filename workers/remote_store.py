@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from forge_tools.errors import DatabaseUnavailableError, StorageError
-from forge_tools.records import ShellRecord
+from forge_tools.model import Document, DocumentScope, DocumentWriter, Revise, ShellRecord
 from forge_tools.storage import Store
 
 T = TypeVar("T")
@@ -62,3 +62,26 @@ class RemoteShells:
     async def of_session(self, session_id: str | None) -> list[ShellRecord]:
         """List the shells of a session on all hosts, the oldest first."""
         return await self._store.ask(lambda store: store.shells.of_session(session_id))
+
+
+class RemoteDocuments:
+    """The documents of sessions, agents and workspaces, for tools."""
+
+    is_durable = True
+
+    def __init__(self, store: RemoteStore) -> None:
+        self._store = store
+
+    async def find(self, scope: DocumentScope, under: str, words: Sequence[str] | None, limit: int) -> list[Document]:
+        """List the document at `under` and those below it."""
+        return await self._store.ask(lambda store: store.documents.find(scope, under, words, limit))
+
+    async def read(self, scope: DocumentScope, path: str) -> Document | None:
+        """Read one; None where there is none."""
+        return await self._store.ask(lambda store: store.documents.read(scope, path))
+
+    async def change(
+        self, scope: DocumentScope, paths: Sequence[str], revise: Revise, writer: DocumentWriter
+    ) -> dict[str, Document]:
+        """Change them; `revise` runs on the engine's loop."""
+        return await self._store.ask(lambda store: store.documents.change(scope, paths, revise, writer))

@@ -12,8 +12,7 @@ from forge_tools import __version__
 from forge_tools.broker import Message, open_broker, queue_name
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import (
+from forge_tools.model import (
     DEFAULT_TIMEOUT,
     Claim,
     ExecutionContext,
@@ -24,10 +23,11 @@ from forge_tools.records import (
     WorkerRecord,
     new_id,
 )
-from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Heartbeat, Question
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from workers.activity import Activity
 from workers.artifacts import ArtifactDesk
 from workers.claims import Claims

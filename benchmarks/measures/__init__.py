@@ -4,6 +4,7 @@ from benchmarks.measures import (
     backlog,
     burst,
     clients,
+    development,
     export,
     file_tools,
     filesystem_server,
@@ -44,6 +45,8 @@ MEASURES = (
 
 GROWTH = (growth.BURSTS, growth.TABLES, growth.PROCESS_COUNTS, memory.MEASURE)
 
+DEVELOPMENT = (development.MEASURE,)
+
 TOOLS = (search_tools.MEASURE, file_tools.MEASURE, shell_tool.MEASURE, filesystem_server.MEASURE)
 
 HISTORY = (
@@ -56,5 +59,5 @@ HISTORY = (
     export.VERIFY,
 )
 
-SETS = {"default": MEASURES, "growth": GROWTH, "history": HISTORY, "tools": TOOLS}
+SETS = {"default": MEASURES, "development": DEVELOPMENT, "growth": GROWTH, "history": HISTORY, "tools": TOOLS}
 """What is run by one name, and shown as one table."""

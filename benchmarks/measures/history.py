@@ -17,7 +17,7 @@ from benchmarks.long_history import LongHistory
 from benchmarks.pairs import by_turns
 from benchmarks.scene import Scene
 from forge_tools.errors import StorageError
-from forge_tools.records import Grouping
+from forge_tools.model import Grouping
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection.drivers import STATEMENT_SECONDS
 from forge_tools.storage.history.rollups import hour_at

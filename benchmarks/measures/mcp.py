@@ -9,8 +9,8 @@ from typing import Any, Literal
 from benchmarks.figures import Bar, Measure, Readings, Row
 from benchmarks.scene import CONTEXT, Scene, succeeded
 from benchmarks.tools import NoOp
-from forge_tools.executor import ToolExecutor
-from forge_tools.registry import ScopedRegistry
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 
 FLEET: Literal["postgres-solo"] = "postgres-solo"
 Work = Callable[[], Awaitable[Any]]

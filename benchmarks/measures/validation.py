@@ -8,8 +8,8 @@ import jsonschema_rs
 
 from benchmarks.figures import Bar, Measure, Readings, Row
 from benchmarks.scene import Scene
-from forge_tools.records import ToolCategory, ToolParameter, ToolSpec
-from forge_tools.validation import Validator
+from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
+from forge_tools.schema import Validator
 
 ADDRESS = {
     "type": "object",

@@ -53,6 +53,7 @@ CAVEATS = """### What these figures do not show
 EXPLAINED = "What each side is and what each line measures: [docs/benchmarks.md](../docs/benchmarks.md).\n"
 HEADINGS = {
     "default": f"## Beside raw Celery\n\n{EXPLAINED}",
+    "development": "## While tools are written\n",
     "growth": "## As work grows\n",
     "history": "## Beside a long history\n",
 }

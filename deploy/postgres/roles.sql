@@ -67,6 +67,7 @@ GRANT INSERT ON executions, execution_attempts, execution_events TO forge_worker
 GRANT INSERT, UPDATE, DELETE ON execution_queue, execution_reports, tools, workers, leases, shells, workspaces,
   session_workspaces, encryption_keys, artifacts, artifact_parts, artifact_owners, idempotency_keys, rollup_hours,
   rollup_figures TO forge_worker;
+GRANT INSERT, DELETE ON documents TO forge_worker;
 GRANT INSERT ON audit_batches, audit_executions, audit_events TO forge_worker;
 
 -- What a keeper may do: prune. Give it to the people who run `forge-tools prune`, and to workers with FORGE_RETENTION.
@@ -82,7 +83,7 @@ GRANT INSERT, UPDATE ON leases, rollup_hours TO forge_keeper;
 -- What an auditor may do: read, but not what is encrypted for workers.
 
 GRANT SELECT ON executions, execution_attempts, execution_events, execution_reports, tool_executions, tools, workers,
-  workspaces, session_workspaces, encryption_keys, shells, artifacts, artifact_owners, idempotency_keys, leases,
+  workspaces, session_workspaces, encryption_keys, shells, documents, artifacts, artifact_owners, idempotency_keys, leases,
   audit_batches, audit_executions, audit_events, rollup_hours, rollup_figures TO forge_auditor;
 
 DO $$

@@ -1,26 +1,26 @@
-"""The last scene: a host and the broker die under load, here and, on the same schedule, under plain Celery."""
+"""The kill scene: a host and the broker die under load, here and, on the same schedule, under plain Celery."""
 
 import asyncio
+import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from examples.demo import verdict
 from examples.demo.effects import Effects
-from examples.demo.plain import CONCURRENCY, PlainCelery
+from examples.demo.plain import PlainCelery
 from examples.demo.schedule import COUNT, Work, due, keys, schedule
-from examples.demo.second_host import LANES, SecondHost
+from examples.demo.second_host import SecondHost
 from examples.demo.stage import BrokenPromiseError, Stage
-from forge_tools.cli.text import took
 from forge_tools.client import ExecutorClient, Handle
 from forge_tools.config import Settings
 from forge_tools.embedded import EmbeddedStack
 from forge_tools.errors import ForgeError
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.sandbox.processes.trees import Process, descendants
 
 AGENT = "demo-outage"
@@ -49,23 +49,13 @@ class Outage:
         self.stage.section(f"{COUNT} calls on two hosts; one of them and the broker are killed midway")
         home = self.settings.home
         with ExitStack() as scene:
+            scene.enter_context(_expected_warnings())
             host = scene.enter_context(SecondHost(DOOMED, self.settings, tools=self.tools))
             plain = PlainCelery(home / "plain", home / "plain.effects")
             scene.callback(plain.close)
             await asyncio.gather(host.until_ready(), asyncio.to_thread(plain.__enter__))
-            self._introduce()
             ours = await self._play(host, plain, home / "ours.effects")
         verdict.pronounce(self.stage, ours)
-
-    def _introduce(self) -> None:
-        slots = f"{LANES['async']} coroutines and {LANES['process']} processes each"
-        self.stage.facts(
-            [
-                ("forge_tools", f"hosts {self.settings.hostname} and {DOOMED}, {slots}"),
-                ("plain Celery", f"the same hosts, {CONCURRENCY} processes each, {verdict.plain_settings()}"),
-                ("calls", f"{COUNT} in {took(due(COUNT, 0) * 1000)}, half of them not to be repeated, both lanes"),
-            ]
-        )
 
     async def _play(self, host: SecondHost, plain: PlainCelery, log: Path) -> verdict.Evidence:
         works, began = schedule(), time.monotonic()
@@ -123,6 +113,18 @@ class Outage:
                 _signal([pid], signal.SIGKILL)
         plain.kill_broker()
         return verdict.Accident(at=at, host=DOOMED, killed=killed, hit=ours.hit, child=ours.child, valkey=valkey)
+
+
+@contextmanager
+def _expected_warnings() -> Iterator[None]:
+    """What is killed here on purpose is not warned of."""
+    ours = logging.getLogger("forge_tools")
+    before = ours.level
+    ours.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        ours.setLevel(before)
 
 
 @dataclass(frozen=True, slots=True)

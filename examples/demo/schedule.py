@@ -1,4 +1,4 @@
-"""What the last scene calls, and when: the same for both sides."""
+"""What the kill scene calls, and when: the same for both sides."""
 
 import random
 import time
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from examples.demo.tools import Charge, Fetch, Notify, Render
+from examples.demo.tools import charge, fetch, notify, render
 from forge_tools.base import BaseTool
 
 COUNT = 200
@@ -43,7 +43,7 @@ class Work:
 def schedule() -> list[Work]:
     """Mixed calls, a quarter of each kind: harmless to repeat or not, in either lane."""
     chance = random.Random(_SEED)  # noqa: S311 a schedule, no secret
-    tools: list[BaseTool] = [Fetch(), Notify(), Render(), Charge()] * (COUNT // 4)
+    tools: list[BaseTool] = [fetch, notify, render, charge] * (COUNT // 4)
     chance.shuffle(tools)
     return [Work(number, tool, round(chance.uniform(*SECONDS), 2)) for number, tool in enumerate(tools)]
 

@@ -10,7 +10,7 @@ from forge_tools.config import Settings
 from forge_tools.embedded import StackStatus, WorkerPlan
 from forge_tools.embedded.stack import worker_environment
 from forge_tools.embedded.supervision import SupervisedProcess
-from forge_tools.records import Lane
+from forge_tools.model import Lane
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.urls import without_passwords
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from examples.demo.effects import Effects
-from examples.demo.plain_app import SETTINGS, VISIBILITY_TIMEOUT
+from examples.demo.plain_app import VISIBILITY_TIMEOUT
 from examples.demo.schedule import COUNT, Work, keys
 from examples.demo.stage import Stage
 from forge_tools.cli.text import number, one_line, table, took
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionRecord, ExecutionStatus, ToolResult
+from forge_tools.model import ExecutionRecord, ExecutionStatus, ToolResult
 
-SHOWN_LOSSES = 2
+SHOWN_REASON = 58
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +63,15 @@ def pronounce(stage: Stage, seen: Evidence) -> None:
     stage.facts(
         [
             ("kill -9", f"host {accident.host}: {hit}"),
-            ("kill -9", f"pid {accident.child} on the other host, while it ran a call that must not run twice"),
-            ("kill -9", f"Valkey, pid {accident.valkey}; its supervisor starts it again"),
+            ("kill -9", f"pid {accident.child} on the other host, in a call that must not run twice"),
+            ("kill -9", f"Valkey, pid {accident.valkey}; the same to plain Celery, with acks_late"),
             ("settled", f"{took(seen.seconds_after * 1000)} later: a host is dead when it was silent for 15 s"),
         ]
     )
-    stage.gap()
     stage.show(_figures(seen))
-    stage.gap()
-    stage.text(
-        f"What is missing, Celery runs again once its visibility timeout has passed ({VISIBILITY_TIMEOUT} s as shipped), "
-        "whether it took effect before or not."
-    )
-    stage.gap()
-    _say_losses(stage, seen)
+    stage.text(f"Celery repeats what it misses after {VISIBILITY_TIMEOUT} s, whatever took effect.")
+    _say_a_loss(stage, seen)
     _claim(stage, seen)
-
-
-def plain_settings() -> str:
-    """The settings of the other side, as one writes them."""
-    return ", ".join(f"{name}={value}" for name, value in SETTINGS.items())
 
 
 def _claim(stage: Stage, seen: Evidence) -> None:
@@ -128,11 +117,10 @@ def _figures(seen: Evidence) -> Table:
     return table(["", number("forge_tools"), number("plain Celery")], cells)
 
 
-def _say_losses(stage: Stage, seen: Evidence) -> None:
-    stage.facts((f"lost: {one.tool}", one_line(one.error)) for one in seen.lost[:SHOWN_LOSSES])
-    if len(seen.lost) > SHOWN_LOSSES:
-        stage.text(f"... and {len(seen.lost) - SHOWN_LOSSES} more")
-    stage.gap()
+def _say_a_loss(stage: Stage, seen: Evidence) -> None:
+    for one in seen.lost[:1]:
+        why = one_line(one.error)
+        stage.facts([(f"lost: {one.tool}", why if len(why) <= SHOWN_REASON else f"{why[:SHOWN_REASON]}…")])
 
 
 def _is_wrong(key: str, seen: Evidence) -> bool:

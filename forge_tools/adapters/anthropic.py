@@ -7,9 +7,9 @@ from typing import Any
 from forge_tools.adapters.arguments import UNREADABLE, sendable
 from forge_tools.adapters.conversation import BROKEN_OFF, PAUSED, Hook, Message, Reply, Usage, told
 from forge_tools.adapters.sdk import SdkModel, extra
-from forge_tools.adapters.toolset import Answer, ToolCall
-from forge_tools.records import Schema, ToolSpec
-from forge_tools.schemas import render
+from forge_tools.adapters.toolset import Answer, Shown, ToolCall
+from forge_tools.model import Schema, ToolSpec
+from forge_tools.schema.formats import render
 
 _CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded"})
 
@@ -75,7 +75,7 @@ class Messages(SdkModel):
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
         """One user message that holds the results of all calls, failures flagged."""
-        return [{"role": "user", "content": [_result(answer) for answer in answers]}]
+        return [{"role": "user", "content": [_result(answer, self.shown(answer)) for answer in answers]}]
 
     @staticmethod
     def _clients() -> tuple[Any, Callable[[], Any]]:
@@ -129,9 +129,16 @@ def _call(block: dict[str, Any]) -> ToolCall:
     return ToolCall(block["id"], block["name"], given)
 
 
-def _result(answer: Answer) -> Message:
-    result = {"type": "tool_result", "tool_use_id": answer.call.id, "content": answer.text}
+def _result(answer: Answer, shown: Sequence[Shown]) -> Message:
+    blocks = [_block(one) for one in shown if (one.is_image or one.is_pdf) and not answer.is_error]  # errors are text
+    content = [{"type": "text", "text": answer.text}, *blocks] if blocks else answer.text
+    result = {"type": "tool_result", "tool_use_id": answer.call.id, "content": content}
     return result | {"is_error": True} if answer.is_error else result
+
+
+def _block(one: Shown) -> dict[str, Any]:
+    kind = "image" if one.is_image else "document"
+    return {"type": kind, "source": {"type": "base64", "media_type": one.mime_type, "data": one.base64}}
 
 
 def _counts(usage: Any) -> dict[str, Any]:

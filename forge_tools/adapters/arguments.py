@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from forge_tools.records import Schema, ToolSpec
-from forge_tools.validation import shown
+from forge_tools.model import Schema, ToolSpec
+from forge_tools.schema import shown
 
 UNREADABLE = "INVALID_JSON"
 """Under which arguments that are no object of JSON go back to the model: providers refuse a history with such."""

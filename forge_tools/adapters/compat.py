@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from forge_tools.adapters.arguments import read
 from forge_tools.adapters.toolset import Answer, BlockingExecutor, Executor, ToolCall, Toolset
-from forge_tools.base import brief
 from forge_tools.errors import ErrorCode, ToolError, ToolNotFoundError
 from forge_tools.langchain import run_in_thread
-from forge_tools.records import CallOptions, ExecutionContext, Schema, ToolParameter, ToolSpec
-from forge_tools.schemas import render, require_format
-from forge_tools.secrecy import as_shown
-from forge_tools.validation import shown, suggestion
+from forge_tools.model import CallOptions, ExecutionContext, Schema, ToolParameter, ToolSpec
+from forge_tools.schema import shown, suggestion
+from forge_tools.schema.formats import render, require_format
+from forge_tools.secrets import as_shown
+from forge_tools.tool.base import brief
 
 Arguments = Mapping[str, Any] | str | None
 """An object, or the JSON text of one."""

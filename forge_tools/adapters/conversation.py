@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from forge_tools.adapters.toolset import Answer, ToolCall, Toolset
-from forge_tools.records import Schema, ToolSpec
+from forge_tools.model import Schema, ToolSpec
 
 Message = dict[str, Any]
 Hook = Callable[[Any], Any]

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from forge_tools.adapters.conversation import BROKEN_OFF, Hook, Message, Reply, Usage, told
 from forge_tools.adapters.sdk import SdkModel, extra, unreadable
-from forge_tools.adapters.toolset import Answer, ToolCall
+from forge_tools.adapters.toolset import Answer, Shown, ToolCall
 from forge_tools.errors import InvalidToolError
-from forge_tools.records import Schema, ToolSpec, new_id
-from forge_tools.schemas import render
+from forge_tools.model import Schema, ToolSpec, new_id
+from forge_tools.schema.formats import render
 
 Part = dict[str, Any]
 
@@ -105,8 +105,10 @@ class GenerateContent(SdkModel):
         return {"role": "user", "parts": [{"text": text}]}
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
-        """One content that holds the responses to all calls, in their order; failures under `error`."""
-        return [{"role": "user", "parts": [{"function_response": _response(answer)} for answer in answers]}]
+        """One content that holds the responses to all calls, in their order; failures under `error`. What there is to see follows."""
+        told: list[Part] = [{"function_response": _response(answer)} for answer in answers]
+        seen = [one for answer in answers for one in self.shown(answer)]
+        return [{"role": "user", "parts": [*told, *map(_inline, seen)]}]
 
     def _reply(self, parts: list[Part], ending: "_Ending", raw: Any) -> Reply:
         usage, reason = ending.usage, ending.reason
@@ -182,6 +184,10 @@ def _response(answer: Answer) -> dict[str, Any]:
     call = answer.call
     response = {"name": call.name, "response": {"error" if answer.is_error else "output": answer.text}}
     return response if call.id.startswith(_UNNAMED) else {"id": call.id, **response}
+
+
+def _inline(one: Shown) -> Part:
+    return {"inline_data": {"mime_type": one.mime_type, "data": one.base64}}
 
 
 def _declaration(spec: ToolSpec) -> Schema:

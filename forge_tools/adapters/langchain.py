@@ -95,8 +95,8 @@ def _tool_class() -> Any:
                 return answer.text
             status = "error" if answer.is_error else "success"
             artifact = answer.result.model_dump()  # plain data, which every checkpointer can keep
-            return ToolMessage(
-                answer.text, tool_call_id=answer.call.id, name=self.name, status=status, artifact=artifact
-            )
+            images = [{"type": "image_url", "image_url": {"url": one.url}} for one in answer.media if one.is_image]
+            content: Any = [{"type": "text", "text": answer.text}, *images] if images else answer.text
+            return ToolMessage(content, tool_call_id=answer.call.id, name=self.name, status=status, artifact=artifact)
 
     return ExecutorTool

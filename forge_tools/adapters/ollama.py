@@ -11,8 +11,8 @@ from forge_tools.adapters.arguments import sendable
 from forge_tools.adapters.conversation import BROKEN_OFF, Hook, Message, Reply, Usage, told
 from forge_tools.adapters.sdk import SdkModel, extra, unreadable, with_instructions
 from forge_tools.adapters.toolset import Answer, ToolCall
-from forge_tools.records import Schema, ToolSpec, new_id
-from forge_tools.schemas import render
+from forge_tools.model import Schema, ToolSpec, new_id
+from forge_tools.schema.formats import render
 
 _KEPT = frozenset({"type", "items", "description", "enum"})
 """What the SDK's `Tool` type keeps of the schema of a parameter; the rest is said in the description."""
@@ -83,7 +83,12 @@ class Chat(SdkModel):
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
         """One `tool` message for each call. Ollama knows calls by their order; the text of failures begins with `Error:`."""
-        return [{"role": "tool", "tool_name": answer.call.name, "content": answer.text} for answer in answers]
+        return [self._result(answer) for answer in answers]
+
+    def _result(self, answer: Answer) -> Message:
+        images = [one.base64 for one in self.shown(answer) if one.is_image]
+        result: Message = {"role": "tool", "tool_name": answer.call.name, "content": answer.text}
+        return result | {"images": images} if images else result
 
     @staticmethod
     def _clients() -> tuple[Any, Callable[[], Any]]:

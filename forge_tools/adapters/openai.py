@@ -7,10 +7,10 @@ from forge_tools.adapters.arguments import sendable_text
 from forge_tools.adapters.conversation import BROKEN_OFF, Hook, Message, Reply, Usage, told
 from forge_tools.adapters.sdk import SdkModel, extra, with_instructions
 from forge_tools.adapters.strict import strict_parameters
-from forge_tools.adapters.toolset import Answer, ToolCall
+from forge_tools.adapters.toolset import Answer, Shown, ToolCall
 from forge_tools.errors import InvalidToolError
-from forge_tools.records import Schema, ToolSpec, new_id
-from forge_tools.schemas import render
+from forge_tools.model import Schema, ToolSpec, new_id
+from forge_tools.schema.formats import render
 
 __all__ = ["ChatCompletions", "Responses"]
 
@@ -18,6 +18,8 @@ _FILTERED = "The provider's content filter held the reply back."
 
 _NOT_SENT_BACK = frozenset({"annotations", "audio", "function_call", "refusal"})
 """Parts of a reply of chat completions that requests do not take."""
+
+_SOUNDS = {"audio/wav": "wav", "audio/mpeg": "mp3"}
 
 _LAST_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
@@ -124,8 +126,14 @@ class ChatCompletions(_Requests):
         return _chat_reply(message, finish, usage, message)
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
-        """One `tool` message for each call; there is no flag for failures, whose text begins with `Error:`."""
-        return [{"role": "tool", "tool_call_id": answer.call.id, "content": answer.text} for answer in answers]
+        """One `tool` message for each call; there is no flag for failures, whose text begins with `Error:`.
+
+        These hold text alone: what there is to see follows in a message of the user's.
+        """
+        told = [{"role": "tool", "tool_call_id": answer.call.id, "content": answer.text} for answer in answers]
+        seen = [part for answer in answers for one in self.shown(answer) if (part := _chat_part(one))]
+        said = {"type": "text", "text": "What the tools returned to see, in the order of their results:"}
+        return [*told, *([{"role": "user", "content": [said, *seen]}] if seen else [])]
 
 
 class Responses(_Requests):
@@ -168,8 +176,28 @@ class Responses(_Requests):
     def results(self, answers: Sequence[Answer]) -> list[Message]:
         """One item for each call; there is no flag for failures, whose text begins with `Error:`."""
         return [
-            {"type": "function_call_output", "call_id": answer.call.id, "output": answer.text} for answer in answers
+            {"type": "function_call_output", "call_id": answer.call.id, "output": _output(answer, self.shown(answer))}
+            for answer in answers
         ]
+
+
+def _chat_part(one: Shown) -> dict[str, Any] | None:
+    if one.is_image:
+        return {"type": "image_url", "image_url": {"url": one.url}}
+    if one.is_pdf:
+        return {"type": "file", "file": {"filename": one.part.name, "file_data": one.url}}
+    kind = _SOUNDS.get(one.mime_type)
+    return {"type": "input_audio", "input_audio": {"data": one.base64, "format": kind}} if kind else None
+
+
+def _output(answer: Answer, shown: Sequence[Shown]) -> str | list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    for one in shown:
+        if one.is_image:
+            parts.append({"type": "input_image", "image_url": one.url, "detail": "auto"})
+        elif one.is_pdf:
+            parts.append({"type": "input_file", "filename": one.part.name, "file_data": one.url})
+    return [{"type": "input_text", "text": answer.text}, *parts] if parts else answer.text
 
 
 def _add(message: Message, calls: dict[int, dict[str, Any]], delta: dict[str, Any]) -> None:

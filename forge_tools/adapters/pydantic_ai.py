@@ -7,8 +7,8 @@ from typing import Any, Unpack
 from forge_tools.adapters.sdk import extra
 from forge_tools.adapters.toolset import BlockingExecutor, Choice, Executor, ToolCall, Toolset
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ToolResult, ToolSpec
-from forge_tools.schemas import render
+from forge_tools.model import ToolResult, ToolSpec
+from forge_tools.schema.formats import render
 
 _MISTAKEN = frozenset({ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND})
 """What is wrong with a call itself, so that the model may send a better one."""
@@ -39,7 +39,7 @@ def pydantic_ai_toolset(
 @cache
 def _toolset_class() -> Any:
     with extra("pydantic-ai", "Pydantic AI"):
-        from pydantic_ai import ModelRetry, RunContext, ToolDefinition, ToolReturn
+        from pydantic_ai import BinaryContent, ModelRetry, RunContext, ToolDefinition, ToolReturn
         from pydantic_ai.exceptions import ToolFailed
         from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
         from pydantic_core import SchemaValidator, core_schema
@@ -77,7 +77,8 @@ def _toolset_class() -> Any:
             if answer.is_error:
                 problem = ModelRetry if answer.result.error_code in _MISTAKEN else ToolFailed
                 raise problem(answer.text)
-            return ToolReturn(answer.text, metadata=_record(answer.result))
+            seen = [BinaryContent(one.data, media_type=one.mime_type) for one in answer.media]
+            return ToolReturn(answer.text, content=seen or None, metadata=_record(answer.result))
 
     return ExecutorToolset
 

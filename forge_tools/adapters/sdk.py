@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from forge_tools.adapters.conversation import PAUSED, Hook, Message, Reply, Usage
-from forge_tools.records import Schema
+from forge_tools.adapters.toolset import Answer, Shown
+from forge_tools.model import Schema
 
 _SET_BY_THE_ADAPTER = ("messages", "input", "contents", "stream")
 
@@ -22,6 +23,8 @@ class SdkModel(ABC):
     def __init__(self, client: Any, request: dict[str, Any]) -> None:
         """Take the caller's client, if any, and what goes into each request.
 
+        A model without `vision` is told of images, sounds and documents in a line each, and never sent them.
+
         Raises:
             TypeError: for a client that is not asynchronous, or a keyword that is set here.
         """
@@ -33,6 +36,7 @@ class SdkModel(ABC):
                     "a script runs it with asyncio.run()."
                 )
         self._client = client
+        self._sees: bool = request.pop("vision", True)
         self._own_tools = _own_tools(request)
         self._request = request
 
@@ -50,6 +54,10 @@ class SdkModel(ABC):
     def prompt(self, text: str) -> Message:
         """What a user says, as a message."""
         return {"role": "user", "content": text}
+
+    def shown(self, answer: Answer) -> list[Shown]:
+        """What of an answer the model is sent besides its text."""
+        return answer.media if self._sees else []
 
     def offered(self, tools: Sequence[Schema]) -> dict[str, Any]:
         """The `tools` of a request with those that the provider runs itself; none at all where there are none."""

@@ -4,8 +4,8 @@ import copy
 from typing import Any
 
 from forge_tools.errors import InvalidToolError
-from forge_tools.records import Schema, ToolSpec
-from forge_tools.schemas import input_schema
+from forge_tools.model import Schema, ToolSpec
+from forge_tools.schema.formats import input_schema
 
 _KEPT = frozenset(
     {"type", "description", "enum", "const", "properties", "required", "additionalProperties", "items", "anyOf"}

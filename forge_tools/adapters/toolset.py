@@ -1,23 +1,31 @@
 """The tools of an executor as a model is offered them, and the calls of one of its messages: run together, answered in order."""
 
 import asyncio
+import base64
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict
 
 from forge_tools.adapters.arguments import read, without_nulls
+from forge_tools.artifacts.media import OCTETS
+from forge_tools.artifacts.reader import seen
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, ToolNotFoundError
-from forge_tools.records import (
+from forge_tools.model import (
     CallOptions,
     ExecutionContext,
+    Media,
     ToolCategory,
     ToolParameter,
     ToolResult,
     ToolSpec,
     artifact_id,
 )
-from forge_tools.validation import shown, suggestion
+from forge_tools.model.content import CONTENT
+from forge_tools.model.tools import ARTIFACT_PATTERN
+from forge_tools.schema import shown, suggestion
+
+PDF = "application/pdf"
 
 READER = "Read"
 """The tool whose place ReadArtifact takes for models that are not offered it, and so no files either."""
@@ -32,7 +40,7 @@ _HANDLE = ToolParameter(
     name="artifact",
     type="string",
     description="The handle, artifact:// and 32 hexadecimal digits, as the shortened output names it.",
-    keywords={"pattern": "^artifact://[0-9a-f]{32}$"},
+    keywords={"pattern": ARTIFACT_PATTERN},
 )
 _KEPT = ("offset", "limit", "tail", "column")
 """Those parameters of Read that say which page."""
@@ -52,11 +60,46 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """A part and its bytes, as messages carry them."""
+
+    part: Media
+    data: bytes
+
+    @property
+    def mime_type(self) -> str:
+        return self.part.mime_type or OCTETS
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.data).decode()
+
+    @property
+    def url(self) -> str:
+        return f"data:{self.mime_type};base64,{self.base64}"
+
+    @property
+    def is_image(self) -> bool:
+        return self.part.type == "image"
+
+    @property
+    def is_pdf(self) -> bool:
+        return self.part.mime_type == PDF
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a call, as a model is told."""
+    """What came of a call, as a model is told. `seen` are the bytes of parts that fit into a message, by their handles."""
 
     call: ToolCall
     result: ToolResult
+    seen: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def media(self) -> list["Shown"]:
+        """The images, sounds and PDF files that a model can be shown, beside the text that has a line for each."""
+        parts = [part for part in self.result.content if isinstance(part, Media)] if self.seen else []
+        return [Shown(part, self.seen[part.uri]) for part in parts if part.uri is not None and part.uri in self.seen]
 
     @property
     def is_error(self) -> bool:
@@ -72,6 +115,9 @@ class Answer:
             text = f"{text} ({hint})"
         if (artifact := self.result.metadata.get("artifact")) and str(artifact) not in text:
             text = f"{text}\n[The whole output is kept as {artifact}: give that to Read or Grep in place of a path.]"
+        if CONTENT in self.result.metadata:
+            for part in self.result.content:
+                text = text.replace(part.line, part.description, 1) if isinstance(part, Media) else text
         return text.encode(errors="backslashreplace").decode()
 
 
@@ -179,7 +225,8 @@ class Toolset:
                 return await (self._read_on(call) if is_reader else self._result(call, by_name.get(call.name)))
 
         results = await asyncio.gather(*map(result_of, calls), return_exceptions=True)
-        return [Answer(call, _settled(result)) for call, result in zip(calls, results, strict=True)]
+        settled = [_settled(result) for result in results]
+        return [Answer(call, one, await seen(one, _can_be_shown)) for call, one in zip(calls, settled, strict=True)]
 
     async def _result(self, call: ToolCall, spec: ToolSpec | None) -> ToolResult:
         if call.problem is not None:
@@ -235,6 +282,10 @@ class Toolset:
         for name in sorted(set(names) - known):
             hint = suggestion(name, sorted(known))
             raise ToolNotFoundError(name, f"there is no such tool{hint}; it cannot be offered")
+
+
+def _can_be_shown(part: Media) -> bool:
+    return part.type in {"image", "audio"} or part.mime_type == PDF
 
 
 def _settled(result: ToolResult | BaseException) -> ToolResult:

@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 from forge_tools.artifacts.parts import PART_BYTES, count_parts
 from forge_tools.errors import InvalidCallError
-from forge_tools.records import Artifact, ArtifactPage, PageWish
+from forge_tools.model import Artifact, ArtifactPage, PageWish
 
 Chunks = Callable[[int], Awaitable[bytes]]
 """Reads what a part holds."""

@@ -7,7 +7,11 @@ import stat
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from forge_tools.model.artifacts import TEXT
 
 PART_BYTES = 256 << 10
 """Bytes of an artifact in one part, before it is compressed."""
@@ -26,9 +30,9 @@ def count_parts(size: int) -> int:
     return -(-size // PART_BYTES)
 
 
-def pack(data: bytes) -> bytes:
-    """Compress one part."""
-    return zlib.compress(data, _LEVEL)
+def pack(data: bytes, media_type: str = TEXT) -> bytes:
+    """Compress one part, unless images and the like are compressed by themselves."""
+    return zlib.compress(data, _LEVEL if media_type.startswith(("text/", "application/json")) else 0)
 
 
 def unpack(data: bytes, number: int, size: int) -> bytes:
@@ -50,6 +54,26 @@ def unpack(data: bytes, number: int, size: int) -> bytes:
     if len(found) != min(PART_BYTES, size - number * PART_BYTES):
         raise ValueError(f"part {number} is damaged: it holds {len(found):,} bytes")
     return found
+
+
+class Measured(NamedTuple):
+    """A file as a whole: the id that it has as an artifact, how many bytes, and the first of these."""
+
+    id: str
+    size: int
+    head: bytes
+
+
+def measured(file: BinaryIO) -> Measured:
+    """Read a file to its end, one part in memory at a time, and go back to its beginning."""
+    file.seek(0)
+    digest, size, head = blake2b(digest_size=16), 0, b""
+    while data := file.read(PART_BYTES):
+        head = head or data
+        digest.update(data)
+        size += len(data)
+    file.seek(0)
+    return Measured(digest.hexdigest(), size, head)
 
 
 class PartFiles:

@@ -17,7 +17,7 @@ from typing import Any
 
 from forge_tools.broker.celery_app import TASK
 from forge_tools.ladder import Limits
-from forge_tools.records import Lane, Wakeup, is_id
+from forge_tools.model import Lane, Wakeup, is_id
 
 MAX_BYTES = 65_536
 """Several times what the longest message takes; what is longer is not even parsed."""

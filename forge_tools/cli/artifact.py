@@ -11,8 +11,8 @@ from typer import Argument, Option
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.text import printable
-from forge_tools.records import ArtifactPage, PageWish
-from forge_tools.records.artifacts import PAGE_BYTES, PAGE_LINES
+from forge_tools.model import ArtifactPage, PageWish
+from forge_tools.model.artifacts import PAGE_BYTES, PAGE_LINES
 from forge_tools.storage import Store
 
 app = App()

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from forge_tools.cli.text import age, limit, one_line
-from forge_tools.records import (
+from forge_tools.model import (
     CallFigures,
     ExecutionStatus,
     FailedCalls,
@@ -17,7 +17,7 @@ from forge_tools.records import (
     StuckReason,
     WorkerRecord,
 )
-from forge_tools.records.places import serving_command
+from forge_tools.model.places import serving_command
 
 BEATS = 10
 """Heartbeats that a due call may wait for a worker with free slots: a busy one looks into SQL every fifth."""

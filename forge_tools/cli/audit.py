@@ -17,7 +17,7 @@ from forge_tools.cli.live import moving_line
 from forge_tools.cli.text import facts, iso, one_line, printable, took
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.records.audit import AuditReport, Finding
+from forge_tools.model.audit import AuditReport, Finding
 from forge_tools.storage import Store
 from forge_tools.storage.audit import OvertakenError, Signer, Trust
 from forge_tools.storage.audit.chain import ALL

@@ -11,7 +11,7 @@ from forge_tools.cli.ids import IdArgument
 from forge_tools.client.calls import tell_of_cancel
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.records import is_id
+from forge_tools.model import is_id
 from forge_tools.storage import Store
 
 app = App()

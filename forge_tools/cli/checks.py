@@ -23,9 +23,9 @@ from forge_tools.artifacts.parts import PartFiles
 from forge_tools.broker import celery_app, speaks_redis
 from forge_tools.config import Settings
 from forge_tools.embedded import stack_holder
-from forge_tools.records.audit import Head
+from forge_tools.model.audit import Head
 from forge_tools.sandbox.processes.commands import find_beside_python
-from forge_tools.secrecy import KeyFolder
+from forge_tools.secrets import KeyFolder
 from forge_tools.storage import Store
 from forge_tools.storage.connection.pool import IDLE_WORKER, MOST_OF_ONE, Connections, role_setting
 from forge_tools.storage.directory import PublicKey
@@ -134,7 +134,7 @@ def _artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:
 def _home(settings: Settings) -> Iterator[Finding]:
     home = settings.home.absolute()
     if not home.is_dir():
-        yield problem("folder", f"{home} does not exist", "Start a stack here: forge-tools up. Or set FORGE_HOME.")
+        yield problem("stack", "none was ever started in this folder", "forge-tools up. Or set FORGE_HOME.")
         return
     status = home.stat()
     if status.st_uid != os.getuid():
@@ -148,9 +148,14 @@ def _home(settings: Settings) -> Iterator[Finding]:
         yield note("folder", said, "Set FORGE_HOME to a folder outside of it, or unset it.")
     holder = stack_holder(home)
     if holder is None:
-        yield note("stack", "none runs in this folder", "forge-tools up")
+        yield problem("stack", "none runs in this folder", "forge-tools up")
     else:
         yield ok("stack", f"pid {holder.pid} on {holder.host}, since {holder.since}")
+
+
+def is_down(settings: Settings) -> bool:
+    """Whether an embedded stack is meant and none runs: that there is no broker and no worker then follows."""
+    return settings.is_embedded and stack_holder(settings.home.absolute()) is None
 
 
 def check_broker(settings: Settings) -> Iterator[Finding]:

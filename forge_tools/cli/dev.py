@@ -20,7 +20,7 @@ from typer import Argument
 import forge_tools
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import measured, noted
-from forge_tools.cli.text import as_text, one_line, took
+from forge_tools.cli.text import as_text, from_here, one_line, took
 from forge_tools.cli.up import AnnouncedStack
 from forge_tools.cli.worker import require_own_workers
 from forge_tools.config import Settings
@@ -29,9 +29,9 @@ from forge_tools.embedded.sources import changes
 from forge_tools.embedded.stack import worker_environment
 from forge_tools.embedded.supervision import SupervisedProcess
 from forge_tools.errors import ForgeError
-from forge_tools.project import find_project, is_path
-from forge_tools.records import (
+from forge_tools.model import (
     CallEvent,
+    Diagnosis,
     Ended,
     ExecutionRecord,
     ExecutionStatus,
@@ -41,6 +41,7 @@ from forge_tools.records import (
     StateChange,
     ToolResult,
 )
+from forge_tools.project import find_project, is_path
 from forge_tools.sandbox.walls.privileges import harden
 
 CONCURRENCY = 2
@@ -260,7 +261,9 @@ class _Calls:
         if self._face.is_json:
             self._face.line({"event": "ended", "id": record.id, "tool": record.tool, **result.to_dict()})
             return
-        what = one_line(as_text(result.output) if result.success else f"{result.error_code or ''} {result.error}")
+        raised = Diagnosis.read(record.diagnosis)
+        error = result.error if raised is None else from_here(raised.summary)
+        what = one_line(as_text(result.output) if result.success else f"{result.error_code or ''} {error}")
         what = what if len(what) <= ENDED_WIDTH else f"{what[: ENDED_WIDTH - 1]}…"
         mark = "✓" if result.success else "✗"
         said = f"{mark} {one_line(record.tool)}  {took(record.duration_ms)}  {what}  {record.id}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from forge_tools.records import ToolSpec
+from forge_tools.model import ToolSpec
 
 
 class Difference(NamedTuple):

@@ -20,6 +20,7 @@ from forge_tools.cli.checks import (
     check_connections,
     check_keys,
     check_machine,
+    is_down,
     note,
     ok,
     problem,
@@ -28,8 +29,8 @@ from forge_tools.cli.face import FAILED, OK, App, Face
 from forge_tools.cli.text import age, one_line
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.records import QueueDepth, ServerState, StuckCalls, ToolSpec, WorkerRecord
-from forge_tools.records.places import serving_command
+from forge_tools.model import QueueDepth, ServerState, StuckCalls, ToolSpec, WorkerRecord
+from forge_tools.model.places import serving_command
 from forge_tools.storage import Store, open_store
 from forge_tools.urls import without_passwords
 
@@ -88,7 +89,11 @@ def doctor(
         )
         face.tell({"hostname": host, "alive": is_alive}, said)
         raise typer.Exit(OK if is_alive else FAILED)
-    findings = [*check_machine(settings), *check_broker(settings), *asyncio.run(check_fleet(settings))]
+    findings = list(check_machine(settings))
+    if not is_down(settings):
+        findings += check_broker(settings)
+    if not settings.is_embedded or settings.home.is_dir():
+        findings += asyncio.run(check_fleet(settings))
     problems = [one for one in findings if one.level is Level.PROBLEM]
     if face.is_json:
         face.document({"healthy": not problems, "findings": [asdict(one) for one in findings]})
@@ -149,12 +154,8 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
         found.append(check_connections(connections, len(fleet.live), settings))
     found += _clock(workers)
     found += await check_keys(store, settings)
-    found += _workers(fleet)
-    found += _servers(one for worker in fleet.live for one in worker.servers)
     found += [problem("catalogue", sentence) for sentence in await store.catalogue.disagreements()]
-    found += _queues(fleet, settings)
-    found += [problem("stuck", attention.sentence(one), attention.way_out(one)) for one in fleet.stuck]
-    return found
+    return found if is_down(settings) and not fleet.live else [*found, *_serving_it(fleet, settings)]
 
 
 async def _rows(store: Store) -> Finding:
@@ -179,6 +180,15 @@ def _clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:
         yield problem("clock", f"this host is {abs(skew):.0f} s {direction} the database", "Set the clock (NTP).")
     else:
         yield ok("clock", f"within {max(abs(skew), 0.1):.1f} s of the database's")
+
+
+def _serving_it(fleet: Fleet, settings: Settings) -> Iterator[Finding]:
+    """Who works, and what waits for them."""
+    yield from _workers(fleet)
+    yield from _servers(one for worker in fleet.live for one in worker.servers)
+    yield from _queues(fleet, settings)
+    for one in fleet.stuck:
+        yield problem("stuck", attention.sentence(one), attention.way_out(one))
 
 
 def _workers(fleet: Fleet) -> Iterator[Finding]:

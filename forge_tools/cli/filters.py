@@ -12,7 +12,7 @@ import typer
 from typer import Option
 
 from forge_tools.cli.text import parse_since
-from forge_tools.records import ExecutionStatus, ToolCategory
+from forge_tools.model import ExecutionStatus, ToolCategory
 
 Chosen = dict[str, Any]
 """What is asked for, by the names of `Selection`."""

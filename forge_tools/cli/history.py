@@ -29,7 +29,7 @@ from forge_tools.cli.text import (
     took,
 )
 from forge_tools.errors import ErrorCode
-from forge_tools.records import (
+from forge_tools.model import (
     TERMINAL,
     Attempt,
     AttemptRecord,
@@ -57,6 +57,9 @@ _COLOURS = {
 }
 _LARGE = frozenset({"output", "context", "error_details", "metadata"})
 """What `history` leaves to `show`: it may be megabytes."""
+
+_FREE = _LARGE | {"parameters", "error", "diagnosis"}
+"""Columns that are cut before those that identify a row."""
 
 app = App()
 
@@ -139,11 +142,13 @@ def _only(of: Rows, names: Sequence[str], records: Sequence[Any]) -> Table:
         if name not in LISTED[of].names:
             hint = f"There are: {', '.join(LISTED[of].names)}."
             raise typer.BadParameter(f"{name!r} is no column. {hint}", param_hint="--columns")
-    documents = map(document, records)
-    return table(names, ([_cell(one[name]) for name in names] for one in documents))
+    columns = [Column(name) if name in _FREE else name for name in names]
+    return table(columns, ([_cell(name, one[name]) for name in names] for one in map(document, records)))
 
 
-def _cell(value: object) -> str:
+def _cell(name: str, value: Any) -> str:
+    if name == "diagnosis" and (found := Diagnosis.read(value)) is not None:
+        return from_here(found.summary)
     return (iso(value) or "-") if isinstance(value, datetime | None) else as_text(value)
 
 

@@ -10,7 +10,7 @@ from typer import Argument
 from forge_tools.cli.database import with_history
 from forge_tools.cli.text import one_line
 from forge_tools.errors import ExecutionNotFoundError, ForgeError
-from forge_tools.records import ExecutionRecord, is_id
+from forge_tools.model import ExecutionRecord, is_id
 from forge_tools.storage.history.history import History
 
 LOOKED_AT = 1_000

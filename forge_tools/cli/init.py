@@ -10,7 +10,7 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.project import FILE, find_project
 
 TOOL = '''\
-from forge_tools.plugins import tool
+from forge_tools.tool import tool
 
 
 @tool

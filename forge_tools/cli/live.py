@@ -22,7 +22,7 @@ from rich.text import Text
 from forge_tools.cli.face import INTERRUPTED, Face
 from forge_tools.cli.text import one_line, printable, took
 from forge_tools.errors import ForgeError
-from forge_tools.records import (
+from forge_tools.model import (
     CallEvent,
     Ended,
     ExecutionRecord,

@@ -6,16 +6,16 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from forge_tools.base import BaseTool
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.executor import ToolExecutor
 from forge_tools.ladder import timed_out_after
-from forge_tools.plugins import load_project, load_tools
-from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.reach import Artifacts
 from forge_tools.signals import heeded
+from forge_tools.tool import load_engine, load_project, load_tools
+from forge_tools.tool.base import BaseTool
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 
 T = TypeVar("T")
 
@@ -44,7 +44,8 @@ def local_executor(tools: Sequence[BaseTool], settings: Settings, artifacts: Art
     """An executor over these tools, confined to the workspace as a worker is."""
     registry = ScopedRegistry()
     registry.register_many(tools)
-    return ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach_of(settings, artifacts=artifacts))
+    reach = reach_of(settings, artifacts=artifacts)
+    return ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach, overrides=load_engine(settings))
 
 
 def stoppable(work: Coroutine[Any, Any, T], timeout: float) -> T:

@@ -14,7 +14,7 @@ from forge_tools.cli.ids import IdArgument
 from forge_tools.cli.live import Lines
 from forge_tools.cli.show import StoredCalls, as_logged, log_line, told_by
 from forge_tools.client.handle import follow as following
-from forge_tools.records import Output
+from forge_tools.model import Output
 from forge_tools.storage import Store
 
 LEVELS = ("debug", "info", "warning", "error", "critical")

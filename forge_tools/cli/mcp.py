@@ -17,7 +17,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.logs import set_up
 from forge_tools.mcp.offer import Offer
-from forge_tools.records import ToolCategory
+from forge_tools.model import ToolCategory
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.spools import scratch_folder
 

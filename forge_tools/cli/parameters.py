@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from forge_tools.records import ToolParameter, ToolSpec
+from forge_tools.model import ToolParameter, ToolSpec
 
 _ASSIGNMENT = re.compile(r"(?P<name>[^=\s]+?)(?P<sign>:=|=)(?P<value>.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -25,7 +25,8 @@ def parameters_of(words: Sequence[str] | None, whole: str | None, spec: ToolSpec
     try:
         return parse_parameters(words or (), whole, spec)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="KEY=VALUE") from None
+        hint = "--json" if str(error).startswith("--json") else "KEY=VALUE"
+        raise typer.BadParameter(str(error).removeprefix("--json: "), param_hint=hint) from None
 
 
 def parse_parameters(words: Sequence[str], whole: str | None, spec: ToolSpec | None) -> dict[str, Any]:

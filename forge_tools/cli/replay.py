@@ -12,7 +12,7 @@ from forge_tools.cli.live import awaited, cancellable
 from forge_tools.cli.parameters import find_spec, parameters_of
 from forge_tools.cli.run import left_alone, report
 from forge_tools.config import Settings
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 
 app = App()
 

@@ -1,8 +1,8 @@
 """`forge-tools run`: one tool call, on a worker or in this process."""
 
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +15,7 @@ from forge_tools.cli.parameters import find_spec, parameters_of
 from forge_tools.cli.text import from_here, took
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.records import ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, ToolSpec
+from forge_tools.model import ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, ToolSpec
 
 if TYPE_CHECKING:
     from forge_tools.client import Handle
@@ -106,6 +106,9 @@ def run(  # noqa: PLR0913 one option each
     workspace: Annotated[str | None, Option(metavar="NAME", help="The workspace, where several are known.")] = None,
     agent: Annotated[str | None, Option(help="Who asks, for the history.")] = None,
     session: Annotated[str | None, Option(help="On behalf of which session.")] = None,
+    save: Annotated[
+        Path | None, Option("--save", metavar="DIR", help="Write images and files of the result into that folder.")
+    ] = None,
 ) -> None:
     """Run a tool and print its result. Ctrl-C cancels the call, unless it has an idempotency key.
 
@@ -121,6 +124,7 @@ def run(  # noqa: PLR0913 one option each
             key is None and says_more,
             "--idempotency-scope and --idempotency-ttl say more of an --idempotency-key; give one.",
         ),
+        (background and save, "a call that is not waited for has nothing to save; leave out --background, or --save."),
         (local and key, "a call in this process is not recorded; leave out --idempotency-key, or --local."),
     ):
         if is_wrong:
@@ -137,16 +141,25 @@ def run(  # noqa: PLR0913 one option each
     if local:
         if face.is_json:
             face.claim_output()
-        report(face, _run_here(face, call, settings, tools or [], is_live=live))
+        report(face, _run_here(face, call, settings, tools or [], is_live=live, save=save))
         return
     options = {
         "queue": queue or ("background" if background else None),
         "retry": RetryPolicy(retry + 1, retry_delay, backoff=2.0) if retry else None,
         "idempotency_key": key,
     }
-    result = cancellable(_run_on_worker(face, call, settings, options, is_left=background, is_live=live))
+    result = cancellable(_run_on_worker(face, call, settings, options, is_left=background, is_live=live, save=save))
     if result is not None:
         report(face, result)
+
+
+async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResult:
+    """Write the parts of a result into a folder, if one is given, and say where each is."""
+    if folder is None:
+        return result
+    for part in (*result.images, *result.files):
+        face.note(f"{part.line} saved as {await part.save(folder)}")
+    return result
 
 
 def report(face: Face, result: ToolResult) -> None:
@@ -175,8 +188,7 @@ def _print_failure(face: Face, result: ToolResult) -> None:
         face.raw(ToolResult.ok(result.output).to_text())
     for error in result.metadata.get("errors") or [result.error]:
         face.note(f"Error: {error}", style="red")
-    if "hint" in result.metadata:
-        hint = str(result.metadata["hint"])
+    if hint := str(result.metadata.get("hint") or ""):
         face.note(hint[:1].upper() + hint[1:], style="yellow")
     if result.error_code == ErrorCode.EXECUTION_ERROR and result.diagnosis is not None:
         face.note(from_here(result.diagnosis.summary))
@@ -187,12 +199,17 @@ def _print_failure(face: Face, result: ToolResult) -> None:
 
 
 def _run_here(
-    face: Face, call: _Call, settings: Settings, references: list[str], *, is_live: bool | None
+    face: Face, call: _Call, settings: Settings, references: list[str], *, is_live: bool | None, save: Path | None
 ) -> ToolResult:
     here = import_module(LOCAL)
     tools = here.local_tools(settings, references)
     spec = find_spec([tool.spec for tool in tools], call.name)
-    body = partial(here.local_executor(tools, settings).call, call.name, call.parameters(spec), call.context)
+    executor = here.local_executor(tools, settings)
+
+    async def body(**options: Any) -> ToolResult:
+        result = await executor.call(call.name, call.parameters(spec), call.context, **options)
+        return await saved(face, result, save)
+
     timeout = spec.timeout_for(call.context, settings.max_timeout)[0] if spec else call.context.timeout
     result: ToolResult
     if not (face.err.is_terminal if is_live is None else is_live):
@@ -204,7 +221,14 @@ def _run_here(
 
 
 async def _run_on_worker(
-    face: Face, call: _Call, settings: Settings, options: dict[str, Any], *, is_left: bool, is_live: bool | None
+    face: Face,
+    call: _Call,
+    settings: Settings,
+    options: dict[str, Any],
+    *,
+    is_left: bool,
+    is_live: bool | None,
+    save: Path | None,
 ) -> ToolResult | None:
     async with forge_tools.ExecutorClient(settings) as client:
         parameters = call.parameters(find_spec(client.specs(), call.name))
@@ -214,7 +238,7 @@ async def _run_on_worker(
         if is_left:
             return await left_alone(face, handle)
         is_detached = options["idempotency_key"] is not None
-        return await awaited(face, handle, is_detached=is_detached, is_live=is_live)
+        return await saved(face, await awaited(face, handle, is_detached=is_detached, is_live=is_live), save)
 
 
 async def left_alone(face: Face, handle: "Handle") -> ToolResult | None:

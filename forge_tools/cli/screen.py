@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from forge_tools.cli.attention import Concern
+from forge_tools.cli.face import UNBOUNDED
 from forge_tools.cli.text import age, cells, limit, one_line, took
-from forge_tools.records import CallFigures, Overview, QueueLoad, WorkerLoad, WorkerRecord
+from forge_tools.model import CallFigures, Overview, QueueLoad, WorkerLoad, WorkerRecord
 
 WIDEST_NAME = 40
 LEAST_NAME = 12
@@ -93,7 +94,7 @@ def _head(frame: Frame, width: int) -> Iterator[RenderableType]:
     seen = frame.seen
     every = "" if frame.interval is None else f"every {limit(frame.interval)}  "
     when = f"last {limit(seen.window)}  {every}{seen.at:%H:%M:%SZ}"
-    title = Table.grid(expand=True, padding=(0, 1))
+    title = Table.grid(expand=width < UNBOUNDED, padding=(0, 1))
     title.add_column(no_wrap=True)
     title.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     title.add_column(no_wrap=True, justify="right")

@@ -19,13 +19,14 @@ from forge_tools.cli.text import as_text, compact, facts, from_here, limit, one_
 from forge_tools.cli.tools import known_format
 from forge_tools.client.handle import follow
 from forge_tools.errors import ResultTimeoutError, ToolNotFoundError
-from forge_tools.records import (
+from forge_tools.model import (
     Artifact,
     Attempt,
     Diagnosis,
     Event,
     ExecutionRecord,
     ExecutionStatus,
+    Media,
     Output,
     Position,
     Progress,
@@ -33,7 +34,8 @@ from forge_tools.records import (
     ToolResult,
     ToolSpec,
 )
-from forge_tools.schemas import render
+from forge_tools.model.content import CONTENT, parts_of
+from forge_tools.schema.formats import render
 from forge_tools.storage import Store
 
 MAX_LINES = 40
@@ -198,6 +200,8 @@ def _print(face: Face, story: _Story, most: int | None) -> None:
     told = [(name, as_text(value)) for name, value in rest.items() if value not in (None, False, {})]
     _section(face, "Context", told)
     _section(face, "Timeline (UTC)", list(timeline(record, story.attempts, story.events)))
+    parts = parts_of(None, record.metadata.get(CONTENT), None)
+    _section(face, "Parts", [(str(part.name), part.description) for part in parts if isinstance(part, Media)])
     _section(face, "Artifacts", [(one.handle, f"{one.size:,} bytes") for one in story.artifacts])
     _print_logs(face, story, most)
     if record.error is not None:
@@ -270,7 +274,8 @@ def _facts(record: ExecutionRecord) -> Iterable[tuple[str, str]]:
     yield "took", took(record.duration_ms)
     yield "worker", f"{record.hostname} {record.worker_id}" if record.worker_id else "-"
     for name, value in record.metadata.items():
-        yield name, as_text(value)
+        if name != CONTENT:
+            yield name, as_text(value)
 
 
 def _definition(story: _Story) -> str:

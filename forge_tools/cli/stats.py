@@ -13,7 +13,7 @@ from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
 from forge_tools.cli.filters import Chosen, filtered
 from forge_tools.cli.text import WIDE, age, flexible, listed, number, table, took
 from forge_tools.config import Settings
-from forge_tools.records import CallFigures, Grouping, QueueDepth, StuckCalls, WorkerRecord
+from forge_tools.model import CallFigures, Grouping, QueueDepth, StuckCalls, WorkerRecord
 from forge_tools.storage import Store
 
 app = App()

@@ -16,8 +16,8 @@ from forge_tools.cli.local import local_tools
 from forge_tools.cli.text import compact, facts, flexible, limit, one_line, table
 from forge_tools.config import Settings
 from forge_tools.errors import ToolNotFoundError
-from forge_tools.records import ServerState, ToolCategory, ToolParameter, ToolSpec, ToolVersion, told_of
-from forge_tools.schemas import FORMATS, render
+from forge_tools.model import ServerState, ToolCategory, ToolParameter, ToolSpec, ToolVersion, told_of
+from forge_tools.schema.formats import FORMATS, render
 from forge_tools.storage import Store
 from forge_tools.storage.catalogue import chosen
 

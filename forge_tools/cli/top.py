@@ -21,7 +21,7 @@ from forge_tools.cli.screen import Frame, Screen
 from forge_tools.cli.text import age, short_path
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, StorageError
-from forge_tools.records import Overview
+from forge_tools.model import Overview
 from forge_tools.signals import heeded
 from forge_tools.storage import Store, open_store
 from forge_tools.urls import without_passwords

@@ -26,13 +26,13 @@ from forge_tools.cli.worker import worker_argv
 from forge_tools.config import Settings, marker_of
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan, forget
 from forge_tools.errors import ForgeError, StackError
-from forge_tools.plugins import load_project
-from forge_tools.records import ExecutionRecord, ExecutionStatus, ShellStatus, ToolSpec
+from forge_tools.model import ExecutionRecord, ExecutionStatus, ShellStatus, ToolSpec
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
 from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.signals import heeded
 from forge_tools.storage import Store, open_store
+from forge_tools.tool import load_project
 
 SHOWN_SHELLS = 5
 SHOWN_CALLS = 20

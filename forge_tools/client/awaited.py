@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from forge_tools.client.call import Call
 from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import without_texts
-from forge_tools.records import ExecutionContext, ToolExecution, ToolResult, ToolSpec, without_secrets
-from forge_tools.secrecy import Concealment
+from forge_tools.model import ExecutionContext, ToolExecution, ToolResult, ToolSpec, without_secrets
+from forge_tools.secrets import Concealment
 
 HISTORY_LIMIT = 10_000
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from forge_tools.records import CallOptions, ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, wrong_call
-from forge_tools.validation import shown
+from forge_tools.model import CallOptions, ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, wrong_call
+from forge_tools.schema import shown
 
 FORM = "name, parameters, context=None, options=None"
 """How a call is asked for whose parameters are one object."""
@@ -87,19 +87,15 @@ class Call:
                 return f"when is {self.when!r}; it must be a datetime with a time zone, as datetime.now(UTC) has"
             if self.delay:
                 return "when and delay were both given; give one"
-        if (type(self.name), type(self.parameters), type(self.context)) == (str, dict, ExecutionContext):
+        is_named = isinstance(self.parameters, Mapping) and all(isinstance(key, str) for key in self.parameters)
+        if is_named and type(self.name) is str and type(self.context) is ExecutionContext:
             return None
-        parts: tuple[tuple[str, object, type, str], ...] = (
-            ("tool name", self.name, str, "a string"),
-            ("parameters", self.parameters, Mapping, "an object with names as keys"),
-            (
-                "context",
-                self.effective_context if self.context is None else self.context,
-                ExecutionContext,
-                "an ExecutionContext",
-            ),
+        parts: tuple[tuple[str, object, bool, str], ...] = (
+            ("tool name", self.name, isinstance(self.name, str), "a string"),
+            ("parameters", self.parameters, is_named, "an object with names as keys"),
+            ("context", self.context, isinstance(self.context, ExecutionContext | None), "an ExecutionContext"),
         )
-        for what, value, kind, expected in parts:
-            if not isinstance(value, kind):
+        for what, value, is_right, expected in parts:
+            if not is_right:
                 return f"Invalid {what}: expected {expected}, not {type(value).__name__}"
         return None

@@ -2,12 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from forge_tools.artifacts.reader import PartReader
 from forge_tools.broker import open_broker
 from forge_tools.client.awaited import Awaited
 from forge_tools.client.call import Call
@@ -21,7 +23,7 @@ from forge_tools.client.replays import explained, repeated
 from forge_tools.client.submissions import Submissions
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, InvalidCallError
-from forge_tools.records import (
+from forge_tools.model import (
     ExecutionContext,
     ExecutionRecord,
     LinkedExecution,
@@ -32,6 +34,7 @@ from forge_tools.records import (
     StoredResult,
     ToolResult,
 )
+from forge_tools.model.content import CONTENT
 from forge_tools.storage import Store, ToolChangedError
 
 T = TypeVar("T")
@@ -56,6 +59,7 @@ class Calls:
         self._intake = Intake(settings, connection.submitter, connection.reply_key)
         self._claims = Claims(settings)
         self.awaited = Awaited()
+        self.parts = PartReader(self._contents)
 
     async def execute(self, call: Call, *, on_report: Callable[[Report], None] | None = None) -> ToolResult:
         """Run a call and wait for its result, telling `on_report` what it reports. Failures are results.
@@ -155,6 +159,23 @@ class Calls:
         """Have calls of that session which name no workspace work in this one; None ends that. Others learn it in seconds."""
         await self._connection.store.workspaces.bind_session(session_id, workspace)
         await self._catalogue.refresh()
+
+    async def upload(self, path: str | Path, *, session_id: str | None = None) -> str:
+        """Keep a file of this host as an artifact; returns the handle that parameters of type `file` take.
+
+        Tools see the artifacts of their call's session alone: `session_id` names it. The handle lasts for FORGE_ARTIFACT_TTL.
+
+        Raises:
+            InvalidCallError: the file is larger than FORGE_MAX_PART_SIZE, or was changed meanwhile.
+            OSError: it cannot be read.
+        """
+        settings, artifacts = self._settings, self._connection.store.artifacts
+        quota = settings.artifact_quota
+        bounds = {"quota": quota, "limit": min(settings.max_part_size, quota)}
+        return (await artifacts.upload(Path(path), ttl=settings.artifact_ttl, session_id=session_id, **bounds)).handle
+
+    def _contents(self, uri: str) -> AsyncIterator[bytes]:
+        return self._connection.store.artifacts.contents(uri)
 
     async def _submit(self, call: Call, replay: Replay | None = None) -> Handle:
         return await self._handle(await self._store(call, self._keep, replay))
@@ -317,7 +338,7 @@ class Calls:
         if stored.result.error_code == ErrorCode.BLOCKED:
             with suppress(ForgeError):  # its tool leaves the async lane; the next call goes there at once
                 await self._catalogue.refresh()
-        return stored.result
+        return stored.result.bind(self.parts) if CONTENT in stored.result.metadata else stored.result
 
 
 async def tell_of_cancel(store: Store, broker_url: str, execution_id: str) -> None:

@@ -8,7 +8,7 @@ from typing import Self
 
 from forge_tools.client.connection import NOT_CONNECTED, Connection
 from forge_tools.errors import ConfigurationError, ErrorCode, InvalidCallError
-from forge_tools.records import (
+from forge_tools.model import (
     Schema,
     ServerState,
     ToolCategory,
@@ -16,12 +16,12 @@ from forge_tools.records import (
     ToolVersion,
     WorkspacePlaces,
 )
-from forge_tools.records.places import host_queue
-from forge_tools.schemas import render, require_format
-from forge_tools.secrecy import Encryptor
+from forge_tools.model.places import host_queue
+from forge_tools.schema import Validator, shown, suggestion
+from forge_tools.schema.formats import render, require_format
+from forge_tools.secrets import Encryptor
 from forge_tools.storage import ToolChangedError
 from forge_tools.storage.directory import Directory
-from forge_tools.validation import Validator, shown, suggestion
 
 REFRESH_INTERVAL = 1.0
 """Seconds after which a snapshot that refuses a call is read again first."""

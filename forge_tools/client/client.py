@@ -1,6 +1,7 @@
 """ExecutorClient: the executor interface, run on workers; opens what its parts share and puts them together."""
 
 from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ from forge_tools.client.handle import Handle
 from forge_tools.client.history import History
 from forge_tools.client.submissions import Submissions
 from forge_tools.config import Settings
-from forge_tools.records import (
+from forge_tools.model import (
     CallOptions,
     ExecutionContext,
     Report,
@@ -105,6 +106,10 @@ class ExecutorClient:
         """Run a tool with its parameters as one object, telling `on_report` what it reports; keywords are fields of `Call`."""
         call = Call.of(name, parameters, context, options, **fields)
         return call.refused(f"call({FORM})") or await self.calls.execute(call, on_report=on_report)
+
+    async def upload(self, path: str | Path, *, session_id: str | None = None) -> str:
+        """Keep a file of this host; returns the handle that parameters of type `file` take, in calls of that session."""
+        return await self.calls.upload(path, session_id=session_id)
 
     async def submit(
         self,

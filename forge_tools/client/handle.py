@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal, Protocol
 
 from forge_tools.errors import ExecutionNotFoundError, ForgeError, ResultTimeoutError
-from forge_tools.records import (
+from forge_tools.model import (
     TERMINAL,
     CallEvent,
     Diagnosis,

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from forge_tools.client.connection import Connection
-from forge_tools.records import (
+from forge_tools.model import (
     ArtifactPage,
     AttemptRecord,
     Event,

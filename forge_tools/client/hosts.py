@@ -7,9 +7,9 @@ from forge_tools.client.call import Call
 from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue
 from forge_tools.client.intake import Accepted
 from forge_tools.errors import ForgeError
-from forge_tools.records import NewExecution, ShellRecord, ShellStatus, host_of
+from forge_tools.model import NewExecution, ShellRecord, ShellStatus, host_of
+from forge_tools.schema import shown
 from forge_tools.storage import Store
-from forge_tools.validation import shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import LONGEST_SECONDS
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, InvalidCallError
-from forge_tools.records import ExecutionContext, Holder, IdempotencyKey, KeyClaim
+from forge_tools.model import ExecutionContext, Holder, IdempotencyKey, KeyClaim
+from forge_tools.schema import shown
 from forge_tools.storage.connection.address import Address
-from forge_tools.validation import shown
 
 MAX_KEY = 255
 """Characters of a key, and of a scope."""

@@ -12,7 +12,7 @@ from forge_tools.client.call import Call
 from forge_tools.client.catalogue import REFRESH_INTERVAL, Snapshot
 from forge_tools.config import Settings
 from forge_tools.errors import EncryptionError, ErrorCode, InvalidCallError
-from forge_tools.records import (
+from forge_tools.model import (
     REDACTED,
     ExecutionContext,
     ExecutionStatus,
@@ -27,9 +27,9 @@ from forge_tools.records import (
     new_id,
     told_of,
 )
-from forge_tools.records.places import host_queue
-from forge_tools.secrecy import LEAST_IN_FAILURES, Concealment, Patterns, scrubber_of
-from forge_tools.validation import Validator, clean_text, encode_json, shown, suggestion
+from forge_tools.model.places import host_queue
+from forge_tools.schema import Validator, clean_text, encode_json, shown, suggestion
+from forge_tools.secrets import LEAST_IN_FAILURES, Concealment, Patterns, scrubber_of
 
 MAX_NAME = 200
 SHOWN_TOOLS = 20

@@ -8,9 +8,9 @@ from typing import Any
 from forge_tools.client.call import Call
 from forge_tools.client.intake import Rejected
 from forge_tools.errors import InvalidCallError
-from forge_tools.records import DEFAULT_TIMEOUT, REDACTED, ExecutionContext, ExecutionRecord, ToolSpec
-from forge_tools.records.places import HOST_PREFIX
-from forge_tools.validation import shown
+from forge_tools.model import DEFAULT_TIMEOUT, REDACTED, ExecutionContext, ExecutionRecord, ToolSpec
+from forge_tools.model.places import HOST_PREFIX
+from forge_tools.schema import shown
 
 DEFAULT_QUEUE = "default"
 

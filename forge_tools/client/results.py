@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from forge_tools.broker import REPLY_MARK
 from forge_tools.client.connection import Connection
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.records import StoredResult
-from forge_tools.secrecy import decrypted_reply, replies
+from forge_tools.model import StoredResult
+from forge_tools.secrets import decrypted_reply, replies
 from forge_tools.storage import result_of
 
 FIRST_POLL = 0.05

@@ -12,9 +12,9 @@ from forge_tools.client.connection import Connection
 from forge_tools.client.results import Results
 from forge_tools.errors import ConfigurationError, ForgeError, SubmitOutcomeUnknownError
 from forge_tools.ladder import Limits
-from forge_tools.records import Holder, Lane, LinkedExecution, NewExecution, StoredResult, Wakeup
-from forge_tools.records.places import serving_command
-from forge_tools.validation import clean_text
+from forge_tools.model import Holder, Lane, LinkedExecution, NewExecution, StoredResult, Wakeup
+from forge_tools.model.places import serving_command
+from forge_tools.schema import clean_text
 
 CHECK_SECONDS = 1.0
 """How long after a call it is looked whether its queue is still served."""

@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import wraps
 from inspect import isawaitable
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
@@ -19,7 +20,8 @@ from forge_tools.client.handle import Handle
 from forge_tools.client.history import History
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.records import CallEvent, Report
+from forge_tools.model import CallEvent, Media, Report, ToolResult
+from forge_tools.model.content import CONTENT
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -182,11 +184,26 @@ def _blocking(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def block(self: Face[Any], *args: Any, **kwargs: Any) -> Any:
         answer = self._ask(method, *args, **kwargs)
+        if isinstance(answer, ToolResult):
+            return answer.bind(_Parts(self._bridge)) if CONTENT in answer.metadata else answer
         if isinstance(answer, list):
             return [SyncHandle(one, self._bridge) if isinstance(one, Handle) else one for one in answer]
         return SyncHandle(answer, self._bridge) if isinstance(answer, Handle) else answer
 
     return block
+
+
+class _Parts:
+    """Reads parts for those who cannot await."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+
+    def bytes(self, part: Media) -> bytes:
+        return self._bridge.run(lambda client: client.calls.parts.bytes(part))
+
+    def save(self, part: Media, folder: str | Path) -> Path:
+        return self._bridge.run(lambda client: client.calls.parts.save(part, folder))
 
 
 class SyncHandle(Face[Handle]):
@@ -217,6 +234,7 @@ class SyncCalls(Face[Calls]):
     submit = _blocking(Calls.submit)
     submit_many = _blocking(Calls.submit_many)
     replay = _blocking(Calls.replay)
+    upload = _blocking(Calls.upload)
     attach = _blocking(Calls.attach)
     wait = _blocking(Calls.wait)
     record = _blocking(Calls.record)
@@ -293,6 +311,7 @@ class SyncExecutorClient(Face[ExecutorClient]):
     execute = _blocking(ExecutorClient.execute)
     call = _blocking(ExecutorClient.call)
     submit = _blocking(ExecutorClient.submit)
+    upload = _blocking(ExecutorClient.upload)
     specs = _blocking(ExecutorClient.specs)
     get_all_schemas = _blocking(ExecutorClient.get_all_schemas)
     get_schemas_by_category = _blocking(ExecutorClient.get_schemas_by_category)

@@ -4,7 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from forge_tools.config import Settings
-from forge_tools.secrecy import KeyFolder, key_id
+from forge_tools.secrets import KeyFolder, key_id
 from forge_tools.storage import open_store
 
 

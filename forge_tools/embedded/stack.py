@@ -19,7 +19,7 @@ from forge_tools.embedded.keys import ensure_key
 from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
 from forge_tools.errors import StackError
 from forge_tools.marker import Marker
-from forge_tools.records import Lane
+from forge_tools.model import Lane
 from forge_tools.signals import heeded
 from forge_tools.storage import migrate
 from forge_tools.urls import without_passwords

@@ -10,11 +10,11 @@ from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 from forge_tools.client import Call, ExecutorClient
 from forge_tools.errors import ForgeError, ResultTimeoutError
 from forge_tools.mcp.calls import Calls, described, submit
-from forge_tools.mcp.content import answered
+from forge_tools.mcp.content import answered, shown_whole
 from forge_tools.mcp.offer import Caller
 from forge_tools.mcp.tasks import as_result, mark_of
-from forge_tools.records import ExecutionRecord, Progress, ToolResult
-from forge_tools.validation import shown
+from forge_tools.model import ExecutionRecord, Progress, ToolResult
+from forge_tools.schema import shown
 
 LONGEST_WAIT = 30.0
 """Seconds that one look at an execution may wait; clients give up on answers that take much longer."""
@@ -106,7 +106,7 @@ class BackgroundTools:
         if isinstance(handle, ToolResult):
             return answered(handle)
         record = await handle.record()
-        return as_result(record) if record.is_over else _state(record)  # over already: it was rejected
+        return answered(as_result(record)) if record.is_over else _state(record)  # over already: it was rejected
 
     async def _poll(self, record: ExecutionRecord, arguments: Mapping[str, Any]) -> CallToolResult:
         seconds = arguments.get("wait_seconds") or 0
@@ -117,7 +117,7 @@ class BackgroundTools:
                 await self._client.calls.attach(record.id).result(min(float(seconds), LONGEST_WAIT))
             record = await self._client.history.get(record.id)
         if record.is_over:
-            return as_result(record)
+            return await shown_whole(as_result(record).bind(self._client.calls.parts))
         return _state(record, (await self._client.history.progress_of([record.id])).get(record.id))
 
     async def _cancel(self, record: ExecutionRecord, _arguments: Mapping[str, Any]) -> CallToolResult:

@@ -15,7 +15,7 @@ from mcp.types import INVALID_PARAMS, CallToolRequestParams
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ForgeError
 from forge_tools.mcp.offer import Caller, Offer, agent_name
-from forge_tools.records import (
+from forge_tools.model import (
     SCOPE,
     ExecutionContext,
     ExecutionRecord,
@@ -30,7 +30,7 @@ from forge_tools.records import (
     told_of,
 )
 from forge_tools.sandbox.reports import ReportBuffer
-from forge_tools.validation import shown, suggestion
+from forge_tools.schema import shown, suggestion
 
 SESSION_HEADER = "mcp-session-id"
 

@@ -3,8 +3,9 @@
 import base64
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode
 
@@ -13,15 +14,31 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS, ReadResourceResult
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
+from forge_tools.artifacts.media import OCTETS, media_type
+from forge_tools.artifacts.reader import seen
 from forge_tools.errors import InvalidCallError
 from forge_tools.mcp.calls import Calls, Context
-from forge_tools.records import Artifact, ArtifactPage, PageWish, ToolResult, ToolSpec, artifact_id
-from forge_tools.records.artifacts import PAGE_LINES, SCHEME
-from forge_tools.schemas import render
-from forge_tools.validation import encode_json, shown
+from forge_tools.model import (
+    Artifact,
+    ArtifactPage,
+    Json,
+    Link,
+    PageWish,
+    Part,
+    Text,
+    ToolResult,
+    ToolSpec,
+    artifact_id,
+)
+from forge_tools.model.artifacts import PAGE_LINES, SCHEME
+from forge_tools.model.content import CONTENT
+from forge_tools.schema import encode_json, shown
+from forge_tools.schema.formats import render
 
 META = "forge-tools"
 """Prefix of what we add under `_meta`."""
+
+_NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
 LARGEST = 10_000_000
 """Bytes of what is read in one message; of larger ones a page."""
@@ -68,33 +85,63 @@ def listed(spec: ToolSpec, *, as_task: bool) -> types.Tool:
         title=_WORDS.sub(" ", spec.name),
         description=spec.description,
         input_schema=schema["inputSchema"],
+        output_schema=schema.get("outputSchema"),
         annotations=types.ToolAnnotations.model_validate(schema["annotations"]),
         execution=_TASKS_OPTIONAL if as_task else None,
     )
 
 
-def answered(result: ToolResult) -> types.CallToolResult:
+async def shown_whole(result: ToolResult, *, is_structured: bool = False) -> types.CallToolResult:
+    """The result of a call with those of its images, sounds and files that fit into a message.
+
+    Where it must be `is_structured`, as its tool says, one that was cut is an error: clients refuse text in its place.
+    """
+    answer = answered(result, await seen(result, lambda _: True))
+    return answer.model_copy(update={"is_error": True}) if is_structured and not answer.structured_content else answer
+
+
+def answered(result: ToolResult, seen: Mapping[str, bytes] = _NOTHING) -> types.CallToolResult:
     """The result of a call, a failed one with `isError` and its reason as text.
 
-    An output that is a JSON object is given as structured content too. What was too long is a link to the whole of it.
+    An output that is a JSON object is given as structured content too. What was too long is a link to the whole of it, and
+    so is a part whose bytes are not among those `seen`.
     """
     meta = {f"{META}/execution-id": result.metadata.get("execution_id"), f"{META}/error-code": result.error_code}
     said = {key: str(value) for key, value in meta.items() if value is not None}
     return types.CallToolResult(
-        content=_content(result),
+        content=_content(result, seen),
         structured_content=_structured(result),
         is_error=not result.success,
         _meta=said or None,
     )
 
 
-def _content(result: ToolResult) -> list[types.ContentBlock]:
+def _content(result: ToolResult, seen: Mapping[str, bytes]) -> list[types.ContentBlock]:
     texts = [] if result.success else [_reason(result)]
-    if result.success or result.output is not None:  # what it had put out before it failed
+    has_parts = CONTENT in result.metadata
+    if not has_parts and (result.success or result.output is not None):  # what it had put out before it failed
         texts.append(ToolResult.ok(result.output).to_text())
     content: list[types.ContentBlock] = [types.TextContent(text=_encodable(text)) for text in texts]
+    if has_parts:
+        content += [_block(part, seen) for part in result.content]
     link = _link(result)
     return [*content, link] if link else content
+
+
+def _block(part: Part, seen: Mapping[str, bytes]) -> types.ContentBlock:
+    if isinstance(part, Text | Json):
+        return types.TextContent(text=_encodable(part.line))
+    uri, name, kind = part.uri or "", _encodable(part.name or part.type), part.mime_type
+    if isinstance(part, Link):
+        return types.ResourceLink(uri=uri, name=name, description=part.description, mime_type=kind)
+    if uri not in seen:
+        return types.ResourceLink(uri=uri, name=name, description=part.note, mime_type=kind, size=part.size)
+    if part.type == "file":
+        return types.EmbeddedResource(resource=_contents(uri, seen[uri], kind=kind))
+    data = base64.b64encode(seen[uri]).decode()
+    if part.type == "image":
+        return types.ImageContent(data=data, mime_type=kind or OCTETS)
+    return types.AudioContent(data=data, mime_type=kind or OCTETS)
 
 
 def _reason(result: ToolResult) -> str:
@@ -213,10 +260,12 @@ def _wish(query: str) -> PageWish:
 
 
 def _contents(
-    uri: str, data: bytes, meta: dict[str, Any] | None = None
+    uri: str, data: bytes, meta: dict[str, Any] | None = None, kind: str | None = None
 ) -> types.TextResourceContents | types.BlobResourceContents:
     try:
-        return types.TextResourceContents(uri=uri, mime_type="text/plain", text=data.decode(), _meta=meta)
-    except UnicodeDecodeError:
+        if kind is not None and not kind.startswith(("text/", "application/json")):
+            raise UnicodeError
+        return types.TextResourceContents(uri=uri, mime_type=kind or "text/plain", text=data.decode(), _meta=meta)
+    except UnicodeError:
         blob = base64.b64encode(data).decode()
-        return types.BlobResourceContents(uri=uri, mime_type="application/octet-stream", blob=blob, _meta=meta)
+        return types.BlobResourceContents(uri=uri, mime_type=kind or media_type(data), blob=blob, _meta=meta)

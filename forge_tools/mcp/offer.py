@@ -4,8 +4,8 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from forge_tools.records import ExecutionContext, ToolSpec, new_id
-from forge_tools.validation import clean_text
+from forge_tools.model import ExecutionContext, ToolSpec, new_id
+from forge_tools.schema import clean_text
 
 LONG_QUEUE = "background"
 LONGEST_NAME = 100

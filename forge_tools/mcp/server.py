@@ -30,13 +30,13 @@ from forge_tools import __version__
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.executor import ToolExecutor
 from forge_tools.mcp.background import BackgroundTools
 from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Tools
-from forge_tools.mcp.content import ArtifactReader, Resources, answered, listed
+from forge_tools.mcp.content import ArtifactReader, Resources, listed, shown_whole
 from forge_tools.mcp.offer import Offer
 from forge_tools.mcp.tasks import CORE_VERSION, EXTENSION, Tasks, takes_tasks
 from forge_tools.mcp.thread import ToolThread
+from forge_tools.tool.executor import ToolExecutor
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,8 @@ class ToolServer(Server[None]):
                 return answer
         if self._tasks is not None and takes_tasks(ctx):
             return await self._tasks.call(ctx, params)
-        return answered(await self.calls.run(ctx, params))
+        spec = await self.calls.find(params.name)
+        return await shown_whole(await self.calls.run(ctx, params), is_structured=spec.output_schema is not None)
 
 
 class Listeners:

@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.mcp.lines import Lines, LongLine, encoded, id_of, refusal
-from forge_tools.plugins.functions import in_thread
 from forge_tools.signals import heeded
+from forge_tools.tool.decorator import in_thread
 
 LAST_WORDS = 1.0
 """Seconds in which a client that has closed its end may read what was still said."""

@@ -15,7 +15,6 @@ from mcp.types import (
     METHOD_NOT_FOUND,
     MISSING_REQUIRED_CLIENT_CAPABILITY,
     CallToolRequestParams,
-    CallToolResult,
     ClientCapabilities,
     GetTaskRequestParams,
     PaginatedRequestParams,
@@ -25,9 +24,9 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ExecutionNotFoundError, ResultTimeoutError
 from forge_tools.mcp.calls import Calls, Context, described, submit
-from forge_tools.mcp.content import answered
-from forge_tools.records import ExecutionRecord, ExecutionStatus, Progress, ToolResult
-from forge_tools.validation import shown
+from forge_tools.mcp.content import answered, shown_whole
+from forge_tools.model import ExecutionRecord, ExecutionStatus, Progress, ToolResult
+from forge_tools.schema import shown
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 CORE_VERSION = "2025-11-25"
@@ -71,7 +70,7 @@ class Tasks:
         if isinstance(handle, ToolResult):
             return answered(handle)
         if await self._calls.is_over(ctx, handle, self._calls.offer.task_after):
-            return answered(await handle.result())
+            return await shown_whole(await handle.result())
         return {"resultType": "task", **_extended(await handle.record())}
 
     async def get(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
@@ -79,7 +78,7 @@ class Tasks:
         progress = (await self._progress_of([record])).get(record.id)
         if ctx.protocol_version == CORE_VERSION:
             return _core(record, progress)
-        outcome = {"result": _payload(record)} if _status(record) == "completed" else {}
+        outcome = {"result": await self._payload(record)} if _status(record) == "completed" else {}
         return {"resultType": "complete", **_extended(record, progress), **outcome}
 
     async def result(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
@@ -89,7 +88,7 @@ class Tasks:
         if not record.is_over:
             await self._client.calls.attach(record.id).result()
             record = await self._find(ctx, params.task_id)
-        payload = _payload(record)
+        payload = await self._payload(record)
         return {**payload, "_meta": {**payload.get("_meta", {}), RELATED: {"taskId": record.id}}}
 
     async def cancel(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
@@ -147,6 +146,10 @@ class Tasks:
         return await self._client.history.progress_of(
             [one.id for one in records if one.status is ExecutionStatus.RUNNING]
         )
+
+    async def _payload(self, record: ExecutionRecord) -> dict[str, Any]:
+        answer = await shown_whole(as_result(record).bind(self._client.calls.parts))
+        return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def _find(self, ctx: Context, task_id: str) -> ExecutionRecord:
         """The execution behind a task. Ids cannot be guessed, and executions that are no tasks are not shown."""
@@ -246,18 +249,12 @@ def _iso(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _payload(record: ExecutionRecord) -> dict[str, Any]:
-    return as_result(record).model_dump(by_alias=True, mode="json", exclude_none=True)
-
-
-def as_result(record: ExecutionRecord) -> CallToolResult:
-    """What the call of an execution that is over would have answered."""
-    return answered(
-        ToolResult(
-            success=record.status is ExecutionStatus.SUCCEEDED,
-            output=record.output,
-            error=record.error,
-            error_code=record.error_code,
-            metadata={**record.metadata, "execution_id": record.id},
-        )
+def as_result(record: ExecutionRecord) -> ToolResult:
+    """What the call of an execution that is over would have returned."""
+    return ToolResult(
+        success=record.status is ExecutionStatus.SUCCEEDED,
+        output=record.output,
+        error=record.error,
+        error_code=record.error_code,
+        metadata={**record.metadata, "execution_id": record.id},
     )

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from forge_tools.errors import ErrorCode
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionContext, ToolResult, ToolSpec
+from forge_tools.model import ExecutionContext, ToolResult, ToolSpec
+from forge_tools.tool.executor import ToolExecutor
 
 Answer = TypeVar("Answer")
 

@@ -15,8 +15,8 @@ from typing import Any
 from forge_tools.artifacts.pages import Pages, whole
 from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack, unpack
 from forge_tools.errors import ForgeError, SandboxError
-from forge_tools.records import Artifact, ArtifactPage, ExecutionContext, PageWish, artifact_id
-from forge_tools.records.artifacts import SCHEME
+from forge_tools.model import Artifact, ArtifactPage, ExecutionContext, PageWish, artifact_id
+from forge_tools.model.artifacts import SCHEME, TEXT
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.output import scrubbed_chunks
@@ -134,16 +134,23 @@ class FolderArtifacts:
         for part in (folder, self._files.folder, self._owners):
             part.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    async def put(self, chunks: AsyncIterator[bytes], context: ExecutionContext) -> Artifact:
+    async def put(
+        self,
+        chunks: AsyncIterator[bytes],
+        context: ExecutionContext,
+        *,
+        limit: int | None = None,
+        media_type: str = TEXT,
+    ) -> Artifact:
         """Keep the bytes; the same bytes again are kept once, and for longer."""
-        gathered = await Gathered.of(chunks, self.max_bytes)
+        gathered = await Gathered.of(chunks, min(limit or self.max_bytes, self._quota))
         try:
-            await asyncio.to_thread(self._put, gathered, context)
+            await asyncio.to_thread(self._put, gathered, context, media_type)
         except OSError as error:
             raise _refusal(error) from error
         finally:
             gathered.close()
-        return Artifact(id=gathered.id, size=gathered.size, session_id=context.session_id)
+        return Artifact(id=gathered.id, size=gathered.size, media_type=media_type, session_id=context.session_id)
 
     async def open(self, handle: str, context: ExecutionContext) -> int:
         """Return a descriptor of a file without a name that holds its bytes; those read lately are unpacked already."""
@@ -183,13 +190,15 @@ class FolderArtifacts:
         with self._locked():
             return self._purge()
 
-    def _put(self, gathered: Gathered, context: ExecutionContext) -> None:
+    def _put(self, gathered: Gathered, context: ExecutionContext, media_type: str) -> None:
         """Whose it is comes last: whoever is killed half way leaves what nobody sees."""
         session, numbers = self._session(context.session_id), range(count_parts(gathered.size))
         with self._locked():
             if not self._files.are_there(gathered.id, numbers):
                 for number in numbers:
-                    self._files.write(gathered.id, number, pack(gathered.read(number * PART_BYTES, PART_BYTES)))
+                    self._files.write(
+                        gathered.id, number, pack(gathered.read(number * PART_BYTES, PART_BYTES), media_type)
+                    )
             self._files.touch(gathered.id)
             session.mkdir(mode=0o700, exist_ok=True)
             self._mark.write_text(str(gathered.size))

@@ -4,15 +4,17 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from forge_tools.config import RootSettings, Settings, WorkspaceSettings
+from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import NamedWorkspace
+from forge_tools.model import NamedWorkspace
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Root
 from forge_tools.sandbox.paths.refusals import SECRETS, Protection
-from forge_tools.sandbox.reach import Artifacts, Reach, ShellBook
+from forge_tools.sandbox.reach import Artifacts, Reach
+from forge_tools.sandbox.web.access import Search, Web
+from forge_tools.setting_types import RootSettings, WorkspaceSettings
 
 
-def reach_of(settings: Settings, *, book: ShellBook | None = None, artifacts: Artifacts | None = None) -> Reach:
+def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach:
     """What the tools of this host may touch.
 
     Raises:
@@ -23,8 +25,10 @@ def reach_of(settings: Settings, *, book: ShellBook | None = None, artifacts: Ar
         workspaces=workspaces_of(settings),
         hostname=settings.hostname,
         shells=settings.shells_folder,
-        book=book,
         artifacts=artifacts,
+        web=_web(settings),
+        cache=settings.cache,
+        max_part_bytes=min(settings.max_part_size, settings.artifact_quota),
     )
 
 
@@ -71,6 +75,14 @@ def _root(one: RootSettings, where: str, protection: Protection | None = None) -
         what = f"{where}{path} cannot be opened on this host: {reason}. Make it a folder that this user can read"
         raise ConfigurationError(f"{what}, or take it out of the setting.") from error
     return Root(path, is_read_only=one.read_only, protection=protection or Protection())
+
+
+def _web(settings: Settings) -> Web:
+    search = None
+    if settings.web_search:
+        key = settings.web_search_key.get_secret_value()
+        search = Search(provider=settings.web_search, url=settings.web_search_url, key=key)
+    return Web(allowed=settings.web_allowed, ports=settings.web_ports, obeys_robots=settings.web_robots, search=search)
 
 
 def _shown(one: RootSettings) -> str:

@@ -1,4 +1,4 @@
-"""What the calls of an executor may reach on the host that runs them: folders, shells, artifacts."""
+"""What the calls of an executor may reach on the host that runs them: folders, shells, artifacts, documents."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -6,8 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from forge_tools.records import Artifact, ExecutionContext, ShellRecord
+from forge_tools.model import (
+    Artifact,
+    Document,
+    DocumentScope,
+    DocumentWriter,
+    ExecutionContext,
+    Revise,
+    ShellRecord,
+)
+from forge_tools.model.artifacts import TEXT
+from forge_tools.sandbox.documents import ProcessDocuments
 from forge_tools.sandbox.paths.confinement import Root
+from forge_tools.sandbox.web.access import Web
 
 
 class Artifacts(Protocol):
@@ -16,8 +27,15 @@ class Artifacts(Protocol):
     max_bytes: int
     """The limit for one artifact."""
 
-    async def put(self, chunks: AsyncIterator[bytes], context: ExecutionContext) -> Artifact:
-        """Keep the bytes; the same bytes again give the same artifact.
+    async def put(
+        self,
+        chunks: AsyncIterator[bytes],
+        context: ExecutionContext,
+        *,
+        limit: int | None = None,
+        media_type: str = TEXT,
+    ) -> Artifact:
+        """Keep the bytes, at most `limit` in place of `max_bytes`; the same bytes again give the same artifact.
 
         Raises:
             SandboxError: they are more than the limit, or the session's quota is used up.
@@ -47,12 +65,35 @@ class ShellBook(Protocol):
         ...
 
 
+class Documents(Protocol):
+    """Small texts in versions, for every host to read and write."""
+
+    is_durable: bool
+    """Whether they outlive this process."""
+
+    async def find(self, scope: DocumentScope, under: str, words: Sequence[str] | None, limit: int) -> list[Document]:
+        """List the document at `under` and those below it, by path: with `words` those that have each of them."""
+        ...
+
+    async def read(self, scope: DocumentScope, path: str) -> Document | None: ...
+
+    async def change(
+        self, scope: DocumentScope, paths: Sequence[str], revise: Revise, writer: DocumentWriter
+    ) -> dict[str, Document]:
+        """Have `revise` decide what becomes of the documents at these paths and below, while nobody else writes.
+
+        Raises:
+            ToolFailure: there would be too many of them, or `revise` refuses.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What is not given is not there: no artifacts, no shells, no workspaces by name.
+    """What is not given is not there: no artifacts, no shells, no workspaces by name. Documents are then in this process alone.
 
     `root` is the workspace of calls that name none, one folder or several roots; without it the context's `working_dir`
-    is all of theirs. `shells` is the folder in which this host's supervisors keep their state. Hostname is this host's.
+    is all of theirs. `max_part_bytes` is what one part of a result may have. `shells` is the folder in which this host's supervisors keep their state. Hostname is this host's.
     """
 
     root: Path | Sequence[Root] | None = None
@@ -61,6 +102,12 @@ class Reach:
     shells: Path | None = None
     book: ShellBook | None = None
     artifacts: Artifacts | None = None
+    web: Web = field(default_factory=Web)
+    cache: Path | None = None
+    """Where what can be worked out again is kept, for all calls on this host."""
+    documents: Documents | None = field(default_factory=ProcessDocuments)
+    """None where they are not within reach, as in the process lane."""
+    max_part_bytes: int = 100 << 20
 
 
 REACH: ContextVar[Reach] = ContextVar("forge_tools_reach", default=Reach())  # noqa: B039  a frozen value

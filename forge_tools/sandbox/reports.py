@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from forge_tools.records import SCOPE, CallScope, ExecutionContext, Output, Progress, Report, Reporter, Stream, Told
+from forge_tools.model import SCOPE, CallScope, ExecutionContext, Output, Progress, Report, Reporter, Stream, Told
 from forge_tools.sandbox.processes.output import ScrubbedText, scrubbed_text
 from forge_tools.sandbox.processes.streams import plain
-from forge_tools.secrecy import Scrubber
+from forge_tools.secrets import Scrubber
 
 PART_BYTES = 16_384
 """Of the output between two takes so much is kept from its beginning, and as much from its end."""

@@ -13,11 +13,18 @@ from typing import Any, ParamSpec, TypeVar
 from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from forge_tools.artifacts.media import media_type
 from forge_tools.artifacts.pages import Pages, whole
-from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, unpack
-from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError, ArtifactNotFoundError, StorageError
-from forge_tools.records import Artifact, ArtifactPage, PageWish
-from forge_tools.records.artifacts import SCHEME
+from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, measured, pack, unpack
+from forge_tools.errors import (
+    ArtifactDamagedError,
+    ArtifactFolderError,
+    ArtifactNotFoundError,
+    InvalidCallError,
+    StorageError,
+)
+from forge_tools.model import Artifact, ArtifactPage, PageWish
+from forge_tools.model.artifacts import SCHEME
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.rows import clean, record_of
@@ -137,6 +144,27 @@ class StoredArtifacts:
             return await self._own(connection, (await connection.execute(whole)).one(), new)
 
         return await self._evicting(await self._database.write(work), keeping)
+
+    async def upload(self, path: Path, *, ttl: float, quota: int, limit: int, session_id: str | None) -> Artifact:
+        """Keep a file of this host, one part in memory at a time.
+
+        Raises:
+            InvalidCallError: it has more bytes than `limit`, or others by the end than at the beginning.
+        """
+        with path.open("rb") as file:
+            keeping = Keeping(ttl, quota)
+            whole = await asyncio.to_thread(measured, file)
+            new = Artifact(id=whole.id, size=whole.size, media_type=media_type(whole.head), session_id=session_id)
+            if new.size > limit:
+                raise InvalidCallError(f"{path} has {new.size:,} bytes; FORGE_MAX_PART_SIZE allows {limit:,}")
+            kept = await self.begin(new, keeping)
+            for number in range(count_parts(new.size)) if kept is None else ():
+                data = await asyncio.to_thread(file.read, PART_BYTES)
+                await self.add(new.id, number, await asyncio.to_thread(pack, data, new.media_type), data.count(b"\n"))
+            kept = kept or await self.finish(new, keeping)
+            if kept is None or await asyncio.to_thread(measured, file) != whole:
+                raise InvalidCallError(f"{path} was changed while it was read. Upload it again")
+        return kept
 
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
         """Read what is known of an artifact of that session; None if it has none of that id, or no longer."""

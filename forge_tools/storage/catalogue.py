@@ -8,14 +8,14 @@ from sqlalchemy import Row, Update, false, func, or_, select, true, tuple_, upda
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ToolNotFoundError
-from forge_tools.records import ExecutionStatus, ToolSpec, ToolVersion
+from forge_tools.model import ExecutionStatus, ToolSpec, ToolVersion
+from forge_tools.schema import shown, suggestion
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.directory import LIVE_SECONDS, Definitions, Directories
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.queue.workers import is_alive
 from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.tables import execution_queue, tools, workers
-from forge_tools.validation import shown, suggestion
 
 LEAST_DIGEST = 4
 

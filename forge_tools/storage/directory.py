@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from forge_tools.records import ServerState, ToolSpec, WorkspacePlaces
+from forge_tools.model import ServerState, ToolSpec, WorkspacePlaces
+from forge_tools.schema import decode_json
 from forge_tools.storage.rows import clean, spec_of
-from forge_tools.validation import decode_json
 
 logger = logging.getLogger(__name__)
 

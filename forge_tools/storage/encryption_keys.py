@@ -8,7 +8,7 @@ from sqlalchemy import Row, Select, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import EncryptionKey
+from forge_tools.model import EncryptionKey
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import encryption_keys, execution_queue

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from forge_tools.errors import StorageError
-from forge_tools.records import Scope, Wakeup
+from forge_tools.model import Scope, Wakeup
 
 OVERLAP = timedelta(seconds=30)
 """By how much an end may come to light after a later one: the longest that a transaction of ours takes to commit."""

@@ -5,7 +5,8 @@ Whatever else names columns (lists to insert or read, casts, checks, grants) is 
 
 from typing import get_args
 
-from forge_tools.records import TERMINAL, ExecutionStatus, Lane, ShellStatus, Stream
+from forge_tools.model import TERMINAL, ExecutionStatus, Lane, ShellStatus, Stream
+from forge_tools.model.documents import DocumentScopeKind
 from forge_tools.storage.columns import (
     Bytes,
     Column,
@@ -372,6 +373,25 @@ shells = Relation(
 """Shells that outlive a call, as their hosts last saw them. Callers choose a session's id: a hash has room for any.
 
 It holds no NULL, so those of no session, which may be most, have an index of their own.
+"""
+
+documents = Relation(
+    "documents",
+    Column("scope", choice(get_args(DocumentScopeKind)), primary_key=True),
+    Column("owner_key", Text, primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("version", Count, primary_key=True, autoincrement=False),
+    Column("owner", Text),
+    Column("content", Text),
+    Column("author", Text),
+    Column("call", Text),
+    Column("updated_at", Moment, nullable=False),
+    Index("documents_by_owner", ("owner_key",)),
+)
+"""One row a version of a document, inserted and deleted, never changed: of two writers of one version, the key refuses the second.
+
+The newest version is the document; one without content says that it was deleted. `call` is a digest of the execution and
+the parameters that wrote it, by which a body that is started again finds it done. `owner_key` is a digest of `owner`: a session's id may be of any length.
 """
 
 audit_batches = Relation(

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ForgeError
-from forge_tools.records import (
+from forge_tools.model import (
     Event,
     ExecutionStatus,
     NewReport,

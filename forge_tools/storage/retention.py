@@ -12,12 +12,13 @@ from sqlalchemy import Column, ColumnElement, Row, delete, exists, func, insert,
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import ShellStatus, id_floor
-from forge_tools.records.audit import Pruned, Pruning
+from forge_tools.model import ShellStatus, id_floor
+from forge_tools.model.audit import Pruned, Pruning
 from forge_tools.storage.audit import Signer, batches
 from forge_tools.storage.audit.batches import PRUNE, Batch, OvertakenError, Portion
 from forge_tools.storage.audit.hashes import line, root_of
 from forge_tools.storage.connection.database import Database
+from forge_tools.storage.documents import is_replaced
 from forge_tools.storage.functions import any_of, database_now, from_now, hour_of, seconds_between, stored
 from forge_tools.storage.history.rollups import unroll
 from forge_tools.storage.rows import MAX_SKEW, clean
@@ -26,6 +27,7 @@ from forge_tools.storage.tables import (
     artifacts,
     audit_events,
     audit_executions,
+    documents,
     execution_attempts,
     execution_events,
     execution_queue,
@@ -58,6 +60,12 @@ INSTANCE_SECONDS = 365 * 86_400.0
 
 BOUND_SECONDS = 90 * 86_400.0
 """How long a session keeps its workspace once none of its calls is kept."""
+
+SESSION_SECONDS = 90 * 86_400.0
+"""How long the documents of a session stay once none of them is written any more."""
+
+DELETED_SECONDS = 30 * 86_400.0
+"""How long documents that were deleted, and versions that were replaced, stay at most."""
 
 ENDING_SECONDS = 86_400.0
 
@@ -326,7 +334,7 @@ class _Kind:
 
 
 class Leftovers:
-    """Deletes rows of worker instances, shells and bindings that nobody can need any more, and none that may be alive."""
+    """Deletes rows of worker instances, shells, bindings and documents that nobody can need any more, and none that may be alive."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -381,6 +389,14 @@ def _kinds(shells_kept: float) -> Iterator[_Kind]:
     yield _Kind(worker.id, has_stopped & is_needless & worker.id.not_in(owners), named_by=workspaces.c.instance)
     has_ended = shell.status != ShellStatus.RUNNING.value
     yield _Kind(shell.id, has_ended & (shell.updated_at < from_now(-max(KEPT_SECONDS, shells_kept))))
+    document, other = documents.c, documents.alias("of_the_session").c
+    is_in_use = exists().where(
+        other.scope == document.scope,
+        other.owner_key == document.owner_key,
+        other.updated_at > from_now(-SESSION_SECONDS),
+    )
+    is_past = (document.updated_at < from_now(-DELETED_SECONDS)) & (document.content.is_(None) | is_replaced)
+    yield _Kind(document.owner_key, is_past | ((document.scope == "session") & ~is_in_use))
     # Without its binding, a session that goes on would work elsewhere, and nobody would be told.
     has_calls = exists().where(executions.c.session_id == bound.session_id)
     yield _Kind(bound.session_id, (bound.bound_at < from_now(-BOUND_SECONDS)) & ~has_calls)

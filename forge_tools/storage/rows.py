@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from forge_tools.errors import ErrorCode, ForgeError, ToolError, UnstorableRowError
-from forge_tools.records import (
+from forge_tools.model import (
     Claim,
     Diagnosis,
     ExecutionStatus,
@@ -19,9 +19,9 @@ from forge_tools.records import (
     ToolResult,
     ToolSpec,
 )
+from forge_tools.schema import clean_text, decode_json
 from forge_tools.storage.columns import JsonList, Kind, Relation, Text
 from forge_tools.storage.models import execution_attempts, executions
-from forge_tools.validation import clean_text, decode_json
 
 
 class _Kept(Protocol):

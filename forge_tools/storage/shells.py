@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, case, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.records import ShellRecord, ShellStatus
+from forge_tools.model import ShellRecord, ShellStatus
 from forge_tools.storage import models
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from forge_tools.records import Outcome
+from forge_tools.model import Outcome
 from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.deadline import answered_within
 from forge_tools.storage.connection.drivers import Owner
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from forge_tools.storage.audit import AuditChain
     from forge_tools.storage.catalogue import Catalogue
     from forge_tools.storage.connection.database import Database
+    from forge_tools.storage.documents import Documents
     from forge_tools.storage.encryption_keys import EncryptionKeys
     from forge_tools.storage.history.history import History
     from forge_tools.storage.history.overview import Overviews
@@ -92,6 +93,7 @@ class Store:
     audit: "AuditChain" = _part("audit.AuditChain")
     overviews: "Overviews" = _part("history.overview.Overviews")
     reports: "Reports" = _part("reports.Reports")
+    documents: "Documents" = _part("documents.Documents")
     encryption_keys: "EncryptionKeys" = _part("encryption_keys.EncryptionKeys")
     leftovers: "Leftovers" = _part("retention.Leftovers")
     retention: "Retention" = _part("retention.Retention")

@@ -29,8 +29,8 @@ from sqlalchemy.event import listens_for
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from forge_tools.schema import decode_json
 from forge_tools.storage import columns, models
-from forge_tools.validation import decode_json
 
 _metadata = MetaData()
 
@@ -180,6 +180,7 @@ encryption_keys: Table
 workspaces: Table
 session_workspaces: Table
 shells: Table
+documents: Table
 audit_batches: Table
 audit_executions: Table
 audit_events: Table

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, exists, f
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import (
+from forge_tools.model import (
     Claim,
     ExecutionStatus,
     Moved,
@@ -16,7 +16,8 @@ from forge_tools.records import (
     Stranded,
     WorkspaceRecord,
 )
-from forge_tools.records.places import host_queue
+from forge_tools.model.places import host_queue
+from forge_tools.schema import shown
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.models import NOBODY
@@ -30,7 +31,6 @@ from forge_tools.storage.tables import (
     workers,
     workspaces,
 )
-from forge_tools.validation import shown
 
 KEPT_SECONDS = 30 * 86_400.0
 """How long it is remembered where a workspace was whose host is gone."""

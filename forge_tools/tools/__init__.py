@@ -1,5 +1,12 @@
 """The built-in tools, a folder for each category. A tool touches files and processes through `forge_tools.sandbox` alone."""
 
+from forge_tools.tools.code.codebase_map import CodebaseMap
+from forge_tools.tools.code.dependency_graph import DependencyGraph
+from forge_tools.tools.code.find_references import FindReferences
+from forge_tools.tools.code.imports_exports import ImportsExports
+from forge_tools.tools.code.resolve_symbol import ResolveSymbol
+from forge_tools.tools.code.search_code import SearchCode
+from forge_tools.tools.code.symbol_info import SymbolInfo
 from forge_tools.tools.execution.bash import Bash
 from forge_tools.tools.execution.bash_output import BashOutput
 from forge_tools.tools.execution.kill_shell import KillShell
@@ -11,20 +18,41 @@ from forge_tools.tools.file.grep import Grep
 from forge_tools.tools.file.list_directory import ListDirectory
 from forge_tools.tools.file.read import Read
 from forge_tools.tools.file.write import Write
+from forge_tools.tools.task.memory import Memory
+from forge_tools.tools.task.todo_read import TodoRead
+from forge_tools.tools.task.todo_write import TodoWrite
+from forge_tools.tools.web.web_fetch import WebFetch
+from forge_tools.tools.web.web_search import WebSearch
 
-BUILTINS = (Read, Write, Edit, Delete, ListDirectory, Glob, Grep, Bash, BashOutput, KillShell, ListShells)
+BUILTINS = (
+    *(Read, Write, Edit, Delete, ListDirectory, Glob, Grep, Bash, BashOutput, KillShell, ListShells),
+    *(TodoRead, TodoWrite, Memory, WebFetch, WebSearch),
+    *(SearchCode, CodebaseMap, SymbolInfo, ImportsExports, DependencyGraph, ResolveSymbol, FindReferences),
+)
 
 __all__ = [
     "BUILTINS",
     "Bash",
     "BashOutput",
+    "CodebaseMap",
     "Delete",
+    "DependencyGraph",
     "Edit",
+    "FindReferences",
     "Glob",
     "Grep",
+    "ImportsExports",
     "KillShell",
     "ListDirectory",
     "ListShells",
+    "Memory",
     "Read",
+    "ResolveSymbol",
+    "SearchCode",
+    "SymbolInfo",
+    "TodoRead",
+    "TodoWrite",
+    "WebFetch",
+    "WebSearch",
     "Write",
 ]

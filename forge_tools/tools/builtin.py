@@ -5,9 +5,9 @@ from dataclasses import MISSING, Field, field, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from forge_tools.base import BaseTool
-from forge_tools.records import Capabilities, ExecutionContext, Lane, ToolParameter, ToolResult
+from forge_tools.model import Capabilities, ExecutionContext, Lane, ToolParameter, ToolResult
 from forge_tools.sandbox.paths.names import MAX_PATH_CHARS
+from forge_tools.tool.base import BaseTool
 
 PATH: dict[str, int] = {"min_length": 1, "max_length": MAX_PATH_CHARS}
 """What every path that a caller passes is held to."""
@@ -51,6 +51,14 @@ class BuiltinTool(BaseTool):
     def _takes_extra(self) -> bool:
         return False  # `**options` only keeps the names from being written twice
 
+    def _presentable(self, failure: ToolResult, parameters: Mapping[str, Any]) -> ToolResult:
+        """Name the path that was asked for, where there was one (spec S1-49)."""
+        asked, details = self.effective(parameters), failure.error_details
+        path = asked.get("file_path", asked.get("path"))
+        if path is not None and (details is None or isinstance(details, dict)):
+            failure = failure.model_copy(update={"error_details": {**(details or {}), "path": path}})
+        return super()._presentable(failure, parameters)
+
 
 class ReadingTool(BuiltinTool):
     """A tool that changes nothing, so that a dry run is a run."""
@@ -60,7 +68,8 @@ class ReadingTool(BuiltinTool):
     async def _dry_run(self, context: ExecutionContext, *args: Any, **options: Any) -> ToolResult:
         result = await self._execute(context, *args, **options)
         if result.success:
-            result.output = f"[Dry Run] {result.output}"
+            said = result.output
+            result.output = ["[Dry Run]", *said] if isinstance(said, list) else f"[Dry Run] {said}"
         return result
 
 

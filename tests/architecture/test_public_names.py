@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PROMISED = {
     "forge_tools": ("BaseTool", "ToolExecutor", "ToolRegistry"),
-    "forge_tools.base": (
+    "forge_tools.tool.base": (
         "BaseTool",
         "Capabilities",
         "ExecutionContext",
@@ -20,11 +20,11 @@ PROMISED = {
         "ToolResult",
         "ToolSpec",
     ),
-    "forge_tools.registry": ("ScopedRegistry", "ToolRegistry"),
-    "forge_tools.executor": ("CallOptions", "ToolExecutor"),
+    "forge_tools.tool.registry": ("ScopedRegistry", "ToolRegistry"),
+    "forge_tools.tool.executor": ("CallOptions", "ToolExecutor"),
     "forge_tools.client": ("Call", "ExecutorClient", "Handle", "SyncExecutorClient", "SyncHandle"),
     "forge_tools.config": ("Settings",),
-    "forge_tools.plugins": ("Depends", "FunctionTool", "ToolFactory", "admit", "load_project", "load_tools", "tool"),
+    "forge_tools.tool": ("Depends", "FunctionTool", "ToolFactory", "admit", "load_project", "load_tools", "tool"),
     "forge_tools.testing": ("InlineExecutor",),
     "forge_tools.errors": ("ErrorCode", "ForgeError"),
 }

@@ -13,7 +13,13 @@ from tests.services import GivenValkey, ValkeyServer, client
 
 ROOT = Path(__file__).resolve().parents[2]
 
-TOOLS = ("forge_tools.tools", "forge_tools.base", "forge_tools.registry", "forge_tools.executor", "forge_tools.plugins")
+TOOLS = (
+    "forge_tools.tools",
+    "forge_tools.tool.base",
+    "forge_tools.tool.registry",
+    "forge_tools.tool.executor",
+    "forge_tools.tool",
+)
 WORKERS = ("workers", "forge_tools.embedded", "forge_tools.cli", "forge_tools.sandbox")
 WEB = ("fastapi", "starlette", "uvicorn", "flask", "django", "aiohttp", "jinja2", "http.server")
 CELERY = ("celery", "kombu", "billiard", "vine", "amqp")
@@ -32,7 +38,7 @@ FIRST_PUBLISH = """
 import asyncio, json, sys
 from forge_tools.broker import Message, open_broker
 from forge_tools.ladder import Limits
-from forge_tools.records import Wakeup
+from forge_tools.model import Wakeup
 
 async def publish():
     broker = open_broker(sys.argv[1])
@@ -130,5 +136,5 @@ print(json.dumps(sorted(sys.modules)))
 def test_a_call_in_the_process_of_the_command_line_loads_no_client() -> None:
     loaded = fresh(LOCAL_CALL)
 
-    assert "forge_tools.executor" in loaded
+    assert "forge_tools.tool.executor" in loaded
     assert among(loaded, (*CELERY, "forge_tools.client", "sqlalchemy", "redis")) == []

@@ -8,8 +8,8 @@ import redis
 from amqp.exceptions import AMQPError, NotFound
 
 from forge_tools.broker import queue_name
-from forge_tools.records import Lane
-from forge_tools.records.places import host_queue
+from forge_tools.model import Lane
+from forge_tools.model.places import host_queue
 from tests.garbage import into_lists, into_rabbit
 from tests.rabbit import RabbitServer
 from tests.server_process import ServerProcess

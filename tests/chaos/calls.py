@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forge_tools.records import ExecutionStatus, Lane
+from forge_tools.model import ExecutionStatus, Lane
 from tests.chaos.tools import ERRANDS, FAMILIES, tool_name
 
 SUCCEEDED, FAILED = ExecutionStatus.SUCCEEDED, ExecutionStatus.FAILED

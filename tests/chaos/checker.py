@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, TypeVar
 
-from forge_tools.records import TERMINAL, ExecutionStatus, Lane
+from forge_tools.model import TERMINAL, ExecutionStatus, Lane
 from tests.chaos.calls import Planned
 from tests.chaos.crew import DRAIN, UNEXPLAINED, Deaths
 from tests.chaos.effects import SHORT_FOR, Effect

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 
-from forge_tools.records import Lane
+from forge_tools.model import Lane
 from tests.chaos import checker
 from tests.chaos.calls import MIX, SUCCEEDED, TIMED_OUT, Kind, Planned, kind
 from tests.chaos.crew import Post

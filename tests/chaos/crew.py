@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from forge_tools.records import Lane
+from forge_tools.model import Lane
 from tests.fleet import ROOT, WorkerProcess, warm_worker
 
 TOOLS = "tests.chaos.tools:TOOLS"

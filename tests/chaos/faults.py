@@ -13,7 +13,7 @@ from typing import Any
 from kombu.exceptions import OperationalError
 
 from forge_tools.broker import TASK, celery_app, queue_name
-from forge_tools.records import Lane, new_id
+from forge_tools.model import Lane, new_id
 from tests.chaos.brokers import LANES, BrokerUnderFire, queues
 from tests.chaos.crew import Crew, Worker
 from tests.chaos.databases import OnStarter, UnderFire

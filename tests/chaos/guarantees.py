@@ -140,7 +140,7 @@ GUARANTEES = (
             "tests/integration/test_encrypted_calls.py::test_a_secret_does_not_open_in_a_row_that_somebody_altered",
             "tests/integration/test_calls_on_workers.py::test_sensitive_parameters_are_redacted_wherever_people_look",
             "tests/integration/test_calls_on_workers.py::test_tools_in_a_process_do_not_see_the_database_url",
-            "tests/unit/test_executor.py::test_secrets_stay_out_of_logs_records_and_errors",
+            "tests/unit/tool/test_executor.py::test_secrets_stay_out_of_logs_records_and_errors",
         ),
         ("nothing_runs_unasked", "nobody_gets_what_is_anothers", "garbage_is_dropped_and_counted"),
         ("reception", "pairs"),
@@ -152,8 +152,8 @@ GUARANTEES = (
         (
             "tests/integration/test_calls_on_workers.py::test_bad_parameters_are_rejected_with_a_sentence_and_recorded",
             "tests/integration/test_calls_on_workers.py::test_whatever_a_tool_returns_comes_back_as_it_was",
-            "tests/unit/test_executor.py::test_any_unknown_name_is_a_failed_result",
-            "tests/unit/test_executor.py::test_a_tool_that_replaces_execute_cannot_raise_either",
+            "tests/unit/tool/test_executor.py::test_any_unknown_name_is_a_failed_result",
+            "tests/unit/tool/test_executor.py::test_a_tool_that_replaces_execute_cannot_raise_either",
             "tests/contract/test_queue.py::test_a_row_that_the_database_refuses_fails_alone",
             "tests/contract/test_queue.py::test_a_result_that_the_database_refuses_becomes_a_failed_result_alone",
             "tests/contract/test_foreign_rows.py::test_sqlite_refuses_it",
@@ -178,7 +178,7 @@ GUARANTEES = (
 HEAD = """\
 # Guarantees
 
-What forge_tools promises, and what holds each promise. This page is generated (`python -m tests.chaos.guarantees`); a test fails
+For those who want to rely on it: what forge_tools promises, and what holds each promise. This page is generated (`python -m tests.chaos.guarantees`); a test fails
 when it is out of date or names a test that is not there.
 
 The *fault suite* submits mixed calls (that succeed, fail, hang, block, exit, kill their process, start children, eat or close the
@@ -187,7 +187,7 @@ processes, workers, broker and database, freezes workers past their lease and th
 that is sent to it for longer than the lease, sets its clock, cuts connections, loses, repeats, reorders and forges messages, writes
 garbage in between, and stops workers politely, also with a successor beside them. Then it compares, call by call, what was submitted,
 what SQL holds, what the handles said, and what
-the tools noted in a log outside SQL. Each rule below is one such comparison (`tests/chaos/checker.py`).
+the tools noted in a log outside SQL. Each rule below is one such comparison (`tests/chaos/checker.py`). Words such as lease and lane: [architecture.md](architecture.md#glossary).
 
 A *negative control* takes one protection out of the workers and repeats the faults that it is there for: the rules must then
 report violations, and must report none with the protection in place.

@@ -11,7 +11,7 @@ from pathlib import Path
 from forge_tools.client import ExecutorClient
 from forge_tools.client.handle import Handle
 from forge_tools.errors import ErrorCode, ForgeError, SubmitOutcomeUnknownError
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
 from tests.chaos.calls import Planned
 from tests.chaos.checker import Resolved, Submitted
 

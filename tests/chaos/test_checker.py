@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.records import ExecutionStatus, Lane
+from forge_tools.model import ExecutionStatus, Lane
 from tests.chaos import checker
 from tests.chaos.calls import SUCCEEDED, TIMED_OUT, Planned, kind
 from tests.chaos.checker import Ended, Evidence, Execution, Resolved, Submitted, check

@@ -9,8 +9,8 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.records import Lane, new_id
+from forge_tools.model import Lane, new_id
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from tests import impostor
 from tests.chaos.effects import SHORT_FOR, note
 from tests.chaos.members import MARK_VARIABLE, RUN_VARIABLE, members

@@ -7,8 +7,8 @@ from contextlib import closing
 import pytest
 from sqlalchemy import Boolean, Column, Float, Integer, Table, text
 
-from forge_tools.records import ExecutionStatus
-from forge_tools.records.audit import AuditReport
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.audit import AuditReport
 from forge_tools.storage import Store
 from forge_tools.storage.audit import Signer, Trust
 from forge_tools.storage.tables import Identifier, Json, MomentText

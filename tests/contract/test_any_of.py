@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Executable, and_, delete, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.records import new_id
+from forge_tools.model import new_id
 from forge_tools.storage import Store
 from forge_tools.storage.functions import any_of
 from forge_tools.storage.tables import execution_events, executions

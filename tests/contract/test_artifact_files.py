@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from forge_tools.artifacts.parts import PART_BYTES, PartFiles, pack
 from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError
-from forge_tools.records import Artifact, PageWish
+from forge_tools.model import Artifact, PageWish
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.tables import artifact_parts
 from tests.contract.test_artifacts import BYTES, GONE, KEEPING, artifact, contents, files, put, rows

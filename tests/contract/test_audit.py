@@ -11,8 +11,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
-from forge_tools.records import Kept
-from forge_tools.records.audit import Fault
+from forge_tools.model import Kept
+from forge_tools.model.audit import Fault
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.audit import Signer, Trust, batches
 from forge_tools.storage.audit.batches import OvertakenError

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from forge_tools.records.audit import Fault
+from forge_tools.model.audit import Fault
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.audit import Signer
 from tests.contract.calls import submitted

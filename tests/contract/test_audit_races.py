@@ -10,7 +10,7 @@ from sqlalchemy import event
 
 from forge_tools.artifacts.parts import pack
 from forge_tools.config import Settings
-from forge_tools.records import Artifact
+from forge_tools.model import Artifact
 from forge_tools.storage import Store, open_store, retention
 from forge_tools.storage.artifacts import Keeping
 from forge_tools.storage.audit import OvertakenError, chain, hashes

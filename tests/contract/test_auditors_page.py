@@ -8,7 +8,7 @@ from celery.backends.database.models import TaskExtended
 from sqlalchemy import LargeBinary
 
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionStatus
+from forge_tools.model import ExecutionStatus
 from forge_tools.storage import Store
 from tests.contract.calls import ended, running
 from tests.contract.sealed import seal_all, sealed_past

@@ -11,7 +11,7 @@ from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.embedded.keys import ensure_key
 from forge_tools.errors import DatabaseUnavailableError, SubmitOutcomeUnknownError
-from forge_tools.records import ExecutionStatus, ToolCategory, ToolSpec
+from forge_tools.model import ExecutionStatus, ToolCategory, ToolSpec
 from forge_tools.storage import Store, open_store
 from tests.contract.calls import call
 from tests.contract.proxy import Proxy

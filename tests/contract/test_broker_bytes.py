@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.broker import backlog, celery_app
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.storage import open_store
 from tests import rabbit
 from tests.chaos.brokers import BROKERS, LANES, BrokerUnderFire, ValkeyUnderFire, queues

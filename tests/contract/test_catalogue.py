@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import ToolNotFoundError
-from forge_tools.records import Capabilities, ExecutionStatus, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.model import Capabilities, ExecutionStatus, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
 from forge_tools.storage.tables import tools
 from tests.contract.calls import SCOPE, claimed, ended, instance, running, scope, submitted

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from forge_tools.records import Wakeup
+from forge_tools.model import Wakeup
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection import pool
 from forge_tools.storage.connection.pool import MOST_OF_ONE

@@ -5,7 +5,7 @@ import secrets
 import pytest
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import ExecutionStatus, Outcome
+from forge_tools.model import ExecutionStatus, Outcome
 from forge_tools.storage import Store
 from tests.contract.calls import call, claimed
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from forge_tools.client import ExecutorClient
-from forge_tools.records import CallOptions, ExecutionContext, RetryPolicy, ToolCategory
-from forge_tools.schemas import FORMATS
+from forge_tools.model import CallOptions, ExecutionContext, RetryPolicy, ToolCategory
+from forge_tools.schema.formats import FORMATS
 from forge_tools.testing import InlineExecutor
 from tests.fleet import Fleet
 from tests.function_tools import make
@@ -94,9 +94,16 @@ async def test_failures_are_results_in_the_same_words(
     assert (result.success, result.error_code, result.error) == (False, code, error)
 
 
-@pytest.mark.parametrize("arguments", [None, [], "text", 5])
-async def test_arguments_that_are_no_object_are_refused(executor: Executor, arguments: Any) -> None:
-    assert (await executor.call("greet", arguments)).error_code == "VALIDATION_ERROR"
+@pytest.mark.parametrize("arguments", [[], "text", 5, {1: "x"}])
+async def test_arguments_that_are_no_object_with_names_are_a_wrong_form(executor: Executor, arguments: Any) -> None:
+    result = await executor.call("greet", arguments)
+
+    assert result.error_code == "INVALID_CALL"
+    assert "Invalid parameters: expected an object with names as keys" in (result.error or "")
+
+
+async def test_no_arguments_at_all_are_an_empty_object(executor: Executor) -> None:
+    assert (await executor.call("greet", None)).error == (await executor.call("greet", {})).error
 
 
 async def test_parameters_that_json_cannot_carry_are_refused(executor: Executor) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ErrorCode, StorageError
-from forge_tools.records import ExecutionStatus, Kept, Wakeup
+from forge_tools.model import ExecutionStatus, Kept, Wakeup
+from forge_tools.schema import Unreadable
 from forge_tools.storage import Store, integrity, open_store
 from forge_tools.storage.connection.faults import RefusedError
 from forge_tools.storage.heartbeat import BEATS, CANCELS, DEMOTED, DISABLED, PINNED, Heartbeat
-from forge_tools.validation import Unreadable
 from tests.contract.calls import SCOPE, ended, finished, instance, overdue, running, scope, statuses, submitted
 from tests.contract.sealed import forge, sealed_past, verified
 from tests.contract.test_catalogue import GREP

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import insert, update
 
 from forge_tools.errors import StorageError
-from forge_tools.records import Scope, ToolCategory, ToolSpec, Wakeup
+from forge_tools.model import Scope, ToolCategory, ToolSpec, Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.heartbeat import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import Diagnosis, ExecutionStatus, Frame, Grouping, Outcome, Wakeup, new_id
+from forge_tools.model import Diagnosis, ExecutionStatus, Frame, Grouping, Outcome, Wakeup, new_id
 from forge_tools.storage import Store
 from tests.contract.calls import SCOPE, UNKNOWN, call, claimed, ended, finished, instance, running, submitted
 from tests.waiting import within

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.records import (
+from forge_tools.model import (
     ExecutionStatus,
     Holder,
     KeyClaim,

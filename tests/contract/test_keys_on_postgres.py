@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from forge_tools.errors import SubmitOutcomeUnknownError
-from forge_tools.records import ExecutionStatus, Holder, KeyClaim, LinkedExecution, Replay
+from forge_tools.model import ExecutionStatus, Holder, KeyClaim, LinkedExecution, Replay
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection.pool import PINNED
 from forge_tools.storage.statements import postgres_statement

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, func, select, update
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import AttemptRecord, EventRecord, ExecutionRecord, ExecutionStatus
+from forge_tools.model import AttemptRecord, EventRecord, ExecutionRecord, ExecutionStatus
 from forge_tools.storage import Store
 from forge_tools.storage.tables import execution_events
 from tests.contract.calls import claimed, ended, finished, instance, running, submitted

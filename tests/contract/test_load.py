@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import insert, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.records import new_id
+from forge_tools.model import new_id
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.history.overview import Load, _grouped, _load, read_load

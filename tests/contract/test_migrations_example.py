@@ -21,7 +21,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError, UnstorableRowError
-from forge_tools.records import ExecutionStatus
+from forge_tools.model import ExecutionStatus
 from forge_tools.storage import Store, migrate, open_store
 from forge_tools.storage.connection import faults
 from forge_tools.storage.migrate import checked_later, concurrent_index, unchecked

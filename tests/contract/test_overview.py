@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from forge_tools.records import ExecutionStatus, Overview, QueueLoad, StuckReason, ToolCategory, ToolSpec, Wakeup
+from forge_tools.model import ExecutionStatus, Overview, QueueLoad, StuckReason, ToolCategory, ToolSpec, Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_attempts, execution_queue, workers

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.records import ExecutionStatus, new_id
+from forge_tools.model import ExecutionStatus, new_id
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_events

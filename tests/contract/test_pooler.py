@@ -16,7 +16,7 @@ from sqlalchemy import text
 from forge_tools.cli.checks import Level, check_connections
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import ExecutionStatus, Wakeup
+from forge_tools.model import ExecutionStatus, Wakeup
 from forge_tools.storage import Store, migrate, open_store
 from forge_tools.storage.connection.pool import knows_names, role_setting
 from tests import pooler as poolers

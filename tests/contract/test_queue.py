@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import UnstorableRowError
-from forge_tools.records import ExecutionStatus, Kept, Outcome, Wakeup, new_id
+from forge_tools.model import ExecutionStatus, Kept, Outcome, Wakeup, new_id
 from forge_tools.storage import Store
 from tests.contract.calls import SCOPE, call, claimed, ended, finished, overdue, running, scope, statuses, submitted
 from tests.waiting import reached

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from forge_tools.errors import ForgeError
-from forge_tools.records import LinkedExecution, NewExecution, ToolCategory, ToolParameter, ToolSpec, Wakeup
+from forge_tools.model import LinkedExecution, NewExecution, ToolCategory, ToolParameter, ToolSpec, Wakeup
 from forge_tools.storage import Store, ToolChangedError
 from tests.contract.calls import SCOPE, call, instance, statuses
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import func, select, text
 
-from forge_tools.records import (
+from forge_tools.model import (
     Claim,
     ExecutionStatus,
     NewReport,

@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 
 from forge_tools.errors import ExecutionNotFoundError, ForgeError
-from forge_tools.records import ExecutionStatus, Outcome, Wakeup, new_id
-from forge_tools.records.audit import Pruning
+from forge_tools.model import DocumentScope, DocumentWriter, ExecutionStatus, Outcome, Wakeup, new_id
+from forge_tools.model.audit import Pruning
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.retention import PruneRun
 from tests.contract.calls import SCOPE, beat, call, ended, instance, statuses
@@ -333,3 +333,14 @@ async def test_a_worker_rolls_up_what_no_client_reads_and_a_keeper_takes_back(
             assert [one.calls for one in await client.history.figures(until=OLD + HOUR)] == [1]
         assert (await kim.retention.prune(everything(), PruneRun(new_id(), "kim"))).executions == 2
         assert await ada.history.figures(until=OLD + HOUR) == []
+
+
+async def test_a_worker_keeps_documents_that_no_client_reaches(alice: Store, walter: Store, logins: Logins) -> None:
+    scope = DocumentScope("session", "session-1")
+    await walter.documents.change(scope, ["/a"], lambda _: {"/a": "text"}, DocumentWriter())
+
+    with pytest.raises(ForgeError, match="permission denied"):
+        await alice.documents.read(scope, "/a")
+    assert [row["content"] for row in await sql(logins.urls["ada"], "SELECT content FROM documents")] == ["text"]
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await sql(logins.urls["walter"], "UPDATE documents SET content = 'other'")

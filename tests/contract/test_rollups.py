@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from forge_tools.records import CallFigures, ExecutionStatus, Grouping, Times, Wakeup, id_floor
-from forge_tools.records.audit import Pruning
+from forge_tools.model import CallFigures, ExecutionStatus, Grouping, Times, Wakeup, id_floor
+from forge_tools.model.audit import Pruning
 from forge_tools.storage import Store
 from forge_tools.storage.history import figures
 from forge_tools.storage.history.rollups import hour_at

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import DatabaseCorruptError, DatabaseUnavailableError, SchemaVersionError
-from forge_tools.records import Wakeup
+from forge_tools.model import Wakeup
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.connection.faults import explain
 from forge_tools.storage.queue import sqlite

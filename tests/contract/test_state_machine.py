@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import delete, select, update
 
-from forge_tools.records import (
+from forge_tools.model import (
     TERMINAL,
     Claim,
     ExecutionStatus,

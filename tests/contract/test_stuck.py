@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from forge_tools.records import StuckCalls, StuckReason, ToolCategory, ToolSpec
+from forge_tools.model import StuckCalls, StuckReason, ToolCategory, ToolSpec
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_queue, workers

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from forge_tools.records import ToolCategory, ToolParameter, ToolSpec
+from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
 from tests.contract.calls import SCOPE, ended, instance
 from tests.services import GivenValkey, ValkeyServer

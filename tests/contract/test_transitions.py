@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import Claim, ExecutionStatus, Wakeup
+from forge_tools.model import Claim, ExecutionStatus, Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_queue, workers

@@ -12,7 +12,7 @@ import pytest
 from forge_tools.artifacts.parts import PART_BYTES, count_parts, pack
 from forge_tools.config import Settings
 from forge_tools.errors import SandboxError
-from forge_tools.records import Artifact, ExecutionContext, PageWish
+from forge_tools.model import Artifact, ExecutionContext, PageWish
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import StoredArtifacts

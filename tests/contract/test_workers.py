@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from forge_tools.records import ServerState
+from forge_tools.model import ServerState
 from forge_tools.storage import Store
 from tests.contract.calls import beat, instance, running, scope
 from tests.waiting import reached

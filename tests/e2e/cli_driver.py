@@ -29,7 +29,7 @@ import asyncio
 import subprocess
 import time
 
-from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
 
 class Add(BaseTool):

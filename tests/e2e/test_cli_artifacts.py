@@ -12,6 +12,7 @@ import pytest
 from forge_tools.storage import open_store
 from tests.contract.test_artifacts import put
 from tests.e2e.cli_driver import COMMAND, Cli, working
+from tests.part_tools import png
 from tests.waiting import wait_until, within
 
 EVERYTHING = "".join(f"{number}\n" for number in range(1, 200_001))
@@ -155,3 +156,23 @@ def test_what_a_cancelled_command_wrote_is_found_by_its_execution(cli: Cli) -> N
     [kept] = story["artifacts"]
     assert kept["size"] == 588_895
     assert kept["handle"] in cli.run("show", found).stdout
+
+
+@pytest.mark.parametrize("where", [(), ("--local",)], ids=["on a worker", "here"])
+def test_an_image_is_saved_where_it_is_asked_for(cli: Cli, tmp_path: Path, where: tuple[str, ...]) -> None:
+    (cli.folder / "red.png").write_bytes(png())
+
+    result = cli.json("run", *where, "Read", "file_path=red.png", "--save", str(tmp_path / "out"))
+
+    assert result["output"].endswith("[image red.png, 75 bytes, image/png]")
+    assert (tmp_path / "out" / "red.png").read_bytes() == png()
+
+
+def test_show_lists_the_parts_with_their_handles(cli: Cli) -> None:
+    (cli.folder / "red.png").write_bytes(png())
+    result = cli.json("run", "Read", "file_path=red.png")
+
+    shown = cli.run("show", result["metadata"]["execution_id"]).stdout
+
+    assert "Parts" in shown
+    assert "[image red.png, 75 bytes, image/png: artifact://" in " ".join(shown.split())  # a cell may wrap

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 SOURCE = '''
 import asyncio
 
-from forge_tools.plugins import tool
+from forge_tools.tool import tool
 
 
 @tool

@@ -14,7 +14,7 @@ import logging
 import os
 
 from forge_tools import ToolFailure
-from forge_tools.plugins import tool
+from forge_tools.tool import tool
 
 
 @tool

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.records import ExecutionStatus
+from forge_tools.model import ExecutionStatus
 from forge_tools.storage import migrate, open_store
 from tests.contract.calls import ended, finished, running, submitted
 from tests.e2e.cli_driver import Cli

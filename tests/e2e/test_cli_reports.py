@@ -15,8 +15,8 @@ TOOLS = '''
 
 import time
 
-from forge_tools.plugins import tool
-from forge_tools.records import ExecutionContext
+from forge_tools.tool import tool
+from forge_tools.model import ExecutionContext
 
 
 @tool

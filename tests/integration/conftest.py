@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from tests.fleet import SAMPLE_TOOLS, Fleet
 
 

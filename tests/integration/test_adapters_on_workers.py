@@ -17,7 +17,7 @@ from forge_tools.adapters.conversation import Conversation
 from forge_tools.adapters.langchain import langchain_tools
 from forge_tools.adapters.toolset import ToolCall, Toolset
 from forge_tools.client import ExecutorClient, SyncExecutorClient
-from forge_tools.records import ExecutionContext, ExecutionStatus
+from forge_tools.model import ExecutionContext, ExecutionStatus
 from tests.fleet import ROOT, Fleet
 from tests.model_servers.providers import CHAT, GEMINI, MESSAGES, PROVIDERS, RESPONSES, Provider, Stage, close
 from tests.model_servers.wire import Say

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.parts import PART_BYTES, pack
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext, PageWish, ToolResult
+from forge_tools.model import ExecutionContext, PageWish, ToolResult
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.artifacts import Keeping
 from forge_tools.storage.tables import artifact_parts, artifacts
@@ -28,7 +28,7 @@ PUTS = """
 import asyncio, os, sys
 from pathlib import Path
 from forge_tools.config import Settings
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.storage import open_store
 from workers.artifacts import ArtifactDesk, WorkerArtifacts
 

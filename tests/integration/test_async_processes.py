@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext, ExecutionStatus
+from forge_tools.model import ExecutionContext, ExecutionStatus
 from tests.fleet import Fleet
 from tests.rogue_tools import noted
 from tests.waiting import is_alive, wait_until

@@ -10,7 +10,7 @@ import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
 from tests.fleet import Fleet
 from tests.waiting import reached, wait_until
 

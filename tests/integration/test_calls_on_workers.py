@@ -8,7 +8,7 @@ import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode, ResultTimeoutError
-from forge_tools.records import ExecutionContext, ExecutionStatus, ToolCategory
+from forge_tools.model import ExecutionContext, ExecutionStatus, ToolCategory
 from tests.fleet import Fleet
 from tests.waiting import is_alive, reached, wait_until
 
@@ -71,7 +71,7 @@ async def test_an_unknown_tool_is_rejected_at_once_and_recorded(
     [
         ({}, "Missing required parameter: message"),
         ({"message": 3}, "Invalid type for message: expected string"),
-        ({"mesage": "x", "message": "x"}, "did you mean 'message'"),
+        ({"mesage": "x", "message": "x"}, "Unknown parameter 'mesage'"),
         ({"message": float("nan")}, "NaN"),
         ({"message": b"x"}, "bytes"),
         ({"message": {1, 2}}, "set"),
@@ -109,7 +109,7 @@ async def test_whatever_a_tool_returns_comes_back_as_it_was(
     assert (result.success, result.output) == (True, output)
 
 
-@pytest.mark.parametrize("what", ["object", "bytes", "nan"])
+@pytest.mark.parametrize("what", ["object", "nan"])
 async def test_a_result_that_json_cannot_carry_fails_that_call_and_says_so(
     client: ExecutorClient, context: ExecutionContext, what: str
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 from pydantic import SecretStr
 
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from tests.fleet import Fleet
 from tests.mcp_process import McpProcess
 from tests.recording import RecordingProxy

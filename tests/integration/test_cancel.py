@@ -1,7 +1,6 @@
 """A cancel is heard wherever the call is: waiting, between attempts, running in either lane, or on a worker that dies."""
 
 import asyncio
-import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from forge_tools.broker import CHANNEL_PREFIX
 from forge_tools.client import ExecutorClient, results
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
+from forge_tools.model import ExecutionContext, ExecutionStatus, RetryPolicy
 from tests.fleet import ROOT, Fleet, warm_worker
 from tests.services import client as broker
 from tests.waiting import is_alive, reached, wait_until
@@ -124,7 +123,7 @@ async def test_a_cancel_that_its_dying_worker_never_saw_ends_the_call_after_the_
     async with ExecutorClient(fresh_fleet.settings) as client:
         handle = await client.submit("BlockIdempotent", {"seconds": 60, "mark": str(mark)}, context)
         await asyncio.to_thread(wait_until, lambda: mark.exists() and mark.read_text(), 20, "the body did not start")
-        doomed.signal(signal.SIGSTOP)
+        await asyncio.to_thread(fresh_fleet.freeze, doomed)
         answer = await client.calls.cancel(handle.id)
         doomed.kill()
         await asyncio.to_thread(fresh_fleet.start, "process")

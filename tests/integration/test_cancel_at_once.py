@@ -6,7 +6,7 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from tests.fleet import Fleet
 from tests.waiting import wait_until
 

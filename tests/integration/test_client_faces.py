@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.client import Call, ExecutorClient, SyncExecutorClient, SyncHandle
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from tests.fleet import ROOT, Fleet, warm_worker
 
 DATABASES = ("postgres",)
@@ -43,7 +43,7 @@ def test_a_forked_process_connects_anew_by_itself(fleet: Fleet, context: Executi
     script = """
 import os, sys
 from forge_tools.client import SyncExecutorClient
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 client = SyncExecutorClient()
 context = ExecutionContext(working_dir=".")
 assert client.execute("Echo", context, message="parent").output == "parent"

@@ -1,11 +1,14 @@
 """What real workers and clients hold of PostgreSQL once they are idle, and that they work behind a pooler."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.storage.connection import pool
 from forge_tools.storage.connection.pool import IDLE_WORKER
 from tests.fleet import Fleet
@@ -18,19 +21,34 @@ OPEN = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 DATABASES = ["postgres"]
 
 
-async def test_an_idle_worker_holds_two_connections_and_an_idle_client_one(fresh_fleet: Fleet) -> None:
+@asynccontextmanager
+async def watching(fleet: Fleet) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+    """Waits until so many connections are open."""
+    watcher = await asyncpg.connect(fleet.settings.database)
+    try:
+        yield lambda wanted, *limit: reached(lambda: watcher.fetchval(OPEN), *limit, when=lambda found: found == wanted)
+    finally:
+        await watcher.close()
+
+
+async def test_an_idle_worker_holds_two_connections_and_an_idle_client_one_if_it_has_read_history(
+    fresh_fleet: Fleet,
+) -> None:
     for lane in ("async", "process"):
         await asyncio.to_thread(fresh_fleet.start, lane)
-    watcher = await asyncpg.connect(fresh_fleet.settings.database)
     context = ExecutionContext(working_dir=str(fresh_fleet.folder))
     limit = 3 * pool.IDLE_SECONDS
-    async with ExecutorClient(fresh_fleet.settings) as client:
-        calls = [client.execute(tool, context, message="x") for tool in ("Echo", "EchoInProcess") for _ in range(30)]
-        results = await asyncio.gather(*calls)
-        assert all(result.success for result in results)
-        await reached(lambda: watcher.fetchval(OPEN), limit, when=lambda count: count == 2 * IDLE_WORKER + 1)
-    await reached(lambda: watcher.fetchval(OPEN), when=lambda count: count == 2 * IDLE_WORKER)
-    await watcher.close()
+    async with watching(fresh_fleet) as are_open:
+        async with ExecutorClient(fresh_fleet.settings) as client:
+            calls = [
+                client.execute(tool, context, message="x") for tool in ("Echo", "EchoInProcess") for _ in range(30)
+            ]
+            results = await asyncio.gather(*calls)
+            assert all(result.success for result in results)
+            await are_open(2 * IDLE_WORKER, limit)
+            await client.history.list()
+            await are_open(2 * IDLE_WORKER + 1, limit)
+        await are_open(2 * IDLE_WORKER)
 
 
 async def test_calls_on_a_worker_behind_a_pooler_that_restarts_all_succeed(fresh_fleet: Fleet, pooler: Pooler) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from forge_tools.client import ExecutorClient, Handle
-from forge_tools.records import ExecutionContext, ExecutionStatus, StuckReason
+from forge_tools.model import ExecutionContext, ExecutionStatus, StuckReason
 from forge_tools.storage import open_store
 from tests.fleet import Fleet
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext, WorkerRecord
+from forge_tools.model import ExecutionContext, WorkerRecord
 from forge_tools.storage import open_store
 from tests.fleet import Fleet
 from tests.services import client as valkey

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext, ExecutionStatus
+from forge_tools.model import ExecutionContext, ExecutionStatus
 from tests.fleet import Fleet
 from tests.waiting import is_alive, reached, wait_until
 

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, InvalidCallError
-from forge_tools.records import ExecutionContext, ExecutionStatus, new_id
+from forge_tools.model import ExecutionContext, ExecutionStatus, new_id
 from tests.fleet import ROOT, Fleet, warm_worker
 from tests.waiting import wait_until
 
@@ -27,7 +27,7 @@ RACE = """
 import json, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from forge_tools.client import SyncExecutorClient
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 
 key, mark, starts_at = sys.argv[1], sys.argv[2], float(sys.argv[3])
 with SyncExecutorClient() as client, ThreadPoolExecutor(50) as threads:
@@ -42,7 +42,7 @@ with SyncExecutorClient() as client, ThreadPoolExecutor(50) as threads:
 KILLED = """
 import sys, time
 from forge_tools.client import SyncExecutorClient
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 
 with SyncExecutorClient() as client:
     client.specs()

@@ -14,7 +14,7 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.storage import open_store
 from tests import impostor
 from tests.fleet import Fleet, WorkerProcess, wait_until

@@ -14,8 +14,8 @@ import pytest
 
 from forge_tools.client import ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, ExecutionRecord, ToolResult
-from tests.fleet import Fleet
+from forge_tools.model import ExecutionContext, ExecutionRecord, ToolResult
+from tests.fleet import Fleet, WorkerProcess
 from tests.rogue_tools import SHAPES, noted
 from tests.waiting import PATIENCE, is_alive, wait_until, within
 
@@ -142,17 +142,17 @@ async def test_what_a_finished_body_left_on_purpose_lives_until_its_worker_ends(
 
 async def test_recovery_ends_what_a_dead_or_frozen_worker_left_before_it_runs_again(lone_fleet: Fleet) -> None:
     shapes = ["session", "forked daemon", "daemon"]
-    ways = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP}
+    ways = {"killed": WorkerProcess.kill, "frozen": lone_fleet.freeze}
     workers = {how: await asyncio.to_thread(lone_fleet.start, "process", queues=how, concurrency=1) for how in ways}
     async with ExecutorClient(lone_fleet.settings) as client:
         rogues = {how: Rogues(client, lone_fleet.folder / how) for how in ways}
         handles = []
-        for how, number in ways.items():
+        for how, end in ways.items():
             rogues[how].folder.mkdir()
             arguments = {"how": "block at first", "notes": str(rogues[how].notes("block at first")), "shapes": shapes}
             handles.append(await client.submit("RogueIdempotent", arguments, rogues[how].context, queue=how))
             await rogues[how].ready("block at first", shapes)
-            workers[how].signal(number)
+            await asyncio.to_thread(end, workers[how])
         try:
             await asyncio.to_thread(lone_fleet.start, "process", queues="killed,frozen")
             still_alive = [(await handle.result(60)).output for handle in handles]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.client import ExecutorClient, Handle
-from forge_tools.records import Diagnosis, ExecutionContext, Output
+from forge_tools.model import Diagnosis, ExecutionContext, Output
 from forge_tools.sandbox.reports import MOST_BYTES
 from tests import printing_tools
 from tests.fleet import Fleet
@@ -152,3 +152,15 @@ async def test_the_last_words_of_a_process_that_dies_are_its_calls(
         assert told[:2] == [("stdout", "from a child"), ("stderr", "Fatal Python error: Segmentation fault")]
         assert 'printing_tools.py", line' in "".join(line for _, line in told)
         assert (await handle.result()).error_code == "LOST"
+
+
+async def test_the_last_words_of_a_process_are_heard_after_a_call_that_left_another(
+    client: ExecutorClient, context: ExecutionContext
+) -> None:
+    """Which keeps the pipes that it has, so that the next call of the process gets others."""
+    await asyncio.gather(*(client.execute("leave_a_writer", context, seconds=3.0) for _ in range(4)))
+
+    told = lines(await outputs(await client.submit("crash", {}, context=context)))
+
+    assert told[:2] == [("stdout", "from a child"), ("stderr", "Fatal Python error: Segmentation fault")]
+    assert "left behind" not in [line for _, line in told]

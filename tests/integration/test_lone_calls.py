@@ -11,7 +11,7 @@ import pytest
 
 from forge_tools.broker import CHANNEL_PREFIX, REPLY_MARK
 from forge_tools.client import ExecutorClient, results
-from forge_tools.records import ExecutionContext, ExecutionStatus, new_id
+from forge_tools.model import ExecutionContext, ExecutionStatus, new_id
 from tests.fleet import ROOT, Fleet
 from tests.services import client as server
 from tests.waiting import reached
@@ -22,7 +22,7 @@ SEVERAL = 40
 DYING = """
 import asyncio, os, sys
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 
 async def main():
     async with ExecutorClient.connect() as client:

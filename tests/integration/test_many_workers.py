@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, ExecutionStatus
+from forge_tools.model import ExecutionContext, ExecutionStatus
 from tests.fleet import Fleet
 from tests.services import Services
 from tests.waiting import reached

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext, ExecutionStatus, Progress
+from forge_tools.model import ExecutionContext, ExecutionStatus, Progress
 from tests.fleet import ROOT, WORKER, Fleet, WorkerProcess
 from tests.waiting import is_alive, reached
 from tests.warm import WarmInterpreter, shared

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.base import ExecutionContext
 from forge_tools.mcp.hosted.configuration import Server
+from forge_tools.tool.base import ExecutionContext
 from tests.hosting import Host
 
 PACKAGE = "@modelcontextprotocol/server-filesystem"

@@ -16,7 +16,7 @@ from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, ResourceLink, TextContent
 
 from forge_tools.client import ExecutorClient
 from forge_tools.mcp.tasks import EXTENSION
-from forge_tools.records import ExecutionRecord, ExecutionStatus, ToolCategory, ToolSpec, new_id
+from forge_tools.model import ExecutionRecord, ExecutionStatus, ToolCategory, ToolSpec, new_id
 from forge_tools.storage import open_store
 from tests.fleet import Fleet
 from tests.mcp_process import McpEndpoint, McpProcess, forked, parameters

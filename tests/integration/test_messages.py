@@ -10,7 +10,7 @@ import pytest
 
 from forge_tools.broker import TASK, celery_app, queue_name
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext, new_id
+from forge_tools.model import ExecutionContext, new_id
 from tests.fleet import Fleet
 from tests.waiting import wait_until
 

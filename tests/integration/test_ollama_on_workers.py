@@ -14,7 +14,7 @@ from forge_tools.adapters.ollama import Chat
 from forge_tools.adapters.toolset import Toolset
 from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.errors import ConfigurationError, ToolError
-from forge_tools.records import ExecutionContext, ExecutionStatus
+from forge_tools.model import ExecutionContext, ExecutionStatus
 from tests.fleet import ROOT, Fleet
 from tests.model_servers.ollama import OllamaServer
 from tests.model_servers.wire import Say

@@ -19,7 +19,7 @@ import pytest
 
 from forge_tools.client import ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, ExecutionRecord, ExecutionStatus, ToolResult
+from forge_tools.model import ExecutionContext, ExecutionRecord, ExecutionStatus, ToolResult
 from tests.contract.proxy import Proxy
 from tests.fleet import Fleet
 from tests.services import GivenPostgres, PostgresServer, ValkeyServer

@@ -14,7 +14,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from forge_tools.adapters.pydantic_ai import pydantic_ai_toolset
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext, ExecutionStatus
+from forge_tools.model import ExecutionContext, ExecutionStatus
 from tests.fleet import ROOT, Fleet
 from tests.model_servers.responses import ResponsesServer
 from tests.model_servers.wire import Say

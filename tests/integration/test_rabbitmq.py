@@ -14,7 +14,7 @@ from forge_tools.broker import Message, backlog, celery_app, open_broker, queue_
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
 from forge_tools.ladder import Limits
-from forge_tools.records import ExecutionContext, Lane, Wakeup
+from forge_tools.model import ExecutionContext, Lane, Wakeup
 from tests import rabbit
 from tests.conftest import started
 from tests.fleet import Fleet

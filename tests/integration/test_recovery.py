@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, ExecutionStatus
+from forge_tools.model import ExecutionContext, ExecutionStatus
 from tests.fleet import Fleet
 from tests.waiting import is_alive, wait_until
 
@@ -128,7 +128,7 @@ async def test_a_frozen_worker_that_thaws_after_its_lease_writes_nothing(
     async with ExecutorClient(fresh_fleet.settings) as client:
         handle = await client.submit("Sleep", {"seconds": 10, "mark": str(mark)}, context)
         await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
-        frozen.signal(signal.SIGSTOP)
+        await asyncio.to_thread(fresh_fleet.freeze, frozen)
         try:
             await asyncio.to_thread(fresh_fleet.start, "async")
             result = await handle.result(timeout=60)

@@ -11,7 +11,7 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from tests.fleet import Fleet
 from tests.waiting import wait_until
 
@@ -58,7 +58,7 @@ async def test_a_worker_whose_interpreter_is_held_is_killed_and_one_that_is_froz
     call = await client.submit("HoldInterpreter", {"seconds": 100, "mark": str(mark)}, context)
     await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
     frozen, neighbour = [await asyncio.to_thread(fleet.start, "async") for _ in range(2)]
-    frozen.signal(signal.SIGSTOP)
+    await asyncio.to_thread(fleet.freeze, frozen)
     watchdogs = [
         child for child in psutil.Process(neighbour.pid).children() if "watchdog.py" in " ".join(child.cmdline())
     ]

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select
 
 from forge_tools.client import ExecutorClient, Handle, SyncExecutorClient
-from forge_tools.records import (
+from forge_tools.model import (
     CallEvent,
     Ended,
     ExecutionContext,

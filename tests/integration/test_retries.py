@@ -10,7 +10,7 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
+from forge_tools.model import ExecutionContext, ExecutionStatus, RetryPolicy
 from tests.fleet import ROOT, Fleet, warm_worker
 from tests.waiting import wait_until
 

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import ExecutionContext, ExecutionStatus
+from forge_tools.model import ExecutionContext, ExecutionStatus
 from forge_tools.storage import migrate
 from tests.fleet import Fleet
 from tests.services import admin

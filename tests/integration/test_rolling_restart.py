@@ -13,7 +13,7 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, Lane
+from forge_tools.model import ExecutionContext, Lane
 from forge_tools.storage import open_store
 from tests.contract.proxy import Proxy
 from tests.fleet import Fleet

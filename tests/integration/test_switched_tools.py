@@ -7,7 +7,7 @@ import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode, ToolNotFoundError
-from forge_tools.records import ExecutionContext, ExecutionStatus, ToolResult, new_id
+from forge_tools.model import ExecutionContext, ExecutionStatus, ToolResult, new_id
 from tests.fleet import Fleet
 from tests.waiting import reached
 

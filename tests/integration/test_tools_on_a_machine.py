@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionContext
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.reach import Reach
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools import BUILTINS
 from tests.waiting import wait_until
 
 RUN = """
 import asyncio, json, sys
 from pathlib import Path
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionContext
-from forge_tools.registry import ScopedRegistry
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.model import ExecutionContext
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.sandbox.reach import Reach
 from forge_tools.tools import BUILTINS
 import socket

@@ -14,11 +14,11 @@ import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, Lane
+from forge_tools.model import ExecutionContext, Lane
 from tests.descriptors import descriptors
 from tests.fleet import ROOT, Fleet, WorkerProcess
 from tests.services import ValkeyServer
-from tests.waiting import is_alive, wait_until
+from tests.waiting import is_alive, reached, wait_until
 
 TOOL = {"async": "Sleep", "process": "Block"}
 ECHO = {"async": "Echo", "process": "EchoInProcess"}
@@ -220,6 +220,9 @@ async def test_many_calls_make_neither_worker_nor_client_grow(lone_fleet: Fleet)
             assert (await handle.result(60)).success
 
     async with ExecutorClient(lone_fleet.settings) as client:
+        await run(client, 2000)
+        maps = Path(f"/proc/{worker.pid}/maps")
+        await reached(lambda: "sqlalchemy" in maps.read_text(), otherwise="its services load no SQLAlchemy")
         await run(client, 2000)
         before = resident_megabytes(worker.pid)
         for _ in range(2):

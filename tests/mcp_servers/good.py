@@ -28,6 +28,13 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+DRAWN = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c494441"
+    "54789c63f8cfc0000003010100c9fe92ef0000000049454e44ae426082"
+)
+"""A PNG of one red pixel."""
+
+
 @server.tool()
 def visit(place: Place, others: list[Place] | None = None) -> str:
     """Go to a place."""
@@ -49,7 +56,7 @@ def identity() -> int:
 @server.tool()
 def picture() -> Image:
     """Draw."""
-    return Image(data=b"\x89PNG....", format="png")
+    return Image(data=DRAWN, format="png")
 
 
 @server.tool()

@@ -94,6 +94,16 @@ def _stop(say: Say) -> str:
     return say.stop or ("tool_use" if say.calls else "end_turn")
 
 
+def _is_result(block: dict[str, Any]) -> bool:
+    """Text, or blocks of what a result may hold; an error holds text alone."""
+    if isinstance(block["content"], str):
+        return True
+    kinds = {"text"} if block.get("is_error") else {"text", "image", "document"}
+    sources = [part["source"]["media_type"] for part in block["content"] if part["type"] != "text"]
+    is_known = set(sources) <= {"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"}
+    return is_known and all(part["type"] in kinds for part in block["content"])
+
+
 def _check_messages(messages: list[dict[str, Any]]) -> None:
     asked: set[str] = set()
     require(messages and messages[0]["role"] == "user", "messages: first message must use the 'user' role")
@@ -105,6 +115,7 @@ def _check_messages(messages: list[dict[str, Any]]) -> None:
             kind = block["type"]
             require(kind in BLOCKS and not block.keys() - BLOCKS[kind], f"Extra inputs are not permitted: {block}")
             require(kind != "text" or block["text"], "messages: text content blocks must be non-empty")
+            require(kind != "tool_result" or _is_result(block), f"tool_result: content is not permitted: {block}")
             require(kind != "tool_use" or isinstance(block["input"], dict), "tool_use.input: should be an object")
         results = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
         require(asked <= results, f"tool_use ids were found without tool_result blocks: {sorted(asked - results)}")

@@ -96,6 +96,9 @@ def _items(say: Say) -> list[dict[str, Any]]:
     return items
 
 
+INPUTS = {"input_text", "input_image", "input_file"}
+
+
 def _check_input(items: list[dict[str, Any]]) -> None:
     asked: list[str] = []
     for item in items:
@@ -107,6 +110,8 @@ def _check_input(items: list[dict[str, Any]]) -> None:
             asked.append(item["call_id"])
         if kind == "function_call_output":
             require(item["call_id"] in asked, f"No tool call found for function call output {item['call_id']}.")
-            require(isinstance(item["output"], str), "Invalid type for 'input.output'")
+            output = item["output"]
+            known = isinstance(output, str) or all(part["type"] in INPUTS for part in output)
+            require(known, "Invalid type for 'input.output'")
             asked.remove(item["call_id"])
     require(not asked, f"No tool output found for function call {asked}.")

@@ -6,7 +6,7 @@ import sys
 
 from forge_tools.client import ExecutorClient, results
 from forge_tools.config import Settings
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 
 CONTEXT = ExecutionContext(working_dir=".", agent_id="agent", session_id="session")
 

@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionContext, ToolResult
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.sandbox.reach import Reach
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools import BUILTINS
 from tests.soak.footprint import Footprint, percentile
 from tests.unit.tools.every_tool import FINE, WRONG, fill

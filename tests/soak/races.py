@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.tool.executor import ToolExecutor
 from tests.soak import flipper
 from tests.soak.footprint import Footprint
 

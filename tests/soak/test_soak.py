@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.base import BaseTool
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.base import BaseTool
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools import BUILTINS
 from tests.shell_hosts import shell_host
 from tests.soak import races

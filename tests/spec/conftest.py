@@ -9,7 +9,7 @@ import pytest
 from forge_tools.base import ExecutionContext
 from forge_tools.cli.database import with_store
 from forge_tools.config import Settings
-from forge_tools.records import new_id
+from forge_tools.model import new_id
 from forge_tools.registry import ScopedRegistry, ToolRegistry
 from tests.fleet import Fleet
 from tests.migrated import migrated

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from forge_tools import executor as executor_module
 from forge_tools.base import Capabilities, ExecutionContext, ToolCategory, ToolExecution, ToolResult
 from forge_tools.errors import ToolError
 from forge_tools.executor import CallOptions, ToolExecutor
-from forge_tools.records import RetryPolicy
+from forge_tools.model import RetryPolicy
 from forge_tools.registry import ScopedRegistry, ToolRegistry
+from forge_tools.tool import executor as executor_module
 from tests.spec.sample_tools import Bash, Broken, Echo, Read, Recorder, Slow, Write, parameter
 
 spec = pytest.mark.spec
@@ -314,7 +314,7 @@ async def test_a_tool_is_had_as_a_function_from_arguments_to_text(executor: Tool
 @spec("S4-11")
 def test_a_context_takes_any_metadata_in_process_and_only_json_travels(context: ExecutionContext) -> None:
     from forge_tools.errors import InvalidCallError
-    from forge_tools.validation import encode_json
+    from forge_tools.schema import encode_json
 
     live = context.model_copy(update={"metadata": {"engine": object()}})
 

@@ -147,7 +147,7 @@ def test_a_result_is_a_model_with_the_fields_people_read() -> None:
 
 @spec("S1-08")
 def test_the_nested_shape_has_data_error_and_execution_time() -> None:
-    failed = ToolResult.fail("gone", error_code="FILE_NOT_FOUND", error_details={"path": "a"}, bytesRead=0)
+    failed = ToolResult.fail("gone", error_code="FILE_NOT_FOUND", error_details={"path": "a"}, bytes_read=0)
     failed.duration_ms = 2.5
 
     assert failed.to_dict("nested") == {

@@ -8,13 +8,13 @@ from typing import get_type_hints
 
 import pytest
 
-from forge_tools import registry as registry_module
 from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ToolError
 from forge_tools.executor import ToolExecutor
 from forge_tools.mcp.hosted.tools import ServerTool
-from forge_tools.plugins import ToolFactory, load_tools
 from forge_tools.registry import ScopedRegistry, ToolRegistry
+from forge_tools.tool import ToolFactory, load_tools
+from forge_tools.tool import registry as registry_module
 from tests.spec.sample_tools import Bash, Echo, Read, Recorder, Write
 
 spec = pytest.mark.spec

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from forge_tools.base import ExecutionContext
-from forge_tools.executor import ToolExecutor
-from forge_tools.registry import ScopedRegistry, ToolRegistry
+from forge_tools.tool.base import ExecutionContext
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry, ToolRegistry
 from tests.spec.sample_tools import Bash, Broken, Echo, Meet, Read, Slow, Table
 
 

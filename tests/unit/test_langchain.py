@@ -9,7 +9,7 @@ import pytest
 from langchain_core.tools import ToolException
 
 from forge_tools import langchain
-from forge_tools.base import ExecutionContext
+from forge_tools.tool.base import ExecutionContext
 from tests.spec.sample_tools import Broken, Echo, Recorder, Slow, parameter
 
 

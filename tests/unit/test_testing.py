@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.errors import ConfigurationError, DuplicateToolError, ErrorCode, InvalidToolError
-from forge_tools.plugins import tool
-from forge_tools.records import Output, Progress, Report, ToolParameter
+from forge_tools.model import Output, Progress, Report, ToolParameter
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.testing import InlineExecutor
+from forge_tools.tool import tool
+from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.tools.file.read import Read
 
 

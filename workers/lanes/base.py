@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from forge_tools.errors import ForeignRowError
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import SCOPE, CallScope, Claim, ExecutionContext, Outcome, Reporter, ToolResult, Wakeup
+from forge_tools.model import SCOPE, CallScope, Claim, ExecutionContext, Outcome, Reporter, ToolResult, Wakeup
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
-from forge_tools.validation import Unreadable, decode_json
+from forge_tools.schema import Unreadable, decode_json
+from forge_tools.tool.executor import ToolExecutor
 from workers.lanes.birth import shortage
 from workers.outcomes import cancelled, crashed, interrupted, not_run, out_of_memory, outcome_of
 from workers.proofs import Proofs

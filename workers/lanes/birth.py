@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from forge_tools.records import ExecutionStatus, Outcome
+from forge_tools.model import ExecutionStatus, Outcome
 
 RESERVE = 32
 """Descriptors that have to be left: a body needs some to begin with, and so does the end of a worker."""

@@ -23,13 +23,13 @@ from celery import signals
 
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Told
+from forge_tools.model import Claim, ExecutionContext, ExecutionStatus, Outcome, Told
 from forge_tools.sandbox.processes.endings import has_unmarked_descendants, reap_adopted
 from forge_tools.sandbox.processes.environment import Marking
 from forge_tools.sandbox.processes.trees import adopt_orphans, descendants
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.sandbox.walls.privileges import drop_capabilities, gain_nothing, open_up
+from forge_tools.tool.executor import ToolExecutor
 from workers.artifacts import WorkerArtifacts, from_text, to_text
 from workers.capture import ChildOutput, Pipes, siblings_ends
 from workers.lanes.base import execute, outcome_of_task, scope_of

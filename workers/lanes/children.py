@@ -12,11 +12,11 @@ from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.ladder import Ladder
-from forge_tools.records import Claim, ExecutionStatus, Outcome, Told, Wakeup
+from forge_tools.model import Claim, ExecutionStatus, Outcome, Told, Wakeup
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
 from forge_tools.sandbox.processes.output import scrubbed_text
-from forge_tools.secrecy import Scrubber
+from forge_tools.secrets import Scrubber
 from workers.artifacts import from_text, to_text
 from workers.capture import ChildOutput
 from workers.lanes import frames
@@ -323,6 +323,8 @@ class ChildrenLane:
                 limit.stop()
         if body.proofs is not None:
             body.proofs.end()
+        if child.output is not None:
+            child.output.follow()
         child.body = None
         self._host.finished(outcome)
         self._forget(child)

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from forge_tools.broker import WAKEUPS_PER_MESSAGE
-from forge_tools.diagnosis import MOST_BYTES as MOST_OF_DIAGNOSIS
-from forge_tools.records import ExecutionStatus, Stream
+from forge_tools.model import ExecutionStatus, Stream
+from forge_tools.tool.diagnosis import MOST_BYTES as MOST_OF_DIAGNOSIS
 
 HEADER = struct.Struct("!I")
 CHUNK = 1 << 18

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from forge_tools.executor import ToolExecutor
 from forge_tools.ladder import Ladder
-from forge_tools.records import Claim, ExecutionStatus, Outcome
+from forge_tools.model import Claim, ExecutionStatus, Outcome
+from forge_tools.tool.executor import ToolExecutor
 from workers.lanes.base import Body, Guard, Host, Verdict, execute, outcome_of_task, scope_of
 from workers.lanes.ownership import bury_orphans, end_processes, own_processes
 from workers.lanes.tool_loop import TaskCloser, ToolLoop

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from forge_tools.records import Wakeup
+from forge_tools.model import Wakeup
 
 MOST_WAITING = 1000
 """Wakeups kept at most; what does not fit is pulled from SQL in its turn."""

@@ -12,7 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 
-from forge_tools import base
+from forge_tools.tool import base
 from workers.lanes.base import Body
 from workers.lanes.tool_loop import OWNER, ToolLoop
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from forge_tools.records import Claim, Kept, Outcome, Wakeup
+from forge_tools.model import Claim, Kept, Outcome, Wakeup
 
 
 class Stored(NamedTuple):

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from forge_tools.config import Settings
 from forge_tools.errors import EncryptionError, ForgeError
-from forge_tools.records import Claim, Outcome, ToolResult, ToolSpec
-from forge_tools.secrecy import SCHEME, Concealment, KeyFolder, Opener, SecretSource
+from forge_tools.model import Claim, Outcome, ToolResult, ToolSpec
+from forge_tools.secrets import SCHEME, Concealment, KeyFolder, Opener, SecretSource
 from forge_tools.storage import Store
 from workers.middleware.base import Ends, Middleware
 from workers.outcomes import not_run

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from forge_tools.broker import REPLY_MARK, Broker
-from forge_tools.records import Claim, Kept, Outcome
-from forge_tools.secrecy import encrypted_reply, replies
+from forge_tools.model import Claim, Kept, Outcome
+from forge_tools.secrets import encrypted_reply, replies
 from forge_tools.storage import result_text
 from workers.middleware.base import Middleware, Stored
 

@@ -5,8 +5,8 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
-from forge_tools.executor import may_be_retried
-from forge_tools.records import Capabilities, Claim, ExecutionStatus, Outcome, RetryPolicy
+from forge_tools.model import Capabilities, Claim, ExecutionStatus, Outcome, RetryPolicy
+from forge_tools.tool.executor import may_be_retried
 from workers.lanes.birth import fell_short
 from workers.middleware.base import Middleware
 

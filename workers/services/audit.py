@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from forge_tools.config import Settings
-from forge_tools.records.audit import Head
+from forge_tools.model.audit import Head
 from forge_tools.storage import Store
 from forge_tools.storage.audit import OvertakenError, Signer
 from forge_tools.storage.heartbeat import NOW, Answers, Question, Reach, unchained

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from forge_tools.broker import Broker
-from forge_tools.records import Wakeup
+from forge_tools.model import Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import CANCELS, Answers, Question
 from workers.lanes.base import BodyLane

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from forge_tools.records import Scope, Wakeup, WorkerRecord
+from forge_tools.model import Scope, Wakeup, WorkerRecord
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import DUE, Answers, Question
 from workers.activity import Activity

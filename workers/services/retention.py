@@ -4,10 +4,11 @@ import logging
 import time
 from datetime import UTC, datetime, timedelta
 
-from forge_tools.config import RetentionRule, Settings
+from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.records import new_id
-from forge_tools.records.audit import Pruning
+from forge_tools.model import new_id
+from forge_tools.model.audit import Pruning
+from forge_tools.setting_types import RetentionRule
 from forge_tools.storage import Store
 from forge_tools.storage.audit import Signer
 from forge_tools.storage.retention import PruneRun

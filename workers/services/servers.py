@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from forge_tools.base import BaseTool
 from forge_tools.errors import ToolError
-from forge_tools.records import ServerState
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ServerState
 from forge_tools.storage import Store
+from forge_tools.tool.base import BaseTool
+from forge_tools.tool.registry import ScopedRegistry
 from workers.services.service import Service
 from workers.services.tools import HostedTools
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from forge_tools.config import Settings
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import Scope, ToolSpec
+from forge_tools.model import Scope, ToolSpec
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import DEMOTED, DISABLED, PINNED, Answers, Question, misplaced
+from forge_tools.tool.executor import ToolExecutor
 from workers.services.heartbeat import Asker
 from workers.services.service import Service
 

@@ -12,8 +12,8 @@ from pydantic.alias_generators import to_camel
 
 from forge_tools.config import expanded
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import is_secret_name
-from forge_tools.validation import shown
+from forge_tools.model import is_secret_name
+from forge_tools.schema import shown
 
 _STDIO = frozenset({"stdio"})
 _HTTP = frozenset({"http", "streamable-http", "streamableHttp"})

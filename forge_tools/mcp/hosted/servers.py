@@ -12,15 +12,15 @@ from pathlib import Path
 from mcp.types import Tool
 from pydantic import TypeAdapter
 
-from forge_tools.base import BaseTool
 from forge_tools.errors import InvalidToolError
 from forge_tools.mcp.hosted.configuration import Server, read_servers
 from forge_tools.mcp.hosted.connection import Connection
 from forge_tools.mcp.hosted.tools import ServerTool, tool_name, tool_prefix
 from forge_tools.mcp.thread import LoopThread
-from forge_tools.records import ServerState
-from forge_tools.registry import check_definition
-from forge_tools.validation import clean_text
+from forge_tools.model import ServerState
+from forge_tools.schema import clean_text
+from forge_tools.tool.base import BaseTool
+from forge_tools.tool.registry import check_definition
 
 STARTS_AT_ONCE = max(2, (os.cpu_count() or 2) // 2)
 """Servers that start at the same time: more of them miss their time on a busy machine."""

@@ -18,9 +18,9 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from forge_tools import __version__
 from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.mcp.hosted.process import ServerProcess
-from forge_tools.secrecy import Scrubber
+from forge_tools.schema import clean_text
+from forge_tools.secrets import Scrubber
 from forge_tools.urls import without_passwords
-from forge_tools.validation import clean_text
 
 MAX_PAGES = 100
 MAX_TOOLS = 1_000

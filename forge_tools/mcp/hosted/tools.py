@@ -4,7 +4,6 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import AsyncIterator
 from hashlib import sha256
 from typing import Any
 
@@ -21,12 +20,11 @@ from mcp.types import (
 )
 from pydantic import ValidationError
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.mcp.hosted.connection import DISCONNECTED, Connection, DisconnectedError, GoneError
 from forge_tools.mcp.thread import LoopThread, StoppedError
-from forge_tools.records import Lane
-from forge_tools.sandbox.artifacts import keep
-from forge_tools.validation import clean_text
+from forge_tools.model import Audio, File, Image, Lane, Link, Media, Part, Text
+from forge_tools.schema import clean_text
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
 TAG = "mcp"
 TOOL_ERROR = "MCP_TOOL_ERROR"
@@ -36,8 +34,6 @@ MAX_NAME = 64
 
 MAX_STRUCTURED_CHARS = 100_000
 """Of structured content beside a text, in metadata; without a text it is the output, which has its own limit."""
-
-KEEP_SECONDS = 10.0
 
 _HEAD = 40
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
@@ -93,7 +89,7 @@ class ServerTool(BaseTool):
         except (RuntimeError, ValidationError) as error:
             said = f"What the MCP server '{self._connection.server.name}' answered is no result: {error}"
             return ToolResult.fail(said[:2000], error_code=TOOL_ERROR)
-        return await result_of(answer, context)
+        return result_of(answer)
 
 
 def capabilities_of(hints: ToolAnnotations | None) -> Capabilities:
@@ -129,61 +125,43 @@ def tool_name(server: str, tool: str) -> str:
     return head + name[len(head) - MAX_NAME :]
 
 
-async def result_of(answer: CallToolResult, context: ExecutionContext) -> ToolResult:
-    """Map an answer: its texts joined, other content described there and in `content` of the metadata.
+def result_of(answer: CallToolResult) -> ToolResult:
+    """Map an answer: its texts joined, and where it has other content, that as parts between them.
 
-    Images, sounds and binary resources are kept as artifacts where this host has any. Structured content is the output where no
-    text says the same, else `structured` in the metadata.
+    Structured content is the output where there is nothing else, or else `structured` in the metadata.
     """
-    blocks = [await _shown(block, context) for block in answer.content]
-    text = clean_text("\n".join(part for part, _ in blocks))
-    described = [facts for _, facts in blocks if facts]
-    metadata: dict[str, Any] = {"content": described} if described else {}
+    parts = [_part(block) for block in answer.content]
+    texts = [clean_text(part.text) for part in parts if isinstance(part, Text)]
+    output: Any = "\n".join(texts) if len(texts) == len(parts) else parts
     structured = answer.structured_content
     encoded = "" if structured is None else json.dumps(structured, default=str)
-    if text and structured is not None:
+    metadata: dict[str, Any] = {}
+    if output and structured is not None:
         is_small = len(encoded) <= MAX_STRUCTURED_CHARS
-        metadata |= {"structured": structured} if is_small else {"structured_omitted_chars": len(encoded)}
+        metadata = {"structured": structured} if is_small else {"structured_omitted_chars": len(encoded)}
     if answer.is_error:
-        error = text or encoded or "The server says that it failed, and not why."
-        return ToolResult.fail(error, error_code=TOOL_ERROR, **metadata)
-    return ToolResult.ok(text if text or structured is None else structured, **metadata)
+        error = "\n".join(texts) or encoded or "The server says that it failed, and not why."
+        failed = ToolResult.fail(error, error_code=TOOL_ERROR, **metadata)
+        return failed if isinstance(output, str) else failed.model_copy(update={"output": output})
+    return ToolResult.ok(output if output or structured is None else structured, **metadata)
 
 
-async def _shown(block: ContentBlock, context: ExecutionContext) -> tuple[str, dict[str, Any]]:
-    """Return a block as text, and what the metadata say of it unless it is nothing but text."""
+def _part(block: ContentBlock) -> Part:
     if isinstance(block, TextContent):
-        return block.text, {}
+        return Text(block.text)
     if isinstance(block, ResourceLink):
-        facts = _given(type="resource_link", uri=str(block.uri), name=block.name, mime_type=block.mime_type)
-        return f"[resource {block.name}{_of(block.mime_type)}: {block.uri}]", facts
+        return Link(str(block.uri), block.name, block.mime_type, block.description)
     if not isinstance(block, EmbeddedResource):
-        return await _binary(block.type, block.data, _given(type=block.type, mime_type=block.mime_type), context)
+        kind = Image if block.type == "image" else Audio
+        return _media(kind, block.type, block.data, block.mime_type)
     resource, uri = block.resource, str(block.resource.uri)
-    facts = _given(type="resource", uri=uri, mime_type=resource.mime_type)
     if isinstance(resource, BlobResourceContents):
-        return await _binary(f"resource {uri}", resource.blob, facts, context)
-    return f"[resource {uri}{_of(resource.mime_type)}]\n{resource.text}", facts
+        return _media(File, f"resource {uri}", resource.blob, resource.mime_type, name=uri.rpartition("/")[2] or None)
+    return Text(f"[resource {uri}{f' ({resource.mime_type})' if resource.mime_type else ''}]\n{resource.text}")
 
 
-async def _binary(what: str, data: str, facts: dict[str, Any], context: ExecutionContext) -> tuple[str, dict[str, Any]]:
-    what += _of(facts.get("mime_type"))
+def _media(kind: type[Media], what: str, data: str, mime_type: str | None, name: str | None = None) -> Part:
     try:
-        content = base64.b64decode(data, validate=True)
+        return kind(base64.b64decode(data, validate=True), name, mime_type)
     except (binascii.Error, ValueError):
-        return f"[{what}: its data are no base64]", facts
-    facts = {**facts, "bytes": len(content), **await keep(_whole(content), context, KEEP_SECONDS)}
-    where = f": {facts['artifact']}" if "artifact" in facts else ""
-    return f"[{what}, {len(content):,} bytes{where}]", facts
-
-
-async def _whole(content: bytes) -> AsyncIterator[bytes]:
-    yield content
-
-
-def _of(kind: str | None) -> str:
-    return f" ({kind})" if kind else ""
-
-
-def _given(**facts: str | None) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if value is not None}
+        return Text(f"[{what}: its data are no base64]")

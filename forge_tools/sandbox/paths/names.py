@@ -7,7 +7,7 @@ import unicodedata
 from itertools import zip_longest
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.records.artifacts import SCHEME
+from forge_tools.model.artifacts import SCHEME
 
 MAX_PATH_BYTES = 4096
 MAX_NAME_BYTES = 255

@@ -12,6 +12,7 @@ from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.sandbox.paths.names import escape_path
 
 NOT_FOUND = "FILE_NOT_FOUND"
+READ_ERROR = "READ_ERROR"
 NOT_A_FILE = "NOT_A_FILE"
 NOT_A_DIRECTORY = "NOT_A_DIRECTORY"
 OUTSIDE = "PATH_OUTSIDE_WORKSPACE"
@@ -60,7 +61,8 @@ def refusal(error: OSError, shown: str, doing: str = "open") -> SandboxError:
     if code in _SENTENCES:
         name, sentence = _SENTENCES[code]
         return SandboxError(sentence.format(shown), name)
-    return SandboxError(f"Cannot {doing} {shown}: {os.strerror(code)}", ErrorCode.EXECUTION_ERROR)
+    kind = READ_ERROR if doing in ("open", "read") else ErrorCode.EXECUTION_ERROR
+    return SandboxError(f"Cannot {doing} {shown}: {os.strerror(code)}", kind)
 
 
 def not_a_file(shown: str, mode: int) -> SandboxError:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Handle, OpenRoot, Root, nest
 from forge_tools.sandbox.paths.names import (
     check_path,
@@ -18,7 +18,7 @@ from forge_tools.sandbox.paths.names import (
 from forge_tools.sandbox.paths.places import Place, find_place, with_similar
 from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, NOT_FOUND, OUTSIDE, not_a_file, refusal
 from forge_tools.sandbox.reach import REACH, Reach
-from forge_tools.validation import shown, suggestion
+from forge_tools.schema import shown, suggestion
 
 # O_NONBLOCK: opening a FIFO must not wait for its writer. O_NOCTTY: no terminal may become ours.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY

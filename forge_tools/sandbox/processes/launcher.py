@@ -147,8 +147,8 @@ class Supervisor:
 class Spare:
     """A supervisor forked before it is needed: to copy this process takes longer than many a command."""
 
-    def __init__(self, *private: socket.socket) -> None:
-        """Fork it; it lets go of the `private` sockets.
+    def __init__(self, *private: int) -> None:
+        """Fork it; it lets go of the `private` handles.
 
         Raises:
             OSError: no process is to be had.
@@ -158,8 +158,8 @@ class Spare:
             self.pid = os.fork()
             if self.pid == 0:
                 try:
-                    for one in (self._ours, *private):
-                        one.close()
+                    for handle in (self._ours.fileno(), *private):
+                        os.close(handle)
                     _serve_next(theirs)
                 finally:
                     os._exit(0)
@@ -205,7 +205,7 @@ def serve() -> None:
             is_open = _accept(requests, supervisors, spare)
             if spare:  # used, or of no use any more
                 spare.close()
-            spare = _another(requests, supervisors) if is_open else None
+            spare = _another(supervisors, requests.fileno()) if is_open else None
 
 
 def main(arguments: list[str]) -> int:
@@ -275,7 +275,7 @@ def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequen
 def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None) -> bool:
     """Hand the next request to a supervisor; say whether there can be more."""
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
-    if data and not (spare and spare.take(handles)) and (fresh := _another(requests, supervisors)):
+    if data and not (spare and spare.take(handles)) and (fresh := _another(supervisors, requests.fileno(), *handles)):
         fresh.take(handles)  # without any the requester sees its control socket close
         fresh.close()
     for handle in handles:
@@ -283,10 +283,10 @@ def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None)
     return bool(data)
 
 
-def _another(requests: socket.socket, supervisors: set[int]) -> Spare | None:
-    """Fork one; None where no process is to be had."""
+def _another(supervisors: set[int], *private: int) -> Spare | None:
+    """Fork one without the `private` handles; None where no process is to be had."""
     with contextlib.suppress(OSError):
-        spare = Spare(requests)
+        spare = Spare(*private)
         supervisors.add(spare.pid)
         return spare
     return None

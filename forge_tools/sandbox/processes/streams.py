@@ -6,7 +6,7 @@ The standard library alone: supervisors of shells load little.
 import re
 from collections.abc import Callable, Iterable
 
-from forge_tools.secrecy.readings import ESCAPE, Readings, Search, first
+from forge_tools.secrets.readings import ESCAPE, Readings, Search, first
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """A character that says something to a terminal, or nothing at all."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from forge_tools.records import ShellRecord, ShellStatus, host_of
+from forge_tools.model import ShellRecord, ShellStatus, host_of
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER
 from forge_tools.sandbox.processes.trees import Process, families, start_ticks
 from forge_tools.sandbox.shells.folder import ShellFolder

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.records import shell_id
+from forge_tools.model import shell_id
 from forge_tools.sandbox.processes.commands import SPAWN_FAILED
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.launcher import Status
@@ -26,7 +26,7 @@ from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import find
 from forge_tools.sandbox.shells.supervisor import LEASE, ORDERS, RECORD, WRITE, replace
-from forge_tools.secrecy import CONCEALED, scrubbed
+from forge_tools.secrets import CONCEALED, scrubbed
 
 LEASE_SECONDS = 86_400.0
 """How long a shell lives that nobody cares for."""

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import StorageError
-from forge_tools.records.audit import Head
+from forge_tools.model.audit import Head
 from forge_tools.storage.audit.hashes import EPOCH, FORMAT, moment_form, moment_of
 from forge_tools.storage.audit.keys import Signer
 from forge_tools.storage.connection.database import Database, prepare

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Row, exists, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.records.audit import AuditReport, Head
+from forge_tools.model.audit import AuditReport, Head
 from forge_tools.storage.audit import batches
 from forge_tools.storage.audit.batches import NOTHING_BEFORE, Batch, OvertakenError
 from forge_tools.storage.audit.hashes import (

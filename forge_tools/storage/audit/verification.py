@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, and_, exists, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.records.audit import AuditReport, Fault, Finding
+from forge_tools.model.audit import AuditReport, Fault, Finding
 from forge_tools.storage.audit import batches
 from forge_tools.storage.audit.batches import NOTHING_BEFORE, PRUNE, Batch, Portion, event_floor, portions_of
 from forge_tools.storage.audit.hashes import (

@@ -50,7 +50,7 @@ TRANSACTION_SECONDS = 10
 """When the server ends a transaction whose client says no more: one that is frozen must not keep its locks."""
 
 IDLE_WORKER = 2
-"""The connections of an idle worker: for heartbeats and for its services. A client needs one."""
+"""The connections of an idle worker: for heartbeats and for its services. A client has none, or one once it has read history."""
 
 MOST_OF_ONE = HOT + HELD + MORE + LONG_READS
 """What a worker or a client opens when everything happens at once."""

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, select
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import (
+from forge_tools.model import (
     Attempt,
     AttemptRecord,
     CallFigures,
@@ -218,6 +218,6 @@ def _id_range(prefix: str) -> list[ColumnElement[bool]]:
     low, high = (text + filler[len(text) :] for filler in _EXTREMES)
     if len(text) < LEAST_PREFIX or not is_id(low):
         raise ExecutionNotFoundError(
-            f"{prefix[:60]!r} is no execution id; give the id or at least its first 8 characters."
+            f"{prefix[:60]!r} is no execution id. Give the id, at least its first 8 characters, @last, or @-2 for the one before."
         )
     return [seen.id >= low, seen.id <= high]

@@ -27,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Float
 
-from forge_tools.records import (
+from forge_tools.model import (
     DemotedTool,
     Diagnosis,
     ExecutionStatus,
@@ -40,8 +40,8 @@ from forge_tools.records import (
     WorkerLoad,
     WorkerRecord,
 )
-from forge_tools.records.places import HOST_PREFIX
-from forge_tools.records.tools import tool_key
+from forge_tools.model.places import HOST_PREFIX
+from forge_tools.model.tools import tool_key
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import database_now, from_now, seconds_between
 from forge_tools.storage.history.figures import FAILED, summed

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Dialect, Row, Select, and_, asc, desc, fun
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import (
+from forge_tools.model import (
     TERMINAL,
     AttemptRecord,
     EventRecord,

@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from forge_tools.errors import ForgeError, StorageError
-from forge_tools.records import (
+from forge_tools.model import (
     Claim,
     Holder,
     LinkedExecution,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from forge_tools.errors import ForgeError, SubmitOutcomeUnknownError, UnstorableRowError
-from forge_tools.records import (
+from forge_tools.model import (
     Claim,
     Holder,
     Kept,
@@ -196,7 +196,7 @@ def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
 def _bad_id(execution_id: str) -> UnstorableRowError | None:
     if is_id(execution_id):
         return None
-    return UnstorableRowError(f"{execution_id[:60]!r} is no execution id; use forge_tools.records.new_id().")
+    return UnstorableRowError(f"{execution_id[:60]!r} is no execution id; use forge_tools.model.new_id().")
 
 
 def _is_plausible(wakeup: Wakeup) -> bool:

@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from forge_tools.errors import ForgeError, StorageError
-from forge_tools.records import (
+from forge_tools.model import (
     Claim,
     Holder,
     KeyClaim,

@@ -23,8 +23,8 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Loss, Outcome, Wakeup, is_id, moment
-from forge_tools.records.places import serving_command
+from forge_tools.model import ExecutionStatus, Loss, Outcome, Wakeup, is_id, moment
+from forge_tools.model.places import serving_command
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import any_of, from_now, is_granted, seconds_between
 from forge_tools.storage.models import NOBODY

@@ -7,8 +7,8 @@ from sqlalchemy import ColumnElement, Row, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ForgeError
-from forge_tools.records import ServerState, WorkerRecord
-from forge_tools.records.tools import tool_key
+from forge_tools.model import ServerState, WorkerRecord
+from forge_tools.model.tools import tool_key
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.directory import servers_of
 from forge_tools.storage.functions import from_now, seconds_between

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError, InvalidCallError
-from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import keep_text
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.journal import EXECUTION_ID

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.tools.builtin import ReadingTool, option, parameters_of
 from forge_tools.tools.execution.reader import Page, Pattern, ShellReader

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forge_tools.errors import ErrorCode
-from forge_tools.records import Capabilities, ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
+from forge_tools.model import Capabilities, ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import usage_of
 from forge_tools.tools.builtin import BuiltinTool, counted, option, parameters_of

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
 from forge_tools.sandbox.shells.host import Usage, usage_of
 from forge_tools.tools.builtin import ReadingTool, counted
 from forge_tools.tools.execution.shells import Shells, label, state_of

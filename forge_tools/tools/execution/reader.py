@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus
+from forge_tools.model import ExecutionContext, ShellRecord, ShellStatus
 from forge_tools.sandbox.processes.commands import Sink, run
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.streams import plain

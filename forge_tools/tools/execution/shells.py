@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.errors import ForgeError, SandboxError
-from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus, host_of
+from forge_tools.model import ExecutionContext, ShellRecord, ShellStatus, host_of
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import find, survey

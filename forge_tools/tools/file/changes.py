@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 from typing import Any, ClassVar, Protocol
 
 from forge_tools.errors import SandboxError
-from forge_tools.records import Capabilities, ExecutionContext, ToolResult
+from forge_tools.model import Capabilities, ExecutionContext, ToolResult
 from forge_tools.sandbox.paths.files import (
     Replacement,
     Snapshot,
@@ -93,7 +93,8 @@ class ChangingTool(BuiltinTool):
                 change = planner.plan(place, seen, deadline.check)
                 if change.data is not None:
                     place.require_writable(seen.status if seen else None)
-                return ToolResult.ok(f"[Dry Run] {change.preview}", **change.result.metadata)
+                facts = change.result.metadata | _accessed(place, seen, change.data)
+                return ToolResult.ok(f"[Dry Run] {change.preview}", **facts)
 
         return await deadline.run(work)
 
@@ -129,6 +130,7 @@ def facts_of(seen: Snapshot | None, data: bytes) -> dict[str, Any]:
 def _apply(place: Place, planner: Planner, journal: Journal, check: Check) -> ToolResult:
     seen = take_snapshot(place, check)
     change, status = planner.plan(place, seen, check), seen.status if seen else None
+    change.result.metadata.update(_accessed(place, seen, change.data))
     replacement = Replacement(data=change.data or b"", seen=status, is_executable=change.is_executable)
     if change.data is None:
         if change.is_executable is not None:
@@ -140,6 +142,15 @@ def _apply(place: Place, planner: Planner, journal: Journal, check: Check) -> To
     replace_file(place, replacement, temporary, check)
     journal.done()
     return change.result
+
+
+def _accessed(place: Place, seen: Snapshot | None, data: bytes | None) -> dict[str, Any]:
+    """What was read and written of which file (spec S1-08)."""
+    return {
+        "bytes_read": seen.status.st_size if seen else 0,
+        "bytes_written": len(data or b""),
+        "files_accessed": [place.shown],
+    }
 
 
 def unified(old: str, new: str, readable: Callable[[str], str] = str, max_lines: int = MAX_LINES) -> str | None:

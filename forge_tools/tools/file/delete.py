@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forge_tools.errors import InvalidCallError, SandboxError
-from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.paths.files import take_snapshot
 from forge_tools.sandbox.paths.journal import Journal
 from forge_tools.sandbox.paths.places import Check, Place
@@ -88,6 +88,7 @@ class Delete(BuiltinTool):
                 if found is None:
                     return _nothing(place)
                 result = _result(f"Deleted {told}", found)
+                result.metadata["files_accessed"] = [place.shown]
                 journal.plan(_identity(place), None, None, result)
                 if _is_folder(place):
                     remove_tree(place, deadline.check)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forge_tools.errors import InvalidCallError, SandboxError
-from forge_tools.records import ToolCategory, ToolResult
+from forge_tools.model import ToolCategory, ToolResult
 from forge_tools.sandbox.paths.files import KEPT_BYTES, Snapshot
 from forge_tools.sandbox.paths.places import Check, Place
 from forge_tools.sandbox.paths.refusals import TOO_LARGE

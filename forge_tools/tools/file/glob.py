@@ -5,16 +5,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from forge_tools.errors import InvalidCallError
-from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.workspace import Workspace
+from forge_tools.schema import clean_text
 from forge_tools.tools.builtin import GLOBS, PATH, ReadingTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.globs import WILD, Pattern, by_path, check_text
 from forge_tools.tools.file.hits import Notes, Page, room_for_records
 from forge_tools.tools.file.ignore import Names, Rules, excluding
 from forge_tools.tools.file.walk import Level, Walk
-from forge_tools.validation import clean_text
 
 MAX_EXCLUDED = 50
 _HINT_SECONDS = 0.3  # for each way to find more, where nothing was found

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.workspace import Workspace
@@ -226,11 +226,14 @@ def _result(search: Search, place: File | Folder, answer: _Answer, total: _Total
     facts = notes.facts() | {"engine": "rust" if search.engine == "auto" else search.engine}
     facts |= place.facts(told.binary_files if is_whole else 0, told.binaries if is_whole else [])
     facts |= _counts(search, total) if total else {}
-    if isinstance(answer.sink, MatchSink) and answer.sink.not_utf8:
-        facts["not_utf8"] = answer.sink.not_utf8
+    if isinstance(answer.sink, MatchSink):
+        facts |= {"not_utf8": answer.sink.not_utf8} if answer.sink.not_utf8 else {}
+        facts |= {} if answer.sink.bytes_read is None else {"bytes_read": answer.sink.bytes_read}
     searched = _searched(place, answer)
     if searched is not None:
         facts["files_searched"] = searched
+    if isinstance(place, File):
+        facts["files_accessed"] = [place.file.name]
     return ToolResult.ok("\n".join([*page.records, *notes.lines(), *_left_out(facts)]), **facts)
 
 

@@ -196,6 +196,7 @@ class MatchSink:
     ) -> None:
         self.page = page
         self.searched: int | None = None
+        self.bytes_read: int | None = None
         self.files = 0
         self.matches = 0
         self.not_utf8 = 0
@@ -234,7 +235,7 @@ class MatchSink:
         self.page.records[:] = [self.page.records[index] for index in indexes]
         if not indexes:
             self.page.seen = 0
-        self.is_sure, self.searched = False, None
+        self.is_sure, self.searched, self.bytes_read = False, None, None
 
     def _line(self) -> bool:
         line, head = bytes(self._rest), self._head
@@ -253,7 +254,7 @@ class MatchSink:
             self.files += self._name is not None
             self._first = len(self.page.records)
         elif kind == "summary":
-            self.searched = data["stats"]["searches"]
+            self.searched, self.bytes_read = data["stats"]["searches"], data["stats"]["bytes_searched"]
         elif self._name is None:
             pass
         elif kind == "end" and data["binary_offset"] is not None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from forge_tools.errors import SandboxError
-from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Entry, Kind, enter, look_at, scan
 from forge_tools.sandbox.paths.names import escape_path

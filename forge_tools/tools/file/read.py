@@ -8,15 +8,20 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+from forge_tools.artifacts.media import media_type
 from forge_tools.errors import InvalidCallError
-from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
 from forge_tools.sandbox.paths.confinement import Handle, meet
 from forge_tools.sandbox.paths.files import Digest
+from forge_tools.sandbox.paths.refusals import refusal
 from forge_tools.tools.builtin import PATH, ReadingTool, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, plain_lines, tail_start
-from forge_tools.tools.file.text import SAMPLE_BYTES, Encoding, as_utf8, binary_kind, sniff, visible
+from forge_tools.tools.file.media import SHOWN, Showing, shown
+from forge_tools.tools.file.text import PDF_MAGIC, SAMPLE_BYTES, Encoding, as_utf8, binary_kind, sniff, visible
+
+BINARY_FILE = "BINARY_FILE"
 
 MAX_LINES = 20_000
 SURVEYED_BYTES = 64 << 20
@@ -53,6 +58,8 @@ class Wish:
         "Name of the text encoding, such as latin-1 or utf-16-le. By default it is detected.", None
     )
     line_numbers: bool = option("Put its number and a tab before each line.", default=True)
+    pages: str | None = option("Pages of a PDF, such as 3 or 3-7; by default the first 20.", None, max_length=20)
+    page_images: bool = option("Show pages of a PDF as images, 5 at most, instead of their text.", default=False)
 
     @property
     def count(self) -> int:
@@ -60,7 +67,7 @@ class Wish:
 
 
 class Read(ReadingTool):
-    """Read lines of a text file in the workspace, by default the first 2,000, numbered.
+    """Read a file of the workspace: lines of text, by default the first 2,000, numbered; an image; or pages of a PDF.
 
     Files of more than 64 MiB are not counted or hashed: `lines` and `etag` are None, and a tail has no line numbers.
     """
@@ -88,7 +95,20 @@ class Read(ReadingTool):
                 meet(file.fd, file.stat.st_dev)
                 return Reading(file, wish, deadline, context.max_output_size).run()
 
-        return await deadline.look(read)
+        result = await deadline.look(read)
+        is_shown = result.error_code == BINARY_FILE and result.error_details["media_type"] in SHOWN
+        return await self._look(result.error_details["media_type"], wish, context, deadline) if is_shown else result
+
+    async def _look(self, kind: str, wish: Wish, context: ExecutionContext, deadline: Deadline) -> ToolResult:
+        """Show a file that is no text."""
+        workspace = self.workspace(context)
+        if is_handle(wish.file_path):
+            file = await open_artifact(wish.file_path, context, workspace)
+        else:
+            file = await deadline.look(lambda: workspace.open_file(wish.file_path))
+        with file:
+            how = Showing(wish.pages, wish.page_images, context.max_output_size, deadline.remaining)
+            return await shown(file, kind, how)
 
 
 @dataclass(slots=True)
@@ -114,6 +134,7 @@ class Reading:
         self._room = max(1, max_chars - _NOTE_ROOM)
         self._is_partial = False
         self._is_whole = False
+        self._bytes_read = 0
 
     def run(self) -> ToolResult:
         """Return the lines asked for, or say why there are none."""
@@ -138,8 +159,9 @@ class Reading:
         None where something does. The file itself is not touched, and 10 kB take some 50 microseconds.
         """
         wish = self._wish
-        if wish.encoding or wish.column or whole.startswith(codecs.BOM_UTF8):
+        if wish.encoding or wish.column or whole.startswith((codecs.BOM_UTF8, PDF_MAGIC)):
             return None
+        self._bytes_read = len(whole)
         count = Count()
         count.add(whole)
         first = max(1, count.lines - wish.count + 1) if wish.tail else wish.offset or 1
@@ -160,8 +182,8 @@ class Reading:
         size = self._file.stat.st_size
         return ToolResult.fail(
             f"{self._file.name} is binary ({kind}, {_human(size)}); text tools cannot read it",
-            error_code="BINARY_FILE",
-            error_details={"kind": kind, "bytes": size, "head": sample[:64].hex(" ")},
+            error_code=BINARY_FILE,
+            error_details={"kind": kind, "media_type": media_type(sample), "bytes": size, "head": sample[:64].hex(" ")},
         )
 
     def _sample(self) -> bytes:
@@ -268,7 +290,12 @@ class Reading:
                 return
 
     def _read(self, position: int, size: int) -> bytes:
-        return os.pread(self._file.fd, size, position)
+        try:
+            data = os.pread(self._file.fd, size, position)
+        except OSError as error:
+            raise refusal(error, self._file.name, "read") from error
+        self._bytes_read += len(data)
+        return data
 
     def _facts(self, encoding: Encoding, count: Count | None, digest: Digest | None) -> dict[str, Any]:
         stat = self._file.stat
@@ -284,6 +311,8 @@ class Reading:
             "bom": bool(encoding.bom),
             "etag": digest and digest.etag,
             "mtime": datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(),
+            "bytes_read": min(self._bytes_read, stat.st_size),  # some are read twice
+            "files_accessed": [self._file.name],
         }
         return facts | {"partial": True} if self._is_partial else facts
 

@@ -21,6 +21,7 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+PDF_MAGIC = b"%PDF-"
 _MAGIC = (
     (b"\x89PNG", "PNG image"),
     (b"\xff\xd8\xff", "JPEG image"),
@@ -78,6 +79,8 @@ def sniff(sample: bytes, asked: str | None) -> Encoding:
 def binary_kind(sample: bytes) -> str | None:
     """Say what kind of file is no text (`PNG image`, `binary data`), or None where it is text."""
     head = sample[:_BINARY_SAMPLE]
+    if head.startswith(PDF_MAGIC):  # some of these are ASCII, and no text for all that
+        return "PDF document"
     odd = len(head) - len(head.translate(None, _ODD_BYTES))
     if b"\0" not in head and odd * 10 <= len(head) * 3:
         return None

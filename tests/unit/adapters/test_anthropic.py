@@ -12,7 +12,7 @@ from anthropic.types import MessageParam, ToolParam
 from pydantic import TypeAdapter
 
 from forge_tools.adapters.anthropic import Messages
-from forge_tools.executor import ToolExecutor
+from forge_tools.tool.executor import ToolExecutor
 from tests.model_servers.messages import MessagesServer
 from tests.model_servers.providers import MESSAGES, Stage
 from tests.model_servers.rules import check_names, check_parameters

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from forge_tools.adapters.compat import SyncTextTools, TextTools
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ToolError, ToolNotFoundError
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import CallOptions
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import CallOptions
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.spec.sample_tools import Write, parameter
 
 

@@ -10,7 +10,7 @@ from forge_tools.adapters.compat import TextTools
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import Capabilities, ToolCategory, ToolParameter, ToolSpec, new_id
+from forge_tools.model import Capabilities, ToolCategory, ToolParameter, ToolSpec, new_id
 from forge_tools.storage import open_store
 from tests.migrated import migrated
 

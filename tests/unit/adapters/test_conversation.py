@@ -10,7 +10,7 @@ import pytest
 from forge_tools.adapters.conversation import Step
 from forge_tools.adapters.toolset import Toolset
 from forge_tools.errors import InvalidToolError
-from forge_tools.executor import ToolExecutor
+from forge_tools.tool.executor import ToolExecutor
 from tests.model_servers.providers import CHAT, GEMINI, MESSAGES, RESPONSES, Provider, Stage
 from tests.model_servers.wire import Say
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel, TypeAdapter
 from forge_tools.adapters.gemini import GenerateContent
 from forge_tools.adapters.toolset import Toolset
 from forge_tools.errors import InvalidToolError
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ToolCategory, ToolParameter, ToolSpec
+from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
+from forge_tools.tool.executor import ToolExecutor
 from tests.model_servers.gemini import BLOCKED, GeminiServer, signature
 from tests.model_servers.providers import GEMINI, Stage
 from tests.model_servers.rules import check_parameters

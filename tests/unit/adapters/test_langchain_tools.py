@@ -15,8 +15,8 @@ from langgraph.prebuilt import ToolNode, tools_condition
 
 from forge_tools.adapters import langchain
 from forge_tools.adapters.langchain import langchain_tools
-from forge_tools.executor import ToolExecutor
-from forge_tools.registry import ScopedRegistry
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.model_servers.rules import check_names, check_parameters
 from tests.spec.sample_tools import Broken, Echo, Recorder, parameter
 

@@ -12,8 +12,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from forge_tools.adapters.ollama import Chat
 from forge_tools.adapters.toolset import Toolset
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ToolCategory, ToolParameter, ToolSpec
+from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
+from forge_tools.tool.executor import ToolExecutor
 from tests.model_servers.ollama import OllamaServer
 from tests.model_servers.providers import Provider, Stage
 from tests.model_servers.rules import check_names, check_parameters

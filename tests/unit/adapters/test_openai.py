@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from forge_tools.adapters.openai import ChatCompletions, Responses
 from forge_tools.errors import InvalidToolError
-from forge_tools.executor import ToolExecutor
+from forge_tools.tool.executor import ToolExecutor
 from tests.model_servers.chat import ChatServer
 from tests.model_servers.providers import CHAT, RESPONSES, Provider, Stage
 from tests.model_servers.responses import ResponsesServer

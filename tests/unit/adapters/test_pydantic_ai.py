@@ -21,9 +21,9 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from forge_tools.adapters import pydantic_ai as adapter
 from forge_tools.adapters.pydantic_ai import pydantic_ai_toolset
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.errors import ToolNotFoundError
-from forge_tools.executor import ToolExecutor
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.tool.executor import ToolExecutor
 from tests.model_servers.chat import ChatServer
 from tests.model_servers.gemini import GeminiServer
 from tests.model_servers.responses import ResponsesServer

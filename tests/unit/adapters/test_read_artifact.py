@@ -7,11 +7,11 @@ import pytest
 
 from forge_tools.adapters.langchain import langchain_tools
 from forge_tools.adapters.toolset import Answer, ToolCall, Toolset
-from forge_tools.base import ExecutionContext
-from forge_tools.executor import ToolExecutor
-from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
+from forge_tools.tool.base import ExecutionContext
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools.file.read import Read
 from tests.spec.sample_tools import Echo
 

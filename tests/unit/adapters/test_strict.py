@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.adapters.strict import strict_parameters
-from forge_tools.base import BaseTool
 from forge_tools.errors import InvalidToolError
-from forge_tools.records import Schema, ToolParameter
+from forge_tools.model import Schema, ToolParameter
+from forge_tools.tool.base import BaseTool
 from forge_tools.tools import BUILTINS, Bash
 from tests.model_servers.rules import check_parameters, check_strict
 from tests.spec.sample_tools import Recorder, parameter

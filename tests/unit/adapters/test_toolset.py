@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.adapters.toolset import Answer, ToolCall, Toolset
-from forge_tools.base import ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ToolNotFoundError
-from forge_tools.executor import CallOptions, ToolExecutor
-from forge_tools.registry import ScopedRegistry
+from forge_tools.tool.base import ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.executor import CallOptions, ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.spec.sample_tools import Echo, Recorder, parameter
 
 

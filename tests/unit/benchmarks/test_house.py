@@ -10,7 +10,7 @@ from tests.fleet import ROOT
 
 PROGRAM = """
 import asyncio
-from forge_tools.records import new_id
+from forge_tools.model import new_id
 async def main():
     await asyncio.sleep(0)
     new_id()

@@ -19,7 +19,7 @@ from forge_tools.broker.message import (
     read_envelope,
 )
 from forge_tools.ladder import Limits
-from forge_tools.records import Lane, Wakeup, new_id
+from forge_tools.model import Lane, Wakeup, new_id
 
 ID = new_id()
 Json = st.recursive(

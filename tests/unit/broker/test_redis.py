@@ -21,7 +21,7 @@ from forge_tools.broker import redis as redis_module
 from forge_tools.broker.redis import RedisBroker
 from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Limits
-from forge_tools.records import Wakeup
+from forge_tools.model import Wakeup
 from tests.services import GivenValkey, ValkeyServer, client
 from tests.waiting import reached
 

@@ -7,7 +7,7 @@ import pytest
 from forge_tools.cli import doctor as fleet
 from forge_tools.cli.attention import sentence, way_out
 from forge_tools.config import Settings
-from forge_tools.records import QueueDepth, StuckCalls, StuckReason
+from forge_tools.model import QueueDepth, StuckCalls, StuckReason
 
 ONE = StuckCalls(
     reason=StuckReason.OWNER_GONE,

@@ -14,9 +14,9 @@ from examples.demo.stage import BrokenPromiseError, Stage
 from examples.demo.verdict import Accident, Evidence, pronounce
 from forge_tools.cli.face import Face, Output
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionStatus, ToolResult
+from forge_tools.model import ExecutionStatus, ToolResult
 
-LOST, AGAIN = "Notify", "Fetch"
+LOST, AGAIN = "notify", "fetch"
 
 
 @dataclass
@@ -102,7 +102,7 @@ def test_a_success_without_an_effect_breaks_the_promise() -> None:
 
 def test_a_body_that_ran_twice_and_must_not_breaks_the_promise() -> None:
     seen = evidence()
-    seen.effects.starts[seen.works[first(schedule(), "Charge")].key].append(9)
+    seen.effects.starts[seen.works[first(schedule(), "charge")].key].append(9)
     with pytest.raises(BrokenPromiseError, match="run twice though it must not be: 1"):
         judged(seen)
 
@@ -135,7 +135,7 @@ def test_effects_are_counted_by_start_and_end(tmp_path: Path) -> None:
 def test_the_schedule_mixes_four_kinds_and_never_changes() -> None:
     works = schedule()
     assert [work.number for work in works] == list(range(COUNT))
-    assert {work.tool.name for work in works[:20]} == {"Fetch", "Notify", "Render", "Charge"}
+    assert {work.tool.name for work in works[:20]} == {"fetch", "notify", "render", "charge"}
     assert sum(work.is_idempotent for work in works) == COUNT // 2
     assert [work.key for work in works] == [work.key for work in schedule()]
 
@@ -146,10 +146,10 @@ def test_calls_are_made_in_order_until_it_is_over() -> None:
 
 
 def test_the_moment_needs_both_kinds_on_the_doomed_host_and_a_child_elsewhere() -> None:
-    running = {"Fetch-1": [1], "Notify-2": [1], "Charge-3": [2]}
-    precious = {"Notify-2", "Charge-3"}
-    found = _victims(Effects(running, {}), {1}, precious, {"Charge-3"})
+    running = {"fetch-1": [1], "notify-2": [1], "charge-3": [2]}
+    precious = {"notify-2", "charge-3"}
+    found = _victims(Effects(running, {}), {1}, precious, {"charge-3"})
     assert found is not None
-    assert (found.hit, found.child) == ({"Fetch-1", "Notify-2"}, 2)
+    assert (found.hit, found.child) == ({"fetch-1", "notify-2"}, 2)
     for gone in running:
-        assert _victims(Effects(running, {gone: [1]}), {1}, precious, {"Charge-3"}) is None
+        assert _victims(Effects(running, {gone: [1]}), {1}, precious, {"charge-3"}) is None

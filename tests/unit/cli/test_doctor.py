@@ -1,5 +1,6 @@
 """What the doctor finds, and the way out it names."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,8 +13,10 @@ from forge_tools.cli import checks
 from forge_tools.cli import doctor as fleet
 from forge_tools.cli.checks import Finding, Level, check_broker
 from forge_tools.config import Settings
-from forge_tools.records import EncryptionKey, QueueDepth, ServerState, ToolCategory, ToolSpec, WorkerRecord
-from forge_tools.records.audit import Head
+from forge_tools.model import EncryptionKey, QueueDepth, ServerState, ToolCategory, ToolSpec, WorkerRecord
+from forge_tools.model.audit import Head
+from tests.migrated import migrated
+from tests.unit.cli.conftest import Command
 
 
 def worker(**fields: object) -> WorkerRecord:
@@ -241,7 +244,24 @@ def test_a_private_folder_without_a_stack_is_said(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     folder, stack = checks._home(Settings(home=tmp_path))
     assert folder.level is Level.OK
-    assert (stack.level, stack.way_out) == (Level.NOTE, "forge-tools up")
+    assert (stack.level, stack.way_out) == (Level.PROBLEM, "forge-tools up")
+
+
+@pytest.mark.parametrize("was_started", [True, False])
+def test_a_stack_that_does_not_run_is_one_problem(
+    was_started: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    home = tmp_path / "home"
+    if was_started:
+        migrated(f"sqlite:///{home / 'forge.db'}")
+    monkeypatch.delenv("FORGE_DATABASE_URL")
+    monkeypatch.setenv("FORGE_HOME", str(home))
+
+    code, out, _ = command("doctor", "-o", "json")
+
+    assert code == 1
+    found = json.loads(out)["findings"]
+    assert [one["subject"] for one in found if one["level"] == "problem"] == ["stack"]
 
 
 @pytest.mark.parametrize(

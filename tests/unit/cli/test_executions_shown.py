@@ -9,7 +9,7 @@ from rich.console import Console
 from forge_tools.cli.history import Rows, document, rows_table
 from forge_tools.cli.live import describe
 from forge_tools.cli.text import as_json, facts
-from forge_tools.records import ExecutionRecord, ExecutionStatus
+from forge_tools.model import ExecutionRecord, ExecutionStatus
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from forge_tools.cli.history import Rows, refuse_unfitting, rows_table
-from forge_tools.records import AttemptRecord, EventRecord, ExecutionStatus
+from forge_tools.model import AttemptRecord, EventRecord, ExecutionStatus
 
 ID = "01a20085-ebef-714c-9e2e-1760aec55ed5"
 NOW = datetime.now(UTC)

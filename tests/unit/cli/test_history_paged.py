@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from forge_tools.cli.database import with_store
-from forge_tools.records import ExecutionRecord
+from forge_tools.model import ExecutionRecord
 from forge_tools.storage import Store
 from forge_tools.storage.history.history import History
 from forge_tools.storage.history.pages import Page

@@ -6,7 +6,7 @@ import pytest
 
 from forge_tools.client import SyncExecutorClient
 from forge_tools.config import Settings
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from tests.unit.cli.conftest import Command
 
 CONTEXT = ExecutionContext(working_dir=".")
@@ -74,6 +74,12 @@ def test_columns_are_chosen_and_a_pipe_gets_them_whole(
     monkeypatch.setenv("COLUMNS", "50")
     assert "Unknown tool: Three" in command("history", "--wide")[1]
     assert "wait p50" in command("stats", "--wide")[1]
+
+    monkeypatch.setenv("COLUMNS", "70")
+    narrow = command("history", "--columns", "id,error,parameters,tool")[1]
+    assert [line.split()[0 :: len(line.split()) - 1] for line in narrow.splitlines()[2:]] == [
+        [id_, tool] for id_, tool in zip(ids[::-1], ("Three", "Two", "One"), strict=True)
+    ]
 
     code, _, err = command("history", "--columns", "toll")
     assert (code, "'toll' is no column. There are: id, tool" in " ".join(err.split())) == (2, True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.cli.parameters import parse_parameters
-from forge_tools.records import ToolCategory, ToolParameter, ToolSpec
+from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
 
 
 def parameter(name: str, type: str, **fields: object) -> ToolParameter:

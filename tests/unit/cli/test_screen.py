@@ -15,7 +15,7 @@ from forge_tools.cli.attention import Concern, concerns
 from forge_tools.cli.screen import Frame, Screen
 from forge_tools.cli.top import place, save
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import (
+from forge_tools.model import (
     CallFigures,
     DemotedTool,
     ExecutionStatus,

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from forge_tools.cli.database import with_store
-from forge_tools.records import ToolCategory, ToolSpec, new_id
+from forge_tools.model import ToolCategory, ToolSpec, new_id
 from tests.unit.cli.conftest import Command
 
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, aliases=("grep",))

@@ -8,7 +8,7 @@ from forge_tools.cli.face import Face
 from forge_tools.cli.screen import Frame
 from forge_tools.cli.top import Watch
 from forge_tools.config import Settings
-from forge_tools.records import Overview
+from forge_tools.model import Overview
 from forge_tools.storage import Store
 from tests.migrated import migrated
 

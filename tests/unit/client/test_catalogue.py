@@ -7,7 +7,7 @@ from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode
-from forge_tools.records import ExecutionContext, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.model import ExecutionContext, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import open_store
 from forge_tools.storage.connection.database import Database
 from tests.unit.client.conftest import ECHO, publish

@@ -10,8 +10,8 @@ from forge_tools.client.call import Call
 from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Accepted, Intake
 from forge_tools.config import Settings
-from forge_tools.records import ToolCategory, ToolParameter, ToolResult, ToolSpec
-from forge_tools.secrecy import KeyFolder, Opener
+from forge_tools.model import ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.secrets import KeyFolder, Opener
 from tests.unit.client.test_intake import CONTEXT, GREET, rejected
 
 PLAIN = ToolSpec(

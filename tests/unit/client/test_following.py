@@ -10,7 +10,7 @@ import pytest
 from forge_tools.client import handle as following
 from forge_tools.client.handle import follow
 from forge_tools.errors import DatabaseUnavailableError, ExecutionNotFoundError
-from forge_tools.records import (
+from forge_tools.model import (
     CallEvent,
     Ended,
     Event,

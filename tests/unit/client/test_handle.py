@@ -10,7 +10,7 @@ import pytest
 
 from forge_tools.client.handle import Handle
 from forge_tools.errors import ResultTimeoutError
-from forge_tools.records import TERMINAL, Ended, ExecutionStatus, Position, Sight, StateChange, ToolResult
+from forge_tools.model import TERMINAL, Ended, ExecutionStatus, Position, Sight, StateChange, ToolResult
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, StorageError
-from forge_tools.records import ExecutionContext, ExecutionRecord, ExecutionStatus
+from forge_tools.model import ExecutionContext, ExecutionRecord, ExecutionStatus
 from tests.waiting import reached, wait_until
 
 CONTEXT = ExecutionContext(working_dir=".")

@@ -14,7 +14,7 @@ from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Accepted, Intake
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode
-from forge_tools.records import (
+from forge_tools.model import (
     ExecutionContext,
     ExecutionStatus,
     ShellRecord,
@@ -27,7 +27,7 @@ from forge_tools.records import (
     new_id,
     shell_id,
 )
-from forge_tools.records.places import host_queue
+from forge_tools.model.places import host_queue
 from forge_tools.storage import open_store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import executions, workers

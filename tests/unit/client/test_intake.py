@@ -12,7 +12,7 @@ from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import MAX_ATTEMPTS, Accepted, Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
-from forge_tools.records import (
+from forge_tools.model import (
     Capabilities,
     ExecutionContext,
     ExecutionStatus,
@@ -21,7 +21,7 @@ from forge_tools.records import (
     ToolParameter,
     ToolSpec,
 )
-from forge_tools.secrecy import KeyFolder, Opener
+from forge_tools.secrets import KeyFolder, Opener
 
 GREET = ToolSpec(
     name="Greet",

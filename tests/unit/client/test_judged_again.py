@@ -12,7 +12,7 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.client.submissions import PART
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ExecutionNotFoundError, ForgeError
-from forge_tools.records import ExecutionContext, LinkedExecution, NewExecution, ToolParameter
+from forge_tools.model import ExecutionContext, LinkedExecution, NewExecution, ToolParameter
 from forge_tools.storage import open_store
 from forge_tools.storage.directory import Directory
 from forge_tools.storage.queue.queue import Answer, ExecutionQueue

@@ -12,7 +12,7 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, SubmitOutcomeUnknownError
-from forge_tools.records import (
+from forge_tools.model import (
     ExecutionContext,
     ExecutionStatus,
     IdempotencyKey,

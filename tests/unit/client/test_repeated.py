@@ -9,7 +9,7 @@ import pytest
 from forge_tools.client.call import Call
 from forge_tools.client.replays import repeated
 from forge_tools.errors import InvalidCallError
-from forge_tools.records import (
+from forge_tools.model import (
     ExecutionContext,
     ExecutionRecord,
     ExecutionStatus,

@@ -10,14 +10,14 @@ import pytest
 from forge_tools.client import ExecutorClient, Handle
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.records import (
+from forge_tools.model import (
     ExecutionContext,
     ExecutionStatus,
     LinkedExecution,
     ToolResult,
     ToolSpec,
 )
-from forge_tools.secrecy import KeyFolder, key_id
+from forge_tools.secrets import KeyFolder, key_id
 from forge_tools.storage import open_store
 from forge_tools.storage.queue.queue import ExecutionQueue
 from tests.unit.client.conftest import ECHO, publish

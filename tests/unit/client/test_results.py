@@ -13,8 +13,8 @@ from forge_tools.broker import REPLY_MARK
 from forge_tools.client.connection import Connection
 from forge_tools.client.results import SILENCE, Results
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError
-from forge_tools.records import ExecutionStatus, StoredResult, ToolResult
-from forge_tools.secrecy import encrypted_reply, new_reply_key, replies
+from forge_tools.model import ExecutionStatus, StoredResult, ToolResult
+from forge_tools.secrets import encrypted_reply, new_reply_key, replies
 from forge_tools.storage.rows import RESULT
 from tests.waiting import reached
 

@@ -11,7 +11,7 @@ from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Accepted, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError, SubmitOutcomeUnknownError
-from forge_tools.records import ExecutionContext, ExecutionStatus, NewExecution
+from forge_tools.model import ExecutionContext, ExecutionStatus, NewExecution
 
 CONTEXT = ExecutionContext(working_dir=".")
 

@@ -20,7 +20,7 @@ from forge_tools.client.catalogue import Catalogue
 from forge_tools.client.history import History
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ForgeError, ResultTimeoutError
-from forge_tools.records import ExecutionContext, ExecutionStatus, ToolCategory
+from forge_tools.model import ExecutionContext, ExecutionStatus, ToolCategory
 from tests.waiting import wait_until
 
 CONTEXT = ExecutionContext(working_dir=".")

@@ -11,7 +11,7 @@ from forge_tools.client.connection import Connection
 from forge_tools.client.intake import Accepted, Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, InvalidCallError
-from forge_tools.records import (
+from forge_tools.model import (
     ExecutionContext,
     NamedWorkspace,
     ToolCategory,

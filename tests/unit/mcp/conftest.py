@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.executor import ToolExecutor
-from forge_tools.registry import ScopedRegistry
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 
 MESSAGE = ToolParameter(name="message", type="string", description="What to say.")
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from forge_tools.base import ExecutionContext
-from forge_tools.executor import ToolExecutor
 from forge_tools.mcp.hosted import servers as module
 from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.mcp.hosted.servers import Memory
+from forge_tools.tool.base import ExecutionContext
+from forge_tools.tool.executor import ToolExecutor
 from tests.hosting import RAW, Host, call, good, raw
 from tests.waiting import is_alive, reached
 
@@ -55,8 +55,8 @@ async def test_pictures_and_failures_are_told(host: Host) -> None:
     picture = await call(executor, "mcp__good__picture")
     failure = await call(executor, "mcp__good__fail")
 
-    assert picture.output == "[image (image/png), 8 bytes]"
-    assert picture.metadata["content"] == [{"type": "image", "mime_type": "image/png", "bytes": 8}]
+    [image] = picture.images
+    assert (picture.output, image.width, image.height) == (f"[image image.png, {image.size} bytes, image/png]", 1, 1)
     assert (failure.success, failure.error_code) == (False, "MCP_TOOL_ERROR")
 
 

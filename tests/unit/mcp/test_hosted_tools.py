@@ -2,7 +2,6 @@
 
 import base64
 import re
-from collections.abc import AsyncIterator
 from itertools import product
 from typing import Any
 
@@ -11,16 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.types import CallToolResult, ToolAnnotations
 
-from forge_tools.base import Capabilities, ExecutionContext, ToolResult
 from forge_tools.mcp.hosted.tools import capabilities_of, result_of, tool_name
-from forge_tools.records import Artifact
-from forge_tools.sandbox.reach import REACH, Reach
+from forge_tools.model.content import holds_parts
+from forge_tools.tool.base import Capabilities, ExecutionContext, ToolResult
+from forge_tools.tool.content import with_parts
+from tests.part_tools import png
 
+PNG = base64.b64encode(png()).decode()
+WAV = base64.b64encode(b"RIFF\4\0\0\0WAVE").decode()
 CONTEXT = ExecutionContext(working_dir=".")
 
 
 async def mapped(*content: dict[str, Any], **fields: Any) -> ToolResult:
-    return await result_of(CallToolResult.model_validate({"content": content, **fields}), CONTEXT)
+    return result_of(CallToolResult.model_validate({"content": content, **fields}))
 
 
 def text(said: str) -> dict[str, Any]:
@@ -51,7 +53,7 @@ async def test_much_structured_content_beside_a_text_is_left_out() -> None:
     ],
 )
 async def test_a_failure_says_why(fields: dict[str, Any], error: str) -> None:
-    result = await result_of(CallToolResult.model_validate({**fields, "isError": True}), CONTEXT)
+    result = result_of(CallToolResult.model_validate({**fields, "isError": True}))
 
     assert (result.success, result.error, result.error_code) == (False, error, "MCP_TOOL_ERROR")
 
@@ -59,44 +61,34 @@ async def test_a_failure_says_why(fields: dict[str, Any], error: str) -> None:
 @pytest.mark.parametrize(
     ("block", "shown"),
     [
-        ({"type": "image", "mimeType": "image/png", "data": "AAAA"}, "[image (image/png), 3 bytes]"),
-        ({"type": "audio", "mimeType": "audio/wav", "data": "AAAA"}, "[audio (audio/wav), 3 bytes]"),
-        ({"type": "image", "mimeType": "image/png", "data": "?"}, "[image (image/png): its data are no base64]"),
-        ({"type": "resource_link", "uri": "file:///a", "name": "a"}, "[resource a: file:///a]"),
+        ({"type": "image", "mimeType": "image/png", "data": PNG}, "[image image.png, 75 bytes, image/png]"),
+        ({"type": "audio", "mimeType": "audio/wav", "data": WAV}, "[audio audio.wav, 12 bytes, audio/wav]"),
+        ({"type": "image", "mimeType": "image/png", "data": "?"}, "[image: its data are no base64]"),
+        ({"type": "resource_link", "uri": "file:///a", "name": "a"}, "[link a, file:///a]"),
         ({"type": "resource", "resource": {"uri": "file:///a", "text": "t"}}, "[resource file:///a]\nt"),
-        ({"type": "resource", "resource": {"uri": "file:///a", "blob": "AAAA"}}, "[resource file:///a, 3 bytes]"),
+        (
+            {"type": "resource", "resource": {"uri": "file:///a.bin", "blob": "AAAA"}},
+            "[file a.bin, 3 bytes, application/octet-stream]",
+        ),
     ],
 )
-async def test_other_content_is_described(block: dict[str, Any], shown: str) -> None:
-    result = await mapped(text("Look:"), block)
+async def test_other_content_passes_through_whole(block: dict[str, Any], shown: str) -> None:
+    answer = await mapped(text("Look:"), block)
+
+    result = await with_parts(answer, CONTEXT, (), 5.0) if holds_parts(answer.output) else answer
 
     assert result.output == f"Look:\n{shown}"
-    assert result.metadata["content"][0]["type"] == block["type"]
+    data = block.get("data") or block.get("resource", {}).get("blob")
+    if data not in {None, "?"}:
+        assert await (result.images or result.files)[0].bytes() == base64.b64decode(data)
 
 
-class Shelf:
-    """Artifacts that are only counted."""
+async def test_a_failure_keeps_the_picture_beside_its_reason() -> None:
+    answer = await mapped(text("Not found"), {"type": "image", "mimeType": "image/png", "data": PNG}, isError=True)
 
-    max_bytes = 1000
+    result = await with_parts(answer, CONTEXT, (), 5.0)
 
-    async def put(self, chunks: AsyncIterator[bytes], context: ExecutionContext) -> Artifact:
-        size = len(b"".join([chunk async for chunk in chunks]))
-        return Artifact(id=f"of-{size}", size=size)
-
-    async def open(self, handle: str, context: ExecutionContext) -> int:
-        raise NotImplementedError
-
-
-async def test_pictures_are_kept_where_artifacts_are() -> None:
-    token = REACH.set(Reach(artifacts=Shelf()))
-    try:
-        result = await mapped({"type": "image", "mimeType": "image/png", "data": base64.b64encode(b"12345").decode()})
-    finally:
-        REACH.reset(token)
-
-    handle = result.metadata["content"][0]["artifact"]
-    assert result.output == f"[image (image/png), 5 bytes: {handle}]"
-    assert handle.endswith("of-5")
+    assert (result.success, result.error, len(result.images)) == (False, "Not found", 1)
 
 
 @pytest.mark.parametrize(

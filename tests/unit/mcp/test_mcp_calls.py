@@ -3,11 +3,11 @@
 from types import SimpleNamespace
 from typing import Any
 
-from forge_tools.executor import ToolExecutor
 from forge_tools.mcp.calls import told_here
-from forge_tools.plugins import tool
-from forge_tools.records import ExecutionContext
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ExecutionContext
+from forge_tools.tool import tool
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 
 
 @tool(sensitive=["pin"])

@@ -16,10 +16,11 @@ from forge_tools.mcp import content
 from forge_tools.mcp.content import answered, listed
 from forge_tools.mcp.offer import Offer
 from forge_tools.mcp.server import ToolServer
-from forge_tools.records import Artifact, Capabilities, ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.model import Artifact, Capabilities, ToolCategory, ToolParameter, ToolResult, ToolSpec
 from forge_tools.storage import Store, open_store
 from tests.contract.test_artifacts import BYTES, put
 from tests.migrated import migrated
+from tests.part_tools import counted, mixed, png
 from tests.unit.mcp.conftest import Local
 from tests.unit.mcp.test_mcp_server import ERAS
 from tests.waiting import within
@@ -245,3 +246,46 @@ async def test_what_is_too_large_for_one_message_is_read_in_pages(
     first = await read(f"{kept.handle}?offset=1")
     assert isinstance(first, TextResourceContents)
     assert TEXT.startswith(first.text)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_parts_of_a_result_are_content_of_the_protocol(
+    local: Local, store: Store, era: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    local.registry.register(mixed)
+    Path("notes.txt").write_text("notes")
+
+    async with Client(ToolServer(local, Offer(session_id="s"), store.artifacts), mode=era) as client:
+        result = await client.call_tool("mixed", {})
+
+    said, image, data, more, notes, binary = result.content
+    assert [block.type for block in (said, image, data, more)] == ["text", "image", "text", "text"]
+    assert isinstance(image, types.ImageContent)
+    assert (base64.b64decode(image.data), image.mime_type) == (png(), "image/png")
+    assert isinstance(notes, types.EmbeddedResource)
+    assert isinstance(notes.resource, TextResourceContents)
+    assert isinstance(binary, types.EmbeddedResource)
+    assert isinstance(binary.resource, BlobResourceContents)
+    assert (notes.resource.text, base64.b64decode(binary.resource.blob)) == ("notes", b"\0\1")
+
+
+def test_a_part_that_does_not_fit_is_a_link_to_read_it_by() -> None:
+    facts = {"type": "file", "name": "a.bin", "uri": f"artifact://{'0' * 32}", "mime_type": "a/b", "size": 9}
+
+    [block] = answered(ToolResult.ok("[file a.bin, 9 bytes, a/b]", content=[facts])).content
+
+    assert isinstance(block, types.ResourceLink)
+    assert (block.uri, block.name, block.mime_type, block.size) == (facts["uri"], "a.bin", "a/b", 9)
+
+
+async def test_the_schema_of_a_return_type_is_published_and_kept_to(local: Local, store: Store) -> None:
+    local.registry.register(counted)
+
+    async with Client(ToolServer(local, Offer(session_id="s"), store.artifacts)) as client:
+        [tool] = [one for one in (await client.list_tools()).tools if one.name == "counted"]
+        result = await client.call_tool("counted", {"count": 1})  # which the client checks by the schema
+
+    assert tool.output_schema is not None
+    assert set(tool.output_schema["properties"]) == {"count", "names"}
+    assert result.structured_content == {"count": 1, "names": ["a"]}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from forge_tools.mcp.offer import LONG_QUEUE, LONGEST_NAME, Caller, Offer, agent_name
-from forge_tools.records import ToolCategory, ToolSpec
+from forge_tools.model import ToolCategory, ToolSpec
 
 GREP = ToolSpec(
     name="Grep", description="Search.", category=ToolCategory.FILE, tags=("search", "safe"), aliases=("grep",)

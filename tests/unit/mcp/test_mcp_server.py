@@ -9,10 +9,10 @@ from mcp import Client, MCPError
 from mcp.client.client import ConnectMode
 from mcp.types import INTERNAL_ERROR, Implementation, TextContent
 
-from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.mcp.offer import LONGEST_NAME, Offer
 from forge_tools.mcp.server import PAGE, ToolServer
+from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from tests.unit.mcp.conftest import Local, Say, Wait
 from tests.waiting import reached, within
 
@@ -104,8 +104,8 @@ async def test_a_catalogue_that_cannot_be_read_is_an_error_of_the_server(era: Co
 
 async def test_an_unknown_name_is_answered_with_the_closest_one(local: Local) -> None:
     async with Client(ToolServer(local)) as client:
-        with pytest.raises(MCPError, match=r"Unknown tool: Sya \(did you mean 'Say'\?\)"):
-            await client.call_tool("Sya", {})
+        with pytest.raises(MCPError, match=r"Unknown tool: Sayy \(did you mean 'Say'\?\)"):
+            await client.call_tool("Sayy", {})
 
 
 async def test_a_tool_answers_to_its_alias(local: Local) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
-from forge_tools.executor import ToolExecutor
 from forge_tools.mcp import thread
 from forge_tools.mcp.thread import ToolThread
-from forge_tools.registry import ScopedRegistry
+from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.unit.mcp.conftest import Say, Wait
 from tests.waiting import reached
 

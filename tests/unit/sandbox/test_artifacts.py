@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.errors import SandboxError
-from forge_tools.records import ExecutionContext, PageWish
+from forge_tools.model import ExecutionContext, PageWish
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.spools import RECENT_FILES, Gathered, Recent, Spool
 from tests.descriptors import descriptors
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 SLOW_PUT = """
 import asyncio, sys, time
 from pathlib import Path
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.sandbox import artifacts, spools
 
 class Slow(spools.Gathered):

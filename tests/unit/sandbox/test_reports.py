@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.records import SCOPE, CallScope, ExecutionContext, Output, Progress, Report, Told
+from forge_tools.model import SCOPE, CallScope, ExecutionContext, Output, Progress, Report, Told
 from forge_tools.sandbox.reports import (
     MESSAGE_CHARS,
     MOST_BYTES,

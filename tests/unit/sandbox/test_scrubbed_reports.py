@@ -6,9 +6,9 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.records import Output, Progress, Report, Reporter
+from forge_tools.model import Output, Progress, Report, Reporter
 from forge_tools.sandbox.reports import DirectReporter, ScrubbingReporter
-from forge_tools.secrecy import Scrubber
+from forge_tools.secrets import Scrubber
 
 
 def scrubbing(reporter: Reporter, *secrets: str) -> ScrubbingReporter:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from forge_tools.base import BaseTool
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.sandbox.reach import REACH, Reach
+from forge_tools.tool.base import BaseTool
 from tests.unit.tools.shell_session import Book, Session, session
 
 Call = Callable[..., Awaitable[ToolResult]]

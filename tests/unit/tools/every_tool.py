@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from forge_tools.executor import ToolExecutor
-from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools import BUILTINS
 
 FINE: list[tuple[str, dict[str, Any]]] = [

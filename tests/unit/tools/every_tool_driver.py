@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.processes.spawner import SPAWNER
 from forge_tools.tools import BUILTINS
 from tests.descriptors import descriptors

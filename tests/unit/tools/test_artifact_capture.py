@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import SCOPE, CallScope, ExecutionContext, ToolResult
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import SCOPE, CallScope, ExecutionContext, ToolResult
 from forge_tools.sandbox import spools
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.processes.output import HeadTail
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.reports import DirectReporter
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools.execution.bash import Bash
 from tests.waiting import reached
 

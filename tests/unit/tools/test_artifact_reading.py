@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionContext, ToolResult
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools import BUILTINS
 from tests.descriptors import descriptors
 from tests.waiting import within
@@ -70,6 +70,7 @@ async def test_an_artifact_reads_like_the_file_with_its_bytes(call: Call, handle
     for options in ({"offset": 19_999}, {"tail": 3}, {"column": 6, "limit": 1}, {"encoding": "latin-1", "limit": 2}):
         kept, file = [await call("Read", file_path=path, **options) for path in (handle, "file")]
         assert kept.output == file.output
+        assert (kept.metadata.pop("files_accessed"), file.metadata.pop("files_accessed")) == ([handle], ["file"])
         assert {**kept.metadata, "mtime": 0} == {**file.metadata, "mtime": 0}
     past = await call("Read", file_path=handle, offset=30_000)
     assert past.error == f"offset 30000 is past the end of {handle} (20,000 lines)"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.sandbox.processes.spawner import SPAWNER
 from forge_tools.tools.execution.bash import Bash
 from tests.waiting import reached
@@ -97,7 +97,7 @@ async def test_input_and_variables_are_given(bash: Call) -> None:
         ({"command": "x", "timeout": 0}, "Value for timeout is below minimum: 1"),
         ({"command": "x", "timeout": 600_001}, "Value for timeout exceeds maximum: 600000"),
         ({"command": "x", "stdin": "\ud800"}, "stdin holds half a surrogate pair"),
-        ({"command": "x", "comand": "y"}, "did you mean 'command'?"),
+        ({"comand": "y"}, "did you mean 'command'?"),
     ],
 )
 async def test_what_cannot_be_run_is_refused_before_anything_starts(bash: Call, arguments: dict, says: str) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionContext, ShellStatus
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ExecutionContext, ShellStatus
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.shells import start
 from forge_tools.sandbox.shells.host import find, survey
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools import Bash
 from tests.unit.tools.shell_session import Book, Session
 from tests.waiting import wait_until
@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[3]
 USER = """
 import asyncio, sys
 from pathlib import Path
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionContext
-from forge_tools.registry import ScopedRegistry
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.model import ExecutionContext
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.sandbox.reach import Reach
 from forge_tools.tools import BUILTINS
 

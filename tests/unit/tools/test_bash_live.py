@@ -1,6 +1,6 @@
 """Whoever follows a call of Bash sees its output line by line, as text; a dry run shows nothing."""
 
-from forge_tools.records import Output
+from forge_tools.model import Output
 from forge_tools.testing import InlineExecutor
 from forge_tools.tools.execution.bash import Bash
 

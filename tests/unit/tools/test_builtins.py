@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import pytest
 
-from forge_tools.base import BaseTool
-from forge_tools.records import ToolCategory, ToolParameter
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ToolCategory, ToolParameter
+from forge_tools.tool.base import BaseTool
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools import BUILTINS
 from forge_tools.tools.builtin import counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline

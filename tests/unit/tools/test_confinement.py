@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from forge_tools.base import BaseTool
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths import confinement
+from forge_tools.tool.base import BaseTool
 from forge_tools.tools.file.delete import Delete
 from forge_tools.tools.file.edit import Edit
 from forge_tools.tools.file.glob import Glob

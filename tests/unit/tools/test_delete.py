@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.tools.file.delete import Delete
 from forge_tools.tools.file.read import Read
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.tools.file.edit import Edit
 
 Call = Callable[..., Awaitable[ToolResult]]
@@ -232,7 +232,7 @@ async def test_parallel_edits_of_one_file_are_all_kept(call: Call, write: Put) -
 MANY = """
 import asyncio, sys
 from pathlib import Path
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools.file.edit import Edit
 async def main(mine):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.sandbox.processes import commands
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.tools.file.grep import Grep
@@ -206,7 +206,7 @@ async def test_what_lies_too_deep_to_be_looked_at_is_not_told(grep: Call, write:
         ({"pattern": "a", "path": "out"}, "PATH_OUTSIDE_WORKSPACE", "outside the workspace: out"),
         ({"pattern": "a", "path": "loop"}, "NOT_A_FILE", "circle"),
         ({"pattern": "a", "path": "nope"}, "FILE_NOT_FOUND", "File not found: nope"),
-        ({"pattern": "a", "patern": "b"}, "VALIDATION_ERROR", "did you mean 'pattern'?"),
+        ({"patern": "b"}, "VALIDATION_ERROR", "did you mean 'pattern'?"),
     ],
 )
 async def test_what_cannot_be_searched_is_said(grep: Call, tree: Path, arguments: dict, code: str, says: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.reach import REACH, Reach

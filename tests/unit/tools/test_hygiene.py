@@ -54,4 +54,4 @@ def test_no_secret_of_the_worker_is_told_logged_or_kept(run: dict[str, Any]) -> 
 
 def test_no_tool_that_claims_no_network_reaches_for_one(run: dict[str, Any]) -> None:
     assert run["attempts"] == []
-    assert not any(claims for name, claims in run["claims"].items() if name != "Bash")
+    assert not any(claims for name, claims in run["claims"].items() if name not in {"Bash", "WebFetch", "WebSearch"})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths import folders
 from forge_tools.tools.file.list_directory import ListDirectory
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.records import ExecutionContext, ToolResult
-from forge_tools.truncation import MARKER_CHARS
+from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.tool.truncation import MARKER_CHARS
 from tests.unit.tools.every_tool import FINE, executor, fill
 from tests.waiting import within
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.file import read as reading
 from forge_tools.tools.file.read import Read
@@ -75,11 +75,11 @@ async def test_an_empty_file_says_so(read: Call, write: Write) -> None:
 
 
 async def test_a_binary_file_is_refused_by_kind_and_size(read: Call, write: Write) -> None:
-    write("logo.png", b"\x89PNG\r\n\x1a\n\0\0\0" + b"\0" * 49_000)
-    result = await read(file_path="logo.png")
-    assert result.error == "logo.png is binary (PNG image, 48 KB); text tools cannot read it"
+    write("all.zip", b"PK\x03\x04\r\n\x1a\n\0\0\0" + b"\0" * 49_000)
+    result = await read(file_path="all.zip")
+    assert result.error == "all.zip is binary (ZIP archive, 48 KB); text tools cannot read it"
     assert result.error_code == "BINARY_FILE"
-    assert result.error_details["head"].startswith("89 50 4e 47")
+    assert result.error_details["head"].startswith("50 4b 03 04")
 
 
 async def test_a_nul_after_the_sample_is_shown_as_an_escape(read: Call, write: Write) -> None:

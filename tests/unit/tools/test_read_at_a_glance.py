@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths import confinement as nowait
 from forge_tools.sandbox.paths.files import etag_of
 from forge_tools.sandbox.paths.workspace import Workspace

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from forge_tools.base import BaseTool
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.sandbox.paths.files import etag_of
+from forge_tools.tool.base import BaseTool
 from forge_tools.tools.file.delete import Delete
 from forge_tools.tools.file.edit import Edit
 from forge_tools.tools.file.write import Write
@@ -94,7 +94,7 @@ async def test_a_refusal_is_not_remembered(ws: Path, call: str) -> None:
 DYING = """
 import asyncio, json, os, sys
 from pathlib import Path
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools.file import delete, edit, write
 ws, tool, step, arguments = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])

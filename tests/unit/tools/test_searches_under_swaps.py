@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.tools.file import ripgrep
 from forge_tools.tools.file.grep import Grep

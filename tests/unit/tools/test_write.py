@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.tools.file import changes
 from forge_tools.tools.file.read import Read
 from forge_tools.tools.file.write import Write

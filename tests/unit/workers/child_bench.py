@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from forge_tools.ladder import Ladder, Limits
-from forge_tools.records import Claim, new_id
+from forge_tools.model import Claim, new_id
 from tests.unit.workers.host import LaneHost
 from workers.lanes.children import ChildrenLane
 from workers.lanes.frames import HEADER, Frames, framed

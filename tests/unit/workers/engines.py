@@ -4,12 +4,12 @@ import asyncio
 import threading
 import time
 
-from forge_tools.base import BaseTool
 from forge_tools.config import Settings
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import Lane, Wakeup
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import Lane, Wakeup
 from forge_tools.sandbox.reach import Reach
+from forge_tools.tool.base import BaseTool
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.waiting import reached, wait_until
 from workers.artifacts import ArtifactDesk
 from workers.engine import Engine

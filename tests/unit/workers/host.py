@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from forge_tools.records import Claim, ExecutionContext, Outcome, Wakeup
+from forge_tools.model import Claim, ExecutionContext, Outcome, Wakeup
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.storage import Store
 from tests.waiting import reached

@@ -10,13 +10,13 @@ from typing import Self
 
 import pytest
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.config import Settings
-from forge_tools.records import Claim
+from forge_tools.model import Claim
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.columns import MOMENT_FORMAT
 from forge_tools.storage.connection import database
 from forge_tools.storage.queue import sqlite
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolResult
 from tests.migrated import migrated
 from tests.unit.workers.engines import setup_of
 from workers import worker as module

@@ -13,7 +13,7 @@ from celery.worker.consumer.consumer import CANCEL_TASKS_BY_DEFAULT
 from forge_tools.broker import BULK, TASK
 from forge_tools.broker.message import body
 from forge_tools.config import Settings
-from forge_tools.records import Lane, Wakeup, new_id
+from forge_tools.model import Lane, Wakeup, new_id
 from tests.unit.workers.engines import setup_of
 from workers.app import silence_warnings, worker_app
 from workers.worker import lane_of

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from forge_tools.records import ExecutionStatus, Outcome, new_id
+from forge_tools.model import ExecutionStatus, Outcome, new_id
 from workers.lanes.birth import fell_short
 
 LOOK = """

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from celery import signals
 
-from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ErrorCode
-from forge_tools.executor import ToolExecutor
 from forge_tools.ladder import Ladder
-from forge_tools.records import Claim, ExecutionStatus, Outcome, new_id
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import Claim, ExecutionStatus, Outcome, new_id
 from forge_tools.sandbox.processes.trees import marks_of
+from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.unit.workers.child_bench import Limited
 from tests.unit.workers.host import LaneHost
 from tests.waiting import is_alive

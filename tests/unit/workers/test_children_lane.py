@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionStatus
+from forge_tools.model import ExecutionStatus
 from tests.unit.workers.child_bench import CLAIM, GRACE, ID, Bench, Speaker
 from tests.waiting import is_alive
 from workers.lanes import children, process

@@ -10,8 +10,8 @@ import pytest
 
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
-from forge_tools.records import Claim, ExecutionStatus, Outcome, ToolCategory, ToolParameter, ToolSpec, new_id
-from forge_tools.secrecy import Concealment, Encryptor, KeyFolder
+from forge_tools.model import Claim, ExecutionStatus, Outcome, ToolCategory, ToolParameter, ToolSpec, new_id
+from forge_tools.secrets import Concealment, Encryptor, KeyFolder
 from workers.middleware.decryption import Decryption
 
 LOGIN = ToolSpec(

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from forge_tools.records import Lane, Scope, Wakeup, WorkerRecord, new_id
+from forge_tools.model import Lane, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.storage import Store
 from workers.services.due import Share
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.broker import BULK
 from forge_tools.broker.celery_app import list_name
 from forge_tools.client import ExecutorClient
@@ -26,8 +25,9 @@ from forge_tools.errors import (
     StorageError,
     ToolError,
 )
-from forge_tools.records import Claim, ExecutionStatus, Scope, Wakeup, new_id
+from forge_tools.model import Claim, ExecutionStatus, Scope, Wakeup, new_id
 from forge_tools.storage.heartbeat import Answers, Heartbeat
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from tests.migrated import migrated
 from tests.services import client as valkey_client
 from tests.unit.workers.engines import begun, setup_of, take

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode
-from forge_tools.records import ExecutionStatus
+from forge_tools.model import ExecutionStatus
 from forge_tools.storage import Store
+from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from tests.migrated import migrated
 from tests.unit.workers.engines import setup_of
 from tests.waiting import reached

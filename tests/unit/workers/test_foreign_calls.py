@@ -8,10 +8,10 @@ from contextlib import closing
 
 import pytest
 
-from forge_tools.base import ExecutionContext, ToolResult
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.storage import open_store
+from forge_tools.tool.base import ExecutionContext, ToolResult
 from tests.unit.workers.test_engine import build, settings
 from tests.waiting import reached
 

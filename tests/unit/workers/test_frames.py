@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from tests.unit.workers.child_bench import CLAIM
 from workers.lanes.frames import HEADER, ChildLine, FromChild, Line, fields_of, framed
 from workers.outcomes import outcome_of

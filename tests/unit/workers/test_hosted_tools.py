@@ -8,7 +8,7 @@ import pytest
 
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.records import Lane, ToolCategory, ToolSpec
+from forge_tools.model import Lane, ToolCategory, ToolSpec
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Answers, Heartbeat
 from tests.contract.calls import SCOPE, instance, scope, submitted

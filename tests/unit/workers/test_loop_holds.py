@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionStatus
+from forge_tools.model import ExecutionStatus
+from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from tests.unit.workers.test_loop_lane import Act, Bench, claim
 from workers.lanes import loop as module
 from workers.lanes.watch import LoopHeldError

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ErrorCode, ToolError
-from forge_tools.executor import ToolExecutor
 from forge_tools.ladder import Ladder
-from forge_tools.records import Claim, ExecutionStatus, Outcome
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import Claim, ExecutionStatus, Outcome
+from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.unit.workers.host import LaneHost
 from workers.lanes.loop import LoopLane
 

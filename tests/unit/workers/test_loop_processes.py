@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.records import ExecutionStatus
+from forge_tools.model import ExecutionStatus
 from tests.rogue_tools import noted
 from tests.starting_tools import WAYS, Starts
 from tests.unit.workers.test_loop_lane import Bench, claim

@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.config import Settings
 from forge_tools.logs import _Text
-from forge_tools.records import ToolCategory
+from forge_tools.model import ToolCategory
 from tests.sample_tools import TOOLS
 from workers.program import EXIT_CONFIGURATION, EXIT_UNAVAILABLE, main, offered, parser
 
@@ -64,7 +64,7 @@ def test_a_command_line_that_means_nothing_is_refused_with_its_usage(
         main(arguments)
 
     assert caught.value.code == 2
-    assert "usage: forge-tools worker" in capsys.readouterr().err
+    assert "Usage: forge-tools worker" in capsys.readouterr().err
 
 
 def test_an_unknown_category_is_refused_with_the_known_ones() -> None:

@@ -1,6 +1,6 @@
 """Wakeups wait in the order in which they came, and whose were all taken may rest."""
 
-from forge_tools.records import Wakeup
+from forge_tools.model import Wakeup
 from workers.lanes.messages import MOST_WAITING, Messages
 
 

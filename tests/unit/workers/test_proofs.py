@@ -18,7 +18,7 @@ import pytest
 from forge_tools.artifacts.parts import PART_BYTES, count_parts, pack
 from forge_tools.config import Settings
 from forge_tools.errors import SandboxError
-from forge_tools.records import Artifact
+from forge_tools.model import Artifact
 from forge_tools.storage import Store
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from tests.waiting import reached

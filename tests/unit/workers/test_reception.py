@@ -4,7 +4,7 @@ import pytest
 
 from forge_tools.broker.message import body, read_body
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import Wakeup, new_id
+from forge_tools.model import Wakeup, new_id
 from workers.reception import ReceivingConnection, Reception
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.records import new_id
+from forge_tools.model import new_id
 from forge_tools.storage.heartbeat import Answers
 from workers.services.recovery import LEASES_BETWEEN_SEARCHES, Recovery
 from workers.services.service import Leadership

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from forge_tools.logs import _Text
-from forge_tools.secrecy import CONCEALED, Scrubber
+from forge_tools.secrets import CONCEALED, Scrubber
 from workers.redaction import RedactedStream, concealed
 
 

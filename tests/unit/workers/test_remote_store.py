@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.records import ShellRecord
+from forge_tools.errors import DatabaseUnavailableError, ToolFailure
+from forge_tools.model import Document, DocumentScope, DocumentWriter, ShellRecord
 from tests.unit.workers.watched_host import Host, shell
-from workers.remote_store import RemoteShells, RemoteStore
+from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore
 
 
 async def test_tools_on_another_loop_reach_the_rows(host: Host) -> None:
@@ -53,3 +53,21 @@ async def test_a_tool_that_outlives_the_engine_is_told_so(host: Host) -> None:
 
     with pytest.raises(DatabaseUnavailableError, match="stops and has closed"):
         await book.find("sh_a_0123456789ab")
+
+
+async def test_documents_are_changed_on_the_loop_of_their_database(host: Host) -> None:
+    documents, scope = RemoteDocuments(remote := RemoteStore()), DocumentScope("session", "s")
+    remote.open(host.store)
+
+    def refuse(_: object) -> dict[str, str | None]:
+        raise ToolFailure("no", code="VERSION_CONFLICT")
+
+    async def as_a_tool() -> tuple[Document | None, list[Document]]:
+        await documents.change(scope, ["/a"], lambda _: {"/a": "text"}, DocumentWriter())
+        with pytest.raises(ToolFailure, match="no"):
+            await documents.change(scope, ["/a"], refuse, DocumentWriter())
+        return await documents.read(scope, "/a"), await documents.find(scope, "/a", ["text"], 9)
+
+    read, [found] = await asyncio.to_thread(asyncio.run, as_a_tool())
+    assert read == found
+    assert found.content == "text"

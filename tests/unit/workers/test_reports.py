@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError, UnstorableRowError
-from forge_tools.executor import ToolExecutor
-from forge_tools.plugins import tool
-from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, NewReport, Outcome
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import Claim, ExecutionContext, ExecutionStatus, NewReport, Outcome
+from forge_tools.tool import tool
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.unit.workers.test_recorder import CLAIM
 from tests.waiting import reached
 from workers.lanes.base import execute, scope_of

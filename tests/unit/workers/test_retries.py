@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ErrorCode
-from forge_tools.records import Claim, ExecutionStatus, Outcome
+from forge_tools.model import Claim, ExecutionStatus, Outcome
 from workers.middleware.retries import Retries
 from workers.outcomes import handed_back, lost
 

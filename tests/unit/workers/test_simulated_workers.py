@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.records import ExecutionStatus
+from forge_tools.model import ExecutionStatus
 from tests import virtual_time
 from tests.contract.calls import statuses, submitted
 from tests.unit.workers.simulation import HEARTBEAT, LEASE, STEP, Simulation

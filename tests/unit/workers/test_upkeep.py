@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ForgeError
-from forge_tools.records import new_id
+from forge_tools.model import new_id
 from forge_tools.storage.heartbeat import Answers
 from tests.waiting import is_alive
 from workers.services import upkeep as module

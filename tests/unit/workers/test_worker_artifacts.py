@@ -14,7 +14,7 @@ import pytest
 from forge_tools.artifacts.parts import PART_BYTES, pack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SandboxError
-from forge_tools.records import ExecutionContext, PageWish
+from forge_tools.model import ExecutionContext, PageWish
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.storage import Store
 from forge_tools.storage.tables import artifact_parts
@@ -133,7 +133,7 @@ async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out() -> None:
         {},
         {"want": "steal", "id": ANYTHING, "size": 1},
         {"want": "find", "id": "../../etc/passwd", "size": 1},
-        {"want": "begin", "id": ANYTHING, "size": 2 << 20},
+        {"want": "begin", "id": ANYTHING, "size": 200 << 20},
         {"want": "begin", "id": ANYTHING, "size": -1},
         {"want": "begin", "id": ANYTHING, "size": "many"},
         {"want": "begin", "id": ANYTHING, "size": float("inf")},

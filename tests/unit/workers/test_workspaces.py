@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.client import ExecutorClient
-from forge_tools.config import Settings, WorkspaceSettings
+from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode
-from forge_tools.records import ExecutionStatus, NamedWorkspace, Wakeup, WorkerRecord
+from forge_tools.model import ExecutionStatus, NamedWorkspace, Wakeup, WorkerRecord
 from forge_tools.sandbox.configured import root_of, workspaces_of
 from forge_tools.sandbox.reach import Reach
+from forge_tools.setting_types import WorkspaceSettings
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import executions, workers
+from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from tests.contract.calls import statuses
 from tests.migrated import migrated
 from tests.unit.workers.engines import begun, setup_of, take

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.sandbox.paths import journal as journals
 from forge_tools.sandbox.paths.journal import KEPT_SECONDS, Journal
 from forge_tools.sandbox.paths.places import Place

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.paths.confinement import OpenRoot, Root
 from forge_tools.sandbox.paths.refusals import Protection
 from forge_tools.sandbox.paths.workspace import Workspace

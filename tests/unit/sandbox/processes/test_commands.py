@@ -204,10 +204,12 @@ async def test_the_command_sees_no_secret_and_no_handle_of_ours(
     bash: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORGE_DATABASE_URL", "canary")
-    into = bytearray()
-    await bash("env; cat /proc/$PPID/environ; ls /proc/$$/fd; :", into)
-    assert b"canary" not in into
-    assert into.endswith(b"0\n1\n2\n")
+    SPAWNER.close()  # the first command that a launcher runs is forked in another way than those behind it
+    for _ in range(2):
+        into = bytearray()
+        await bash("env; cat /proc/$PPID/environ; ls /proc/$$/fd; :", into)
+        assert b"canary" not in into
+        assert into.endswith(b"0\n1\n2\n")
 
 
 async def test_fifty_at_once_do_not_mix_and_leave_no_handle(bash: Callable[..., Any]) -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from forge_tools import records
+from forge_tools import model
 from forge_tools.sandbox.processes.streams import REDACTED, StreamScrubber
-from forge_tools.secrecy.readings import MOST_UNSEEN
+from forge_tools.secrets.readings import MOST_UNSEEN
 
 FORMS = (b"hunter2secret", b"hunter2", b"aab", b"ba")
 SHORT = st.binary(min_size=1, max_size=6).map(lambda data: bytes(b"abc"[byte % 3] for byte in data))
@@ -92,7 +92,7 @@ def test_without_secrets_nothing_is_held_or_copied(forms: tuple[bytes, ...]) -> 
 
 
 def test_it_shows_what_everything_else_shows() -> None:
-    assert REDACTED.decode() == records.REDACTED
+    assert REDACTED.decode() == model.REDACTED
 
 
 def shown(data: bytes) -> bytes:
@@ -108,6 +108,7 @@ ESCAPES = [b"\x1b[1m", b"\x1b[K", b"\x1b]0;hun\x07", b"\x1b]8;;u\x1b\\", b"\x1b"
 @given(st.lists(st.sampled_from([*PIECES, *ESCAPES])), st.lists(st.integers(0, 200)))
 @example([b"\n", b"K", b"hun", b"ter2"], [1])  # a secret of two lines, whose line end somebody has taken out
 @example([b"\x1b", b"mother", b"\x1b[K", b"7"], [3])  # the secret begins within an escape
+@example([b"hun", b"\x1b]8;;u\x1b\\", b"ter2"], [11])  # an escape whose end, a backslash, is where it is cut
 def test_with_escapes_too_it_does_not_matter_how_it_is_cut(parts: list[bytes], cuts: list[int]) -> None:
     data = b"".join(parts)
     assert written(data, cuts, SEEN) == written(data, [], SEEN)

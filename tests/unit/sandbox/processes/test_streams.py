@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.sandbox.processes.output import ScrubbedText, scrubbed_chunks
-from forge_tools.secrecy import CONCEALED, Scrubber
+from forge_tools.secrets import CONCEALED, Scrubber
 
 PIECES = st.text("abcde[]rt1=", min_size=3, max_size=16)
 
@@ -59,7 +59,7 @@ async def test_very_many_secrets_are_taken_out_of_a_stream_as_few_are(
     data = "".join([*parts, *secrets]).encode()
     few = await scrubbed(Scrubber(secrets, least=3), data, size)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("forge_tools.secrecy.forms.FEW", 0)
+        patched.setattr("forge_tools.secrets.forms.FEW", 0)
         many = await scrubbed(Scrubber(secrets, least=3), data, size)
 
     assert many == few

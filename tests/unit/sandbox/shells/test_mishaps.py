@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.records import ShellStatus
+from forge_tools.model import ShellStatus
 from forge_tools.sandbox.processes import spawner
 from forge_tools.sandbox.shells import start
 from forge_tools.sandbox.shells.start import KEEPER

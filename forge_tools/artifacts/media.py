@@ -1,0 +1,151 @@
+"""What bytes are, told by how they begin and end: their media type, and of images the size. Nothing is decoded."""
+
+import mimetypes
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+HEAD_BYTES = 256 << 10
+"""How much of the beginning is looked at: in photographs the size may stand behind a thumbnail."""
+
+TAIL_BYTES = 64
+MAX_PIXELS = 64_000_000
+"""Of an image that models are shown; a larger one is a file."""
+
+OCTETS = "application/octet-stream"
+_SHOWN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_GENERIC = frozenset({OCTETS, "application/zip", "text/plain"})
+
+_MAGIC: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"\x89PNG\r\n\x1a\n", "image/png"),
+    (0, b"\xff\xd8\xff", "image/jpeg"),
+    (0, b"GIF87a", "image/gif"),
+    (0, b"GIF89a", "image/gif"),
+    (8, b"WEBP", "image/webp"),
+    (0, b"BM", "image/bmp"),
+    (0, b"II*\0", "image/tiff"),
+    (0, b"MM\0*", "image/tiff"),
+    (4, b"ftypavif", "image/avif"),
+    (4, b"ftypheic", "image/heic"),
+    (0, b"%PDF-", "application/pdf"),
+    (0, b"PK\x03\x04", "application/zip"),
+    (0, b"\x1f\x8b", "application/gzip"),
+    (8, b"WAVE", "audio/wav"),
+    (0, b"ID3", "audio/mpeg"),
+    (0, b"\xff\xfb", "audio/mpeg"),
+    (0, b"\xff\xf3", "audio/mpeg"),
+    (0, b"OggS", "audio/ogg"),
+    (0, b"fLaC", "audio/flac"),
+    (4, b"ftypM4A", "audio/mp4"),
+    (4, b"ftyp", "video/mp4"),
+    (0, b"\x1aE\xdf\xa3", "video/webm"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What bytes are. `kind` is that of the part: image, audio or file; `note` says why an image is none for models."""
+
+    mime_type: str
+    kind: str
+    width: int | None = None
+    height: int | None = None
+    note: str | None = None
+
+
+def media_type(head: bytes) -> str:
+    """The media type of bytes that begin so."""
+    for at, magic, kind in _MAGIC:
+        if head.startswith(magic, at) and (at != 8 or head.startswith(b"RIFF")):
+            return kind
+    return OCTETS if is_binary(head) else "text/plain"
+
+
+def is_binary(head: bytes) -> bool:
+    """Whether bytes that begin so are no UTF-8; a character may be cut at the end."""
+    if b"\0" in head:
+        return True
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        return error.start < len(head) - 3 or error.reason != "unexpected end of data"
+    return False
+
+
+def find(head: bytes, tail: bytes, size: int, *, claim: str | None = None, name: str | None = None) -> Found:
+    """Tell what bytes are by their beginning and end. A `claim`, or the ending of a name, counts where those do not tell.
+
+    SVG is text, as it may have scripts in it.
+    """
+    told = media_type(head)
+    claim = claim or (mimetypes.guess_type(name)[0] if name else None)
+    if told in _GENERIC and claim is not None and not claim.startswith(("image/", "audio/", "video/")):
+        is_text = claim.startswith("text/") or claim in {"application/json", "application/xml"}
+        if is_text == (told == "text/plain"):
+            return Found(claim, "file")
+    if told == OCTETS and claim is not None and claim.startswith("audio/"):
+        told = claim
+    if told.startswith("audio/"):
+        return Found(told, "audio")
+    if not told.startswith("image/"):
+        return Found(told, "file")
+    if told not in _SHOWN:
+        return Found(told, "file", note="no format that models are shown")
+    width, height = _SIZES[told](head) or (None, None)
+    note = _flaw(told, head, tail, size, (width or 0) * (height or 0))
+    return Found(told, "file" if note else "image", width, height, note)
+
+
+def _flaw(told: str, head: bytes, tail: bytes, size: int, pixels: int) -> str | None:
+    if pixels > MAX_PIXELS:
+        return f"{pixels / 1e6:,.0f} million pixels, of which models are shown {MAX_PIXELS / 1e6:.0f} million"
+    if not pixels or not _ENDS[told](head, tail, size):
+        return "damaged or cut off"
+    return None
+
+
+def _png(head: bytes) -> tuple[int, int] | None:
+    return struct.unpack_from(">II", head, 16) if len(head) >= 24 and head[12:16] == b"IHDR" else None
+
+
+def _gif(head: bytes) -> tuple[int, int] | None:
+    return struct.unpack_from("<HH", head, 6) if len(head) >= 10 else None
+
+
+def _webp(head: bytes) -> tuple[int, int] | None:
+    if len(head) < 30:
+        return None
+    if head[12:16] == b"VP8X":
+        width, height = (int.from_bytes(head[at : at + 3], "little") + 1 for at in (24, 27))
+        return width, height
+    if head[12:16] == b"VP8L":
+        bits = int.from_bytes(head[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    width, height = struct.unpack_from("<HH", head, 26)
+    return width & 0x3FFF, height & 0x3FFF
+
+
+def _jpeg(head: bytes) -> tuple[int, int] | None:
+    """Walk from segment to segment to the one that has the size."""
+    at = 2
+    while at + 9 <= len(head) and head[at] == 0xFF:
+        marker, length = head[at + 1], int.from_bytes(head[at + 2 : at + 4], "big")
+        if 0xC0 <= marker <= 0xCF and marker not in {0xC4, 0xC8, 0xCC}:
+            height, width = struct.unpack_from(">HH", head, at + 5)
+            return width, height
+        at += 1 if marker == 0xFF else 2 + max(length, 2)
+    return None
+
+
+_SIZES: dict[str, Callable[[bytes], tuple[int, int] | None]] = {
+    "image/png": _png,
+    "image/jpeg": _jpeg,
+    "image/gif": _gif,
+    "image/webp": _webp,
+}
+_ENDS: dict[str, Callable[[bytes, bytes, int], bool]] = {
+    "image/png": lambda head, tail, size: b"IEND" in tail,
+    "image/jpeg": lambda head, tail, size: b"\xff\xd9" in tail,
+    "image/gif": lambda head, tail, size: b";" in tail[-8:],
+    "image/webp": lambda head, tail, size: size >= int.from_bytes(head[4:8], "little") + 8,
+}

@@ -1,0 +1,102 @@
+"""An artifact: an output that was too long for its result, kept whole under the hash of its bytes."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+SCHEME = "artifact://"
+TEXT = "text/plain; charset=utf-8"
+PAGE_LINES = 2000
+PAGE_BYTES = 1 << 20
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """What is kept. `id` is the 128-bit BLAKE2b of the bytes, in hex; `size` counts them."""
+
+    id: str
+    size: int
+    media_type: str = TEXT
+    execution_id: str | None = None
+    session_id: str | None = None
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+
+    @property
+    def handle(self) -> str:
+        """What Read and Grep take in place of a path."""
+        return f"{SCHEME}{self.id}"
+
+
+def artifact_id(handle: str) -> str | None:
+    """The id in a handle such as `artifact://6b1f...`; None for anything else."""
+    if not handle.startswith(SCHEME):
+        return None
+    found = handle.removeprefix(SCHEME)
+    return found if _ID.fullmatch(found) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageWish:
+    """Which page: from line `offset` on, which counts from 1, or from a byte on, which counts from 0.
+
+    At most `max_bytes` bytes and `limit` lines, by default 2,000; with a byte, as many as there are.
+    """
+
+    offset: int | None = None
+    byte: int | None = None
+    limit: int | None = None
+    max_bytes: int | None = None
+
+    @property
+    def most_lines(self) -> int | None:
+        return PAGE_LINES if self.limit is None and self.byte is None else self.limit
+
+    @property
+    def most_bytes(self) -> int:
+        return PAGE_BYTES if self.max_bytes is None else self.max_bytes
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with it, for whoever asked."""
+        for name, value, least in (
+            ("offset", self.offset, 1),
+            ("byte", self.byte, 0),
+            ("limit", self.limit, 1),
+            ("max_bytes", self.max_bytes, 1),
+        ):
+            if value is not None and value < least:
+                return f"{name} {value} must be at least {least}"
+        if self.byte is not None and self.offset is not None:
+            return "Pass offset or byte, not both"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactPage:
+    """Bytes `start` to `end` of an artifact. `first_line` is None where nobody counted the lines before.
+
+    `next` is where to go on, as `PageWish` takes it, `offset` or `byte`; None at the end.
+    """
+
+    handle: str
+    size: int
+    data: bytes
+    start: int
+    first_line: int | None
+    next: dict[str, int] | None
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+    @property
+    def text(self) -> str:
+        """The page as text; what is none as U+FFFD."""
+        return self.data.decode("utf-8", "replace")
+
+    @property
+    def lines(self) -> int:
+        """How many lines it shows, one that is cut among them."""
+        return self.data.count(b"\n") + (not self.data.endswith(b"\n") and bool(self.data))

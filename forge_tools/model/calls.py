@@ -1,0 +1,315 @@
+"""What a call carries, and what a tool returns."""
+
+import json
+import logging
+import random
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePath
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, Field, InstanceOf, computed_field
+
+from forge_tools.errors import CallFailedError, ErrorCode
+from forge_tools.model.content import CONTENT, File, Image, Media, Part, Source, lines_missing, parts_of
+from forge_tools.model.diagnosis import Diagnosis
+from forge_tools.model.scope import SCOPE, CallScope
+
+DEFAULT_TIMEOUT = 120.0
+"""Seconds; what a call gets that nobody set a timeout for."""
+
+
+class ExecutionContext(BaseModel):
+    """What a call carries besides its parameters; JSON only, since it crosses hosts (spec S0-12).
+
+    `timeout` is in seconds, `max_output_size` in characters. `workspace` names one of the workspaces that are configured;
+    without it the call has that of the worker which runs it.
+
+    A body may also ask it for what only the host knows: `execution_id`, `attempt`, `max_attempts`, `remaining`, `logger`,
+    `is_cancelled`. These are no fields: nobody can send them, and no dump has them.
+    """
+
+    __slots__ = ("_scope",)  # a private attribute of pydantic's would treble what each context costs
+
+    working_dir: str
+    workspace: str | None = None
+    session_id: str | None = None
+    agent_id: str | None = None
+    dry_run: bool = False
+    timeout: float = DEFAULT_TIMEOUT
+    max_output_size: int = 100_000
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def explicit_timeout(self) -> float | None:
+        """The timeout the caller set, or None where it is only the default (contradiction C07)."""
+        return self.timeout if "timeout" in self.model_fields_set else None
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Tell how far the call is, to whoever follows it: `done` of `total`, and in words. From any thread.
+
+        It costs microseconds and never waits: of what is told in quick succession only the newest arrives.
+        """
+        scope = self.scope
+        if scope is not None and scope.reporter is not None:
+            scope.reporter.progress(done, total, message)
+
+    def emit(self, text: str | bytes) -> None:
+        """Put out a part of the output while the call runs, to whoever follows it; the result is apart. From any thread.
+
+        It never waits: what is more than can be kept is left out, and those who follow are told how much.
+        """
+        scope = self.scope
+        if scope is not None:
+            scope.emit(text)
+
+    def attach(self, data: bytes | PurePath | str, *, name: str | None = None, media_type: str | None = None) -> None:
+        """Add a file to the result: bytes, or the path of one in the workspace, which is opened now. From any thread.
+
+        Raises:
+            InvalidCallError: the call has too many already.
+            SandboxError: the path leads out of the workspace, or to no file.
+        """
+        scope = self.scope
+        if scope is not None:
+            scope.attach(File(data if isinstance(data, bytes) else PurePath(data), name, media_type), self)
+
+    @property
+    def execution_id(self) -> str | None:
+        """The id of the call in history; None where the call is not recorded, as in process, and outside a call."""
+        scope = self.scope
+        return None if scope is None else scope.execution_id
+
+    @property
+    def attempt(self) -> int:
+        """Which start of the body this is; 1 outside a call."""
+        scope = self.scope
+        return 1 if scope is None else scope.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How often the body may be started at most; 1 outside a call."""
+        scope = self.scope
+        return 1 if scope is None else scope.max_attempts
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the body is stopped, 0 at least; outside a call its whole timeout."""
+        scope = self.scope
+        left = None if scope is None else scope.remaining
+        return self.timeout if left is None else left
+
+    @property
+    def logger(self) -> logging.Logger:
+        """A logger with the name of the tool, `tool.<name>`; on a worker what it logs is kept with the call. Outside a call it is `tool`."""
+        scope = self.scope
+        return logging.getLogger("tool" if scope is None or scope.tool is None else f"tool.{scope.tool}")
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the body any more, for bodies that block to look at now and then; False outside a call."""
+        scope = self.scope
+        return scope is not None and scope.is_cancelled
+
+    @property
+    def scope(self) -> CallScope | None:
+        """The call that it is of; None outside of one."""
+        return _bound(self) or SCOPE.get()
+
+    def enter(self, scope: CallScope) -> None:
+        """Make this context, and its copies, those of a call, whichever thread asks them."""
+        object.__setattr__(self, "_scope", scope)
+
+    def within(self, scope: CallScope) -> Self:
+        """This context, if it is of that call already, or else a copy that is."""
+        if _bound(self) is scope:
+            return self
+        copy = self.model_copy()
+        copy.enter(scope)
+        return copy
+
+    def __copy__(self) -> Self:
+        copy, scope = super().__copy__(), _bound(self)
+        if scope is not None:
+            copy.enter(scope)
+        return copy
+
+
+def _bound(context: ExecutionContext) -> CallScope | None:
+    """The call of that very context."""
+    try:
+        scope: CallScope = object.__getattribute__(context, "_scope")
+    except AttributeError:  # the slot was never filled
+        return None
+    return scope
+
+
+class ToolResult(BaseModel):
+    """What a tool returns; failures are results too, never exceptions (spec S0-06..11).
+
+    `diagnosis` says where and why a body raised. It is for people: no rendering and no dump has it.
+    """
+
+    success: bool
+    output: Any = None
+    error: str | None = None
+    duration_ms: float | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    error_code: str | None = None
+    error_details: Any = None
+    diagnosis: InstanceOf[Diagnosis] | None = Field(default=None, exclude=True, repr=False)
+
+    __slots__ = ("_source",)
+
+    @property
+    def content(self) -> tuple[Part, ...]:
+        """The parts: text, JSON, images, sounds, files and links, in their order. Of a plain output it is one."""
+        source: Source | None = getattr(self, "_source", None)
+        return parts_of(self.output, self.metadata.get(CONTENT), source)
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The images among the parts."""
+        return tuple(part for part in self.content if isinstance(part, Image))
+
+    @property
+    def files(self) -> tuple[Media, ...]:
+        """The parts that are bytes and no images."""
+        return tuple(part for part in self.content if isinstance(part, Media) and not isinstance(part, Image))
+
+    def bind(self, source: Source) -> Self:
+        """Say where the bytes of its parts are read."""
+        object.__setattr__(self, "_source", source)
+        return self
+
+    def __copy__(self) -> Self:
+        copy, source = super().__copy__(), getattr(self, "_source", None)
+        return copy if source is None else copy.bind(source)
+
+    @classmethod
+    def ok(cls, output: Any, /, **metadata: Any) -> Self:
+        """Build a successful result; keywords become `metadata`."""
+        return cls(success=True, output=output, metadata=metadata)
+
+    @classmethod
+    def fail(cls, error: str, /, *, error_code: str | None = None, error_details: Any = None, **metadata: Any) -> Self:
+        """Build a failed result; keywords other than the two named become `metadata`."""
+        return cls(success=False, error=error, error_code=error_code, error_details=error_details, metadata=metadata)
+
+    def unwrap(self) -> Any:
+        """The output of a call that succeeded.
+
+        Raises:
+            CallFailedError: it did not; the error has this result.
+        """
+        if not self.success:
+            raise CallFailedError(self.error or "The call failed.", self.error_code, self)
+        return self.output
+
+    @property
+    def data(self) -> Any:
+        """The output, under the name that callers of the nested shape use (contradiction C08)."""
+        return self.output
+
+    def to_display(self) -> str:
+        """Render for a person: the output as text, or `Error: ...`."""
+        return str(self.output) if self.success else f"Error: {self.error}"
+
+    def to_text(self) -> str:
+        """Render for a model: strings as they are, anything else as JSON with indent 2 (contradiction C39).
+
+        What JSON cannot hold (in process a tool may return anything) is named by its type.
+        """
+        text = self._output_text() if self.success else f"Error: {self.error}"
+        described = self.metadata.get(CONTENT)
+        return "\n".join([text, *lines_missing(text, described)]) if isinstance(described, list) else text
+
+    def _output_text(self) -> str:
+        if isinstance(self.output, str):
+            return self.output
+        try:
+            return json.dumps(self.output, indent=2, ensure_ascii=False, default=str)
+        except (TypeError, ValueError, RecursionError):
+            return f"<{type(self.output).__name__} that cannot be written as JSON>"
+
+    def to_dict(self, style: Literal["flat", "nested"] = "flat") -> dict[str, Any]:
+        """Render as a dict: `flat` has these fields; `nested` has `data` and an `error` object (spec S1-08)."""
+        if style == "flat":
+            return self.model_dump(mode="json")
+        error = {"code": self.error_code, "message": self.error, "details": self.error_details}
+        return {
+            "success": self.success,
+            "data": self.output,
+            "error": None if self.success else error,
+            "metadata": {
+                "executionTimeMs": self.duration_ms,
+                **{_NESTED_NAMES.get(name, name): value for name, value in self.metadata.items()},
+            },
+        }
+
+
+_NESTED_NAMES = {"bytes_read": "bytesRead", "bytes_written": "bytesWritten", "files_accessed": "filesAccessed"}
+
+
+def wrong_call(flaw: str, form: str) -> ToolResult:
+    """What the caller gets for what is no call, with the right form to see."""
+    error = f"{flaw.rstrip('.')}. The form is {form}"
+    result = ToolResult.fail(error, error_code=ErrorCode.INVALID_CALL, error_details=[error], errors=[error])
+    result.duration_ms = 0.0
+    return result
+
+
+class ToolExecution(BaseModel):
+    """One call as its executor saw it (spec S0-60, S3-083)."""
+
+    tool_name: str
+    parameters: dict[str, Any]
+    context: ExecutionContext
+    result: ToolResult
+    started_at: datetime
+    completed_at: datetime
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's documented form; mypy cannot decorate properties
+    @property
+    def duration_ms(self) -> float:
+        """Milliseconds from start to end, by the monotonic clock where the result carries it (contradiction C20)."""
+        if self.result.duration_ms is not None:
+            return self.result.duration_ms
+        return (self.completed_at - self.started_at).total_seconds() * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, and how far apart, a failed call may be tried again.
+
+    `max_attempts` counts the first one too. The wait grows by the factor `backoff` after each, up to `max_delay_seconds`;
+    with `jitter` it is any part of that, so that calls which failed together do not come back together.
+    """
+
+    max_attempts: int = 1
+    delay_seconds: float = 0.0
+    backoff: float = 1.0
+    max_delay_seconds: float = 300.0
+    jitter: bool = False
+
+    def delay_after(self, attempt: int) -> float:
+        """Seconds to wait after that attempt; the first is 1."""
+        try:
+            grown = self.delay_seconds * self.backoff ** (attempt - 1)
+        except OverflowError:
+            grown = self.max_delay_seconds
+        longest = max(0.0, min(grown, self.max_delay_seconds))
+        return random.uniform(0.0, longest) if self.jitter else longest  # noqa: S311 spreads load, hides nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """How one call differs from the usual. `timeout` is in seconds, for each attempt.
+
+    `retry` counts only for failures that the tool allows to be tried again; `skip_validation` is for callers in the
+    process of the tool that have validated, and means nothing to a client.
+    """
+
+    timeout: float | None = None
+    retry: RetryPolicy | None = None
+    skip_validation: bool = False

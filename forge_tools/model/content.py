@@ -1,0 +1,221 @@
+"""What a result holds besides plain text: images, sounds, files, links. Names and fields are those of MCP's content types."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path, PurePath
+from typing import Any, ClassVar, Protocol
+
+from forge_tools.errors import InvalidCallError
+
+CONTENT = "content"
+"""Where the metadata of a result have its parts, as JSON."""
+
+MAX_PARTS = 100
+"""What a result may have besides its texts."""
+
+_PLAIN = frozenset({str, int, float, bool, type(None), dict})
+_DRAWN = {"PIL": "save", "matplotlib": "savefig"}
+"""Packages whose images are parts, and the method that writes one: nobody has to import them to find out."""
+
+Bytes = bytes  # a part has a method of that name
+
+
+class Source(Protocol):
+    """Where the bytes of parts are read from: at once, or by whoever awaits what is returned."""
+
+    def bytes(self, part: "Media", /) -> Any:
+        """Return all bytes of a part."""
+        ...
+
+    def save(self, part: "Media", folder: str | Path, /) -> Any:
+        """Write a part into a folder; returns the path."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text, between or beside other parts."""
+
+    type: ClassVar[str] = "text"
+    text: str
+
+    @property
+    def line(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """A value that JSON can hold."""
+
+    type: ClassVar[str] = "json"
+    value: Any
+
+    @property
+    def line(self) -> str:
+        return json.dumps(self.value, ensure_ascii=False, default=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The address of something that is not in the result."""
+
+    type: ClassVar[str] = "resource_link"
+    uri: str
+    name: str | None = None
+    mime_type: str | None = None
+    description: str | None = None
+
+    @property
+    def line(self) -> str:
+        return f"[link {', '.join(str(one) for one in (self.name, self.uri, self.mime_type) if one)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """A part that is bytes. An author gives them as `data`, or the path of a file in the workspace; a caller has its `uri`.
+
+    `mime_type` is what the bytes are found to be; what an author says counts where they do not tell. `note` says why an
+    image is a mere file.
+    """
+
+    type: ClassVar[str] = "file"
+    data: object = field(default=None, repr=False)
+    name: str | None = None
+    mime_type: str | None = None
+    size: int | None = None
+    uri: str | None = None
+    width: int | None = None
+    height: int | None = None
+    note: str | None = None
+    source: Source | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def line(self) -> str:
+        """What stands in a text in its place."""
+        told = (None if self.size is None else human(self.size), self.mime_type, self.note)
+        return f"[{', '.join(str(one) for one in (f'{self.type} {self.name}', *told) if one)}]"
+
+    @property
+    def description(self) -> str:
+        """The line, with the handle that tools take in place of a path."""
+        return f"{self.line[:-1]}: {self.uri}]" if self.uri else self.line
+
+    def bytes(self) -> Any:
+        """Read all of it. Awaitable, but for parts that a SyncExecutorClient returned."""
+        return self._source.bytes(self)
+
+    def save(self, folder: str | Path) -> Any:
+        """Write it into a folder under its name, or one like it where that is taken; returns the path. Awaitable as `bytes` is."""
+        return self._source.save(self, folder)
+
+    @property
+    def _source(self) -> Source:
+        if self.source is None or self.uri is None:
+            raise InvalidCallError(f"{self.line} has no bytes yet: they are kept when the call that returns it is over")
+        return self.source
+
+
+class Image(Media):
+    """A picture that models can see: PNG, JPEG, GIF or WebP."""
+
+    __slots__ = ()
+    type = "image"
+
+
+class Audio(Media):
+    """A sound."""
+
+    __slots__ = ()
+    type = "audio"
+
+
+class File(Media):
+    """Any other file."""
+
+    __slots__ = ()
+
+
+Part = Text | Json | Link | Media
+
+_KINDS: dict[str, Any] = {kind.type: kind for kind in (Text, Json, Link, Image, Audio, File)}
+
+
+def is_part(value: Any) -> bool:
+    """Whether a value is not JSON but a part of a result, or what becomes one."""
+    if isinstance(value, bytes | bytearray | PurePath | Media | Text | Json | Link):
+        return True
+    return drawn(value) is not None
+
+
+def drawn(value: Any) -> Callable[..., Any] | None:
+    """The method that writes an image of Pillow or a figure of matplotlib to a file."""
+    for kind in type(value).__mro__:
+        if (method := _DRAWN.get(kind.__module__.partition(".")[0])) and hasattr(value, method):
+            return getattr(value, method)  # type: ignore[no-any-return]  # of a package that need not be there
+    return None
+
+
+def holds_parts(output: Any) -> bool:
+    """Whether an output is a part, or a list with parts in it. Of plain values this costs a look at their type."""
+    kind = type(output)
+    if kind in _PLAIN:
+        return False
+    if kind is list or kind is tuple:
+        return any(type(item) not in _PLAIN and is_part(item) for item in output)
+    return is_part(output)
+
+
+def as_facts(part: Part) -> dict[str, Any]:
+    """A part as JSON, without its bytes."""
+    held = {one.name: getattr(part, one.name) for one in fields(part) if one.name not in {"data", "source"}}
+    return {"type": part.type, **{name: value for name, value in held.items() if value is not None}}
+
+
+def parts_of(output: Any, described: Any, source: Source | None) -> tuple[Part, ...]:
+    """The parts of a result in their order: those `described`, and what its output says before, between and after them."""
+    listed = [_part(facts, source) for facts in described] if isinstance(described, list) else []
+    parts, rest = list[Part](), output if isinstance(output, str) else ""
+    if output is not None and not isinstance(output, str):
+        parts.append(Json(output))
+    for part in listed:
+        if part is None:
+            continue
+        before, is_there, after = rest.partition(part.line)
+        if is_there:
+            parts += _text(before)
+            rest = after
+        parts.append(part)
+    return (*parts, *(_text(rest) if listed else [Text(rest)] if isinstance(output, str) else []))
+
+
+def human(size: float) -> str:
+    """A number of bytes for people: `34 kB`."""
+    units = iter(("bytes", "kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while size >= 1000:
+        size, unit = size / 1000, next(units, "PB")
+    return f"{size:.0f} {unit}"
+
+
+def lines_missing(text: str, described: Sequence[Any]) -> list[str]:
+    """The lines of parts that a text of the output does not have."""
+    return [part.line for facts in described if (part := _part(facts, None)) and part.line not in text]
+
+
+def _part(facts: Any, source: Source | None) -> Part | None:
+    """None where a tool put something else there."""
+    kind = _KINDS.get(str(facts.get("type"))) if isinstance(facts, Mapping) else None
+    if kind is None:
+        return None
+    known = {one.name: facts.get(one.name) for one in fields(kind) if one.name in facts and one.name != "data"}
+    try:
+        return kind(**known, **({"source": source} if issubclass(kind, Media) else {}))  # type: ignore[no-any-return]  # of _KINDS
+    except TypeError:
+        return None
+
+
+def _text(text: str) -> list[Part]:
+    text = text.removeprefix("\n").removesuffix("\n")
+    return [Text(text)] if text else []

@@ -1,0 +1,185 @@
+"""An execution on its way: asked, woken for, claimed, ended."""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+from forge_tools.model.ids import id_time
+from forge_tools.model.tools import Lane
+
+
+class ExecutionStatus(StrEnum):
+    """Where an execution is in its life; see `TERMINAL` for those that end it."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    AWAITING_APPROVAL = "awaiting_approval"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    LOST = "lost"
+
+
+TERMINAL = frozenset(
+    {
+        ExecutionStatus.SUCCEEDED,
+        ExecutionStatus.FAILED,
+        ExecutionStatus.TIMED_OUT,
+        ExecutionStatus.CANCELLED,
+        ExecutionStatus.REJECTED,
+        ExecutionStatus.EXPIRED,
+        ExecutionStatus.LOST,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a call asks, as it is inserted and as it is read back; times are seconds."""
+
+    id: str
+    tool: str
+    tool_version: str
+    tool_digest: str = ""
+    category: str
+    agent_id: str | None = None
+    session_id: str | None = None
+    queue: str = "default"
+    lane: Lane = "process"
+    timeout: float
+    timeout_source: str
+    soft_time_limit: float
+    time_limit: float
+    max_attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewExecution(Asked):
+    """A call as it is inserted. `parameters`, `context` and `options` are JSON texts; times are seconds from now.
+
+    `parameters` is what people may see: the values of those in `encrypted_names` are in `encrypted`, which only workers open.
+
+    `reply_to` is the client to be notified, `reply_key` what its result may be encrypted with on that way.
+    `issued_at` is the Unix time inside the id; the database refuses ids an hour off its own clock.
+    """
+
+    tool_key: str
+    parameters: str
+    context: str
+    options: str = "{}"
+    encrypted: str | None = None
+    reply_key: str | None = field(default=None, repr=False)
+    encrypted_names: tuple[str, ...] = ()
+    idempotent: bool = False
+    expires_in: float = 600.0
+    delay: float = 0.0
+    reply_to: str | None = None
+
+    @property
+    def issued_at(self) -> float:
+        return id_time(self.id)
+
+    @property
+    def size(self) -> int:
+        return len(self.parameters) + len(self.context) + len(self.options) + len(self.encrypted or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Wakeup:
+    """What a message says: that execution has that attempt count and may be due."""
+
+    id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a worker may claim: its instance, lane, queues and the tool keys it hosts."""
+
+    instance: str
+    hostname: str
+    pid: int
+    lane: Lane
+    queues: tuple[str, ...]
+    tool_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """An execution this worker now owns. `attempt` counts this body start; `token` fences every later write.
+
+    `options` is a JSON text; `started_at` is the Unix time of the claim by the database's clock. `encrypted` is what the row
+    hides; once it is opened, `parameters` has it, and `secrets` are the texts to be kept out of all that the call leaves.
+    """
+
+    id: str
+    attempt: int
+    token: str
+    tool: str
+    tool_version: str
+    parameters: str = field(repr=False)
+    context: str
+    timeout: float
+    max_attempts: int
+    idempotent: bool
+    reply_to: str | None
+    options: str = "{}"
+    started_at: float | None = None
+    encrypted: str | None = None
+    reply_key: str | None = field(default=None, repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def facts(self) -> dict[str, object]:
+        """What a record of a log says of the call."""
+        facts: dict[str, object] = {"execution_id": self.id, "attempt": self.attempt, "tool": self.tool}
+        with suppress(ValueError):
+            context = json.loads(self.context)
+            facts |= {name: context[name] for name in ("agent_id", "session_id") if context.get(name) is not None}
+        return facts
+
+
+class Kept(IntEnum):
+    """What became of an outcome; what is falsy was not stored."""
+
+    LATE = 0
+    """The attempt was no longer its worker's."""
+    WHOLE = 1
+    REPLACED = 2
+    """By a failed result that says why the database refused it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one attempt ended. `output`, `error_details`, `metadata` and `diagnosis` are JSON texts.
+
+    `retry_in` (seconds) puts the execution back in its queue with this attempt recorded; `give_back` puts it back with the
+    attempt uncounted, because its body never started. Otherwise the execution is over.
+    """
+
+    id: str
+    attempt: int
+    token: str
+    status: ExecutionStatus
+    duration_ms: float | None = None
+    output: str | None = None
+    error: str | None = None
+    error_code: str | None = None
+    error_details: str | None = None
+    metadata: str = "{}"
+    diagnosis: str | None = None
+    retry_in: float | None = None
+    give_back: bool = False
+
+    @property
+    def is_requeue(self) -> bool:
+        """Whether the execution is to go on; SQL may decide otherwise where no attempt is left or its cancel was asked."""
+        return self.give_back or self.retry_in is not None
+
+    @property
+    def size(self) -> int:
+        said = (self.output, self.error, self.error_details, self.diagnosis, self.metadata)
+        return sum(len(text) for text in said if text)

@@ -1,0 +1,130 @@
+"""The scope of a call: what is known of it while its body runs, beside what its caller sent, and where its body's words go."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from forge_tools.errors import InvalidCallError
+from forge_tools.model.content import MAX_PARTS, Media
+from forge_tools.model.reports import Reporter, Stream
+
+
+class CallScope:
+    """Belongs to one call in one process: pickled or copied deeply, what is left of it is None.
+
+    Whoever starts a call makes it; the executor fills in what it knows when the body begins. `deadline` is on the monotonic
+    clock. `catch_up` is done before anything is put out, where what was put out earlier may still be on another way.
+    """
+
+    __slots__ = (
+        "agent_id",
+        "attached",
+        "attempt",
+        "catch_up",
+        "deadline",
+        "execution_id",
+        "is_over",
+        "max_attempts",
+        "opener",
+        "reporter",
+        "session_id",
+        "task",
+        "tool",
+    )
+
+    def __init__(
+        self,
+        reporter: Reporter | None = None,
+        *,
+        execution_id: str | None = None,
+        attempt: int = 1,
+        max_attempts: int = 1,
+        catch_up: Callable[[], None] | None = None,
+    ) -> None:
+        self.reporter = reporter
+        self.execution_id = execution_id
+        self.attempt = attempt
+        self.max_attempts = max_attempts
+        self.catch_up = catch_up
+        self.tool: str | None = None
+        self.agent_id: str | None = None
+        self.session_id: str | None = None
+        self.deadline: float | None = None
+        self.task: asyncio.Task[Any] | None = None
+        self.is_over = False
+        self.attached: list[Media] | None = None
+        self.opener: Callable[[Media, Any], Media] | None = None
+
+    def begin(self, seconds: float) -> None:
+        """The body begins now, in this task, with so many seconds until its timeout."""
+        self.deadline = time.monotonic() + seconds
+        self.task = asyncio.current_task()
+
+    @property
+    def has_begun(self) -> bool:
+        return self.tool is not None
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until its timeout, 0 at least; None before its body begins."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the body any more: it was cancelled, its time is up, or it has ended."""
+        is_asked = self.task is not None and self.task.cancelling() > 0
+        return is_asked or self.is_over or self.remaining == 0.0
+
+    def emit(self, text: str | bytes, stream: Stream = "output", level: int | None = None) -> None:
+        """Put out a part of what the body says."""
+        if self.catch_up is not None:
+            self.catch_up()
+        if self.reporter is not None:
+            self.reporter.emit(text, stream, level)
+
+    def attach(self, part: Media, context: Any) -> None:
+        """Add a part to the result. What is at its path now is what it will be, whatever becomes of the path.
+
+        Raises:
+            InvalidCallError: there are too many already.
+        """
+        if self.attached is None:
+            self.attached = []
+        if len(self.attached) >= MAX_PARTS:
+            raise InvalidCallError(f"A result has {MAX_PARTS} parts at most; put further files into an archive")
+        self.attached.append(part if self.opener is None else self.opener(part, context))
+
+    def facts(self) -> dict[str, Any]:
+        """What a record of a log says of the call."""
+        names = ("execution_id", "attempt", "tool", "agent_id", "session_id")
+        known = {name: getattr(self, name) for name in names}
+        if self.execution_id is None:
+            del known["attempt"]
+        return {name: value for name, value in known.items() if value is not None}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _nothing, ()
+
+
+def _nothing() -> None:
+    return None
+
+
+SCOPE: ContextVar[CallScope | None] = ContextVar("forge_tools_call", default=None)
+"""Of the call being run; contexts that were made for it have it too, for threads that know no context variables."""
+
+
+def scope_for(reporter: Reporter | None) -> CallScope:
+    """Make the scope of the next call in this process. That which a body makes is a part of its own execution."""
+    outer = SCOPE.get()
+    if outer is None:
+        return CallScope(reporter)
+    return CallScope(
+        reporter,
+        execution_id=outer.execution_id,
+        attempt=outer.attempt,
+        max_attempts=outer.max_attempts,
+        catch_up=outer.catch_up,
+    )

@@ -1,0 +1,160 @@
+"""The program that decodes images and documents for Read: in a process of its own, with little memory and little time.
+
+It reads one file from its standard input, and writes a line of JSON and then bytes, if any. It imports nothing of ours:
+what it decodes may be made to break it.
+"""
+
+import io
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+from urllib.parse import urljoin
+
+MEMORY_BYTES = 1 << 30
+CPU_SECONDS = 20
+MOST_PIXELS = 64_000_000
+RENDERED_SIDE = 1400
+UNSEEN = (
+    "script, style, template, noscript, iframe, svg, nav, aside, form, [hidden], [aria-hidden=true], [style*='display:none' i], "
+    "[style*='display: none' i]"
+)
+"""What a page has and does not show, or shows on each of its kind."""
+
+
+def main(kind: str, told: dict[str, Any]) -> None:
+    """Decode what is on the standard input. What goes wrong is an answer, too."""
+    try:
+        limit()
+        with os.fdopen(0, "rb") as file:
+            file.seek(0)
+            facts, data = KINDS[kind](file, **told)
+    except ModuleNotFoundError as error:
+        facts, data = {"missing": error.name}, b""
+    except MemoryError:
+        facts, data = {"error": f"decoding it takes more than {MEMORY_BYTES >> 20:,} MiB of memory"}, b""
+    except Exception as error:  # noqa: BLE001  libraries raise anything for bytes that are not what they seem
+        facts, data = {"error": f"{type(error).__name__}: {str(error).partition(' <')[0]}"[:300]}, b""
+    sys.stdout.buffer.write(json.dumps(facts).encode() + b"\n" + data)
+
+
+def limit() -> None:
+    """Take what decoding may use; more of it ends in a MemoryError, or this process."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def image(file: IO[bytes], side: int, most_bytes: int) -> tuple[dict[str, Any], bytes]:
+    """Decode an image; one that is larger than a square of `side`, or has more bytes, comes smaller."""
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = None  # checked right here
+    size = os.fstat(file.fileno()).st_size
+    with Image.open(file, formats=("PNG", "JPEG", "GIF", "WEBP")) as picture:
+        width, height = picture.size
+        if width * height > MOST_PIXELS:
+            return {"error": f"it has {width:,} x {height:,} pixels, and {MOST_PIXELS:,} are decoded at most"}, b""
+        facts: dict[str, Any] = {"width": width, "height": height, "frames": getattr(picture, "n_frames", 1)}
+        picture.load()
+        if max(width, height) <= side and size <= most_bytes:
+            return facts, b""
+        has_colours = picture.mode in {"RGBA", "LA", "P", "PA"}
+        smaller = picture.convert("RGBA" if has_colours else "RGB")
+        smaller.thumbnail((side, side))
+        data = packed(smaller, "PNG" if has_colours or picture.format == "PNG" else "JPEG")
+        if len(data) > most_bytes:
+            data = packed(smaller.convert("RGB"), "JPEG")
+    return facts | {"shown": smaller.size}, data
+
+
+def packed(picture: Any, form: str) -> bytes:
+    """The bytes of an image."""
+    buffer = io.BytesIO()
+    picture.save(buffer, form)
+    return buffer.getvalue()
+
+
+def text(file: IO[bytes], first: int, last: int, most_chars: int) -> tuple[dict[str, Any], bytes]:
+    """The text of pages of a PDF, as far as it fits."""
+    from pypdf import PdfReader
+
+    found = PdfReader(file)
+    total, said, used, shown = len(found.pages), list[str](), 0, first - 1
+    for number in range(first, min(last, total) + 1):
+        page = found.pages[number - 1].extract_text().strip()
+        if said and used + len(page) > most_chars:
+            break
+        said.append(f"[page {number:,}]\n{page[:most_chars]}")
+        used, shown = used + len(page), number
+    return {"pages": total, "last": shown}, "\n\n".join(said).encode(errors="replace")
+
+
+def pages(file: IO[bytes], first: int, last: int) -> tuple[dict[str, Any], bytes]:
+    """Pages of a PDF as images, one after the other; the facts have their sizes."""
+    import pypdfium2  # type: ignore[import-untyped]  # it has no stubs
+
+    document = pypdfium2.PdfDocument(file)
+    images = list(rendered(document, first, min(last, len(document))))
+    facts = {"pages": len(document), "last": first + len(images) - 1, "sizes": list(map(len, images))}
+    return facts, b"".join(images)
+
+
+def rendered(document: Any, first: int, last: int) -> Iterator[bytes]:
+    """One image a page, of a bounded size however large the page says that it is."""
+    for number in range(first - 1, last):
+        page = document[number]
+        scale = min(2.0, RENDERED_SIDE / max(*page.get_size(), 1))
+        yield packed(page.render(scale=scale).to_pil(), "PNG")
+
+
+def page(file: IO[bytes], url: str, charset: str, form: str, selector: str | None) -> tuple[dict[str, Any], bytes]:
+    """Decode a page of HTML as Markdown, text or a list of links, without what nobody is shown."""
+    from selectolax.lexbor import LexborHTMLParser, SelectolaxError
+
+    tree = LexborHTMLParser(file.read().decode(charset, "replace"))
+    title = tree.css_first("title")
+    facts: dict[str, Any] = {"title": " ".join(title.text().split()) if title else ""}
+    base = tree.css_first("base[href]")
+    root = urljoin(url, base.attributes["href"] or "") if base else url
+    for hidden in tree.css(UNSEEN):
+        hidden.decompose()
+    for attribute in ("href", "src"):
+        for link in tree.css(f"[{attribute}]"):
+            target = link.attributes[attribute] or ""
+            link.attrs[attribute] = "" if target.startswith("data:") else urljoin(root, target)
+    try:
+        parts = tree.css(selector) if selector else [tree.css_first("main, article") or tree.body]
+    except SelectolaxError:
+        return {"error": f"'{selector}' is no selector of CSS"}, b""
+    found = [part for part in parts if part is not None]
+    if form == "links":
+        links = {link.attributes["href"]: link.text() for part in found for link in part.css("a[href]")}
+        return facts, "\n".join(f"- [{' '.join(said.split())}]({to})" for to, said in links.items()).encode()
+    text = "\n\n".join(part.text(separator="\n", strip=True) for part in found)
+    if form == "text":
+        return facts, text.encode()
+    markdown = _markdown("".join(part.html or "" for part in found))
+    return facts, (markdown if len(markdown) * 2 >= len(text) else text).encode()
+
+
+def _markdown(html: str) -> str:
+    from html_to_markdown import convert
+
+    try:
+        return (convert(html).content or "").strip()
+    except Exception:  # noqa: BLE001  what it cannot convert is shown as text
+        return ""
+
+
+KINDS: dict[str, Callable[..., tuple[dict[str, Any], bytes]]] = {
+    "image": image,
+    "text": text,
+    "pages": pages,
+    "page": page,
+}
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

@@ -1,0 +1,68 @@
+"""Has images, documents and pages decoded by a process of its own: bytes that are made to break a decoder break nothing else."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from forge_tools.errors import SandboxError
+from forge_tools.model.content import human
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER
+from forge_tools.sandbox.processes.commands import Completed, run
+
+SECONDS = 30.0
+UNDECODABLE = "UNDECODABLE"
+
+_DECODER = Path(__file__).with_name("decoder.py")
+_MOST_OUTPUT = 64 << 20
+_NEEDED_BY = dict.fromkeys(("selectolax", "html_to_markdown"), ("web", "ENGINE_NOT_AVAILABLE"))
+
+
+async def decoded(
+    name: str, source: int | bytes, what: str, seconds: float, **told: Any
+) -> tuple[dict[str, Any], bytes]:
+    """Have bytes decoded, or those of an open file; returns what is told of it, and bytes. What the process writes is no more trusted than the file.
+
+    Raises:
+        SandboxError: it cannot be decoded, or this host lacks what it takes.
+    """
+    output, folder = bytearray(), os.open("/", OPEN_FOLDER)
+
+    def take(chunk: bytes) -> bool:
+        output.extend(chunk)
+        return len(output) <= _MOST_OUTPUT
+
+    try:
+        done = await run(
+            [sys.executable, "-I", str(_DECODER), what, json.dumps(told)],
+            folder=folder,
+            environment={},
+            timeout=min(SECONDS, seconds),
+            stdin=source,
+            stdout=take,
+            stderr=lambda _: True,
+        )
+    finally:
+        os.close(folder)
+    line, _, data = bytes(output).partition(b"\n")
+    try:
+        facts: dict[str, Any] = json.loads(line)
+    except ValueError:
+        facts = {"error": _ending(done, seconds)}
+    if "missing" in facts:
+        missing = facts["missing"]
+        extra, code = _NEEDED_BY.get(missing.partition(".")[0], ("media", "BINARY_FILE"))
+        lacks = f"this worker lacks {missing}. pip install 'forge-tools[{extra}]'"
+        raise SandboxError(f"{name} cannot be shown: {lacks}", code)
+    if "error" in facts:
+        raise SandboxError(f"{name} cannot be shown: {facts['error']}", UNDECODABLE)
+    return facts, data
+
+
+def _ending(done: Completed, seconds: float) -> str:
+    if done.timed_out:
+        return f"decoding it took longer than {min(SECONDS, seconds):g}s"
+    if done.stopped:
+        return f"decoded it has more than {human(_MOST_OUTPUT)}"
+    return f"its decoder ended with {f'signal {done.signal}' if done.signal else f'code {done.exit_code}'}"

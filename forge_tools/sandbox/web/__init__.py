@@ -1,0 +1,1 @@
+"""What tools may reach of the web, and how it is fetched."""

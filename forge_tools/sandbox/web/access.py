@@ -1,0 +1,178 @@
+"""What of the web tools may reach: public addresses, and what the operator allows. Every address is checked, and then connected to."""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from forge_tools.errors import SandboxError, ToolFailure
+
+URL_INVALID = "URL_INVALID"
+URL_BLOCKED = "URL_BLOCKED"
+DNS_ERROR = "DNS_ERROR"
+CONNECT_ERROR = "CONNECT_ERROR"
+
+MAX_URL = 2048
+PORTS = (80, 443, 8080, 8443)
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """The addresses of a host, in the order of the system."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(one[4][0]) for one in found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Web:
+    """`allowed` are hosts and networks that tools may reach though they are not public; `search` is the provider and its key."""
+
+    allowed: tuple[str, ...] = ()
+    ports: tuple[int, ...] = PORTS
+    obeys_robots: bool = False
+    search: "Search | None" = None
+    resolve: Resolve = field(default=resolve, compare=False)
+
+    def checked(self, url: str) -> SplitResult:
+        """Take a URL apart that may be fetched, as far as it alone can tell.
+
+        Raises:
+            SandboxError: saying what it must not have.
+        """
+        if len(url) > MAX_URL:
+            raise SandboxError(f"The URL has {len(url):,} characters; the limit is {MAX_URL:,}", URL_INVALID)
+        try:
+            parts = urlsplit(url)
+            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+        except ValueError as error:
+            raise SandboxError(f"The URL cannot be read: {error}", URL_INVALID) from error
+        if parts.scheme not in {"http", "https"}:
+            raise SandboxError(f"Only http and https URLs can be fetched, not '{parts.scheme}'", URL_INVALID)
+        if "@" in parts.netloc:
+            raise SandboxError("The URL names a user; such URLs are not fetched", URL_INVALID)
+        if any(not one.isprintable() or one in ' \\"<>' for one in url):
+            raise SandboxError("The URL has a character that must be escaped", URL_INVALID)
+        host = _ascii_host(parts.hostname or "")
+        if port not in self.ports and not self._is_allowed_host(host):
+            ports = ", ".join(map(str, self.ports))
+            raise SandboxError(f"Port {port} is not reached from here; {ports} are. See FORGE_WEB_PORTS", URL_BLOCKED)
+        shown = f"[{host}]" if ":" in host else host
+        return parts._replace(netloc=shown if parts.port is None else f"{shown}:{parts.port}", fragment="")
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """Where a host is: resolved once. One address that may not be reached refuses all.
+
+        Raises:
+            SandboxError: it leads to what is not public.
+            ToolFailure: nobody knows the host.
+        """
+        try:
+            found = await self.resolve(host, port)
+        except OSError as error:
+            raise ToolFailure(f"The host {host} is not known: {error.strerror}", code=DNS_ERROR, retry=True) from error
+        except UnicodeError as error:
+            raise SandboxError(f"{host} is no name of a host", URL_INVALID) from error
+        if not self._is_allowed_host(host):
+            for one in map(ipaddress.ip_address, found):
+                if not is_public(one) and not self._is_allowed(one):
+                    raise SandboxError(
+                        f"{host} is no public address. An operator may allow it: FORGE_WEB_ALLOWED", URL_BLOCKED
+                    )
+        return found
+
+    def _is_allowed_host(self, host: str) -> bool:
+        return host in self.allowed
+
+    def _is_allowed(self, address: Address) -> bool:
+        return any(one.version == address.version and address in one for one in _networks(self.allowed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Whom searches are asked of. `url` is that of a SearXNG; `key` goes in a header and nowhere else."""
+
+    provider: str
+    url: str = ""
+    key: str = field(default="", repr=False)
+
+
+def is_public(address: Address) -> bool:
+    """Whether everybody reaches the same there: also of an address within an address."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.scope_id is not None:
+            return False
+        inner = list(_inside(address))
+        if inner:
+            return all(map(is_public, inner))
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+class Connector:
+    """What an httpcore2 pool connects with: `sockets`, but to addresses that were checked right before, and to no others.
+
+    The name stays that of the URL, for TLS and the server.
+    """
+
+    def __init__(self, web: Web, sockets: Any) -> None:
+        self._web = web
+        self._sockets = sockets
+
+    async def connect_tcp(self, host: str, port: int, *args: Any, **options: Any) -> Any:
+        """Raises what the last of the addresses does, where none answers."""
+        addresses = await self._web.addresses(host, port)
+        for address in addresses[:-1]:
+            with suppress(Exception):  # there is another one
+                return await self._sockets.connect_tcp(address, port, *args, **options)
+        return await self._sockets.connect_tcp(addresses[-1], port, *args, **options)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def _inside(address: ipaddress.IPv6Address) -> Iterator[Address]:
+    """The IPv4 addresses that an IPv6 address stands for."""
+    if address.ipv4_mapped:
+        yield address.ipv4_mapped
+    if address.sixtofour:
+        yield address.sixtofour
+    if address.teredo:
+        yield from address.teredo
+    if address in _NAT64:
+        yield ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+
+
+def _networks(allowed: Iterable[str]) -> Iterator[Network]:
+    for one in allowed:
+        try:
+            yield ipaddress.ip_network(one)
+        except ValueError:
+            continue  # the name of a host
+
+
+def _ascii_host(host: str) -> str:
+    """The host as the system is asked for it; a name with other letters must be the one that it seems to be.
+
+    Raises:
+        SandboxError: it is none.
+    """
+    host = host.lower().removesuffix(".")
+    if not host or "%" in host:
+        raise SandboxError("The URL names no host", URL_INVALID)
+    if host.isascii():
+        return host
+    try:
+        name = host.encode("idna").decode()
+    except UnicodeError as error:
+        raise SandboxError("The host is no name. Write it as xn--...", URL_INVALID) from error
+    if name.encode().decode("idna") != host:
+        raise SandboxError(f"The host may stand for others. Write the one that is meant, such as {name}", URL_INVALID)
+    return name

@@ -1,0 +1,212 @@
+"""Fetches one URL: every hop checked, in bounded time, bytes and hops, and nothing of this host told."""
+
+import asyncio
+import codecs
+import re
+import zlib
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urljoin
+from urllib.robotparser import RobotFileParser
+
+from forge_tools.errors import ErrorCode, SandboxError, ToolFailure
+from forge_tools.model.content import human
+from forge_tools.sandbox.web.access import CONNECT_ERROR, URL_BLOCKED, Connector, Web
+
+AGENT = "forge-tools"
+MAX_HOPS = 5
+MAX_BYTES = 10 << 20
+RESPONSE_TOO_LARGE = "RESPONSE_TOO_LARGE"
+REDIRECT_OFF_HOST = "REDIRECT_OFF_HOST"
+UNSUPPORTED_CONTENT = "UNSUPPORTED_CONTENT"
+HTTP_STATUS = "HTTP_STATUS"
+
+_MOST_RATIO = 100
+_RATIO_COUNTS_FROM = 1 << 20
+_ROBOTS_BYTES = 500_000
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_META = re.compile(rb"""<meta[^>]{0,500}?charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]{1,40})""", re.IGNORECASE)
+_BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What a server answered in the end. `media_type` has no parameters; `charset` is that of its header."""
+
+    url: str
+    status: int
+    media_type: str
+    charset: str | None
+    body: bytes = b""
+    location: str | None = None
+    retry_after: str | None = None
+
+    @property
+    def encoding(self) -> str:
+        """What its text is written in: its byte order mark says, else its header, else the page, else it is UTF-8."""
+        meta = _META.search(self.body[:2048])
+        marks = [name for mark, name in _BOMS if self.body.startswith(mark)]
+        told = (*marks, self.charset, meta[1].decode() if meta else None, "utf-8")
+        return next(name for name in told if name and _is_codec(name))
+
+    @property
+    def text(self) -> str:
+        return self.body.decode(self.encoding, "replace")
+
+
+async def get(
+    web: Web, url: str, seconds: float, *, headers: Mapping[str, str] | None = None, follow_off_host: bool = False
+) -> Response:
+    """Fetch a URL with a GET, through redirects.
+
+    Raises:
+        SandboxError: it leads to where tools may not go.
+        ToolFailure: it cannot be fetched, or is more than is fetched.
+    """
+    return await _within(seconds, _follow(web, url, dict(headers or {}), follow_off_host=follow_off_host))
+
+
+async def post(web: Web, url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> Response:
+    """Send a body to a URL that the operator configured.
+
+    Raises:
+        SandboxError, ToolFailure: as `get` does.
+    """
+    return await _within(seconds, _once(web, web.checked(url), "POST", dict(headers), body))
+
+
+async def _within(seconds: float, fetching: Coroutine[Any, Any, Response]) -> Response:
+    try:
+        async with asyncio.timeout(seconds):
+            return await fetching
+    except TimeoutError as error:
+        raise ToolFailure(
+            f"The server did not send all of it within {seconds:g}s", code=ErrorCode.TIMEOUT, retry=True
+        ) from error
+
+
+async def _follow(web: Web, url: str, headers: dict[str, str], *, follow_off_host: bool) -> Response:
+    parts = web.checked(url)
+    for _ in range(MAX_HOPS + 1):
+        if web.obeys_robots:
+            await _require_welcome(web, parts)
+        response = await _once(web, parts, "GET", headers)
+        if response.location is None:
+            return response
+        target = web.checked(urljoin(parts.geturl(), response.location))
+        if parts.scheme == "https" and target.scheme == "http":
+            raise SandboxError(f"{parts.hostname} redirects from https to http, to {target.geturl()}", URL_BLOCKED)
+        if target.hostname != parts.hostname and not follow_off_host:
+            where = target.geturl()
+            raise ToolFailure(
+                f"{parts.hostname} redirects to another host: {where}",
+                hint="Fetch that URL if it is what you want.",
+                code=REDIRECT_OFF_HOST,
+                details={"location": where},
+            )
+        parts = target
+    raise ToolFailure(f"{url} redirects more than {MAX_HOPS} times", code=HTTP_STATUS)
+
+
+async def _require_welcome(web: Web, parts: SplitResult) -> None:
+    robots = await _once(web, parts._replace(path="/robots.txt", query=""), "GET", {})
+    rules = RobotFileParser()
+    rules.parse(robots.text[:_ROBOTS_BYTES].splitlines() if robots.status == 200 else [])
+    if not rules.can_fetch(AGENT, parts.geturl()):
+        raise SandboxError(f"The robots.txt of {parts.hostname} asks programs to leave this URL alone", URL_BLOCKED)
+
+
+async def _once(
+    web: Web, parts: SplitResult, method: str, headers: dict[str, str], body: bytes | None = None
+) -> Response:
+    """One request on a connection of its own; the body of a redirect is not read."""
+    httpcore = _httpcore()
+    sent = {"User-Agent": AGENT, "Accept-Encoding": "gzip", "Accept": "*/*", **headers}
+    pool = httpcore.AsyncConnectionPool(network_backend=Connector(web, httpcore.AnyIOBackend()))
+    with _explained(parts, httpcore):
+        async with pool, pool.stream(method, parts.geturl(), headers=list(sent.items()), content=body) as answer:
+            told = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in answer.headers]
+            facts = dict(reversed(told))
+            if answer.status in _REDIRECTS and "location" in facts:
+                return _response(parts, answer.status, facts)
+            chunks = _unpacked(answer.aiter_stream(), facts.get("content-encoding", ""))
+            data = bytearray()
+            async for chunk in chunks:
+                data += chunk
+                _require_room(len(data), MAX_BYTES)
+            return _response(parts, answer.status, facts, bytes(data))
+
+
+def _response(parts: SplitResult, status: int, facts: Mapping[str, str], body: bytes | None = None) -> Response:
+    kind, _, rest = facts.get("content-type", "").partition(";")
+    charset = re.search(r"charset\s*=\s*[\"']?([A-Za-z0-9_.:-]+)", rest, re.IGNORECASE)
+    return Response(
+        url=parts.geturl(),
+        status=status,
+        media_type=kind.strip().lower(),
+        charset=charset[1] if charset else None,
+        body=body or b"",
+        location=facts["location"] if body is None else None,
+        retry_after=facts.get("retry-after"),
+    )
+
+
+async def _unpacked(stream: AsyncIterable[bytes], encoding: str) -> AsyncIterator[bytes]:
+    """What was packed, in pieces: a megabyte of it may stand for a hundred."""
+    if encoding in {"", "identity"}:
+        async for chunk in stream:
+            yield chunk
+        return
+    if encoding not in {"gzip", "x-gzip", "deflate"}:
+        raise ToolFailure(
+            f"The server packed it with {encoding[:40]!r}, which nobody asked for", code=UNSUPPORTED_CONTENT
+        )
+    unpacker, came, gave = zlib.decompressobj(wbits=47), 0, 0
+    async for chunk in stream:
+        came += len(chunk)
+        rest = chunk
+        while rest:
+            piece = unpacker.decompress(rest, _RATIO_COUNTS_FROM)
+            gave += len(piece)
+            if gave > _RATIO_COUNTS_FROM:
+                _require_room(gave, _MOST_RATIO * came)
+            yield piece
+            rest = unpacker.unconsumed_tail
+
+
+def _require_room(size: int, limit: int) -> None:
+    if size > limit:
+        text = f"The answer is larger than is fetched: {human(MAX_BYTES)}, or {_MOST_RATIO} times what is sent"
+        raise ToolFailure(text, code=RESPONSE_TOO_LARGE, details={"limit": MAX_BYTES})
+
+
+@contextmanager
+def _explained(parts: SplitResult, httpcore: Any) -> Iterator[None]:
+    """What the libraries raise, as people and models read it."""
+    try:
+        yield
+    except (SandboxError, ToolFailure):
+        raise
+    except zlib.error as error:
+        raise ToolFailure(f"What {parts.hostname} packed is damaged: {error}", code=UNSUPPORTED_CONTENT) from error
+    except (OSError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
+        what = str(error) or type(error).__name__
+        raise ToolFailure(f"{parts.hostname}: {what}", code=CONNECT_ERROR, retry=True) from error
+
+
+def _is_codec(name: str) -> bool:
+    try:
+        return codecs.lookup(name)._is_text_encoding  # noqa: SLF001  it has no public name
+    except LookupError:
+        return False
+
+
+def _httpcore() -> Any:
+    try:
+        import httpcore2
+    except ImportError as error:
+        lacks = "This worker lacks what the web tools need. pip install 'forge-tools[web]'"
+        raise SandboxError(lacks, ErrorCode.ENGINE_NOT_AVAILABLE) from error
+    return httpcore2

@@ -1,0 +1,141 @@
+"""A ToolSpec in the format of each provider."""
+
+import copy
+from typing import Any
+
+from forge_tools.model import Schema, ToolSpec
+
+FORMATS = ("openai", "anthropic", "gemini", "ollama", "mcp")
+
+_GEMINI_KEYWORDS = frozenset(
+    {"type", "description", "nullable", "default", "enum", "properties", "required", "items", "anyOf", "pattern"}
+    | {"minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems"}
+)
+
+_NOT_AT_THE_TOP = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "enum", "const"})
+
+
+def render(spec: ToolSpec, format: str) -> Schema:
+    """Render `spec` for a provider; the caller may change what it gets.
+
+    Raises:
+        ValueError: for a format that is not one of `FORMATS` (spec S3-119).
+    """
+    require_format(format)
+    if format in {"openai", "ollama"}:
+        function = {
+            "name": spec.name,
+            "description": spec.description,
+            "parameters": _with_items(_plain_object(input_schema(spec))),
+        }
+        return {"type": "function", "function": function}
+    if format == "anthropic":
+        return {"name": spec.name, "description": spec.description, "input_schema": _plain_object(input_schema(spec))}
+    if format == "gemini":
+        return _gemini_declaration(spec)
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "inputSchema": input_schema(spec),
+        **({} if spec.output_schema is None else {"outputSchema": copy.deepcopy(spec.output_schema)}),
+        "annotations": _annotations(spec),
+    }
+
+
+def require_format(format: str) -> None:
+    """Refuse a format nobody can render.
+
+    Raises:
+        ValueError: naming those there are.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"Unknown schema format: {format}. Use one of {', '.join(FORMATS)}.")
+
+
+def input_schema(spec: ToolSpec) -> Schema:
+    """Return a fresh JSON Schema of the arguments, with parameters in the order of declaration (spec S4-27, S4-28)."""
+    if spec.input_schema is not None:
+        return copy.deepcopy(spec.input_schema)
+    properties = {p.name: copy.deepcopy(p.to_json_schema()) for p in spec.parameters}
+    return {"type": "object", "properties": properties, "required": [p.name for p in spec.parameters if p.required]}
+
+
+def _plain_object(schema: Schema) -> Schema:
+    """Put members of alternatives at the top beside the others: OpenAI and Anthropic refuse tools that have any there.
+
+    What the alternatives demand is checked when the tool is called.
+    """
+    if _NOT_AT_THE_TOP.isdisjoint(schema) and schema.get("type") == "object":
+        return schema
+    parts = [part for keyword in ("allOf", "anyOf", "oneOf") for part in schema.get(keyword) or ()]
+    members = [part["properties"] for part in (*parts, schema) if isinstance(part, dict) and "properties" in part]
+    kept = {keyword: value for keyword, value in schema.items() if keyword not in _NOT_AT_THE_TOP}
+    return {**kept, "type": "object", "properties": {name: part for some in members for name, part in some.items()}}
+
+
+def _with_items(schema: Schema) -> Schema:
+    """Give every array without `items` permissive ones, for providers that refuse it (contradiction C48)."""
+    types = schema.get("type")
+    if types == "array" or (isinstance(types, list) and "array" in types):
+        schema.setdefault("items", {})
+    return _each_inside(schema, _with_items)
+
+
+def _each_inside(schema: Schema, change: Any) -> Schema:
+    """Apply `change` to the schemas directly inside `schema`, in place."""
+    if isinstance(schema.get("properties"), dict):
+        schema["properties"] = {name: change(part) for name, part in schema["properties"].items()}
+    for keyword in ("items", "additionalProperties"):
+        if isinstance(schema.get(keyword), dict):
+            schema[keyword] = change(schema[keyword])
+    if "anyOf" in schema:
+        schema["anyOf"] = [change(part) for part in schema["anyOf"]]
+    return schema
+
+
+def _gemini_declaration(spec: ToolSpec) -> Schema:
+    """Gemini takes a subset of OpenAPI, and refuses an object without properties; or a JSON Schema where that is said."""
+    declaration: Schema = {"name": spec.name, "description": spec.description}
+    if spec.input_schema is not None:
+        declaration["parametersJsonSchema"] = input_schema(spec)
+    elif spec.parameters:
+        declaration["parameters"] = _for_gemini(input_schema(spec))
+    return declaration
+
+
+def _for_gemini(schema: Schema) -> Schema:
+    schema = _one_type(schema)
+    if isinstance(schema.get("const"), str):
+        schema["enum"] = [schema["const"]]
+    kept = {keyword: value for keyword, value in schema.items() if keyword in _GEMINI_KEYWORDS}
+    if not all(isinstance(choice, str) for choice in kept.get("enum", ())):
+        del kept["enum"]
+    if kept.get("type") == "array":
+        kept.setdefault("items", {"type": "string"})
+    return _each_inside(kept, _for_gemini)
+
+
+def _one_type(schema: Schema) -> Schema:
+    """Express a list of types as Gemini does: `nullable` for null, alternatives for several."""
+    types = schema.get("type")
+    if not isinstance(types, list):
+        return schema
+    others = [name for name in types if name != "null"]
+    rest = {keyword: value for keyword, value in schema.items() if keyword != "type"}
+    if "null" in types:
+        rest["nullable"] = True
+    if len(others) == 1:
+        return {"type": others[0], **rest}
+    return {**rest, "anyOf": [{"type": name} for name in others]}
+
+
+def _annotations(spec: ToolSpec) -> Schema:
+    """Say in MCP's words what the tool may do to the world."""
+    can = spec.capabilities
+    changes = can.writes_files or can.executes_commands
+    return {
+        "readOnlyHint": not changes,
+        "destructiveHint": changes,
+        "idempotentHint": can.idempotent,
+        "openWorldHint": can.accesses_network,
+    }

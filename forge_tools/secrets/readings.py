@@ -1,0 +1,323 @@
+"""The ways in which a text may show a secret with something in between. The standard library alone: supervisors of shells load little."""
+
+import re
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, chain
+
+# No two alternatives match the same, so that there is nothing to try twice. (Possessive quantifiers lose matches before 3.11.5.)
+ESCAPE = (
+    r"\x1b(?:"
+    r"\[[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor
+    r"|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # strings of one line: titles, links
+    r"|[ -/]+[0-~]"  # character sets
+    r"|[PX](?![^\x07\x1b\n]*(?:\x07|\x1b\\))|[0-OQ-WYZ\\`-~]"  # single functions, and strings without an end
+    r")"
+)
+"""What a terminal obeys and does not show."""
+
+MOST_UNSEEN = 4096
+"""Bytes of escapes in the midst of one secret; more do not hold back what may be the beginning of one."""
+
+_LEAST_READ = 6
+"""A form of which a reading leaves less is looked for as it is written alone."""
+
+_WIDEST = 12
+"""A byte of a secret takes so many at most, as in `\\\\U00000068`; those of a dump with its columns take fewer."""
+
+_PROBE_BYTES = 16
+"""So much of what may begin a form is looked at first: nearly always it begins none, and the rest need not be copied."""
+
+_UNFINISHED = r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)"
+_DIGIT = "[0-9a-fA-F]"
+_HIGH = rf"u[dD][89abAB]{_DIGIT}{{2}}"
+_CHARACTER = (
+    rf"(?P<pair>{_HIGH}\\+u[dD][c-fC-F]{_DIGIT}{{2}})"
+    rf"|u(?P<four>{_DIGIT}{{4}})|u\{{(?P<braced>{_DIGIT}{{1,6}})\}}|U(?P<eight>{_DIGIT}{{8}})"
+    rf"|x(?P<byte>{_DIGIT}{{2}})|(?P<octal>[0-3][0-7]{{2}})|(?P<letter>[abefnrtv])"
+)
+_BEGUN = rf"{_HIGH}(?:\\+(?:u{_DIGIT}{{0,3}})?)?|u{_DIGIT}{{0,3}}|u\{{{_DIGIT}{{0,6}}|U{_DIGIT}{{0,7}}|x{_DIGIT}?|[0-3][0-7]?"
+_LETTERS = {b"a": b"\a", b"b": b"\b", b"e": b"\x1b", b"f": b"\f", b"t": b"\t", b"v": b"\v"}
+
+_GUTTER = r"[^\r\n]{0,120}"
+_OFFSET = rf"\r?\n0{_DIGIT}{{5,15}}"
+_OFFSET_BEGUN = rf"(?:\r|\r?\n(?:0{_DIGIT}{{0,15}})?)"
+
+_HEXADECIMAL = re.compile(rf"{_DIGIT}{{12,}}".encode())
+_STANDS_FOR = re.compile(rb"\\[0-3abeftuvxU]|%[0-9a-fA-F]{2}")
+_MOST_UNFINISHED = 256
+_BETWEEN = b" \t\r\n:,-"
+_BLANK = re.compile(rb"[ \t]")
+_DIGITS_AND_BETWEEN = b"0123456789abcdefABCDEF" + _BETWEEN
+_DUMPED_LINE = re.compile(rf"\n0{_DIGIT}{{5,15}}:?[ \t]+{_DIGIT}{{2}}".encode())
+_DIGITS_LAST = re.compile(rf"(?:\A|[\s:]){_DIGIT}{{1,16}}[\s:,-]*\Z".encode())
+
+_Span = tuple[int, int]
+Search = Callable[[bytes], Iterable[bytes]]
+
+
+class Rule:
+    """What of a text is left out, or stands for something else.
+
+    `unfinished` find at its end what only more data tell about; where `is_withheld`, nobody gets that before.
+    `rest` is what is taken out together with the form that it follows.
+    """
+
+    def __init__(self, tokens: str, *unfinished: str, is_withheld: bool = False, rest: str | None = None) -> None:
+        self.tokens = re.compile(tokens.encode())
+        self.is_withheld = is_withheld
+        self.rest = None if rest is None else re.compile(rest.encode())
+        self._unfinished = [re.compile(rf"(?:{one})\Z".encode()) for one in unfinished]
+
+    def text(self, data: bytes) -> bytes:
+        """What the data say."""
+        return self.tokens.sub(_meant if self.is_withheld and _STANDS_FOR.search(data) else b"", data)
+
+    def begun(self, data: bytes) -> list[int]:
+        """Where from on it may be that only more data tell."""
+        if self.is_withheld and not has_escapes(data):
+            return []
+        start = 0 if b"\x1b" in data else max(0, len(data) - _MOST_UNFINISHED)
+        places = [match.start() for one in self._unfinished if (match := one.search(data, start))]
+        if not places or b"\x1b" not in data:
+            return places
+        whole = [match.span() for match in _ESCAPES.finditer(data)]  # the end of one, a backslash, begins nothing
+        return [place for place in places if not any(begin < place < end for begin, end in whole)]
+
+
+def has_escapes(data: bytes) -> bool:
+    """Whether something in the data may not be what it is."""
+    return b"\\" in data or b"%" in data or b"\x1b" in data
+
+
+_AS_IT_IS = Rule("(?!)")
+_ESCAPES = re.compile(ESCAPE.encode())
+
+
+def _meaning(between: str) -> Rule:
+    return Rule(
+        rf"{ESCAPE}|{between}|\\+(?:{_CHARACTER})?|%(?P<quoted>{_DIGIT}{{2}})",
+        rf"{_UNFINISHED}|\\+(?:{_BEGUN})?|%{_DIGIT}?",
+        is_withheld=True,
+    )
+
+
+_MEANT = _meaning(r"[\r\n]+[ \t]*")
+"""Without a terminal's escapes, line ends and indentation, and with what is escaped or quoted for URLs as it is meant."""
+
+_WITHOUT_BLANKS = _meaning(r"[ \t\r\n]+")
+"""That for forms that have blanks themselves: a line may end at one of them, or begin."""
+
+_SPACED = Rule(rf"{ESCAPE}|[ \t\r\n:,-]+", _UNFINISHED)
+"""Without what stands between hexadecimal digits."""
+
+_DUMPED = Rule(
+    rf"{ESCAPE}|  {_GUTTER}{_OFFSET}:|(?: [|>]{_GUTTER})?{_OFFSET}(?=[ \t])|[ \t:,-]",
+    rf"  {_GUTTER}{_OFFSET_BEGUN}?",
+    rf" (?:[|>]{_GUTTER}{_OFFSET_BEGUN}?)?",
+    _OFFSET_BEGUN,
+    rest=rf"(?:{_DIGIT}{{0,14}}(?: {{1,2}}{_DIGIT}{{2,16}}){{0,32}}  {_GUTTER})?",
+)
+"""Without the offsets of lines either, nor the column of characters that stands beside the digits."""
+
+
+_REST_BEGUN = re.compile(rf"{_DIGIT}{{0,14}}(?: {{1,2}}{_DIGIT}{{0,16}}){{0,32}} {{0,2}}".encode())
+
+
+class Readings:
+    """The ways to read data, each with the forms that are looked for in it.
+
+    `search_for` makes what says which of some forms are in data; that may be faster than to look for one after the other.
+    """
+
+    def __init__(self, forms: Iterable[bytes], search_for: Callable[[list[bytes]], Search] | None = None) -> None:
+        search_for = search_for or _one_after_the_other
+        self.forms = sorted({form for form in forms if form})
+        self._as_they_are = frozenset(self.forms)
+        self.longest = max(map(len, self.forms), default=1)
+        self.most_held = max(MOST_UNSEEN, self.longest * _WIDEST)
+        self.kinds = [Kind(rule, known, search_for(known)) for rule, known in _by_rule(self.forms) if known]
+        closed_up = {_closed_up(form) for form in self.forms}
+        self._is_anywhere = b"" in closed_up
+        self._search = search_for(sorted(closed_up - {b""}))
+
+    def of(self, data: bytes) -> list["Reading"]:
+        """Those in which there are forms: nearly never any, which a look or two at all of the data shows."""
+        is_likely = self._is_anywhere or any(True for _ in self._search(_closed_up(data)))
+        kinds = [kind for kind in self.kinds if is_likely or kind.may_hide_in(data)]
+        return [reading for kind in kinds if (reading := kind.reading(data)) is not None]
+
+    def begun(self, data: bytes) -> int:
+        """Where in data that more will follow something begins that may become a form, or a longer one."""
+        place = min((kind.begun(data) for kind in self.kinds), default=len(data))
+        if b"\x1b" in data:  # what was cut in two would be no escape any more
+            return next((one.start() for one in _ESCAPES.finditer(data) if one.start() < place < one.end()), place)
+        return place
+
+    def replaced(self, data: bytes, by: bytes) -> bytes:
+        """Copy the data without the forms that have something in between. Any that is there as it is belongs to an earlier `by`."""
+        readings, parts, at = [one for one in self.of(data) if one.has_gaps], list[bytes](), 0
+        while (span := first(readings, at)) is not None:
+            found = data[slice(*span)]
+            parts += data[at : span[0]], found if found in self._as_they_are else by
+            at = span[1]
+        return b"".join((*parts, data[at:])) if parts else data
+
+
+class Kind:
+    """One way to read data, and what is looked for in it."""
+
+    def __init__(self, rule: Rule, forms: list[bytes], found_in: Search) -> None:
+        self._rule = rule
+        self._forms = forms
+        self._found_in = found_in
+        self._longest = max(map(len, forms))
+        self._beginnings = {form[:length] for form in forms for length in (1, 2)}
+
+    def may_hide_in(self, data: bytes) -> bool:
+        """Whether there may be forms though there are none where only blanks and the like are left out."""
+        if self._rule.is_withheld:
+            return has_escapes(data)
+        if self._rule is _DUMPED:
+            return _DUMPED_LINE.search(data) is not None
+        return self._rule is _SPACED and b"\x1b" in data
+
+    def reading(self, data: bytes) -> "Reading | None":
+        """The data read that way, if there are forms in it."""
+        there = sorted(self._found_in(self._rule.text(data)), key=len, reverse=True)
+        return Reading(data, self._rule, re.compile(b"|".join(map(re.escape, there)))) if there else None
+
+    def begun(self, data: bytes) -> int:
+        """Where the beginning of a form is all that follows; the end of all if nowhere."""
+        cuts = self._rule.begun(data)
+        ends = cuts if cuts and self._rule.is_withheld else [*cuts, len(data)]
+        begun = [place for end in ends if (place := self._begun_before(data[:end])) is not None]
+        return min((*begun, *(cuts if self._rule.is_withheld else ())), default=len(data))
+
+    def _begun_before(self, data: bytes) -> int | None:
+        if self._rule is _DUMPED and b"\x1b" not in data and not _DIGITS_LAST.search(data[-40:]):
+            return None
+        start = 0
+        if self._rule is _SPACED and b"\x1b" not in data:
+            start = len(data.rstrip(_DIGITS_AND_BETWEEN))
+        reading = Reading(data[start:], self._rule)
+        text, beginnings = reading.text, self._beginnings
+        for at in range(max(0, len(text) - self._longest + 1), len(text)):
+            if (
+                text[at : at + 2] in beginnings
+                and self._is_beginning(text[at : at + _PROBE_BYTES])
+                and self._is_beginning(text[at:])
+            ):
+                return start + reading.place(at)[0]
+        return None
+
+    def _is_beginning(self, data: bytes) -> bool:
+        """Whether a form goes on after `data`. Those that do follow it in their order, at once."""
+        following = bisect_right(self._forms, data)
+        return following < len(self._forms) and self._forms[following].startswith(data)
+
+
+class Reading:
+    """What some data say, what of that is secret, and where in the data it is."""
+
+    def __init__(self, data: bytes, rule: Rule, forms: re.Pattern[bytes] | None = None) -> None:
+        self._data, self._rest, self._forms = data, rule.rest, forms
+        matches = list(rule.tokens.finditer(data)) if rule.tokens is not _AS_IT_IS.tokens else []
+        said = [_meant(match) for match in matches]
+        self._starts, self._ends = [match.start() for match in matches], [match.end() for match in matches]
+        self._lost = [0, *accumulate(len(match[0]) - len(one) for match, one in zip(matches, said, strict=True))]
+        self._until = [end - lost for end, lost in zip(self._ends, self._lost[1:], strict=True)]
+        kept = map(data.__getitem__, map(slice, [0, *self._ends], [*self._starts, len(data)]))
+        self.text = b"".join(chain.from_iterable(zip(kept, [*said, b""], strict=True)))
+        self._found: _Span | None = (-1, -1)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether it is not the data as they are."""
+        return bool(self._starts)
+
+    def place(self, position: int) -> _Span:
+        """From where to where in the data that byte of the text is."""
+        before = bisect_right(self._until, position)
+        if before < len(self._starts) and position >= self._starts[before] - self._lost[before]:
+            return self._starts[before], self._ends[before]
+        place = position + self._lost[before]
+        return place, place + 1
+
+    def position(self, place: int) -> int:
+        """Where in the text the first byte is that begins at that place of the data or behind it."""
+        before = bisect_right(self._ends, place)
+        if before < len(self._starts) and self._starts[before] < place:
+            return self._until[before]
+        return place - self._lost[before]
+
+    def next(self, place: int) -> _Span | None:
+        """Where in the data the first form begins that does so there or behind, and where it ends."""
+        if self._forms is not None and self._found is not None and self._found[0] < place:
+            match = self._forms.search(self.text, self.position(place))
+            self._found = None if match is None else self._span(match)
+        return self._found
+
+    def may_grow(self, span: _Span) -> bool:
+        """Whether more data may belong to what was found there."""
+        if self._rest is None or span != self._found:
+            return False
+        return span[1] == len(self._data) or _REST_BEGUN.fullmatch(self._data, span[1]) is not None
+
+    def _span(self, match: re.Match[bytes]) -> _Span:
+        """Where in the data it is."""
+        start, end = self.place(match.start())[0], self.place(match.end() - 1)[1]
+        rest = self._rest.match(self._data, end) if self._rest is not None else None
+        return start, end if rest is None else rest.end()
+
+
+def first(readings: Iterable[Reading], place: int) -> _Span | None:
+    """Of all forms that begin there or behind the first, and of those the longest."""
+    spans = [span for reading in readings if (span := reading.next(place)) is not None]
+    return min(spans, key=lambda span: (span[0], -span[1]), default=None)
+
+
+def _one_after_the_other(forms: list[bytes]) -> Search:
+    return lambda data: (form for form in forms if form in data)
+
+
+def _by_rule(forms: list[bytes]) -> Iterator[tuple[Rule, list[bytes]]]:
+    with_blanks = {form for form in forms if _BLANK.search(_MEANT.text(form))}
+    digits = [form for form in forms if _HEXADECIMAL.fullmatch(form)]
+    yield _AS_IT_IS, forms
+    yield _MEANT, _left(_MEANT, {*forms} - with_blanks)
+    yield _WITHOUT_BLANKS, _left(_WITHOUT_BLANKS, with_blanks)
+    yield _SPACED, digits
+    yield _DUMPED, digits
+
+
+def _closed_up(data: bytes) -> bytes:
+    return data.translate(None, _BETWEEN)
+
+
+def _left(rule: Rule, forms: Iterable[bytes]) -> list[bytes]:
+    """What is left of forms that are read that way, unless it is too little or no text."""
+    read = {(form, rule.text(form)) for form in forms}
+    return sorted({text for form, text in read if text == form or (len(text) >= _LEAST_READ and _is_text(text))})
+
+
+def _is_text(data: bytes) -> bool:
+    return data.decode("utf-8", "replace").encode() == data
+
+
+def _meant(match: re.Match[bytes]) -> bytes:
+    kind = match.lastgroup
+    if kind is None:
+        return b""
+    shown = match[kind]
+    if kind == "letter":
+        return _LETTERS.get(shown, b"")
+    if kind in {"byte", "quoted"}:
+        return bytes.fromhex(shown.decode())
+    if kind == "octal":
+        return bytes((int(shown, 8),))
+    if kind == "pair":
+        return bytes.fromhex((shown[1:5] + shown[-4:]).decode()).decode("utf-16-be").encode()
+    code = int(shown, 16)
+    return chr(code).encode("utf-8", "surrogatepass") if code <= sys.maxunicode else b""

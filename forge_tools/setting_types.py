@@ -1,0 +1,52 @@
+"""Settings that are objects: workspaces with their roots, and rules of retention, as JSON gives them."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+
+class RootSettings(BaseModel):
+    """A folder of a workspace; a path alone stands for one that may be written to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: Path
+    read_only: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_alone(cls, value: object) -> object:
+        return {"path": value} if isinstance(value, str | Path) else value
+
+
+class WorkspaceSettings(BaseModel):
+    """A workspace by name. `protected` are patterns of names that no tool touches, beside those it never does.
+
+    One that is not `shared` is bound to the host of the worker that has it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    roots: tuple[RootSettings, ...]
+    shared: bool = False
+    protected: tuple[Annotated[str, StringConstraints(pattern=r"^[^/]+$")], ...] = ()
+
+    @field_validator("roots", mode="before")
+    @classmethod
+    def _there_is_a_root(cls, roots: object) -> object:
+        if isinstance(roots, list | tuple) and roots:
+            return roots
+        raise ValueError('a workspace needs a list of one folder or more, such as ["/srv/repo"]')
+
+
+class RetentionRule(BaseModel):
+    """What workers prune: executions that ended so many days ago, and what else has to be true of them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    days: float = Field(gt=0)
+    tool: str | None = None
+    category: str | None = None
+    status: str | None = None
+    keep: tuple[str, ...] = ()

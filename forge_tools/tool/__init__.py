@@ -1,0 +1,18 @@
+"""Where tools come from: functions, factories, installed packages and import strings. Nothing here runs a call."""
+
+from forge_tools.tool.decorator import FunctionTool, tool
+from forge_tools.tool.dependencies import Depends, engine
+from forge_tools.tool.factory import ToolFactory
+from forge_tools.tool.loading import admit, load_engine, load_project, load_tools
+
+__all__ = [
+    "Depends",
+    "FunctionTool",
+    "ToolFactory",
+    "admit",
+    "engine",
+    "load_engine",
+    "load_project",
+    "load_tools",
+    "tool",
+]

@@ -1,0 +1,253 @@
+"""Turns what a body returned besides text and JSON into parts of its result, whose bytes are kept as artifacts."""
+
+import asyncio
+import io
+import mimetypes
+import os
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import PurePath
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from forge_tools.artifacts.media import HEAD_BYTES, TAIL_BYTES, Found, find
+from forge_tools.artifacts.reader import PartReader
+from forge_tools.errors import ErrorCode, ForgeError, SandboxError
+from forge_tools.model import Audio, ExecutionContext, File, Image, Json, Link, Media, Part, Text, ToolResult
+from forge_tools.model.artifacts import SCHEME
+from forge_tools.model.content import CONTENT, MAX_PARTS, as_facts, drawn, holds_parts, human, is_part
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.names import escape_path
+from forge_tools.sandbox.paths.workspace import Workspace
+from forge_tools.sandbox.processes.output import scrubbed_chunks
+from forge_tools.sandbox.reach import REACH, Artifacts
+from forge_tools.sandbox.spools import CHUNK_BYTES
+from forge_tools.secrets import scrubbed
+
+LEAST_SECONDS = 5.0
+"""What a call whose time is nearly over has left for keeping its parts."""
+
+MAX_JSON_CHARS = 10_000
+"""Of a JSON value among parts; a longer one is text."""
+
+MAX_NAME_CHARS = 200
+"""Of a file; more some file systems would not take."""
+
+_KINDS: dict[str, type[Media]] = {"image": Image, "audio": Audio, "file": File}
+
+
+def opened(part: Media, context: ExecutionContext) -> Media:
+    """A part with its file opened, where it is a path: what happens to the path from now on does not matter.
+
+    Raises:
+        SandboxError: the path leads out of the workspace, or to no file.
+    """
+    if not isinstance(part.data, PurePath):
+        return part
+    handle = Workspace.for_context(context).open_file(escape_path(str(part.data)))
+    return replace(part, data=handle, name=part.name or part.data.name)
+
+
+async def with_parts(
+    result: ToolResult, context: ExecutionContext, attached: Sequence[Media], seconds: float
+) -> ToolResult:
+    """Keep the parts that an output holds, and those attached; the output becomes text with a line for each of the former.
+
+    What cannot be kept makes the call a failed one that says so, and has all the others.
+    """
+    gathering = _Gathering(context, seconds)
+    output = result.output
+    is_of_parts = holds_parts(output)
+    if is_of_parts:
+        for item in output if isinstance(output, list | tuple) else [output]:
+            await gathering.add(item)
+    for part in attached:
+        await gathering.add(part)
+    said = result.metadata.get(CONTENT)
+    facts = [*(said if isinstance(said, list) else ()), *gathering.facts]
+    update: dict[str, Any] = {"metadata": {**result.metadata, CONTENT: facts}}
+    if is_of_parts or (output is None and result.success):
+        update["output"] = "\n".join(gathering.lines)
+    if gathering.problems:
+        update |= _failure(result, gathering.problems)
+    return result.model_copy(update=update).bind(gathering.source)
+
+
+def _failure(result: ToolResult, problems: list[str]) -> dict[str, Any]:
+    listed = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+    said = f"The tool ran, but not all of its result is kept: {listed}"
+    if not result.success:
+        return {"error": f"{result.error}\n{said}"}
+    return {"success": False, "error": said, "error_code": ErrorCode.UNSTORABLE, "error_details": problems}
+
+
+class _Gathering:
+    """The parts of one result, as they come."""
+
+    def __init__(self, context: ExecutionContext, seconds: float) -> None:
+        self._context = context
+        self._until = asyncio.get_running_loop().time() + max(seconds, LEAST_SECONDS)
+        self._reach = REACH.get()
+        self.lines: list[str] = []
+        self.facts: list[dict[str, Any]] = []
+        self.problems: list[str] = []
+        artifacts = self._reach.artifacts
+        self.source: _Held | _Kept = _Held() if artifacts is None else _Kept(artifacts, context)
+
+    async def add(self, item: Any) -> None:
+        """Take the next: text and JSON as lines, links as they are, of all else the bytes."""
+        if isinstance(item, str | Text):
+            self.lines.append(item if isinstance(item, str) else item.text)
+        elif isinstance(item, Link):
+            self._note(item)
+        elif isinstance(item, Json) or not is_part(item):
+            self._add_json(item.value if isinstance(item, Json) else item)
+        else:
+            await self._add_media(item)
+
+    def _add_json(self, value: Any) -> None:
+        try:
+            part = Json(to_jsonable_python(value))
+        except PydanticSerializationError:
+            part = Json(str(value))
+        if len(part.line) > MAX_JSON_CHARS:
+            self.lines.append(part.line)
+        else:
+            self._note(part)
+
+    async def _add_media(self, item: Any) -> None:
+        part = item if isinstance(item, Media) else File(bytes(item) if isinstance(item, bytearray) else item)
+        try:
+            part = await asyncio.to_thread(_with_bytes, part, self._context)
+            text = await asyncio.to_thread(_as_text, item)
+            if text is not None:
+                self.lines.append(text)
+            else:
+                await self._keep(part, is_image=isinstance(item, Image))
+        except (ForgeError, OSError, ValueError, TimeoutError) as error:
+            self._refuse(part, error)
+
+    async def _keep(self, part: Media, *, is_image: bool) -> None:
+        if len(self.facts) >= MAX_PARTS:
+            raise SandboxError(f"a result has {MAX_PARTS} parts at most", ErrorCode.UNSTORABLE)
+        found, size, chunks = await asyncio.to_thread(_looked_at, part)
+        limit = self._reach.max_part_bytes
+        if size > limit:
+            said = f"it has {human(size)}, and a part may have {human(limit)}. Raise FORGE_MAX_PART_SIZE, or make it smaller"
+            raise SandboxError(said, ErrorCode.UNSTORABLE)
+        if found.mime_type.startswith("text/"):
+            chunks = scrubbed_chunks(chunks)
+        async with asyncio.timeout_at(self._until):
+            uri, size = await self.source.put(chunks, found.mime_type, limit)
+        note = found.note or ("no image" if is_image and found.kind == "file" else None)
+        name = _clean(scrubbed(part.name)) if part.name else self._name_of(found)
+        kind = _KINDS[found.kind]
+        self._note(kind(None, name, found.mime_type, size, uri, width=found.width, height=found.height, note=note))
+
+    def _name_of(self, found: Found) -> str:
+        number = sum(one.get("type") == found.kind for one in self.facts) + 1
+        ending = mimetypes.guess_extension(found.mime_type) or f".{found.mime_type.rpartition('/')[2]}"
+        return f"{found.kind}{'' if number == 1 else f'-{number}'}{ending}"
+
+    def _note(self, part: Part) -> None:
+        self.facts.append(as_facts(part))
+        self.lines.append(part.line)
+
+    def _refuse(self, part: Media, error: Exception) -> None:
+        reason = error.message if isinstance(error, ForgeError) else str(error)
+        if isinstance(error, TimeoutError):
+            reason = "the time of the call was over before its bytes were kept"
+        said = part.name or (str(part.data) if isinstance(part.data, str | PurePath) else None)
+        label = " ".join(one for one in (part.type, said and _clean(said)) if one)
+        self.problems.append(f"{label}: {reason}")
+        self.lines.append(f"[{label}, not kept: {reason}]")
+
+
+class _Held(PartReader):
+    """Bytes in memory, where a host has no artifacts."""
+
+    def __init__(self) -> None:
+        super().__init__(self._of)
+        self._held: dict[str, bytes] = {}
+
+    async def put(self, chunks: AsyncIterator[bytes], _media_type: str, _limit: int) -> tuple[str, int]:
+        data = b"".join([chunk async for chunk in chunks])
+        uri = f"{SCHEME}{blake2b(data, digest_size=16).hexdigest()}"
+        self._held[uri] = data
+        return uri, len(data)
+
+    async def _of(self, uri: str) -> AsyncIterator[bytes]:
+        yield self._held[uri]
+
+
+class _Kept(PartReader):
+    """Bytes among the artifacts of this host."""
+
+    def __init__(self, artifacts: Artifacts, context: ExecutionContext) -> None:
+        super().__init__(self._of)
+        self._artifacts = artifacts
+        self._context = context
+
+    async def put(self, chunks: AsyncIterator[bytes], media_type: str, limit: int) -> tuple[str, int]:
+        kept = await self._artifacts.put(chunks, self._context, limit=limit, media_type=media_type)
+        return kept.handle, kept.size
+
+    async def _of(self, uri: str) -> AsyncIterator[bytes]:
+        with os.fdopen(await self._artifacts.open(uri, self._context), "rb") as file:
+            while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+                yield chunk
+
+
+def _clean(name: str) -> str:
+    """A name as people, texts and folders can have it."""
+    shown = "".join(char if char.isprintable() else "_" for char in PurePath(name).name)
+    return shown[:MAX_NAME_CHARS] or "_"
+
+
+def _with_bytes(part: Media, context: ExecutionContext) -> Media:
+    """A part whose data are bytes or an open file."""
+    if isinstance(part.data, str):
+        part = replace(part, data=PurePath(part.data))
+    if (draw := drawn(part.data)) is None:
+        return opened(part, context)
+    buffer = io.BytesIO()
+    draw(buffer, format="png")
+    return replace(part, data=buffer.getvalue(), mime_type=None)
+
+
+def _as_text(item: Any) -> str | None:
+    """Bytes that were returned as they are, where they are text."""
+    if not isinstance(item, bytes | bytearray) or b"\0" in item[:HEAD_BYTES]:
+        return None
+    try:
+        return item.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _looked_at(part: Media) -> tuple[Found, int, AsyncIterator[bytes]]:
+    data = part.data
+    if isinstance(data, Handle):
+        size = os.fstat(data.fd).st_size
+        head, tail = os.pread(data.fd, HEAD_BYTES, 0), os.pread(data.fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
+        chunks = _of_file(data)
+    elif isinstance(data, bytes):
+        size, head, tail, chunks = len(data), data[:HEAD_BYTES], data[-TAIL_BYTES:], _of_bytes(data)
+    else:
+        raise SandboxError(f"it is a {type(data).__name__}; give bytes, a path or an image", ErrorCode.UNSTORABLE)
+    return find(head, tail, size, claim=part.mime_type, name=part.name), size, chunks
+
+
+async def _of_file(handle: Handle) -> AsyncIterator[bytes]:
+    at = 0
+    with handle:
+        while chunk := await asyncio.to_thread(os.pread, handle.fd, CHUNK_BYTES, at):
+            yield chunk
+            at += len(chunk)
+
+
+async def _of_bytes(data: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, max(1, len(data)), CHUNK_BYTES):
+        yield data[at : at + CHUNK_BYTES]

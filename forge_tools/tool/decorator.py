@@ -1,0 +1,343 @@
+"""`@tool`: a typed function as a tool."""
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
+from dataclasses import is_dataclass
+from typing import (
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    get_type_hints,
+    overload,
+)
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import to_jsonable_python
+
+from forge_tools.errors import ErrorCode, InvalidCallError, InvalidToolError
+from forge_tools.model import (
+    Capabilities,
+    ExecutionContext,
+    Lane,
+    Media,
+    RetryPolicy,
+    ToolCategory,
+    ToolParameter,
+    ToolResult,
+)
+from forge_tools.model.content import holds_parts
+from forge_tools.schema import clean_text, shown, suggestion
+from forge_tools.tool.base import BaseTool
+from forge_tools.tool.docstrings import read_docstring
+from forge_tools.tool.registry import check_definition
+from forge_tools.tool.signatures import Give, Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+H_co = TypeVar("H_co", covariant=True)
+
+
+class Caller(Protocol):
+    """What runs a tool by its name: a client or an executor."""
+
+    def call(
+        self, name: str, parameters: Mapping[str, Any] | None = None, context: ExecutionContext | None = None, /
+    ) -> Awaitable[ToolResult]: ...
+
+
+class Submitter(Protocol[H_co]):
+    """What accepts a call and hands out a handle for it."""
+
+    def submit(
+        self, name: str, parameters: Mapping[str, Any] | None = None, context: ExecutionContext | None = None, /
+    ) -> Awaitable[H_co]: ...
+
+
+class Declaration(TypedDict, total=False):
+    """What a tool may be told besides its function: attributes of a BaseTool, and which parameters are sensitive."""
+
+    name: str
+    description: str
+    category: ToolCategory
+    version: str
+    tags: Sequence[str]
+    aliases: Sequence[str]
+    lane: Lane
+    timeout: float
+    max_attempts: int
+    retry: RetryPolicy
+    capabilities: Capabilities
+    sensitive: Collection[str]
+
+
+class FunctionTool(BaseTool, Generic[P, R]):
+    """A function that agents may call as a tool, and programs as the function it is.
+
+    `given` are types whose values its host provides: parameters annotated with one are hidden from callers, as those
+    annotated ExecutionContext always are.
+
+    Raises:
+        InvalidToolError: naming the function, what of it cannot be told to a model, and the way out.
+    """
+
+    name: str = ""
+    description: str = ""
+    category: ToolCategory = ToolCategory.OTHER
+    parameters: tuple[ToolParameter, ...] = ()
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        /,
+        given: Mapping[Any, Give] | None = None,
+        **declared: Unpack[Declaration],
+    ) -> None:
+        _require_function(function)
+        _require_known(function.__name__, declared)
+        functools.update_wrapper(self, function)
+        self._function: Callable[..., Any] = function
+        self._is_async = inspect.iscoroutinefunction(function)
+        docs = read_docstring(function.__doc__)
+        sensitive = declared.pop("sensitive", ())
+        self._signature = Signature(
+            function, docs, given=given, sensitive=[sensitive] if isinstance(sensitive, str) else sensitive
+        )
+        self.name = function.__name__
+        self.description = docs.description
+        self.lane = "async" if self._is_async else "process"
+        self.parameters = self._signature.parameters
+        self._dependencies = self._signature.dependencies
+        for attribute, value in declared.items():
+            setattr(self, attribute, value)
+        self._returned = _structure(self._returns)
+        if self._returned is not None:
+            self.output_schema = self._returned.json_schema(mode="serialization")
+        self._require_sound()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself: no validation, no limits, no record."""
+        return cast("R", self._function(*args, **kwargs))
+
+    @overload
+    def on(self: "FunctionTool[P, Coroutine[Any, Any, T]]", client: Caller) -> Callable[P, Awaitable[T]]: ...
+
+    @overload
+    def on(self, client: Caller) -> Callable[P, Awaitable[R]]: ...
+
+    def on(self, client: Caller) -> Callable[..., Awaitable[Any]]:
+        """This function run by a client, or by any executor: the same parameters, and what it returns.
+
+        An ExecutionContext among the arguments is that of the call.
+
+        Raises:
+            CallFailedError: where it is awaited, when the call failed.
+        """
+
+        async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+            context, parameters = self._signature.as_parameters(args, kwargs)
+            result = await client.call(self.name, parameters, context)
+            return result if self._returns is ToolResult else self._as_returned(result.unwrap())
+
+        return call
+
+    async def submit(self, client: Submitter[H_co], /, *args: P.args, **kwargs: P.kwargs) -> H_co:
+        """Have it run by a client, and return the handle at once."""
+        context, parameters = self._signature.as_parameters(args, kwargs)
+        return await client.submit(self.name, parameters, context)
+
+    def _as_returned(self, output: Any) -> Any:
+        """What went through JSON as the type that the function returns."""
+        return output if self._returns in {None, Any} else TypeAdapter(self._returns).validate_python(output)
+
+    @functools.cached_property
+    def _returns(self) -> Any:
+        try:
+            return get_type_hints(self._function, include_extras=True).get("return")
+        except (NameError, TypeError):  # known to type checkers alone
+            return None
+
+    def __reduce__(self) -> str:
+        """Be pickled as functions are: by where it is found."""
+        return self._function.__qualname__
+
+    # Their context comes by position alone, since a parameter of the function may be called so too.
+    async def _execute(  # type: ignore[override]  # see above
+        self, context: ExecutionContext, /, **values: Any
+    ) -> ToolResult:
+        try:
+            args, kwargs = self._signature.bind(context, values)
+        except InvalidCallError as error:
+            return self._refused(error)
+        call = functools.partial(self._function, *args, **kwargs)
+        if self._is_async:
+            return self._result(await call())
+        outcome = await in_thread(lambda: self._unless_awaitable(call()))
+        return self._result(await outcome) if inspect.isawaitable(outcome) else outcome
+
+    def _unless_awaitable(self, output: Any) -> Any:
+        """The result of a `def`, made on its thread: reading an iterator to its end may block too."""
+        return output if inspect.isawaitable(output) else self._result(output)  # a `def` around an `async def`
+
+    def _result(self, output: Any) -> ToolResult:
+        if isinstance(output, ToolResult):
+            return output
+        if self._returned is not None:
+            try:
+                output = self._returned.validate_python(output)
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+                where = ".".join(map(str, first["loc"]))
+                said = f"The tool ran, but what it returned is not what its annotation says: {where}: {first['msg']}"
+                return ToolResult.fail(clean_text(said), error_code=ErrorCode.UNSTORABLE)
+        return ToolResult.ok(_as_json(output))
+
+    async def _dry_run(  # type: ignore[override]  # see above
+        self, context: ExecutionContext, /, **values: Any
+    ) -> ToolResult:
+        try:
+            self._signature.bind(context, values)
+        except InvalidCallError as error:
+            return self._refused(error)
+        return await super()._dry_run(context, **values)
+
+    def _takes_extra(self) -> bool:
+        return False
+
+    def _refused(self, error: InvalidCallError) -> ToolResult:
+        """What only the annotations could find wrong, in the form in which the checks say it."""
+        return ToolResult.fail(
+            error.message,
+            error_code=ErrorCode.VALIDATION_ERROR,
+            error_details=error.details,
+            errors=error.details,
+            required=[parameter.name for parameter in self.parameters if parameter.required],
+        )
+
+    def _require_sound(self) -> None:
+        name = self._function.__name__
+        if not self.description.strip():
+            raise InvalidToolError(
+                name, f"{_label(self._function)} has no docstring. Say in one what it does, or pass description=."
+            )
+        if self.lane == "async" and not self._is_async:
+            raise InvalidToolError(
+                name,
+                f"{_label(self._function)} is a `def`, which would block the async lane. Write `async def`, or leave out "
+                'lane="async".',
+            )
+        check_definition(self, strict=True)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+
+
+@overload
+def tool(**declared: Unpack[Declaration]) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Declaration]) -> Any:
+    """Make a tool of a typed function: `@tool`, or `@tool(category=..., timeout=...)` with what it shall be told.
+
+    Name, description, parameters and lane come from the function: a `def` runs in the process lane, an `async def` in
+    the async lane. What it returns is the output, unless it is a ToolResult.
+
+    Raises:
+        InvalidToolError: naming the function, what of it cannot be told to a model, and the way out.
+    """
+    if function is None:
+        return lambda function: FunctionTool(function, **declared)
+    return FunctionTool(function, **declared)
+
+
+def _require_function(function: Any) -> None:
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        what = f"the class {function.__name__}" if inspect.isclass(function) else f"a {type(function).__name__}"
+        raise InvalidToolError(
+            shown(repr(function)),
+            f"@tool takes a function or a bound method, not {what}. Write `def`, or subclass BaseTool.",
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidToolError(
+            function.__name__,
+            f"{_label(function)} yields; a call has one result. Return a list or the whole text, and show what is there "
+            "before with `context.emit`.",
+        )
+
+
+def _require_known(name: str, declared: Mapping[str, Any]) -> None:
+    known = Declaration.__annotations__
+    for keyword in declared:
+        if keyword not in known:
+            raise InvalidToolError(name, f"@tool takes no '{shown(keyword)}'{suggestion(keyword, known)}")
+
+
+def _label(function: Any) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+async def in_thread(call: Callable[[], R]) -> R:
+    """Run `call` on a daemon thread of its own, in a copy of this context; a cancelled one goes on unheard.
+
+    The loop's own threads are few: calls that never return would use them up, and the end of the loop waits for them.
+    """
+    done = Future[tuple[Any, BaseException | None]]()  # an error as a value, since no future takes a StopIteration
+    done.set_running_or_notify_cancel()
+    context = copy_context()
+
+    def run() -> None:
+        try:
+            ending: tuple[Any, BaseException | None] = context.run(call), None
+        except BaseException as error:  # noqa: BLE001 raised again where it is awaited
+            ending = None, error
+        done.set_result(ending)
+
+    threading.Thread(target=run, name="forge-function", daemon=True).start()
+    value, error = await asyncio.wrap_future(done)
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error, done  # or its traceback would keep this frame, which keeps it
+    return cast("R", value)
+
+
+def _structure(returns: Any) -> TypeAdapter[Any] | None:
+    """What describes and checks the values of a model, a dataclass or a TypedDict; None for all else."""
+    is_structure = inspect.isclass(returns) and (
+        issubclass(returns, BaseModel) or is_dataclass(returns) or hasattr(returns, "__required_keys__")
+    )
+    if not is_structure or issubclass(returns, ToolResult | Media):
+        return None
+    try:
+        adapter = TypeAdapter(returns)
+        schema = adapter.json_schema(mode="serialization")
+    except (PydanticUserError, ValueError):  # there is a field that JSON does not describe
+        return None
+    return adapter if schema.get("type") == "object" else None
+
+
+def _as_json(output: Any) -> Any:
+    """Turn models, dataclasses, dates, sets and the like into what JSON has; what that cannot is left as it is."""
+    if output is None or type(output) in {str, int, float, bool}:
+        return output
+    if isinstance(output, Iterator):
+        output = list(output)  # what it raises is the function's own error
+    if holds_parts(output):
+        return output
+    try:
+        return to_jsonable_python(output)
+    except ValueError:
+        return output

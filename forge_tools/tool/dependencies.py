@@ -1,0 +1,141 @@
+"""What a body is handed besides its parameters: made when it is first needed, and taken down afterwards."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from forge_tools.errors import ConfigurationError
+from forge_tools.model import ExecutionContext
+
+
+@dataclass(frozen=True, slots=True)
+class Depends:
+    """In `Annotated[Index, Depends(make_index)]`: a parameter that callers do not see, and that `make` makes.
+
+    Once for each worker process, or for each `call`. `make` is a function or a generator function, `def` or `async def`; what
+    follows its `yield` takes down what it made. It may depend on others in the same way, and for a call on its ExecutionContext.
+    """
+
+    make: Callable[..., Any]
+    per: Literal["worker", "call"] = "worker"
+
+
+def engine() -> Any:
+    """In `Annotated[Index | None, Depends(engine)]`: the engine of this host, None where it has none (spec S1-10).
+
+    What makes it a host says: a worker by FORGE_ENGINE, an executor by its `overrides`, as `{engine: make_index}`.
+    """
+    return None
+
+
+class Dependencies:
+    """What was made for one process, on one loop; `overrides` are others in place of what would make it, for tests."""
+
+    def __init__(self, overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None = None) -> None:
+        self._overrides = overrides or {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._kept: dict[Callable[..., Any], asyncio.Future[Any]] = {}
+        self._ends = AsyncExitStack()
+
+    def has_other(self, make: Callable[..., Any]) -> bool:
+        """Whether something else is made in place of what `make` would make."""
+        return make in self._overrides
+
+    async def get(self, one: Depends, context: ExecutionContext | None, call: AsyncExitStack) -> Any:
+        """What `one` stands for; what is made for the call ends with `call`."""
+        if one.per == "call":
+            if context is None:
+                raise ConfigurationError(
+                    f"{_name(one.make)} is made for each call, and cannot be part of what is kept for a worker."
+                )
+            return await self._make(one.make, context, call)
+        if (loop := asyncio.get_running_loop()) is not self._loop:  # a forked process makes its own
+            self._loop, self._kept, self._ends = loop, {}, AsyncExitStack()
+        if one.make not in self._kept:
+            self._kept[one.make] = asyncio.ensure_future(self._make(one.make, None, self._ends))
+        kept = self._kept[one.make]
+        try:
+            return await asyncio.shield(kept)
+        finally:
+            if kept.done() and (kept.cancelled() or kept.exception() is not None):
+                self._kept.pop(one.make, None)  # another call may have more luck
+
+    async def close(self) -> None:
+        """Take down what was made for the worker, the last first."""
+        if asyncio.get_running_loop() is self._loop:
+            self._kept.clear()
+            await self._ends.aclose()
+
+    async def _make(self, make: Callable[..., Any], context: ExecutionContext | None, ends: AsyncExitStack) -> Any:
+        make = self._overrides.get(make, make)
+        given = {name: await self.get(one, context, ends) for name, one in dependencies_of(make).items()}
+        for name in (name for name, kind in _hints(make).items() if kind is ExecutionContext and name != "return"):
+            if context is None:
+                raise ConfigurationError(
+                    f'{_name(make)} takes the context of a call: Depends({_name(make)}, per="call").'
+                )
+            given[name] = context
+        if inspect.isasyncgenfunction(make):
+            return await ends.enter_async_context(asynccontextmanager(make)(**given))
+        if inspect.isgeneratorfunction(make):
+            return ends.enter_context(contextmanager(make)(**given))
+        made = make(**given)
+        return await made if inspect.isawaitable(made) else made
+
+
+DEPENDENCIES: ContextVar[Dependencies | None] = ContextVar("forge_dependencies", default=None)
+"""Those of the executor that runs this call."""
+
+
+def has_engine() -> bool:
+    """Whether this call is run where there is an engine."""
+    shared = DEPENDENCIES.get()
+    return shared is not None and shared.has_other(engine)
+
+
+def dependency_in(annotation: Any) -> Depends | None:
+    """The `Depends` that an annotation carries."""
+    notes = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    return next((note for note in notes if isinstance(note, Depends)), None)
+
+
+def dependencies_of(function: Callable[..., Any]) -> dict[str, Depends]:
+    """The parameters of a function that are made for it, by name."""
+    found = {name: dependency_in(annotation) for name, annotation in _hints(function).items()}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def with_dependencies(
+    body: Callable[..., Awaitable[Any]], needs: Mapping[str, Depends]
+) -> Callable[..., Awaitable[Any]]:
+    """The same body, handed what it needs."""
+
+    async def run(context: ExecutionContext, /, **parameters: Any) -> Any:
+        shared = DEPENDENCIES.get()
+        made = Dependencies() if shared is None else shared
+        try:
+            async with AsyncExitStack() as ends:
+                given = {name: await made.get(one, context, ends) for name, one in needs.items()}
+                return await body(context, **parameters, **given)
+        finally:
+            if shared is None:
+                await made.close()
+
+    return run
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    if not inspect.isroutine(function):
+        function = function.__init__ if inspect.isclass(function) else type(function).__call__
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, AttributeError):  # names for type checkers alone; then it takes nothing of ours
+        return {}
+
+
+def _name(make: Any) -> str:
+    return str(getattr(make, "__name__", make))

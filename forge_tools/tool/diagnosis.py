@@ -1,0 +1,220 @@
+"""Makes the diagnosis of what a body raised: the author's frames without ours, the chain of causes; bounded, and without secrets."""
+
+import linecache
+import stat
+import sysconfig
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Literal, NamedTuple
+
+from forge_tools.model import Diagnosis, Frame, Raised
+from forge_tools.schema import clean_text, encode_json
+from forge_tools.secrets import Scrubber
+
+MOST_BYTES = 16_384
+"""Of a diagnosis as JSON."""
+
+MOST_SOURCE = 4 << 20
+"""Bytes of the largest file that a line of code is read from."""
+
+_OURS = ("forge_tools", "workers")
+_OUR_TOOLS = "forge_tools.tools"
+_PACKAGES = ("site-packages", "dist-packages")
+_STDLIB = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen "})
+
+How = Literal["", "cause", "context", "member"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How much is kept: exceptions, frames of each, characters of a message, and of a line of code or a path."""
+
+    causes: int
+    frames: int
+    message: int
+    text: int
+
+
+_SIZES = (_Size(8, 30, 4_000, 300), _Size(8, 12, 800, 160), _Size(4, 6, 300, 120), _Size(0, 4, 120, 80))
+"""Tried one after the other, until it fits."""
+
+
+def diagnosis_of(error: BaseException, scrubber: Scrubber | None) -> Diagnosis:
+    """What people are told of an exception: which it is, where it was raised, and what led to it."""
+    for size in _SIZES:
+        first, *others = (_raised(one, how, scrubber, size) for one, how in islice(_chain(error), size.causes + 1))
+        found = Diagnosis(
+            type=first.type,
+            message=first.message,
+            notes=first.notes,
+            frames=first.frames,
+            left_out=first.left_out,
+            causes=tuple(others),
+        )
+        if len(encode_json(found.as_dict(), "diagnosis", 1 << 30)) <= MOST_BYTES:
+            break
+    return found
+
+
+def said_by(error: BaseException, scrubber: Scrubber | None) -> str:
+    """What an exception says, storable and without secrets; nothing if its own code fails at that."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 the text of a foreign exception is foreign code too
+        return ""
+    text = text if scrubber is None else scrubber.text(text)  # first: nobody finds a secret that is cut
+    return clean_text(text.strip())
+
+
+def _chain(error: BaseException) -> Iterator[tuple[BaseException, How]]:
+    """The exception and what led to it, as Python would print them; the members of groups behind their group."""
+    seen: set[int] = set()
+    waiting: deque[tuple[BaseException, How]] = deque([(error, "")])
+    while waiting:
+        found, how = waiting.popleft()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found, how
+        if isinstance(found, BaseExceptionGroup):
+            waiting += [(member, "member") for member in found.exceptions]
+        if found.__cause__ is not None:
+            waiting.append((found.__cause__, "cause"))
+        elif found.__context__ is not None and not found.__suppress_context__:
+            waiting.append((found.__context__, "context"))
+
+
+def _raised(error: BaseException, how: How, scrubber: Scrubber | None, size: _Size) -> Raised:
+    notes = getattr(error, "__notes__", None)
+    frames, left_out = _frames(error.__traceback__, size.frames)
+    return Raised(
+        type=_cut(_name(type(error)), size.text, None),
+        message=_shortened(said_by(error, scrubber), size.message),
+        how=how,
+        notes=tuple(_cut(str(note), size.text, scrubber) for note in notes[:5]) if isinstance(notes, list) else (),
+        frames=tuple(frame.shown(scrubber, size) for frame in frames),
+        left_out=left_out,
+    )
+
+
+def _name(kind: type[BaseException]) -> str:
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+class _Place(NamedTuple):
+    """A frame before it is known whether it is kept."""
+
+    code: str
+    line: int
+    function: str
+    module: str
+    root: str
+    repeated: int = 0
+
+    def shown(self, scrubber: Scrubber | None, size: _Size) -> Frame:
+        return Frame(
+            file=_cut(self.code, size.text, scrubber, is_end=True),
+            line=self.line,
+            function=_cut(self.function, size.text, scrubber),
+            code=_cut(_source(self.code, self.line), size.text, scrubber),
+            own=not _is_library(self.code) or (bool(self.root) and _root(self.module) == self.root),
+            repeated=self.repeated,
+        )
+
+
+def _frames(trace: TracebackType | None, most: int) -> tuple[list[_Place], int]:
+    """The first and the last frames of the author's code and what that calls, and how many are between them."""
+    head: list[_Place] = []
+    tail: deque[_Place] = deque(maxlen=most - most // 3)
+    count = 0
+    for place in _repeats(_begun(_foreign(trace))):
+        count += 1 + place.repeated
+        if len(head) < most // 3:
+            head.append(place)
+        else:
+            tail.append(place)
+    kept = [*head, *tail]
+    return kept, count - sum(1 + place.repeated for place in kept)
+
+
+def _foreign(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
+    """Every frame that is not ours; our own tools are their author's."""
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if _root(module) not in _OURS or module.startswith(_OUR_TOOLS):
+            yield trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next
+
+
+def _begun(frames: Iterator[tuple[FrameType, int]]) -> Iterator[_Place]:
+    """From the first frame on that is not the standard library's, whose threads and loops carry bodies.
+
+    The package of that frame is the author's, even where it was installed; where there is none, all frames are kept.
+    """
+    skipped: list[_Place] = []
+    root: str | None = None
+    for frame, line in frames:
+        module = str(frame.f_globals.get("__name__", ""))
+        code = frame.f_code
+        if root is None and not _is_stdlib(code.co_filename):
+            root, skipped = _root(module), []
+        place = _Place(code.co_filename, line, code.co_qualname, module, root or "")
+        if root is None:
+            skipped = [*skipped, place][-50:]
+        else:
+            yield place
+    yield from skipped
+
+
+def _repeats(places: Iterator[_Place]) -> Iterator[_Place]:
+    """The same line several times in a row is one place."""
+    last: _Place | None = None
+    repeated = 0
+    for place in places:
+        if place == last:
+            repeated += 1
+            continue
+        if last is not None:
+            yield last._replace(repeated=repeated)
+        last, repeated = place, 0
+    if last is not None:
+        yield last._replace(repeated=repeated)
+
+
+def _is_stdlib(file: str) -> bool:
+    return file.startswith(_STDLIB) and not any(name in file for name in _PACKAGES)
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_STDLIB) or any(name in file for name in _PACKAGES)
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _source(file: str, line: int) -> str:
+    """The line as it is in the file now; nothing where that is no file of a program's size."""
+    if file not in linecache.cache:
+        with suppress(OSError, ValueError):
+            found = Path(file).stat()
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_SOURCE:
+                return ""
+    return linecache.getline(file, line).strip()
+
+
+def _cut(text: str, most: int, scrubber: Scrubber | None, *, is_end: bool = False) -> str:
+    return _shortened(clean_text(text if scrubber is None else scrubber.text(text)), most, is_end=is_end)
+
+
+def _shortened(text: str, most: int, *, is_end: bool = False) -> str:
+    if len(text) <= most:
+        return text
+    return f"...{text[-most:]}" if is_end else f"{text[:most]}..."

@@ -1,0 +1,428 @@
+"""ToolExecutor: the one way a tool is called in process, and this session's record of the calls."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from forge_tools.errors import ErrorCode, ToolError
+from forge_tools.model import (
+    SCOPE,
+    CallOptions,
+    CallScope,
+    Capabilities,
+    ExecutionContext,
+    Report,
+    Reporter,
+    Schema,
+    ToolCategory,
+    ToolExecution,
+    ToolResult,
+    ToolSpec,
+    scope_for,
+    wrong_call,
+)
+from forge_tools.model.content import holds_parts
+from forge_tools.sandbox.reach import REACH, Reach
+from forge_tools.sandbox.reports import DirectReporter, in_scope
+from forge_tools.schema import clean_text, formats, shown, suggestion
+from forge_tools.secrets import CONCEALED, LEAST_IN_FAILURES, Concealment, scrubber_of
+from forge_tools.tool.base import BaseTool, brief, preview
+from forge_tools.tool.content import opened, with_parts
+from forge_tools.tool.dependencies import DEPENDENCIES, Dependencies
+from forge_tools.tool.failures import failure_of, text_of
+from forge_tools.tool.registry import ScopedRegistry, ToolRegistry
+from forge_tools.tool.truncation import is_overlong, limit_output
+
+__all__ = ["SLOW_MS", "CallOptions", "ToolExecutor", "may_be_retried"]
+
+SLOW_MS = 1_000
+_FORM = "call(name, parameters, context=None, options=None)"
+"""Calls that take longer are warned about (spec S2-15)."""
+
+_UNRETRIED = frozenset(
+    {ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND, ErrorCode.CANCELLED, ErrorCode.BLOCKED, ErrorCode.UNSTORABLE}
+)
+"""Failures that another try would only repeat, or that somebody wanted."""
+
+_UNFINISHED = frozenset({ErrorCode.TIMEOUT, ErrorCode.LOST, ErrorCode.OUT_OF_MEMORY})
+"""Failures of bodies that were ended from outside: nobody knows how far they came."""
+
+_logger = logging.getLogger("forge_tools.tools")
+
+
+def may_be_retried(code: str | None, says: object, can: Capabilities) -> bool:
+    """Whether a failure with that error code may be followed by another try of the same call.
+
+    `says` is what the failed result itself holds under `retryable` in its metadata: True where nothing had taken effect,
+    False where trying again is of no use, whatever the tool declares.
+    """
+    if code in _UNRETRIED or says is False:
+        return False
+    if can.idempotent or says is True:
+        return True
+    return can.retryable and code not in _UNFINISHED
+
+
+class _Call(NamedTuple):
+    """A finished call as it is kept: made into a `ToolExecution` only when somebody asks."""
+
+    tool: BaseTool
+    parameters: dict[str, Any]
+    context: ExecutionContext
+    result: ToolResult
+    completed: float
+
+
+class ToolExecutor:
+    """Calls tools by name: resolve, validate, inject the context, run, log, record.
+
+    `max_timeout` caps every timeout (seconds). `reach` is what tools may touch on this host, such as the
+    folders of the workspace. The last `history_limit` calls are kept in memory. `overrides` make others in place of what
+    tools depend on.
+    """
+
+    def __init__(
+        self,
+        registry: ScopedRegistry | None = None,
+        *,
+        default_context: ExecutionContext | None = None,
+        max_timeout: float | None = None,
+        history_limit: int = 10_000,
+        reach: Reach | None = None,
+        overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
+    ) -> None:
+        self._registry = registry if registry is not None else ToolRegistry()
+        self._default_context = default_context or ExecutionContext(working_dir=".")
+        self._max_timeout = max_timeout
+        self._reach = reach
+        self._dependencies = Dependencies(overrides)
+        self._calls: deque[_Call] = deque(maxlen=history_limit)
+        self._lock = threading.Lock()
+        self._stats = _Stats()
+
+    async def execute(self, tool_name: str, context: ExecutionContext, /, **kwargs: Any) -> ToolResult:
+        """Call a tool; whatever is wrong with the call, or goes wrong in it, is a failed result.
+
+        Raises:
+            asyncio.CancelledError, KeyboardInterrupt: when the caller is stopped; the call is recorded as cancelled.
+        """
+        return await self._call(tool_name, kwargs, context, None)
+
+    async def call(
+        self,
+        name: str,
+        parameters: Mapping[str, Any] | None = None,
+        context: ExecutionContext | None = None,
+        options: CallOptions | None = None,
+        *,
+        on_report: Callable[[Report], None] | None = None,
+    ) -> ToolResult:
+        """Do what `execute` does, for parameters that come as one object (contradiction C24).
+
+        `on_report` is told the progress and the output that the tool reports, at once and on the thread that reports it; what
+        it raises is lost.
+        """
+        parameters = {} if parameters is None else parameters
+        if not isinstance(parameters, Mapping) or not all(isinstance(key, str) for key in parameters):
+            kind = type(parameters).__name__
+            return wrong_call(f"Invalid parameters: expected an object with names as keys, not {kind}", _FORM)
+        listening = SCOPE.set(scope_for(DirectReporter(on_report))) if on_report is not None else None
+        try:
+            asked = self._default_context if context is None else context
+            return await self._call(name, dict(parameters), asked, options)
+        finally:
+            if listening is not None:
+                SCOPE.reset(listening)
+
+    async def execute_with_context(
+        self, name: str, arguments: Mapping[str, Any], context: ExecutionContext, options: CallOptions | None = None
+    ) -> ToolResult:
+        """Do what `call` does, in a context that must be given (spec S1-32)."""
+        return await self.call(name, arguments, context, options)
+
+    async def initialize(self) -> None:
+        """Run the tools' `initialize` hooks on the loop that will run their bodies (spec S1-29)."""
+        await self._registry.initialize_all(self._default_context)
+
+    async def shutdown(self) -> None:
+        """Run the tools' `shutdown` hooks (spec S1-30)."""
+        await self._registry.shutdown_all()
+        await self._dependencies.close()
+
+    def function(self, name: str) -> Callable[[Mapping[str, Any]], Awaitable[str]]:
+        """Return a function from arguments to text, which raises where a call fails (contradiction C10).
+
+        Raises:
+            ToolNotFoundError: when there is no such tool. The function raises ToolError.
+        """
+        tool_name = self._registry.get_or_raise(name).spec.name
+
+        async def run(arguments: Mapping[str, Any]) -> str:
+            result = await self.call(tool_name, arguments)
+            if not result.success:
+                raise ToolError(tool_name, result.error or "failed")
+            return result.to_text()
+
+        return run
+
+    def validate(self, name: str, params: Mapping[str, Any]) -> tuple[bool, str | None]:
+        """Check parameters without calling; return whether they are valid, and the first problem."""
+        tool = self._registry.get(name)
+        return tool.validate_params(**params) if tool else (False, _unknown(name))
+
+    def validate_all(self, name: str, params: Mapping[str, Any]) -> list[str]:
+        """Return every problem of the parameters (contradiction C45)."""
+        tool = self._registry.get(name)
+        return tool.validate_all(params) if tool else [_unknown(name)]
+
+    def get_all_schemas(self, format: str = "openai") -> list[Schema]:
+        """Return the schema of every tool in the order of registration.
+
+        Raises:
+            ValueError: for an unknown format.
+        """
+        formats.require_format(format)
+        return [formats.render(tool.spec, format) for tool in self._registry.list_all()]
+
+    def get_schemas_by_category(self, category: ToolCategory, format: str = "openai") -> list[Schema]:
+        """Return the schemas of the tools of a category.
+
+        Raises:
+            ValueError: for an unknown format.
+        """
+        formats.require_format(format)
+        return [formats.render(tool.spec, format) for tool in self._registry.list_by_category(category)]
+
+    @property
+    def reach(self) -> Reach | None:
+        """What its tools may touch on this host; None where that is the caller's to say."""
+        return self._reach
+
+    def specs(self) -> list[ToolSpec]:
+        """Return the tools as data, in the order of registration."""
+        return [tool.spec for tool in self._registry.list_all()]
+
+    def get_executions(self) -> list[ToolExecution]:
+        """Return the calls of known tools in the order they ended, without secrets of parameters and context."""
+        with self._lock:
+            calls = list(self._calls)
+        return [_execution(call) for call in calls]
+
+    def clear_executions(self) -> None:
+        """Forget the calls kept in memory; what a database holds stays (contradiction C36)."""
+        with self._lock:
+            self._calls.clear()
+
+    def get_stats(self) -> dict[str, Any]:
+        """Return counts of all calls, `average_execution_time_ms` and `executions_by_tool`.
+
+        `rejected_count` counts what never reached a body: unknown tools, which count nowhere else, and invalid parameters.
+        """
+        with self._lock:
+            return self._stats.as_dict()
+
+    async def _call(
+        self, name: str, arguments: dict[str, Any], context: object, options: CallOptions | None
+    ) -> ToolResult:
+        tool = self._registry.get(name) if isinstance(name, str) else None
+        if tool is None:
+            return self._refuse_unknown(name)
+        if not isinstance(context, ExecutionContext):
+            flaw = f"Invalid context: expected an ExecutionContext, not {type(context).__name__}"
+            return wrong_call(flaw, f"execute(name, context, **parameters) or {_FORM}")
+        context = self._within_limits(tool.spec, context, options)
+        token = REACH.set(self._reach) if self._reach is not None else None
+        made = DEPENDENCIES.set(self._dependencies)
+        scrubber = scrubber_of(tool.spec, arguments, metadata=context.metadata)
+        concealed = CONCEALED.set(scrubber) if scrubber is not None else None
+        try:
+            _log_start(tool.spec, arguments, context)
+            scope = self._scope(tool.spec, context)
+            with in_scope(context, scope, scrubber) as own:
+                result = await _attempts(tool, arguments, own, options)
+            if scope.attached or holds_parts(result.output):
+                result = await with_parts(result, context, scope.attached or (), _left(tool.spec, context, result))
+            if scrubber is not None:
+                result = scrubber.result(result)
+            if is_overlong(result, context.max_output_size):
+                result = await limit_output(result, context, _left(tool.spec, context, result))
+        except BaseException as error:
+            self._record(tool, arguments, context, _interruption(tool.spec, arguments, error))
+            raise
+        finally:
+            DEPENDENCIES.reset(made)
+            if token is not None:
+                REACH.reset(token)
+            if concealed is not None:
+                CONCEALED.reset(concealed)
+        self._record(tool, arguments, context, result)
+        return result
+
+    def _scope(self, spec: ToolSpec, context: ExecutionContext) -> CallScope:
+        """That which was made for this call, or one within that of the call whose body makes this one."""
+        made, reporter = SCOPE.get(), self._reporter()
+        scope = made if made is not None and not made.has_begun else scope_for(reporter)
+        scope.reporter = reporter
+        scope.opener = opened
+        scope.tool, scope.agent_id, scope.session_id = spec.name, context.agent_id, context.session_id
+        return scope
+
+    def _reporter(self) -> Reporter | None:
+        scope = SCOPE.get()
+        return None if scope is None else scope.reporter
+
+    def _refuse_unknown(self, name: str) -> ToolResult:
+        error = _unknown(name)
+        hint = suggestion(name, self._registry.list_names())
+        _logger.warning("%s%s", error, hint, extra={"error_code": ErrorCode.TOOL_NOT_FOUND})
+        with self._lock:
+            self._stats.rejected += 1
+        known = f"there are: {', '.join(self._registry.list_names()) or 'none'}"
+        result = ToolResult.fail(error, error_code=ErrorCode.TOOL_NOT_FOUND, hint=hint.strip(" ()") or known)
+        result.duration_ms = 0.0
+        return result
+
+    def _within_limits(
+        self, spec: ToolSpec, context: ExecutionContext, options: CallOptions | None
+    ) -> ExecutionContext:
+        """Put the timeout that counts for this call into its context (contradiction C07)."""
+        if options is not None and options.timeout is not None:
+            context = context.model_copy(update={"timeout": options.timeout})
+        if self._max_timeout is None:
+            return context
+        seconds, _ = spec.timeout_for(context)
+        return context if seconds <= self._max_timeout else context.model_copy(update={"timeout": self._max_timeout})
+
+    def _record(self, tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, result: ToolResult) -> None:
+        with self._lock:
+            self._calls.append(_Call(tool, arguments, context, result, time.time()))
+            self._stats.count(tool.spec.name, result)
+        _log_end(tool.spec, result)
+
+
+async def _attempts(
+    tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, options: CallOptions | None
+) -> ToolResult:
+    """Run a call, again as far as its retry policy and its tool allow (contradiction C29)."""
+    skip_validation = options is not None and options.skip_validation
+    retry = options.retry if options is not None else None
+    scope = context.scope
+    if retry is not None and scope is not None and scope.execution_id is None:
+        scope.max_attempts = retry.max_attempts
+    result = await _attempt(tool, arguments, context, skip_validation)
+    if retry is None:
+        return result
+    for attempt in range(1, retry.max_attempts):
+        says = result.metadata.get("retryable")
+        if result.success or not may_be_retried(result.error_code, says, tool.spec.capabilities):
+            break
+        await asyncio.sleep(retry.delay_after(attempt))
+        if scope is not None and scope.execution_id is None:
+            scope.attempt = attempt + 1
+            scope.attached = None
+        result = await _attempt(tool, arguments, context, skip_validation)
+        result.metadata["attempts"] = attempt + 1
+    return result
+
+
+async def _attempt(
+    tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, skip_validation: bool
+) -> ToolResult:
+    started = time.perf_counter()
+    scope = context.scope
+    if scope is not None:
+        scope.begin(tool.spec.timeout_for(context)[0])
+    run = tool.execute_unchecked if skip_validation else tool.execute
+    try:
+        result: Any = await run(context, **arguments)
+    except Exception as error:  # noqa: BLE001  a tool that replaces `execute` may raise anything
+        result = failure_of(tool.spec, error, scrubber_of(tool.spec, arguments, LEAST_IN_FAILURES))
+    done = result if isinstance(result, ToolResult) else ToolResult.ok(result)
+    if done.duration_ms is None:
+        done.duration_ms = (time.perf_counter() - started) * 1000
+    return done
+
+
+def _left(spec: ToolSpec, context: ExecutionContext, result: ToolResult) -> float:
+    """Seconds that a call has left once its body has returned."""
+    return spec.timeout_for(context)[0] - (result.duration_ms or 0.0) / 1000
+
+
+def _interruption(spec: ToolSpec, arguments: Mapping[str, Any], error: BaseException) -> ToolResult:
+    """What is kept of a call that raises to its caller: Ctrl-C and its like must end more than the call."""
+    if isinstance(error, asyncio.CancelledError):
+        return ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED)
+    is_wanted = isinstance(error, KeyboardInterrupt | GeneratorExit)
+    code = ErrorCode.CANCELLED if is_wanted else ErrorCode.EXECUTION_ERROR
+    text = text_of(error, scrubber_of(spec, arguments, LEAST_IN_FAILURES))
+    return ToolResult.fail(f"Tool execution interrupted: {text}", error_code=code)
+
+
+def _unknown(name: Any) -> str:
+    return f"Unknown tool: {shown(name)}"
+
+
+def _execution(call: _Call) -> ToolExecution:
+    parameters, context = Concealment(call.tool.spec).seen(call.tool.effective(call.parameters), call.context)
+    completed = datetime.fromtimestamp(call.completed, UTC)
+    return ToolExecution(
+        tool_name=call.tool.spec.name,
+        parameters=parameters,
+        context=context,
+        result=call.result,
+        started_at=completed - timedelta(milliseconds=call.result.duration_ms or 0.0),
+        completed_at=completed,
+    )
+
+
+def _log_start(spec: ToolSpec, arguments: Mapping[str, Any], context: ExecutionContext) -> None:
+    if not _logger.isEnabledFor(logging.INFO):
+        return
+    extra = {"tool": spec.name, "agent_id": context.agent_id, "session_id": context.session_id}
+    _logger.info("Executing tool: %s", spec.name, extra=extra)
+    if _logger.isEnabledFor(logging.DEBUG):
+        _logger.debug("Parameters of %s: %s", spec.name, preview(spec, arguments), extra=extra)
+
+
+def _log_end(spec: ToolSpec, result: ToolResult) -> None:
+    duration = result.duration_ms or 0.0
+    if result.success and duration <= SLOW_MS and not _logger.isEnabledFor(logging.INFO):
+        return
+    extra = {"tool": spec.name, "duration_ms": duration, "error_code": result.error_code}
+    if not result.success:
+        _logger.warning("Tool %s failed: %s", spec.name, clean_text(str(result.error)), extra=extra)
+    else:
+        _logger.info("Tool %s succeeded (%.1fms)", spec.name, duration, extra=extra)
+    if duration > SLOW_MS:
+        _logger.warning("Slow tool: %s took %.0fms", spec.name, duration, extra=extra)
+    if _logger.isEnabledFor(logging.DEBUG):
+        _logger.debug("Result of %s: %s", spec.name, brief(result.output), extra=extra)
+
+
+class _Stats:
+    def __init__(self) -> None:
+        self.total = self.succeeded = self.rejected = 0
+        self.duration_ms = 0.0
+        self.by_tool: Counter[str] = Counter()
+
+    def count(self, tool: str, result: ToolResult) -> None:
+        self.total += 1
+        self.succeeded += result.success
+        self.rejected += result.error_code == ErrorCode.VALIDATION_ERROR
+        self.duration_ms += result.duration_ms or 0.0
+        self.by_tool[tool] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "total_executions": self.total,
+            "success_count": self.succeeded,
+            "error_count": self.total - self.succeeded,
+            "rejected_count": self.rejected,
+            "average_execution_time_ms": self.duration_ms / self.total if self.total else 0,
+            "executions_by_tool": dict(self.by_tool),
+        }

@@ -1,0 +1,140 @@
+"""ToolFactory: tools with their configuration, and with what they depend on."""
+
+import inspect
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self, TypeVar, cast, get_type_hints
+
+from forge_tools.errors import ConfigurationError
+from forge_tools.schema import clean_text, suggestion
+from forge_tools.tool.base import BaseTool
+from forge_tools.tool.decorator import FunctionTool
+from forge_tools.tool.signatures import asked_types
+
+T = TypeVar("T")
+
+
+class _Recipe(NamedTuple):
+    tool: Any
+    configuration: Mapping[str, Any]
+
+
+class ToolFactory:
+    """Creates tools, and gives each what its constructor, or its function, asks for by type.
+
+    Called without arguments it creates all that were added, so that a reference may name it as it names a tool.
+    """
+
+    def __init__(self) -> None:
+        self._providers: dict[Any, Callable[..., Any]] = {}
+        self._recipes: list[_Recipe] = []
+        self._made: dict[tuple[int, Any], Any] = {}
+        self._lock = threading.RLock()
+
+    def provide(self, kind: type[T], make: Callable[..., T]) -> Self:
+        """Say how what tools depend on is made: once in a process, when it is first needed.
+
+        `make` may depend on other types by annotation.
+        """
+        self._providers[kind] = make
+        return self
+
+    def add(self, tool: type[BaseTool] | Callable[..., Any], /, **configuration: Any) -> Self:
+        """Have a tool created by the next call: a class with arguments of its constructor, a function with `@tool`'s."""
+        self._recipes.append(_Recipe(tool, configuration))
+        return self
+
+    def create(self, tool: type[BaseTool] | Callable[..., Any], /, **configuration: Any) -> BaseTool:
+        """Create one tool.
+
+        Raises:
+            ConfigurationError: naming what is missing, what nobody takes, or what could not be made.
+            InvalidToolError: the function cannot be a tool.
+        """
+        if isinstance(tool, BaseTool):
+            raise ConfigurationError(
+                f"{tool.spec.name} is created already. Add its class, or its function without @tool."
+            )
+        if not inspect.isclass(tool):
+            given = {kind: lambda _, kind=kind: self._get(kind, ()) for kind in self._providers}
+            return FunctionTool(tool, given, **configuration)
+        kind, label = cast("type[BaseTool]", tool), tool.__name__
+        if not issubclass(kind, BaseTool):
+            raise ConfigurationError(f"The class {label} is no BaseTool. Add a subclass of it, or a function.")
+        arguments = self._arguments(kind.__init__, label, configuration, ())
+        return _made(lambda: kind(**arguments), label)
+
+    def __call__(self) -> list[BaseTool]:
+        """Create all that were added, in that order."""
+        return [self.create(recipe.tool, **recipe.configuration) for recipe in self._recipes]
+
+    def _get(self, kind: Any, wanted_by: tuple[Any, ...]) -> Any:
+        """What is provided for a type. A forked process makes its own: sockets and files do not outlive a fork."""
+        if kind in wanted_by:
+            chain = " needs ".join(one.__name__ for one in (*wanted_by[wanted_by.index(kind) :], kind))
+            raise ConfigurationError(f"{chain}: what is provided cannot depend on itself.")
+        key = os.getpid(), kind
+        with self._lock:
+            if key not in self._made:
+                make, label = self._providers[kind], f"what provides {kind.__name__}"
+                arguments = self._arguments(make, label, {}, (*wanted_by, kind))
+                self._made[key] = _made(lambda: make(**arguments), label)
+            return self._made[key]
+
+    def _arguments(
+        self, call: Any, label: str, configuration: Mapping[str, Any], wanted_by: tuple[Any, ...]
+    ) -> dict[str, Any]:
+        formal = {name: one for name, one in _parameters(call).items() if name != "self"}
+        _require_taken(label, formal, configuration)
+        arguments = dict(configuration)
+        kinds = _annotations(call, label)
+        for name, one in formal.items():
+            if name in arguments or one.kind in {one.VAR_POSITIONAL, one.VAR_KEYWORD}:
+                continue
+            kind = next((kind for kind in kinds.get(name, ()) if kind in self._providers), None)
+            if kind is not None:
+                arguments[name] = self._get(kind, wanted_by)
+            elif one.default is one.empty:
+                raise ConfigurationError(self._missing(label, one))
+        return arguments
+
+    def _missing(self, label: str, parameter: inspect.Parameter) -> str:
+        provided = ", ".join(kind.__name__ for kind in self._providers) or "nothing"
+        return (
+            f"{label} needs {parameter}, which is neither configured nor provided (provided: {provided}). "
+            f"Pass {parameter.name}= where the tool is added, or call provide() with its type."
+        )
+
+
+def _parameters(call: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(call).parameters
+    except ValueError:  # written in C, and without a signature
+        return {}
+
+
+def _annotations(call: Any, label: str) -> dict[str, tuple[Any, ...]]:
+    """The types that each annotation asks for."""
+    asked = call if inspect.isroutine(call) else getattr(call, "__init__", call)
+    try:
+        hints = get_type_hints(asked)
+    except (NameError, TypeError, SyntaxError) as error:
+        raise ConfigurationError(f"{label} has an annotation that cannot be resolved: {error}.") from error
+    return {name: asked_types(hint) for name, hint in hints.items()}
+
+
+def _require_taken(label: str, formal: Mapping[str, inspect.Parameter], configuration: Mapping[str, Any]) -> None:
+    if any(one.kind is one.VAR_KEYWORD for one in formal.values()):
+        return
+    for name in configuration:
+        if name not in formal:
+            raise ConfigurationError(f"{label} takes no '{name}'{suggestion(name, formal)}")
+
+
+def _made(make: Callable[[], T], label: str) -> T:
+    try:
+        return make()
+    except Exception as error:
+        what = clean_text(f"{type(error).__name__}: {error}")[:300]
+        raise ConfigurationError(f"{label} could not be made: {what}") from error

@@ -1,0 +1,298 @@
+"""Where tools come from: built-ins, entry points, and references of the user to modules, files and packages."""
+
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from importlib.metadata import entry_points as installed_entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError
+from forge_tools.model import ToolCategory
+from forge_tools.project import FILE, TABLE, find_project, is_path
+from forge_tools.schema import clean_text, shown, suggestion
+from forge_tools.tool.base import BaseTool
+from forge_tools.tool.dependencies import engine
+from forge_tools.tool.diagnosis import diagnosis_of
+from forge_tools.tool.factory import ToolFactory
+
+GROUP = "forge_tools.tools"
+_BUILTINS = "forge_tools.tools:BUILTINS"
+
+
+def load_tools(references: Sequence[str] = (), *, builtins: bool = True, entry_points: bool = True) -> list[BaseTool]:
+    """Create the tools of this host: built-ins, then installed plugins, then `references`.
+
+    A reference is a module, a package, or the path of either, and stands for all their tools; or `module:attribute`, which
+    names a BaseTool subclass, an instance, a list or tuple of either, or a function without arguments that returns one of
+    these. A class that several sources name is created once.
+
+    Raises:
+        ConfigurationError: naming the reference, what was found there, and the way out.
+    """
+    sources = [(_BUILTINS, "the built-in tools")] if builtins else []
+    if entry_points:
+        plugins = sorted(installed_entry_points(group=GROUP), key=lambda plugin: (plugin.name, plugin.value))
+        sources += [(plugin.value, f"the plugin '{plugin.name}' of {_package(plugin)}") for plugin in plugins]
+    return _created([*sources, *((reference, f"'{shown(reference)}'") for reference in references)])
+
+
+def load_project(settings: Settings, references: Sequence[str] = ()) -> list[BaseTool]:
+    """Create the user's tools: those that the settings name, by pyproject.toml for one, and then `references`.
+
+    Modules are also looked for in the project and in the current folder, after all others, so that they shadow none.
+
+    Raises:
+        ConfigurationError: as `load_tools` does, naming the file or setting with the reference.
+    """
+    _find_modules_of(settings)
+    project = find_project(settings.project) if settings.tools else None
+    is_projects = project is not None and project.tools == settings.tools
+    setting = f"[{TABLE}] of {settings.project / FILE}" if is_projects else "FORGE_TOOLS"
+    named = [(reference, f"'{shown(reference)}' in {setting}") for reference in settings.tools]
+    return _created([*named, *((one, f"'{shown(one)}'") for one in references if one not in settings.tools)])
+
+
+def load_engine(settings: Settings) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """What makes the engine of this host in place of none, as the `overrides` of an executor; empty where none is configured.
+
+    Raises:
+        ConfigurationError: the setting names no function.
+    """
+    if not settings.engine:
+        return {}
+    _find_modules_of(settings)
+    name, _, attribute = settings.engine.partition(":")
+    if not name or not attribute:
+        raise ConfigurationError(
+            f"FORGE_ENGINE '{shown(settings.engine)}' must be module:function, as in mytools:make."
+        )
+    make = _attribute(_module(name, "FORGE_ENGINE"), attribute, "FORGE_ENGINE")
+    if not callable(make):
+        raise ConfigurationError(
+            f"FORGE_ENGINE: {shown(settings.engine)} is no function. Name one that makes the engine."
+        )
+    return {engine: make}
+
+
+def admit(
+    tools: Sequence[BaseTool], categories: Collection[str] | None = None, names: Collection[str] | None = None
+) -> list[BaseTool]:
+    """Keep the tools of these categories and of these names or aliases; None admits all.
+
+    Raises:
+        ConfigurationError: for a category or a name there is not, or when nothing is left.
+    """
+    _require_known("category", categories, [category.value for category in ToolCategory])
+    _require_known("tool", names, [name for tool in tools for name in (tool.spec.name, *tool.spec.aliases)])
+    kept = [tool for tool in tools if _is_admitted(tool, categories, names)]
+    if tools and not kept:
+        raise ConfigurationError(f"None of the {len(tools)} tools is admitted by these categories and names together.")
+    return kept
+
+
+def _package(plugin: Any) -> str:
+    return f"package {plugin.dist.name}" if plugin.dist else "an unknown package"
+
+
+def _find_modules_of(settings: Settings) -> None:
+    for folder in (Path.cwd(), settings.project):
+        _extend_path(folder)
+
+
+def _extend_path(folder: Path) -> None:
+    if (entry := str(folder)) not in sys.path:
+        sys.path.append(entry)
+
+
+def _created(sources: Sequence[tuple[str, str]]) -> list[BaseTool]:
+    found: dict[Any, BaseTool] = {}
+    for reference, source in sources:
+        for item in _resolve(reference, source):
+            key = item if inspect.isclass(item) else id(item)
+            if key not in found:
+                found[key] = item if isinstance(item, BaseTool) else _create(item, source)
+    return list(found.values())
+
+
+def _resolve(reference: str, source: str) -> list[Any]:
+    """List the tools and tool classes that a reference stands for."""
+    name, colon, attribute = reference.partition(":")
+    if not name or (colon and not attribute):
+        raise ConfigurationError(
+            f"{source} is no reference to tools. Write a module, a file or module:attribute, as in mytools:TOOLS."
+        )
+    module = _module(name, source)
+    if not attribute:
+        return _all_tools(module, source)
+    return _candidates(_attribute(module, attribute, source), source)
+
+
+def _module(name: str, source: str) -> ModuleType:
+    return _import_path(Path(name), source) if is_path(name) else _import(name, source)
+
+
+def _attribute(module: ModuleType, attribute: str, source: str) -> Any:
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigurationError(f"{source}: {module.__name__} has no '{shown(attribute)}'{_hint(found, part)}.")
+        found = getattr(found, part)
+    return found
+
+
+def _all_tools(module: ModuleType, source: str) -> list[Any]:
+    """The tools that a module, or a package with all its modules, has; of classes those that it defines."""
+    modules = [module, *_submodules(module, source)]
+    names = {one.__name__ for one in modules}
+    found: list[Any] = []
+    classes: list[Any] = []
+    for name, value in ((name, value) for one in modules for name, value in vars(one).items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(value, BaseTool):
+            found.append(value)
+        elif isinstance(value, ToolFactory):
+            found += _returned(value, source)
+        elif isinstance(value, list | tuple) and value and all(map(_is_tool, value)):
+            found += value
+        elif _is_tool_class(value) and value.__module__ in names and not value.__abstractmethods__:
+            classes.append(value)
+    instantiated = {type(one) for one in found}
+    found += [one for one in classes if one not in instantiated]
+    if not found:
+        raise ConfigurationError(f"{source}: {module.__name__} has no tool. Decorate a function in it with @tool.")
+    return found
+
+
+def _submodules(package: ModuleType, source: str) -> Iterator[ModuleType]:
+    for one in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{package.__name__}."):
+        if not one.name.rpartition(".")[2].startswith(("test_", "conftest", "__main__")):
+            module = _import(one.name, source)
+            yield module
+            yield from _submodules(module, source)
+
+
+def _import_path(path: Path, source: str) -> ModuleType:
+    """Import the module in a file, or the package in a folder, under the name that it has for its neighbours."""
+    place = path.resolve()
+    if not place.exists():
+        raise ConfigurationError(f"{source}: there is no {place}.")
+    root, parts = place.parent, [place.stem if place.is_file() else place.name]
+    while (root / "__init__.py").is_file():
+        root, parts = root.parent, [root.name, *parts]
+    name = ".".join(parts).removesuffix(".__init__")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigurationError(
+            f"{source}: {place.name} has a name that Python cannot import. Use letters, digits, '_'."
+        )
+    _extend_path(root)
+    module = _import(name, source)
+    found = Path(module.__file__) if module.__file__ else Path(next(iter(module.__path__)))
+    if place not in (found.resolve(), found.resolve().parent):
+        raise ConfigurationError(f"{source}: the name {name} is taken by {found}. Rename {place.name}.")
+    return module
+
+
+def _import(name: str, source: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigurationError(_missing(error.name, source)) from error
+        raise ConfigurationError(f"{source}: importing {name} failed with {_reason(error)}{_place(error)}.") from error
+
+
+def _place(error: BaseException) -> str:
+    """Where in the author's code it happened: the file and line of a syntax error, else the last line that is not ours."""
+    if isinstance(error, SyntaxError):
+        return "" if error.filename is None else f" at {error.filename}:{error.lineno}"
+    frames = [one for one in diagnosis_of(error, None).frames if not one.file.startswith("<frozen")]
+    return f" at {frames[-1].file}:{frames[-1].line}" if frames else ""
+
+
+def _missing(name: str, source: str) -> str:
+    here = Path.cwd()
+    searched = {Path(entry or here).resolve() for entry in sys.path}
+    state = "is" if here.resolve() in searched else "is not"
+    return (
+        f"{source}: there is no module '{name}'. The current folder {here} {state} on sys.path: "
+        f"start in the folder that holds {name.replace('.', '/')}.py, give the path of the file, or name its folder in PYTHONPATH."
+    )
+
+
+def _hint(found: Any, missing: str) -> str:
+    if close := suggestion(missing, [name for name in dir(found) if not name.startswith("_")]):
+        return close
+    tools = [name for name, value in vars(found).items() if _is_tool(value)]
+    return f"; its tools are {', '.join(tools)}" if tools else ""
+
+
+def _candidates(found: Any, source: str) -> list[Any]:
+    """List the tools and tool classes that a reference stands for."""
+    if not isinstance(found, list | tuple) and not _is_tool(found):
+        if inspect.isclass(found) or not callable(found):
+            raise ConfigurationError(_no_tool(found, f"{source} is"))
+        found, source = _returned(found, source), f"What {source} returns"
+    items = list(found) if isinstance(found, list | tuple) else [found]
+    for item in items:
+        if not _is_tool(item):
+            raise ConfigurationError(_no_tool(item, f"{source} {'holds' if item is not found else 'is'}"))
+    return items
+
+
+def _is_tool(value: Any) -> bool:
+    return isinstance(value, BaseTool) or _is_tool_class(value)
+
+
+def _is_tool_class(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, BaseTool)
+
+
+def _create(tool: type[BaseTool], source: str) -> BaseTool:
+    if missing := sorted(tool.__abstractmethods__):
+        raise ConfigurationError(f"{source}: {tool.__name__} does not say its {', '.join(missing)}. Define them.")
+    try:
+        return tool()
+    except Exception as error:
+        way_out = "Name an instance, or a function without arguments that makes it."
+        raise ConfigurationError(f"{source}: {tool.__name__}() failed with {_reason(error)}. {way_out}") from error
+
+
+def _returned(factory: Any, source: str) -> Any:
+    try:
+        return factory()
+    except Exception as error:
+        hint = "" if isinstance(factory, ToolFactory) else " To make it a tool, decorate it with @tool."
+        raise ConfigurationError(
+            f"{source}: calling it without arguments failed with {_reason(error)}.{hint}"
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    what = error.msg if isinstance(error, SyntaxError) else error  # its file and line are said apart
+    return clean_text(f"{type(error).__name__}: {what}")[:300].rstrip(".")  # which the sentence around it has
+
+
+def _no_tool(found: Any, what: str) -> str:
+    kind = f"the class {found.__name__}" if inspect.isclass(found) else f"an object of type {type(found).__name__}"
+    return (
+        f"{what} {kind}. It must be a BaseTool subclass, an instance, a list or tuple of these, or a function for one."
+    )
+
+
+def _require_known(kind: str, asked: Collection[str] | None, known: Sequence[str]) -> None:
+    for name in asked or ():
+        if name not in known:
+            there_are = f"There are: {', '.join(sorted(known)) or 'none'}."
+            raise ConfigurationError(f"There is no {kind} '{shown(name)}'{suggestion(name, known)}. {there_are}")
+
+
+def _is_admitted(tool: BaseTool, categories: Collection[str] | None, names: Collection[str] | None) -> bool:
+    if categories is not None and tool.spec.category not in categories:
+        return False
+    return names is None or any(name in names for name in (tool.spec.name, *tool.spec.aliases))

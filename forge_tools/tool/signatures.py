@@ -1,0 +1,392 @@
+"""The signature of a function as the parameters of a tool, and calls of the one as calls of the other.
+
+pydantic describes what is annotated; its JSON Schema is written out in the keywords that every provider takes.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
+
+from pydantic import SecretBytes, SecretStr, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
+
+from forge_tools.errors import InvalidCallError, InvalidToolError
+from forge_tools.model import ExecutionContext, Schema, ToolParameter
+from forge_tools.schema import clean_text, suggestion
+from forge_tools.tool.dependencies import Depends, dependency_in
+from forge_tools.tool.docstrings import Docs
+
+Give = Callable[[ExecutionContext], Any]
+"""Makes the value of a parameter that callers do not see."""
+
+INJECTED: Mapping[Any, Give] = {ExecutionContext: lambda context: context}
+
+_FIELDS = {
+    "enum": "enum",
+    "minLength": "min_length",
+    "maxLength": "max_length",
+    "minimum": "minimum",
+    "maximum": "maximum",
+    "items": "items",
+    "properties": "properties",
+    "required": "required_properties",
+}
+"""Keywords that a ToolParameter has a field for."""
+
+_DROPPED = frozenset({"title", "discriminator", "writeOnly", "$defs", "oneOf", "const", "prefixItems"})
+"""Keywords that say nothing to a model, or that are said in another way here."""
+
+_WAY_OUT = "Take what JSON has (str, int, float, bool, list, dict, a pydantic model) and convert it inside."
+
+
+def asked_types(annotation: Any) -> tuple[Any, ...]:
+    """The types that an annotation asks for: those of a union, None aside, without what `Annotated` adds."""
+    if get_origin(annotation) is Annotated:
+        return asked_types(get_args(annotation)[0])
+    if get_origin(annotation) in {Union, UnionType}:
+        return tuple(kind for part in get_args(annotation) for kind in asked_types(part))
+    return () if annotation in {None, NoneType} else (annotation,)
+
+
+class _RecursiveTypeError(ValueError):
+    """A type contains itself; `name` is that type's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """One parameter of a function that callers fill."""
+
+    parameter: ToolParameter
+    adapter: TypeAdapter[Any]
+    absent: Callable[[], Any]
+
+
+class Signature:
+    """What a function takes: from its caller, and by annotation from its host.
+
+    `given` are further types whose values come from the host; `sensitive` names parameters.
+
+    Raises:
+        InvalidToolError: naming the function, the parameter and the way out.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        docs: Docs,
+        *,
+        given: Mapping[Any, Give] | None = None,
+        sensitive: Collection[str] = (),
+    ) -> None:
+        self._function = function
+        self._label = f"{function.__module__}.{function.__qualname__}"
+        self._docs = docs
+        self._sensitive = sensitive
+        self._arguments: dict[str, _Argument] = {}
+        self._injected: dict[str, Give] = {}
+        self.dependencies: dict[str, Depends] = {}
+        """Parameters that are made for the body."""
+        injected = {**INJECTED, **(given or {})}
+        self._formal = inspect.signature(function).parameters
+        for formal in self._formal.values():
+            annotation = self._annotation(formal)
+            if (made := dependency_in(annotation)) is not None:
+                self.dependencies[formal.name] = made
+            elif (give := _given(annotation, injected)) is not None:
+                self._injected[formal.name] = give
+            else:
+                self._arguments[formal.name] = self._argument(formal, annotation)
+        self._require_known(sensitive)
+
+    @property
+    def parameters(self) -> tuple[ToolParameter, ...]:
+        """What callers may give, in the order of the function."""
+        return tuple(argument.parameter for argument in self._arguments.values())
+
+    def bind(self, context: ExecutionContext, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments, by position and by keyword, for values as JSON carries them.
+
+        Raises:
+            InvalidCallError: with every value that its annotation refuses.
+        """
+        filled, problems = dict[str, Any](), list[str]()
+        for name, argument in self._arguments.items():
+            try:
+                filled[name] = _accepted(argument.adapter, values[name]) if name in values else argument.absent()
+            except ValidationError as error:
+                problems += _problems(name, error)
+        if problems:
+            raise InvalidCallError(problems[0], problems)
+        filled |= {name: values[name] for name in self.dependencies if name in values}
+        filled |= {name: give(context) for name, give in self._injected.items()}
+        leading = [name for name, formal in self._formal.items() if formal.kind is Parameter.POSITIONAL_ONLY]
+        return [filled.pop(name) for name in leading], filled
+
+    def as_parameters(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[ExecutionContext | None, dict[str, Any]]:
+        """What a caller of the function gave, as the context of a call and its parameters as JSON has them.
+
+        Raises:
+            TypeError: as the function itself would, for what it does not take.
+        """
+        given = inspect.signature(self._function).bind_partial(*args, **kwargs).arguments
+        missing = [name for name, one in self._arguments.items() if one.parameter.required and name not in given]
+        if missing:
+            raise TypeError(f"{self._function.__name__}() misses {', '.join(missing)}")
+        contexts = [value for value in given.values() if isinstance(value, ExecutionContext)]
+        parameters = {name: _jsonable(value) for name, value in given.items() if name in self._arguments}
+        return next(iter(contexts), None), parameters
+
+    def _annotation(self, formal: Parameter) -> Any:
+        if formal.kind in {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
+            kind = "list[str]" if formal.kind is Parameter.VAR_POSITIONAL else "dict[str, Any]"
+            raise self._refusal(str(formal).partition(":")[0], f"has no schema. Take one parameter of type `{kind}`.")
+        if formal.annotation is Parameter.empty:
+            hint = f"Annotate it, as in `{formal.name}: str`."
+            if formal.name in {"self", "cls"}:
+                hint = "Decorate a function, or pass a bound method: `tool(service.search)`."
+            raise self._refusal(formal.name, f"has no annotation. {hint}")
+        function = inspect.unwrap(self._function)
+        known = {**getattr(function, "__globals__", {}), **_closure(function)}
+        asked = SimpleNamespace(__annotations__={formal.name: formal.annotation})
+        try:
+            return get_type_hints(asked, known, include_extras=True)[formal.name]
+        except NameError as error:
+            raise self._refusal(
+                formal.name,
+                f"has an annotation that cannot be resolved ({error}). Import or define it at the top of the module, "
+                "outside `if TYPE_CHECKING`.",
+            ) from error
+        except (TypeError, SyntaxError) as error:
+            raise self._refusal(formal.name, f"has no type for an annotation: {error}.") from error
+
+    def _argument(self, formal: Parameter, annotation: Any) -> _Argument:
+        try:
+            field = _field(formal, annotation)
+            if field.alias is not None or field.validation_alias is not None:
+                raise self._refusal(formal.name, "has an alias. Give the parameter the name that callers shall use.")
+            kind: Any = Annotated[cast(Any, field.annotation), field]
+            adapter: TypeAdapter[Any] = TypeAdapter(kind)
+            schema = adapter.json_schema(schema_generator=_Schemas)
+        except (PydanticUserError, PydanticSerializationError, SchemaError) as error:
+            said = error.message.splitlines()[0] if isinstance(error, PydanticUserError) else str(error)
+            reason = clean_text(" ".join(said.split()).removesuffix("."))
+            raise self._refusal(formal.name, f"cannot be described as JSON Schema: {reason}. {_WAY_OUT}") from error
+        parameter = self._parameter(formal.name, field, schema, adapter)
+        self._require_callable(parameter, adapter)
+        return _Argument(parameter, adapter, _absent(formal, field))
+
+    def _parameter(self, name: str, field: FieldInfo, schema: Any, adapter: TypeAdapter[Any]) -> ToolParameter:
+        is_sensitive = name in self._sensitive or _is_secret(schema)
+        default = None if is_sensitive or field.is_required() else self._default(name, field, adapter)
+        try:
+            return _to_parameter(
+                name,
+                schema,
+                description=field.description or _note(field) or self._docs.parameters.get(name, ""),
+                required=field.is_required(),
+                default=default,
+                sensitive=is_sensitive or None,
+            )
+        except _RecursiveTypeError as error:
+            raise self._refusal(
+                name,
+                f"has the type {error.name}, which contains itself; schemas for models are written out. Take "
+                f"`dict[str, Any]` and call `{error.name}.model_validate` inside, or give it a fixed depth.",
+            ) from error
+
+    def _default(self, name: str, field: FieldInfo, adapter: TypeAdapter[Any]) -> Any:
+        """The default as JSON has it; None, which is none, where JSON cannot."""
+        value = field.get_default(call_default_factory=True, validated_data={})
+        if value is None:
+            return None
+        if NoneType in get_args(field.annotation):
+            raise self._refusal(
+                name,
+                f"may be None, but its default is {value!r}; null in a call means that nothing was given. "
+                "Make None the default, or choose a value other than None for it.",
+            )
+        try:
+            default = to_jsonable_python(value)
+        except ValueError:  # a mark such as object(), which only the function knows
+            return None
+        try:
+            _accepted(adapter, default)
+        except ValidationError as error:
+            raise self._refusal(name, f"has a default that its own annotation refuses: {default!r}.") from error
+        return default
+
+    def _require_callable(self, parameter: ToolParameter, adapter: TypeAdapter[Any]) -> None:
+        """Choices such as bytes or tuples are none of those that JSON can carry."""
+        for choice in parameter.enum or ():
+            try:
+                _accepted(adapter, choice)
+            except ValidationError as error:
+                problem = f"has a choice that no call can make: as JSON has it, {choice!r}, it is refused. {_WAY_OUT}"
+                raise self._refusal(parameter.name, problem) from error
+
+    def _require_known(self, names: Collection[str]) -> None:
+        for name in names:
+            if name not in self._arguments:
+                raise self._refusal(
+                    name, f"is said to be sensitive, but there is none{suggestion(name, self._arguments)}"
+                )
+
+    def _refusal(self, name: str, problem: str) -> InvalidToolError:
+        return InvalidToolError(self._function.__name__, f"parameter '{name}' of {self._label} {problem}")
+
+
+class _Schemas(GenerateJsonSchema):
+    """Says nothing of a default that only Python knows."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.ignored_warning_kinds = {*self.ignored_warning_kinds, "non-serializable-default"}
+
+
+def _field(formal: Parameter, annotation: Any) -> FieldInfo:
+    if formal.default is Parameter.empty:
+        return FieldInfo.from_annotation(annotation)
+    return FieldInfo.from_annotated_attribute(annotation, formal.default)
+
+
+def _given(annotation: Any, injected: Mapping[Any, Give]) -> Give | None:
+    """How a parameter with that annotation is filled by the host, if it is."""
+    return next((give for kind, give in injected.items() if asked_types(annotation) == (kind,)), None)
+
+
+def _jsonable(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr | SecretBytes) else to_jsonable_python(value)
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    """What the annotations of a function inside another may name, as far as its body does."""
+    try:
+        return dict(inspect.getclosurevars(function).nonlocals)
+    except (TypeError, ValueError):
+        return {}
+
+
+def _note(field: FieldInfo) -> str:
+    """A text among the annotations, as in `Annotated[str, "What to say."]`."""
+    return next((note for note in field.metadata if isinstance(note, str)), "")
+
+
+def _accepted(adapter: TypeAdapter[Any], value: Any) -> Any:
+    """Turn a value as JSON carries it into what was annotated."""
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        try:
+            text = json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            raise error from None
+        return adapter.validate_json(text)  # strict types take a date as text from JSON alone
+
+
+def _absent(formal: Parameter, field: FieldInfo) -> Callable[[], Any]:
+    """Make the value of a parameter that was not given: the very default, unless pydantic's `Field` holds it."""
+    if formal.default is not Parameter.empty and not isinstance(formal.default, FieldInfo):
+        return lambda: formal.default
+    return lambda: field.get_default(call_default_factory=True, validated_data={})
+
+
+def _problems(name: str, error: ValidationError) -> list[str]:
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    return [
+        f"Invalid value for {name}{''.join(_step(step) for step in detail['loc'])}: {detail['msg']}"
+        for detail in details
+    ]
+
+
+def _step(step: int | str) -> str:
+    return f"[{step}]" if isinstance(step, int) else f".{clean_text(step)}"
+
+
+def _to_parameter(name: str, schema: Schema, **declared: Any) -> ToolParameter:
+    """Build the parameter for a schema as pydantic writes it; `declared` are fields that the schema does not decide.
+
+    Raises:
+        _RecursiveTypeError: a type contains itself, which cannot be written out.
+    """
+    fragment = _written_out(schema, schema.get("$defs", {}), ())
+    if not declared["required"]:
+        fragment = _without_null(fragment)
+    fragment.pop("default", None)
+    described = fragment.pop("description", "")
+    declared["description"] = declared["description"] or described
+    kind = fragment.pop("type", "any")
+    if not isinstance(kind, str):
+        fragment["type"], kind = kind, "any"
+    known = {field: fragment.pop(keyword) for keyword, field in _FIELDS.items() if keyword in fragment}
+    return ToolParameter(name=name, type=kind, **known, keywords=fragment or None, **declared)
+
+
+def _is_secret(schema: Any) -> bool:
+    """Whether pydantic hides a value somewhere inside, as it does those of `SecretStr`."""
+    if isinstance(schema, dict):
+        return schema.get("writeOnly") is True or any(map(_is_secret, schema.values()))
+    return isinstance(schema, list) and any(map(_is_secret, schema))
+
+
+def _written_out(schema: Schema, definitions: Mapping[str, Schema], inside: tuple[str, ...]) -> Schema:
+    """Copy a schema with what its references stand for in their places, in the keywords that all providers know."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+        if name in inside:
+            raise _RecursiveTypeError(name)
+        meant = definitions[name] | {keyword: value for keyword, value in schema.items() if keyword != "$ref"}
+        return _written_out(meant, definitions, (*inside, name))
+
+    def inner(part: Any) -> Any:
+        return _written_out(part, definitions, inside) if isinstance(part, dict) else part
+
+    copy = {keyword: value for keyword, value in schema.items() if keyword not in _DROPPED}
+    copy |= _reworded(schema)
+    for keyword in ("items", "additionalProperties", "propertyNames"):
+        if keyword in copy:
+            copy[keyword] = inner(copy[keyword])
+    for keyword in ("properties", "patternProperties"):
+        if keyword in copy:
+            copy[keyword] = {name: inner(part) for name, part in copy[keyword].items()}
+    for keyword in ("anyOf", "allOf"):
+        if keyword in copy:
+            copy[keyword] = [inner(part) for part in copy[keyword]]
+    return copy
+
+
+def _reworded(schema: Schema) -> Schema:
+    """What is said in keywords that some providers refuse, in ones that all of them know."""
+    said: Schema = {}
+    if "const" in schema:
+        said["enum"] = [schema["const"]]
+    if "oneOf" in schema:
+        said["anyOf"] = schema["oneOf"]
+    if "prefixItems" in schema:
+        kinds = [
+            kind for number, kind in enumerate(schema["prefixItems"]) if kind not in schema["prefixItems"][:number]
+        ]
+        said["items"] = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    return said
+
+
+def _without_null(schema: Schema) -> Schema:
+    """Leave out null: for an optional parameter it means the same as not to give it."""
+    forms = schema.get("anyOf")
+    if not isinstance(forms, list) or {"type": "null"} not in forms:
+        return schema
+    rest = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
+    others = [form for form in forms if form != {"type": "null"}]
+    return {**others[0], **rest} if len(others) == 1 else {**rest, "anyOf": others}

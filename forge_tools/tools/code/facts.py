@@ -1,0 +1,260 @@
+"""What one source file says: what it defines, imports and names. Pure: bytes in, facts out."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from forge_tools.errors import ErrorCode, SandboxError
+from forge_tools.tools.code.languages import Language
+
+MAX_BYTES = 1 << 20
+_LONGEST_LINE = 20_000
+_SIGNATURE = 200
+_WORD = re.compile(r"[^\W\d]\w*")
+_SPACES = re.compile(r"\s+")
+_TOP = frozenset({"module", "program", "source_file", "translation_unit"})
+
+
+class Definition(NamedTuple):
+    """Lines and columns begin at 1. `container` is the path of names that it lies in, as `Class/method`."""
+
+    name: str
+    kind: str
+    line: int
+    end_line: int
+    column: int
+    container: str
+    signature: str
+    is_public: bool
+
+    @property
+    def path(self) -> str:
+        return f"{self.container}/{self.name}" if self.container else self.name
+
+
+class Import(NamedTuple):
+    """`names` are pairs of what is taken from the module and what it is called here; `*` is all, empty the module itself."""
+
+    module: str
+    names: tuple[tuple[str, str], ...]
+    line: int
+    is_export: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of one file. `words` are all words of it, comments included."""
+
+    definitions: tuple[Definition, ...]
+    imports: tuple[Import, ...]
+    words: frozenset[str]
+
+    def as_json(self) -> list[Any]:
+        return [self.definitions, self.imports, sorted(self.words)]
+
+    @classmethod
+    def of_json(cls, told: Any) -> Self:
+        """Raises TypeError or ValueError for what is none."""
+        definitions, imports, words = told
+        taken = tuple(
+            Import(module, tuple((a, b) for a, b in names), line, is_export)
+            for module, names, line, is_export in imports
+        )
+        return cls(tuple(Definition(*one) for one in definitions), taken, frozenset(words))
+
+
+def unread(data: bytes) -> str | None:
+    """Why a file is left out; None where it is code that people write."""
+    if len(data) > MAX_BYTES:
+        return "larger than 1 MiB"
+    if b"\0" in data[:8192]:
+        return "binary"
+    if max(map(len, data.split(b"\n")), default=0) > _LONGEST_LINE:
+        return "minified"
+    return None
+
+
+def parsed(text: str, language: Language) -> Any:
+    """The tree of a text.
+
+    Raises:
+        SandboxError: this worker lacks ast-grep.
+    """
+    try:
+        from ast_grep_py import SgRoot
+    except ImportError as error:
+        lacks = "This worker lacks what the code tools need. pip install 'forge-tools[code]'"
+        raise SandboxError(lacks, ErrorCode.ENGINE_NOT_AVAILABLE) from error
+    return SgRoot(text, language.grammar).root()
+
+
+def facts_of(text: str, language: Language) -> Facts:
+    """Read a file. What has errors of syntax is read around them."""
+    root = parsed(text, language)
+    kinds = [*language.definitions, *language.imports]
+    nodes = root.find_all({"rule": {"any": [{"kind": kind} for kind in dict.fromkeys(kinds)]}})
+    definitions, imports = list[Definition](), list[Import]()
+    for node in nodes:
+        kind = node.kind()
+        if kind in language.definitions and (found := _definition(node, language)):
+            definitions.append(found)
+        if kind in language.imports:
+            imports += _imports(node, kind)
+    declared = _declared(root) if language.name == "python" else None
+    if declared is not None:
+        definitions = [one._replace(is_public=not one.container and one.name in declared) for one in definitions]
+    return Facts(tuple(definitions), tuple(imports), frozenset(_WORD.findall(text)))
+
+
+def _definition(node: Any, language: Language) -> Definition | None:
+    name = _name(node)
+    if name is None or (
+        node.kind() in {"struct_specifier", "enum_specifier", "class_specifier"} and not node.field("body")
+    ):
+        return None
+    held = [
+        (one, _name(one))
+        for one in node.ancestors()
+        if one.kind() in language.definitions or one.kind() in language.scopes
+    ]
+    if node.kind() in {"assignment", "variable_declarator"} and not _is_kept(node, language):
+        return None
+    holders = [found for _, found in reversed(held) if found]
+    kind = language.definitions[node.kind()]
+    if (
+        kind == "function"
+        and held
+        and held[0][0].kind() in {"class_definition", "class_specifier", "impl_item", "trait_item"}
+    ):
+        kind = "method"
+    place, end = node.range().start, node.range().end
+    *outer, last = re.split(r"::|\.", name) if language.name == "cpp" else [name]
+    return Definition(
+        last, kind, place.line + 1, end.line + 1, place.column + 1, "/".join([*holders, *outer]), _signature(node),
+        _is_public(node, language, last, is_inner=bool(holders)),
+    )  # fmt: skip
+
+
+def _name(node: Any) -> str | None:
+    if node.kind() == "assignment":
+        left = node.field("left")
+        return left.text() if left is not None and left.kind() == "identifier" else None
+    if node.kind() == "impl_item":
+        found = node.field("type")
+        return found.text().partition("<")[0] if found is not None else None
+    if node.kind() == "method_declaration" and (receiver := node.field("receiver")) is not None:
+        held = receiver.text().strip("()").split()[-1].lstrip("*").partition("[")[0]
+        return f"{held}/{node.field('name').text()}" if not held else node.field("name").text()
+    found = node.field("name") or node.field("declarator")
+    while found is not None and (inner := found.field("declarator")) is not None:
+        found = inner
+    text = found.text().strip() if found is not None else ""
+    return text if 0 < len(text) <= _SIGNATURE and "\n" not in text else None
+
+
+def _is_kept(node: Any, language: Language) -> bool:
+    """Whether a variable is one of its module or class, and not of a body."""
+    above = [one.kind() for one in node.ancestors()]
+    if language.name == "python":
+        return above[0] == "expression_statement" and "function_definition" not in above and "lambda" not in above
+    return not {"statement_block", "function_declaration", "arrow_function", "method_definition"} & set(above)
+
+
+def _is_public(node: Any, language: Language, name: str, *, is_inner: bool) -> bool:
+    if language.name == "python":
+        return not is_inner and not name.startswith("_")
+    if language.name == "go":
+        return name[:1].isupper()
+    if language.name in {"typescript", "tsx", "javascript"}:
+        return any(one.kind() == "export_statement" for one in node.ancestors())
+    said = node.text()[:_SIGNATURE].split()
+    return "static" not in said[:2] if language.name in {"c", "cpp"} else said[:1] != [] and said[0].startswith("pub")
+
+
+def _signature(node: Any) -> str:
+    body, start = node.field("body"), node.range().start.index
+    text = node.text()
+    until = body.range().start.index - start if body is not None else (text.find("\n") + 1 or len(text))
+    return _SPACES.sub(" ", text[:until]).strip().rstrip("{=").strip()[:_SIGNATURE]
+
+
+def _declared(root: Any) -> set[str] | None:
+    """The names in a literal `__all__`."""
+    for node in root.find_all({"rule": {"kind": "assignment", "has": {"field": "left", "regex": "^__all__$"}}}):
+        return set(re.findall(r"[\"']([^\"']+)[\"']", node.text()))
+    return None
+
+
+def _imports(node: Any, kind: str) -> Iterator[Import]:
+    line = node.range().start.line + 1
+    if kind == "import_from_statement":
+        names = [one.text() for one in node.field_children("name")] or ["*"]
+        yield Import(node.field("module_name").text(), tuple(map(_pair, names)), line)
+    elif kind == "import_statement" and (named := node.field_children("name")):
+        for one in named:
+            module, called = _pair(one.text())
+            yield Import(module, (("", called if called != module else ""),), line)
+    elif kind in {"import_statement", "export_statement"} and (source := node.field("source")) is not None:
+        yield Import(source.text().strip("\"'`"), _script_names(node), line, kind == "export_statement")
+    elif kind == "call_expression":
+        called, given = node.field("function"), node.field("arguments")
+        found = re.fullmatch(r"\(\s*[\"'`]([^\"'`\n]+)[\"'`]\s*\)", given.text()) if given is not None else None
+        if found and called is not None and called.text() in {"require", "import"}:
+            yield Import(found[1], (), line)
+    else:
+        yield from _plain_imports(node, kind, line)
+
+
+def _plain_imports(node: Any, kind: str, line: int) -> Iterator[Import]:
+    if kind == "import_spec":
+        name = node.field("name")
+        yield Import(node.field("path").text().strip('"`'), (("", name.text() if name is not None else ""),), line)
+    elif kind == "use_declaration":
+        yield from (Import(module, names, line) for module, names in _uses(node.field("argument").text()))
+    elif kind == "mod_item" and node.field("body") is None:
+        yield Import(f"self::{node.field('name').text()}", (), line)
+    elif kind == "import_declaration":
+        said = _SPACES.sub(" ", node.text()).removeprefix("import ").removeprefix("static ").rstrip("; ")
+        module, _, name = said.rpartition(".")
+        yield Import(module, ((name, name),), line)
+    elif kind == "preproc_include" and (path := node.field("path")) is not None:
+        yield Import(path.text().strip(), (), line)
+
+
+def _pair(said: str) -> tuple[str, str]:
+    name, _, called = _SPACES.sub(" ", said).partition(" as ")
+    return name, called or name
+
+
+def _script_names(node: Any) -> tuple[tuple[str, str], ...]:
+    names = [
+        _pair(one.text().removeprefix("type ").strip())
+        for one in node.find_all({"rule": {"any": [{"kind": "import_specifier"}, {"kind": "export_specifier"}]}})
+    ]
+    for one in node.find_all({"rule": {"kind": "import_clause"}}):
+        names += [("default", child.text()) for child in one.children() if child.kind() == "identifier"]
+    if re.search(r"^\s*(?:import|export)\s+(?:type\s+)?\*", node.text()):
+        called = re.search(r"\*\s*as\s+(\w+)", node.text())
+        names.append(("*", called[1] if called else "*"))
+    return tuple(names)
+
+
+def _uses(text: str, before: str = "") -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+    """The paths of a Rust `use`, its braces written out."""
+    text = _SPACES.sub(" ", text).strip()
+    open_at = text.find("{")
+    if open_at < 0:
+        path, name = _pair(f"{before}{text}")
+        module, _, last = path.rpartition("::")
+        yield module, ((last, name.rpartition("::")[2] if name == path else name),)
+        return
+    head, depth, start = before + text[:open_at], 0, open_at + 1
+    for at in range(open_at, len(text)):
+        depth += (text[at] == "{") - (text[at] == "}")
+        if (text[at] == "," and depth == 1) or depth == 0:
+            if part := text[start:at].strip():
+                yield from _uses(part, head)
+            start = at + 1
+        if depth == 0:
+            return

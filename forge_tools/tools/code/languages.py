@@ -1,0 +1,132 @@
+"""The languages that are known: their files, their grammar, and which of its nodes define, import and name things."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+IDENTIFIERS = (
+    "identifier",
+    "type_identifier",
+    "property_identifier",
+    "field_identifier",
+    "shorthand_property_identifier",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """`definitions` are kinds of nodes with what people call them; `scopes` what holds others without being defined there."""
+
+    name: str
+    grammar: str
+    suffixes: tuple[str, ...]
+    definitions: Mapping[str, str]
+    imports: tuple[str, ...]
+    scopes: Mapping[str, str] = field(default_factory=dict)
+
+
+_SCRIPT = {
+    "function_declaration": "function",
+    "generator_function_declaration": "function",
+    "class_declaration": "class",
+    "method_definition": "method",
+    "variable_declarator": "variable",
+}
+_TYPED = {
+    **_SCRIPT,
+    "abstract_class_declaration": "class",
+    "interface_declaration": "interface",
+    "type_alias_declaration": "type",
+    "enum_declaration": "enum",
+    "internal_module": "namespace",
+    "abstract_method_signature": "method",
+    "function_signature": "function",
+}
+_SCRIPT_IMPORTS = ("import_statement", "export_statement", "call_expression")
+_C = {
+    "function_definition": "function",
+    "struct_specifier": "struct",
+    "union_specifier": "union",
+    "enum_specifier": "enum",
+    "type_definition": "type",
+    "preproc_def": "macro",
+    "preproc_function_def": "macro",
+}
+
+LANGUAGES = (
+    Language(
+        "python",
+        "python",
+        (".py", ".pyi"),
+        {"function_definition": "function", "class_definition": "class", "assignment": "variable"},
+        ("import_statement", "import_from_statement"),
+    ),
+    Language("typescript", "typescript", (".ts", ".mts", ".cts"), _TYPED, _SCRIPT_IMPORTS),
+    Language("tsx", "tsx", (".tsx",), _TYPED, _SCRIPT_IMPORTS),
+    Language("javascript", "javascript", (".js", ".mjs", ".cjs", ".jsx"), _SCRIPT, _SCRIPT_IMPORTS),
+    Language(
+        "go",
+        "go",
+        (".go",),
+        {
+            "function_declaration": "function",
+            "method_declaration": "method",
+            "type_spec": "type",
+            "type_alias": "type",
+            "const_spec": "constant",
+            "var_spec": "variable",
+        },
+        ("import_spec",),
+    ),
+    Language(
+        "rust",
+        "rust",
+        (".rs",),
+        {
+            "function_item": "function",
+            "function_signature_item": "function",
+            "struct_item": "struct",
+            "union_item": "union",
+            "enum_item": "enum",
+            "trait_item": "trait",
+            "type_item": "type",
+            "const_item": "constant",
+            "static_item": "variable",
+            "macro_definition": "macro",
+            "mod_item": "module",
+        },
+        ("use_declaration", "mod_item"),
+        {"impl_item": "type"},
+    ),
+    Language(
+        "java",
+        "java",
+        (".java",),
+        {
+            "class_declaration": "class",
+            "interface_declaration": "interface",
+            "enum_declaration": "enum",
+            "record_declaration": "record",
+            "annotation_type_declaration": "annotation",
+            "method_declaration": "method",
+            "constructor_declaration": "constructor",
+        },
+        ("import_declaration",),
+    ),
+    Language("c", "c", (".c", ".h"), _C, ("preproc_include",)),
+    Language(
+        "cpp",
+        "cpp",
+        (".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx"),
+        {**_C, "class_specifier": "class", "namespace_definition": "namespace", "alias_declaration": "type"},
+        ("preproc_include",),
+    ),
+)
+
+BY_NAME = {one.name: one for one in LANGUAGES}
+_BY_SUFFIX = {suffix: one for one in LANGUAGES for suffix in one.suffixes}
+
+
+def language_of(path: str) -> Language | None:
+    """The language of a file, by the end of its name."""
+    name = path.rpartition("/")[2]
+    return _BY_SUFFIX.get(f".{name.rpartition('.')[2].lower()}") if "." in name else None

@@ -1,0 +1,154 @@
+"""Which file an import means: by the rules of its language as far as names alone tell."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from forge_tools.tools.code.codebase import Codebase, Source
+from forge_tools.tools.code.facts import Definition, Import
+
+Confidence = Literal["exact", "likely", "guess"]
+
+_SCRIPT = ("typescript", "tsx", "javascript")
+_SCRIPT_ENDS = ("", ".ts", ".tsx", ".d.ts", ".js", ".jsx", ".mjs", ".cjs", "/index.ts", "/index.tsx", "/index.js")
+_MOST_HOPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a name is defined, through which files it came, and how sure that is. Without a definition it is external."""
+
+    source: Source | None
+    definition: Definition | None
+    via: tuple[str, ...]
+    confidence: Confidence
+    module: str = ""
+
+
+class Modules:
+    """The files of a code base by what imports call them."""
+
+    def __init__(self, codebase: Codebase) -> None:
+        self._codebase = codebase
+        self._python: dict[str, list[str]] = {}
+        for path, source in codebase.sources.items():
+            if source.language.name == "python":
+                dotted = path.rpartition(".")[0].removesuffix("/__init__").replace("/", ".")
+                for name in _tails(dotted):
+                    self._python.setdefault(name, []).append(path)
+
+    def of(self, one: Import, source: Source) -> list[str]:
+        """The files that an import of that source may mean, the likeliest first; none where it is external."""
+        language = source.language.name
+        if language == "python":
+            return self._of_python(one.module, source.path)
+        if language in _SCRIPT:
+            return self._of_script(one.module, source.path)
+        if language in {"c", "cpp"}:
+            return self._of_include(one.module, source.path)
+        return self._by_tail(one, language)
+
+    def submodule(self, one: Import, name: str, source: Source) -> list[str]:
+        """The files that a name taken from a Python package may be itself."""
+        dots = one.module if one.module.endswith(".") else f"{one.module}."
+        return self._of_python(f"{dots}{name}", source.path) if source.language.name == "python" else []
+
+    def resolve(self, name: str, source: Source, hops: tuple[str, ...] = ()) -> Found | None:
+        """Where a name that a file uses at its top is defined: there, or where it is imported from."""
+        own = [one for one in source.facts.definitions if one.name == name and not one.container]
+        if own:
+            return Found(source, own[0], hops, "exact")
+        if source.path in hops or len(hops) >= _MOST_HOPS:
+            return None
+        for one in source.facts.imports:
+            for taken, called in one.names:
+                if called == name or taken == "*":
+                    found = self._taken(name if taken == "*" else taken, one, source, (*hops, source.path))
+                    if found is not None:
+                        return found
+        return None
+
+    def _taken(self, name: str, one: Import, source: Source, hops: tuple[str, ...]) -> Found | None:
+        paths = self.of(one, source)
+        confidence: Confidence = "exact" if len(paths) == 1 else "likely"
+        for path in paths:
+            found = self.resolve(name, self._codebase.sources[path], hops)
+            if found is not None:
+                return Found(found.source, found.definition, found.via, confidence, one.module)
+        for path in self.submodule(one, name, source) or (paths if name in {"", "default"} else ()):
+            whole = Definition(path, "module", 1, 1, 1, "", one.module, is_public=True)
+            return Found(self._codebase.sources[path], whole, hops, confidence, one.module)
+        return (
+            Found(None, None, hops, "likely", one.module)
+            if not paths and name != "*" and one.names[0][0] != "*"
+            else None
+        )
+
+    def _of_python(self, module: str, path: str) -> list[str]:
+        name = module.lstrip(".")
+        if level := len(module) - len(name):
+            folder = path
+            for _ in range(level):
+                folder = folder_of(folder)
+            base = f"{folder}/{name.replace('.', '/')}".strip("/") if name else folder
+            return [
+                one for one in (f"{base}.py", f"{base}/__init__.py", f"{base}.pyi") if one in self._codebase.sources
+            ]
+        return sorted(self._python.get(name, ()), key=len)
+
+    def _of_script(self, module: str, path: str) -> list[str]:
+        if not module.startswith("."):
+            return []
+        base = _from(path, module)
+        without = base.rpartition(".")[0] if base.endswith((".js", ".jsx", ".mjs")) else base
+        tried = dict.fromkeys([f"{one}{end}" for one in (base, without) for end in _SCRIPT_ENDS])
+        return [one for one in tried if one in self._codebase.sources][:1]
+
+    def _of_include(self, module: str, path: str) -> list[str]:
+        name = module.strip('"<>')
+        beside = _from(path, name)
+        if beside in self._codebase.sources:
+            return [beside]
+        return [one for one in self._codebase.sources if f"/{one}".endswith(f"/{name}")]
+
+    def _by_tail(self, one: Import, language: str) -> list[str]:
+        parts = [part for part in one.module.replace("::", "/").replace(".", "/").split("/") if part not in _HERE]
+        if language == "go":
+            return [path for path in self._of(language) if parts and f"/{folder_of(path)}".endswith(f"/{parts[-1]}")]
+        if language == "java":
+            wanted = "/".join([*parts, one.names[0][0]])
+            return [path for path in self._of(language) if f"/{path}".endswith(f"/{wanted}.java")]
+        wanted = "/".join(parts[-2:])
+        return [
+            path
+            for path in self._of(language)
+            if wanted and f"/{path}".endswith((f"/{wanted}.rs", f"/{wanted}/mod.rs"))
+        ]
+
+    def _of(self, language: str) -> Iterator[str]:
+        return (path for path, source in self._codebase.sources.items() if source.language.name == language)
+
+
+_HERE = frozenset({"", "crate", "self", "super"})
+
+
+def folder_of(path: str) -> str:
+    """The folder that a path is in, "" where it is in none."""
+    return path.rpartition("/")[0]
+
+
+def _from(path: str, target: str) -> str:
+    """Where a relative path leads that stands in a file."""
+    parts: list[str] = []
+    for part in f"{folder_of(path)}/{target}".split("/"):
+        if part == ".." and parts:
+            parts.pop()
+        elif part not in {"", ".", ".."}:
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _tails(dotted: str) -> Iterator[str]:
+    """A name without one, two, ... of its first parts: nobody says where the roots of packages are."""
+    parts: Sequence[str] = dotted.split(".")
+    return (".".join(parts[at:]) for at in range(len(parts)))

@@ -1,0 +1,1 @@
+"""Tools that read the web: a page, and what a search finds."""

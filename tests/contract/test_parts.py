@@ -1,0 +1,183 @@
+"""Results of images, files and bytes are the same in process and on workers of both lanes, whatever database holds them."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.client import ExecutorClient, SyncExecutorClient
+from forge_tools.errors import InvalidCallError
+from forge_tools.model import ExecutionContext, Image, Json, Media, Text
+from forge_tools.sandbox.artifacts import FolderArtifacts
+from forge_tools.sandbox.reach import Reach
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
+from tests.fleet import Fleet
+from tests.part_tools import make, png
+
+Executor = ToolExecutor | ExecutorClient
+LIMIT = 500_000
+
+
+@pytest.fixture(scope="module")
+def on_sqlite(tmp_path_factory: pytest.TempPathFactory, valkey_server: Any) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("parts")
+    kept = folder / "artifacts"
+    yield from started(folder, valkey_server.url, f"sqlite:///{folder / 'forge.db'}", artifact_dir=str(kept))
+
+
+@pytest.fixture(scope="module")
+def on_postgres(tmp_path_factory: pytest.TempPathFactory, valkey_server: Any, postgres: Any) -> Iterator[Fleet]:
+    url = postgres.create_database()
+    yield from started(tmp_path_factory.mktemp("parts"), valkey_server.url, url)
+    postgres.drop_database(url)
+
+
+def started(folder: Path, broker_url: str, database_url: str, **settings: str) -> Iterator[Fleet]:
+    fleet = Fleet(folder, broker_url, database_url, max_part_size=LIMIT, **settings)
+    furnish(folder)
+    for lane in ("async", "process"):
+        fleet.start(lane, tools="tests.part_tools:make", max_part_size=str(LIMIT), **settings)
+    yield fleet
+    fleet.stop()
+
+
+def furnish(folder: Path) -> None:
+    (folder / "notes.txt").write_text("notes")
+    (folder / "link").symlink_to("/etc/passwd")
+
+
+@pytest.fixture(params=["in memory", "in a folder", "on_sqlite", "on_postgres"])
+async def executor(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Executor]:
+    if request.param.startswith("on_"):
+        async with ExecutorClient(request.getfixturevalue(request.param).settings) as client:
+            yield client
+        return
+    (tmp_path / "w").mkdir()
+    furnish(tmp_path / "w")
+    registry = ScopedRegistry()
+    registry.register_many(make())
+    artifacts = FolderArtifacts(tmp_path / "kept") if request.param == "in a folder" else None
+    yield ToolExecutor(registry, reach=Reach(root=tmp_path / "w", artifacts=artifacts, max_part_bytes=LIMIT))
+
+
+def labels(parts: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    return [(part.type, part.name if isinstance(part, Media) else part.line) for part in parts]
+
+
+async def test_bytes_of_an_image_are_an_image(executor: Executor) -> None:
+    result = await executor.call("picture")
+
+    assert (result.success, result.output) == (True, "[image image.png, 75 bytes, image/png]")
+    [image] = result.images
+    assert (image.width, image.height, image.size) == (10, 10, 75)
+    assert await image.bytes() == png()
+
+
+async def test_bytes_that_are_text_stay_text(executor: Executor) -> None:
+    assert (await executor.call("plain_bytes")).content == (Text("only text"),)
+
+
+async def test_an_image_of_pillow_is_an_image(executor: Executor) -> None:
+    [image] = (await executor.call("drawn")).images
+
+    assert (image.mime_type, image.width, image.height) == ("image/png", 10, 20)
+
+
+async def test_parts_come_in_their_order_between_texts(executor: Executor, tmp_path: Path) -> None:
+    result = await executor.call("mixed")
+
+    assert labels(result.content) == [
+        ("text", "Here it is"),
+        ("image", "chart.png"),
+        ("json", '{"n": 1}'),
+        ("text", "and"),
+        ("file", "notes.txt"),
+        ("file", "x.bin"),
+    ]
+    saved = [await part.save(tmp_path / "saved") for part in (*result.images, *result.files)]
+    assert [path.read_bytes() for path in saved] == [png(), b"notes", b"\0\1"]
+
+
+async def test_what_is_attached_comes_beside_the_output(executor: Executor) -> None:
+    result = await executor.call("attaching")
+
+    assert (result.output, labels(result.content)[1:]) == ({"seen": 2}, [("image", "shot.png"), ("file", "notes.txt")])
+    assert isinstance(result.content[0], Json)
+    assert result.to_text().endswith("[image shot.png, 75 bytes, image/png]\n[file notes.txt, 5 bytes, text/plain]")
+
+
+async def test_what_was_attached_before_a_failure_is_kept(executor: Executor) -> None:
+    result = await executor.call("attaching", {"outside": True})
+
+    assert (result.success, labels(result.content)) == (False, [("image", "shot.png")])
+    assert "outside the workspace" in str(result.error)
+
+
+async def test_what_bytes_are_counts_for_more_than_what_is_said(executor: Executor) -> None:
+    result = await executor.call("lying")
+
+    found = [(part.type, part.mime_type, part.note) for part in result.content if isinstance(part, Media)]
+    assert found == [
+        ("image", "image/png", None),
+        ("file", "text/plain", "no image"),
+        ("file", "text/plain", "no image"),
+        ("file", "image/png", "damaged or cut off"),
+        ("file", "image/png", "900 million pixels, of which models are shown 64 million"),
+    ]
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../outside", "link", "nothing.txt", "."])
+async def test_a_path_that_is_no_file_of_the_workspace_fails_and_the_rest_is_kept(
+    executor: Executor, path: str
+) -> None:
+    result = await executor.call("leading", {"to": path})
+
+    assert (result.success, result.error_code, len(result.images)) == (False, "UNSTORABLE", 1)
+    assert result.output.startswith("before\n[file ")
+    assert "not kept: " in result.output
+
+
+async def test_of_too_many_parts_the_first_hundred_are_kept(executor: Executor) -> None:
+    result = await executor.call("many", {"count": 103})
+
+    assert (result.success, len(result.files)) == (False, 100)
+    assert "a result has 100 parts at most" in str(result.error)
+    assert (await result.files[99].bytes()) == b"99\0"
+
+
+async def test_a_part_over_the_limit_names_the_limit_and_the_way_out(executor: Executor) -> None:
+    fits, result = await executor.call("large", {"size": LIMIT}), await executor.call("large", {"size": LIMIT + 1})
+
+    assert (fits.success, await fits.files[0].bytes()) == (True, b"\0" * LIMIT)
+    assert (result.success, result.output.splitlines()[0]) == (False, "small")
+    assert "Raise FORGE_MAX_PART_SIZE" in str(result.error)
+
+
+def test_a_client_without_await_reads_parts_too(on_sqlite: Fleet, tmp_path: Path) -> None:
+    with SyncExecutorClient(on_sqlite.settings) as client:
+        [image] = client.call("picture").images
+        assert isinstance(image, Image)
+        assert image.bytes() == png()
+        assert image.save(tmp_path).read_bytes() == png()
+
+
+async def test_a_file_that_was_uploaded_is_a_parameter(on_sqlite: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "up.bin").write_bytes(b"\0" * 300_000)
+    async with ExecutorClient(on_sqlite.settings) as client:
+        handle = await client.upload(tmp_path / "up.bin", session_id="s")
+        mine = await client.call("measure", {"file": handle}, ExecutionContext(working_dir=".", session_id="s"))
+        other = await client.call("measure", {"file": handle}, ExecutionContext(working_dir=".", session_id="t"))
+        no_handle = await client.call("measure", {"file": "up.bin"})
+
+    assert mine.output == {"bytes": 300_000}
+    assert other.error_code == "ARTIFACT_NOT_FOUND"
+    assert "does not match pattern" in str(no_handle.error)
+
+
+async def test_a_file_over_the_limit_is_not_uploaded(on_sqlite: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "up.bin").write_bytes(b"\0" * (LIMIT + 1))
+    async with ExecutorClient(on_sqlite.settings) as client:
+        with pytest.raises(InvalidCallError, match="FORGE_MAX_PART_SIZE allows 500,000"):
+            await client.upload(tmp_path / "up.bin")

@@ -1,0 +1,80 @@
+"""Secrets are known by their looks, if that is asked for."""
+
+import pytest
+
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError
+from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
+from forge_tools.secrets import WELL_KNOWN, Concealment, Patterns
+
+BASH = ToolSpec(
+    name="Run",
+    description="Run.",
+    category=ToolCategory.OTHER,
+    parameters=(ToolParameter(name="command", type="string", description="What."),),
+)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "AKIA" + "A1" * 8,
+        "ghp_" + "a1" * 18,
+        "github_pat_" + "a1" * 20,
+        "glpat-" + "a1" * 10,
+        "sk-ant-" + "a1" * 20,
+        "sk_live_" + "a1" * 10,
+        "xoxb-" + "12345-" * 3,
+        "AIza" + "a" * 35,
+        "npm_" + "a1" * 18,
+        "hf_" + "a1" * 17,
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_well_known_shapes_are_found_and_only_they_are_hidden(secret: str) -> None:
+    parts = Concealment(BASH, Patterns([WELL_KNOWN])).part({"command": f"use '{secret}' now"})
+
+    assert parts is not None
+    assert parts.shown == {"command": "use '[redacted]' now"}
+    opened = Concealment.join(parts.shown, parts.encrypted)
+    assert (opened.parameters, opened.secrets) == ({"command": f"use '{secret}' now"}, (secret,))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("curl -H 'Authorization: Bearer abcdefgh12345678'", "curl -H 'Authorization: Bearer [redacted]'"),
+        ("psql postgresql://ada:hunter22@db/x", "psql postgresql://[redacted]@db/x"),
+        ("psql postgresql://ada:hunt@r22@db/x", "psql postgresql://[redacted]@db/x"),
+    ],
+)
+def test_what_stands_where_secrets_stand_is_one(text: str, shown: str) -> None:
+    parts = Concealment(BASH, Patterns([WELL_KNOWN])).part({"command": text})
+
+    assert parts is not None
+    assert parts.shown == {"command": shown}
+
+
+@pytest.mark.parametrize(
+    "text", ["git log --oneline", "http://localhost:8080/x", "risk-free-" + "a" * 30, "AKIA", "me@host:22"]
+)
+def test_plain_texts_are_left_alone(text: str) -> None:
+    assert Concealment(BASH, Patterns([WELL_KNOWN])).part({"command": text}) is None
+
+
+def test_own_patterns_are_looked_for_too() -> None:
+    parts = Concealment(BASH, Patterns([r"ACME-\d{8}"])).part({"command": "login ACME-12345678"})
+
+    assert parts is not None
+    assert parts.shown == {"command": "login [redacted]"}
+
+
+def test_by_default_nothing_is_looked_for() -> None:
+    assert Concealment.of(BASH, Patterns.of(Settings.load().encrypt_patterns)) is None
+
+
+@pytest.mark.parametrize(("pattern", "said"), [("(", "no regular expression"), ("x*", "matches an empty text")])
+def test_a_pattern_that_cannot_be_meant_is_refused(pattern: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Settings.load(encrypt_patterns=(pattern,))

@@ -1,0 +1,137 @@
+"""Read shows images and PDF files, decoded in a process that bounds what they may cost."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pypdf
+import pytest
+from PIL import Image as Pillow
+
+from forge_tools.model import ToolResult
+from forge_tools.sandbox import decoding
+from forge_tools.sandbox.reach import Reach
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
+from forge_tools.tools.file.read import Read
+from tests.part_tools import bomb, png
+
+Show = Callable[..., ToolResult]
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> ToolExecutor:
+    registry = ScopedRegistry()
+    registry.register(Read())
+    return ToolExecutor(registry, reach=Reach(root=tmp_path))
+
+
+def pdf(pages: int) -> bytes:
+    """A document of blank pages, and a text on the first."""
+    writer, buffer = pypdf.PdfWriter(), io.BytesIO()
+    for _ in range(pages):
+        writer.add_blank_page(100, 100)
+    writer.write(buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP"])
+async def test_an_image_is_shown_as_it_is(executor: ToolExecutor, tmp_path: Path, form: str) -> None:
+    path = tmp_path / f"a.{form.lower()}"
+    Pillow.new("RGB", (30, 20), "red").save(path, form)
+
+    result = await executor.call("Read", {"file_path": path.name})
+
+    [image] = result.images
+    assert (image.width, image.height, await image.bytes()) == (30, 20, path.read_bytes())
+    assert result.output.startswith(f"{path.name}: image/{form.lower()}, 30 x 20 pixels, ")
+
+
+async def test_a_large_image_is_shown_smaller_and_its_size_said(executor: ToolExecutor, tmp_path: Path) -> None:
+    Pillow.new("RGB", (3200, 1600), "red").save(tmp_path / "a.webp")
+
+    result = await executor.call("Read", {"file_path": "a.webp"})
+
+    [image] = result.images
+    assert (image.name, image.width, image.height) == ("a.jpg", 1568, 784)
+    assert "3,200 x 1,600 pixels" in result.output
+    assert "shown at 1,568 x 784" in result.output
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (bomb(), "it has 30,000 x 30,000 pixels, and 64,000,000 are decoded at most"),
+        (png(300)[:-80], "image file is truncated"),
+        (b"\x89PNG\r\n\x1a\n" + b"\0" * 99, "cannot identify image file"),
+        (b"%PDF-1.4\nnothing more", "Stream has ended unexpectedly"),
+    ],
+)
+async def test_what_cannot_be_decoded_says_why(executor: ToolExecutor, tmp_path: Path, data: bytes, why: str) -> None:
+    (tmp_path / "a").write_bytes(data)
+
+    result = await executor.call("Read", {"file_path": "a"})
+
+    assert (result.success, result.error_code) == (False, "UNDECODABLE")
+    assert why in str(result.error)
+
+
+async def test_svg_is_shown_as_text(executor: ToolExecutor, tmp_path: Path) -> None:
+    (tmp_path / "a.svg").write_text("<svg onload='alert(1)'/>")
+
+    result = await executor.call("Read", {"file_path": "a.svg"})
+
+    assert (result.output.strip(), result.images) == ("1\t<svg onload='alert(1)'/>", ())
+
+
+async def test_pages_of_a_pdf_are_read_a_few_at_a_time(executor: ToolExecutor, tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf(30))
+
+    begin = await executor.call("Read", {"file_path": "a.pdf"})
+    end = await executor.call("Read", {"file_path": "a.pdf", "pages": "21-40"})
+
+    assert begin.output.endswith("[pages 1-20 of 30; continue with pages=21-30]")
+    assert end.output.endswith("[pages 21-30 of 30]")
+    assert begin.metadata["pages"] == 30
+
+
+@pytest.mark.parametrize("pages", ["0", "x", "3-2", "9-10"])
+async def test_pages_that_are_not_there_are_refused(executor: ToolExecutor, tmp_path: Path, pages: str) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf(2))
+
+    assert (await executor.call("Read", {"file_path": "a.pdf", "pages": pages})).error_code == "VALIDATION_ERROR"
+
+
+async def test_pages_are_shown_as_images_on_request(executor: ToolExecutor, tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf(7))
+
+    result = await executor.call("Read", {"file_path": "a.pdf", "pages": "2-7", "page_images": True})
+
+    assert [(image.name, image.width) for image in result.images] == [(f"page-{n}.png", 200) for n in range(2, 7)]
+
+
+async def test_without_its_library_read_says_which(
+    executor: ToolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.png").write_bytes(png())
+    decoder = tmp_path / "decoder.py"
+    decoder.write_text("import sys; sys.modules['PIL'] = None\n" + decoding._DECODER.read_text())
+    monkeypatch.setattr(decoding, "_DECODER", decoder)
+
+    result = await executor.call("Read", {"file_path": "a.png"})
+
+    assert result.error == "a.png cannot be shown: this worker lacks PIL. pip install 'forge-tools[media]'"
+
+
+async def test_a_decoder_that_does_not_end_is_ended(
+    executor: ToolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.png").write_bytes(png())
+    decoder = tmp_path / "decoder.py"
+    decoder.write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(decoding, "_DECODER", decoder)
+    monkeypatch.setattr(decoding, "SECONDS", 0.3)
+
+    result = await executor.call("Read", {"file_path": "a.png"})
+
+    assert "decoding it took longer than 0.3s" in str(result.error)
