@@ -11,8 +11,24 @@ from forge_tools.tools.file.grep import Grep
 from forge_tools.tools.file.list_directory import ListDirectory
 from forge_tools.tools.file.read import Read
 from forge_tools.tools.file.write import Write
+from forge_tools.tools.notebook.edit import NotebookEdit
+from forge_tools.tools.notebook.read import NotebookRead
 
-BUILTINS = (Read, Write, Edit, Delete, ListDirectory, Glob, Grep, Bash, BashOutput, KillShell, ListShells)
+BUILTINS = (
+    Read,
+    Write,
+    Edit,
+    Delete,
+    ListDirectory,
+    Glob,
+    Grep,
+    Bash,
+    BashOutput,
+    KillShell,
+    ListShells,
+    NotebookRead,
+    NotebookEdit,
+)
 
 __all__ = [
     "BUILTINS",
@@ -25,6 +41,8 @@ __all__ = [
     "KillShell",
     "ListDirectory",
     "ListShells",
+    "NotebookEdit",
+    "NotebookRead",
     "Read",
     "Write",
 ]
