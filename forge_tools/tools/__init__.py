@@ -13,6 +13,9 @@ from forge_tools.tools.file.read import Read
 from forge_tools.tools.file.write import Write
 from forge_tools.tools.notebook.edit import NotebookEdit
 from forge_tools.tools.notebook.read import NotebookRead
+from forge_tools.tools.project.conventions import ExtractConventions
+from forge_tools.tools.project.detect import DetectProjectType
+from forge_tools.tools.project.overview import ProjectOverview
 
 BUILTINS = (
     Read,
@@ -28,6 +31,9 @@ BUILTINS = (
     ListShells,
     NotebookRead,
     NotebookEdit,
+    DetectProjectType,
+    ExtractConventions,
+    ProjectOverview,
 )
 
 __all__ = [
@@ -35,7 +41,9 @@ __all__ = [
     "Bash",
     "BashOutput",
     "Delete",
+    "DetectProjectType",
     "Edit",
+    "ExtractConventions",
     "Glob",
     "Grep",
     "KillShell",
@@ -43,6 +51,7 @@ __all__ = [
     "ListShells",
     "NotebookEdit",
     "NotebookRead",
+    "ProjectOverview",
     "Read",
     "Write",
 ]
