@@ -22,7 +22,7 @@ _NAMED = {
         r"(?:^|/)(?:\.github/workflows/[^/]+\.ya?ml|\.gitlab-ci\.yml|\.circleci/config\.yml|Jenkinsfile|\.travis\.yml|azure-pipelines\.yml)$"
     ),
     "containers": re.compile(
-        r"(?:^|/)(?:Dockerfile[^/]*|Containerfile|(?:docker-)?compose[^/]*\.ya?ml|devcontainer\.json)$"
+        r"(?:^|/)(?:Dockerfile(?!.*ignore)[^/]*|Containerfile|(?:docker-)?compose[^/]*\.ya?ml|devcontainer\.json)$"
     ),
 }
 

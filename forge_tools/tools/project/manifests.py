@@ -15,6 +15,7 @@ _TARGET = re.compile(
     r"^(test|tests|check|lint|format|fmt|build|all|install|run|dev|start|serve|docs|clean|bench)[ \t]*:(?!=)",
     re.MULTILINE,
 )
+_MEMBER = re.compile(r"(?=.*[/*])[\w*@./-]+")
 _FRAMEWORKS = {
     "django": "Django", "flask": "Flask", "fastapi": "FastAPI", "starlette": "Starlette", "celery": "Celery",
     "sqlalchemy": "SQLAlchemy", "pydantic": "Pydantic", "pytest": "pytest", "torch": "PyTorch", "tensorflow": "TensorFlow",
@@ -63,6 +64,8 @@ def read_manifests(survey: Survey) -> Claims:
         name, above = path.rpartition("/")[2], path.rpartition("/")[0]
         reader = _READERS.get(name, _requirements if name.startswith("requirements") else _other)
         try:
+            if name in _READERS and survey.files[path] and not survey.text(path):
+                raise ValueError("it is no text")
             reader(survey, path, claims)
         except (ValueError, RecursionError) as error:
             survey.malformed(path, error)
@@ -88,12 +91,14 @@ def _pyproject(survey: Survey, path: str, claims: Claims) -> None:
             claims.add("package_managers", name, survey.at(path, f"tool.{name}"))
     if isinstance(backend := _table(data, "build-system").get("build-backend"), str):
         claims.add("package_managers", f"built by {backend}", survey.at(path, "build-backend"))
-    groups = [project.get("dependencies"), *_table(project, "optional-dependencies").values()]
-    for group in [*groups, *_table(data, "dependency-groups").values()]:
+    groups = [("dependencies", project.get("dependencies"))]
+    groups += [("optional-dependencies", one) for one in _table(project, "optional-dependencies").values()]
+    groups += [("dependency-groups", one) for one in _table(data, "dependency-groups").values()]
+    for after, group in groups:
         for name in _names(group):
-            _depend(survey, path, claims, name)
+            _depend(survey, path, claims, name, after)
     for name in _table(poetry, "dependencies"):
-        _depend(survey, path, claims, name)
+        _depend(survey, path, claims, name, "poetry.dependencies")
     _python_commands(survey, path, claims, {**_table(project, "scripts"), **_table(poetry, "scripts")}, tools)
 
 
@@ -151,11 +156,10 @@ def _go_mod(survey: Survey, path: str, claims: Claims) -> None:
 
 def _listed_members(survey: Survey, path: str, claims: Claims) -> None:
     """`go.work` and `pnpm-workspace.yaml`: a folder, or a glob for folders, on each line."""
-    for found in re.finditer(
-        r"^[ \t]*(?:use|-)?[ \t]*['\"]?(\.{0,2}/?[\w*@./-]+)['\"]?[ \t]*$", survey.text(path), re.MULTILINE
-    ):
-        if "/" in found[1] or "*" in found[1]:
-            claims.add("members", found[1], survey.line(path, found.start(1)))
+    for number, line in enumerate(survey.text(path).splitlines(), 1):
+        name = line.strip().removeprefix("use ").lstrip("- ").strip("'\"")
+        if _MEMBER.fullmatch(name):
+            claims.add("members", name, f"{survey.shown(path)}:{number}")
 
 
 def _makefile(survey: Survey, path: str, claims: Claims) -> None:

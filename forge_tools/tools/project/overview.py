@@ -26,6 +26,7 @@ _PURPOSES = {
     "examples": "examples", "scripts": "scripts", "bin": "programs", "cmd": "programs", "migrations": "schema changes",
     "benchmarks": "benchmarks", ".github": "CI and templates", "deploy": "deployment", "vendor": "copies of others' code",
 }  # fmt: skip
+_PROSE = {None, "Markdown", "HTML", "CSS", "Jupyter"}
 _LEAD_LINES = 12
 _MAX_READ = 200
 _MAX_SYMBOLS = 30
@@ -136,7 +137,7 @@ def _layout(survey: Survey, _: Claims) -> list[str]:
 
 def _symbols(survey: Survey, _: Claims) -> list[str]:
     """The top-level names that most other files name too, of the files nearest to the top."""
-    paths = [path for path in survey.files if language_of(path) and is_written(path) and not _TEST.search(path)]
+    paths = [path for path in survey.files if _is_code(path) and is_written(path) and not _TEST.search(path)]
     paths = sorted(paths, key=lambda path: (path.count("/"), path))[:_MAX_READ]
     places, users = dict[str, str](), Counter[str]()
     for path in paths:
@@ -149,8 +150,12 @@ def _symbols(survey: Survey, _: Claims) -> list[str]:
 
 
 def _tests(survey: Survey, _: Claims) -> list[str]:
-    found = [path for path in survey.files if _TEST.search(path) and language_of(path)]
+    found = [path for path in survey.files if _TEST.search(path) and _is_code(path)]
     return [f"- {counted(len(found), 'test file')} [{survey.shown(found[0])}:1; likely]"] if found else []
+
+
+def _is_code(path: str) -> bool:
+    return language_of(path) not in _PROSE
 
 
 def _git(survey: Survey, _: Claims) -> list[str]:

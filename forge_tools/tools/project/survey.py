@@ -124,7 +124,8 @@ class Survey:
     def malformed(self, path: str, error: Exception) -> None:
         """Say that a file could not be understood, and why."""
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
-        self.notes.append(f"{self.shown(path)} is malformed: {visible(reason)[:_MAX_CHARS]}")
+        cut = f" (only its first {SAMPLE_BYTES:,} bytes were read)" if self.files[path] > SAMPLE_BYTES else ""
+        self.notes.append(f"{self.shown(path)} is malformed: {visible(reason)[:_MAX_CHARS]}{cut}")
 
 
 def language_of(path: str) -> str | None:
