@@ -18,6 +18,11 @@ from forge_tools.tools.file.grep import Grep
 from forge_tools.tools.file.list_directory import ListDirectory
 from forge_tools.tools.file.read import Read
 from forge_tools.tools.file.write import Write
+from forge_tools.tools.notebook.edit import NotebookEdit
+from forge_tools.tools.notebook.read import NotebookRead
+from forge_tools.tools.project.conventions import ExtractConventions
+from forge_tools.tools.project.detect import DetectProjectType
+from forge_tools.tools.project.overview import ProjectOverview
 from forge_tools.tools.task.memory import Memory
 from forge_tools.tools.task.todo_read import TodoRead
 from forge_tools.tools.task.todo_write import TodoWrite
@@ -28,6 +33,7 @@ BUILTINS = (
     *(Read, Write, Edit, Delete, ListDirectory, Glob, Grep, Bash, BashOutput, KillShell, ListShells),
     *(TodoRead, TodoWrite, Memory, WebFetch, WebSearch),
     *(SearchCode, CodebaseMap, SymbolInfo, ImportsExports, DependencyGraph, ResolveSymbol, FindReferences),
+    *(NotebookRead, NotebookEdit, DetectProjectType, ExtractConventions, ProjectOverview),
 )
 
 __all__ = [
@@ -37,7 +43,9 @@ __all__ = [
     "CodebaseMap",
     "Delete",
     "DependencyGraph",
+    "DetectProjectType",
     "Edit",
+    "ExtractConventions",
     "FindReferences",
     "Glob",
     "Grep",
@@ -46,6 +54,9 @@ __all__ = [
     "ListDirectory",
     "ListShells",
     "Memory",
+    "NotebookEdit",
+    "NotebookRead",
+    "ProjectOverview",
     "Read",
     "ResolveSymbol",
     "SearchCode",

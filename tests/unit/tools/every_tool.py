@@ -1,5 +1,6 @@
 """A workspace and calls of every file tool on it, for suites of what all of them have in common."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ FINE: list[tuple[str, dict[str, Any]]] = [
     ("Edit", {"file_path": "long.txt", "old_string": "needle", "new_string": "thread", "expected_replacements": 40}),
     ("Delete", {"file_path": "many", "recursive": True}),
     ("Delete", {"file_path": "half.txt"}),
+    ("NotebookRead", {"notebook_path": "book.ipynb"}),
+    ("NotebookRead", {"notebook_path": "book.ipynb", "cell_index": 3, "max_output_chars": 50_000}),
+    ("NotebookEdit", {"notebook_path": "book.ipynb", "cell_index": 1, "new_source": "new \U0001f600\n" * 40}),
+    ("DetectProjectType", {}),
+    ("ExtractConventions", {"language": "Python"}),
+    ("ProjectOverview", {}),
 ]
 """Calls that succeed, each on the fresh workspace."""
 
@@ -47,6 +54,11 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("Edit", {"file_path": "half.txt", "old_string": "half", "new_string": "x"}),
     ("Delete", {"file_path": "many"}),
     ("Delete", {"file_path": "no-such"}),
+    ("NotebookRead", {"notebook_path": "long.txt"}),
+    ("NotebookEdit", {"notebook_path": "book.ipynb", "cell_index": 99, "new_source": "x"}),
+    ("DetectProjectType", {"path": "no-such"}),
+    ("ExtractConventions", {"language": "no-such"}),
+    ("ProjectOverview", {"sections": ["no-such"]}),
 ]
 """Calls that fail."""
 
@@ -62,6 +74,11 @@ def fill(root: Path) -> None:
     (root / "latin.txt").write_bytes(b"caf\xe9 \x00\xff needle\n".replace(b"\0", b"\x1b") * 40)
     (root / "half.txt").write_text("half\nhalf\n" * 20)
     (root / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0" * 9)
+    outputs = [{"output_type": "stream", "name": "stdout", "text": "needle \U0001f600\n" * 900}]
+    cell = {"cell_type": "code", "execution_count": 1, "metadata": {}, "outputs": outputs, "source": "hay\n" * 9}
+    (root / "book.ipynb").write_text(
+        json.dumps({"cells": [cell] * 9, "metadata": {}, "nbformat": 4, "nbformat_minor": 4})
+    )
     (root / os.fsdecode(b"bad \xff name.txt")).write_text("needle\n")
     for number, path in enumerate(sorted(root.rglob("*"))):
         os.utime(path, (1_700_000_000 + number,) * 2)

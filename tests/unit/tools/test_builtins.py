@@ -25,6 +25,11 @@ NAMES = {
     "bash_output": "BashOutput",
     "kill_shell": "KillShell",
     "list_shells": "ListShells",
+    "notebook_read": "NotebookRead",
+    "notebook_edit": "NotebookEdit",
+    "detect_project_type": "DetectProjectType",
+    "extract_conventions": "ExtractConventions",
+    "get_project_overview": "ProjectOverview",
 }
 
 
@@ -77,17 +82,17 @@ def test_both_kinds_of_names_find_them() -> None:
     registry.register_many([tool() for tool in BUILTINS])
     assert {alias: registry.get(alias).name for alias in NAMES} == NAMES
     assert set(NAMES.values()) <= set(registry.list_names())
-    by_category = {
-        category: {tool.name for tool in registry.list_by_category(category)}
-        for category in (ToolCategory.FILE, ToolCategory.EXECUTION)
-    }
+    by_category = {category: {tool.name for tool in registry.list_by_category(category)} for category in ToolCategory}
     assert by_category[ToolCategory.EXECUTION] == {"Bash", "BashOutput", "KillShell", "ListShells"}
-    assert by_category[ToolCategory.FILE] == set(NAMES.values()) - by_category[ToolCategory.EXECUTION]
+    assert by_category[ToolCategory.NOTEBOOK] == {"NotebookRead", "NotebookEdit"}
+    assert by_category[ToolCategory.FILE] == {"Read", "Write", "Edit", "Delete", "ListDirectory", "Glob", "Grep"}
+    tagged = {tool.name for tool in BUILTINS if "project" in tool.tags}
+    assert by_category[ToolCategory.OTHER] == tagged == {"DetectProjectType", "ExtractConventions", "ProjectOverview"}
 
 
 def test_what_writes_says_so() -> None:
     writers = {tool.name for tool in BUILTINS if tool().spec.capabilities.writes_files}
-    assert writers == {"Write", "Edit", "Delete", "Bash"}
+    assert writers == {"Write", "Edit", "Delete", "Bash", "NotebookEdit"}
     assert [tool.name for tool in BUILTINS if not tool().spec.capabilities.idempotent] == ["Bash"]
 
 

@@ -1,0 +1,226 @@
+"""NotebookEdit: one cell of a notebook replaced, put in or taken out, and not a byte of the others."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal
+
+from forge_tools.errors import InvalidCallError, SandboxError
+from forge_tools.model import ToolCategory, ToolResult
+from forge_tools.sandbox.paths.files import KEPT_BYTES, Snapshot
+from forge_tools.sandbox.paths.places import Check, Place
+from forge_tools.sandbox.paths.refusals import TOO_LARGE
+from forge_tools.tools.builtin import PATH, option, parameters_of
+from forge_tools.tools.file.changes import Change, ChangingTool, facts_of, require_match, unified
+from forge_tools.tools.file.text import Encoding, encode
+from forge_tools.tools.notebook.document import Notebook, Style, drop, put, source_of
+
+_MAX_CHARS = 10_000_000
+_IDS_FROM_MINOR = 5
+_OF_CODE = ("outputs", "execution_count")
+
+
+@dataclass(frozen=True, slots=True)
+class _Edited:
+    """`text` is all of the notebook, `index` where its cell is now, None for one that is gone."""
+
+    text: str
+    index: int | None
+    before: str
+    after: str
+    did: tuple[str, str]
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Editing:
+    """Which cell is changed, and how."""
+
+    notebook_path: str = option(
+        "Notebook (.ipynb) to change, relative to the working directory or absolute.",
+        aliases=("file_path", "path"), **PATH,
+    )  # fmt: skip
+    edit_mode: Literal["replace", "insert", "delete"] = option(
+        "replace the source of a cell; insert a cell after the one named; delete a cell.", "replace"
+    )
+    cell_id: str | None = option("The cell with this id.", None, min_length=1, max_length=256)
+    cell_index: int | None = option("The cell with this index instead; the first is 0.", None, minimum=0)
+    new_source: str | None = option("Source of the cell, for all but delete.", None, max_length=_MAX_CHARS)
+    cell_type: Literal["code", "markdown", "raw"] | None = option(
+        "Type of the cell. Needed to insert; by default a replaced cell keeps its own.", None
+    )
+    position: Literal["start", "end"] | None = option(
+        "Where to insert if no cell is named; by default at the start.", None
+    )
+    clear_outputs: bool = option("Take away the outputs and the execution count of a replaced code cell.", default=True)
+    if_match: str | None = option(
+        "Edit only if the file still has this etag, which NotebookRead and the last write returned.",
+        None,
+        max_length=64,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit together before any file is looked for."""
+        named = sum(value is not None for value in (self.cell_id, self.cell_index))
+        if named > 1 or (not named and self.edit_mode != "insert"):
+            raise InvalidCallError(f"Pass cell_id or cell_index, one of them, to {self.edit_mode} a cell")
+        if self.edit_mode != "delete" and self.new_source is None:
+            raise InvalidCallError(f"Pass new_source to {self.edit_mode} a cell")
+        if self.edit_mode == "insert" and self.cell_type is None:
+            raise InvalidCallError("Pass cell_type to insert a cell: code, markdown or raw")
+        if self.position is not None and (named or self.edit_mode != "insert"):
+            raise InvalidCallError("position says where to insert if no cell is named; leave it out, or name no cell")
+
+    @property
+    def file_path(self) -> str:
+        return self.notebook_path
+
+    def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
+        """Decide the bytes, or refuse; nothing is touched."""
+        require_match(place, seen, self.if_match)
+        if seen is None:
+            raise place.not_found()
+        if seen.data is None:
+            what = f"{place.shown} is {seen.status.st_size:,} bytes; notebooks are changed up to {KEPT_BYTES:,}"
+            raise SandboxError(f"{what}. Clear its outputs with a command first", TOO_LARGE)
+        encode(self.new_source or "", Encoding("utf-8"), place.shown, "new_source")
+        notebook = Notebook.of(seen.data, place.shown)
+        check()
+        edited = {"replace": self._replace, "insert": self._insert, "delete": self._delete}[self.edit_mode](
+            notebook, place.shown
+        )
+        return _change(notebook, edited, place, seen)
+
+    def _replace(self, notebook: Notebook, shown: str) -> _Edited:
+        index = notebook.find(self.cell_id, self.cell_index, shown)
+        span = notebook.cells[index]
+        old, text, style = span.value, notebook.text[span.start : span.end], notebook.style
+        kind, new = self.cell_type or old["cell_type"], self.new_source or ""
+        if kind != old["cell_type"]:
+            text = _retyped(put(text, "cell_type", kind, style), kind, style)
+        elif kind == "code" and self.clear_outputs:
+            text = _cleared(text, style)
+        dropped = [key for key in ("attachments",) if kind == "code" and key in old]
+        for key in dropped:
+            text = drop(text, key)
+        if source_of(old) != new:
+            text = put(text, "source", _source(new, like=[old]), style)
+        facts = {"cell_type": kind, "cell_id": old.get("id")} | ({"dropped": dropped} if dropped else {})
+        return _Edited(notebook.replaced(index, text), index, source_of(old), new, ("Replaced", "replace"), facts)
+
+    def _insert(self, notebook: Notebook, shown: str) -> _Edited:
+        index, count = 0, len(notebook.cells)
+        if self.cell_id is not None or self.cell_index is not None:
+            index = notebook.find(self.cell_id, self.cell_index, shown) + 1
+        elif self.position == "end":
+            index = count
+        kind, new = self.cell_type or "code", self.new_source or ""
+        near = [one.value for one in notebook.cells[max(0, index - 1) : index + 1]]
+        cell: dict[str, Any] = {"cell_type": kind, "metadata": {}, "source": _source(new, like=near)}
+        if kind == "code":
+            cell |= {"execution_count": None, "outputs": []}
+        if notebook.minor >= _IDS_FROM_MINOR:
+            cell["id"] = _fresh_id(notebook, index, new)
+        order = _order(near, sorted(cell))
+        text = notebook.inserted(index, {key: cell[key] for key in order})
+        facts = {"cell_type": kind, "cell_id": cell.get("id")}
+        return _Edited(text, index, "", new, ("Inserted", "insert"), facts)
+
+    def _delete(self, notebook: Notebook, shown: str) -> _Edited:
+        index = notebook.find(self.cell_id, self.cell_index, shown)
+        cell = notebook.cells[index].value
+        facts = {"cell_type": cell["cell_type"], "cell_id": cell.get("id"), "cell_index": index}
+        return _Edited(notebook.deleted(index), None, source_of(cell), "", ("Deleted", "delete"), facts)
+
+
+class NotebookEdit(ChangingTool):
+    """Replace, insert or delete one cell of a Jupyter notebook; all else in the file stays byte for byte as it was.
+
+    Replacing the source of a code cell takes its outputs and execution count away, which no longer belong to it.
+    """
+
+    name = "NotebookEdit"
+    aliases = ("notebook_edit",)
+    category = ToolCategory.NOTEBOOK
+    options = Editing
+    parameters = parameters_of(Editing)
+
+
+def _change(notebook: Notebook, edited: _Edited, place: Place, seen: Snapshot) -> Change:
+    data = notebook.data(edited.text)
+    facts = facts_of(seen, data) | edited.facts | {"total_cells": len(notebook.cells)}
+    facts["total_cells"] += {"Inserted": 1, "Deleted": -1}.get(edited.did[0], 0)
+    if edited.index is not None:
+        facts["cell_index"] = edited.index
+    what = f"cell {facts['cell_index']} ({facts['cell_type']}{_id_of(facts)}) of {place.shown}"
+    if data == seen.data:
+        result = ToolResult.ok(f"Unchanged: {what} is so already", **facts)
+        return Change(data=None, result=result, preview=f"Would change nothing: {what} is so already")
+    told = [what]
+    if diff := unified(edited.before, edited.after):
+        told.append(diff)
+    if "dropped" in facts:
+        told.append("[warning: its attachments are gone: a code cell has none]")
+    if edited.index is not None and (problems := _problems(notebook, edited.text, edited.index)):
+        facts["warnings"] = problems
+        told += [f"[warning: the cell is not valid nbformat: {problem}]" for problem in problems]
+    text = "\n".join(told)
+    return Change(
+        data=data, result=ToolResult.ok(f"{edited.did[0]} {text}", **facts), preview=f"Would {edited.did[1]} {text}"
+    )
+
+
+def _id_of(facts: dict[str, Any]) -> str:
+    return "" if facts["cell_id"] is None else f", id {facts['cell_id']}"
+
+
+def _problems(notebook: Notebook, text: str, index: int) -> list[str]:
+    """What nbformat finds wrong with the changed cell, where it is installed."""
+    try:
+        from nbformat.validator import iter_validate
+    except ImportError:
+        return []
+    cell = Notebook.of(text.encode(), "").cells[index].value
+    alone = {"nbformat": 4, "nbformat_minor": notebook.minor, "metadata": {}, "cells": [cell]}
+    validate: Callable[..., Iterable[Exception]] = iter_validate
+    found = validate(alone, version=4, version_minor=notebook.minor)
+    return [str(error).partition("\n")[0][:200] for error in found][:3]
+
+
+def _cleared(text: str, style: Style) -> str:
+    return put(put(text, "outputs", [], style), "execution_count", None, style)
+
+
+def _retyped(text: str, kind: str, style: Style) -> str:
+    if kind == "code":
+        return _cleared(text, style)
+    for key in _OF_CODE:
+        text = drop(text, key)
+    return text
+
+
+def _source(text: str, *, like: Sequence[dict[str, Any]]) -> str | list[str]:
+    """The source as its neighbours have it: as one text, or as a list of lines."""
+    if like and isinstance(like[0].get("source"), str):
+        return text
+    lines = text.split("\n")
+    return [*(f"{line}\n" for line in lines[:-1]), *lines[-1:]] if lines[-1] else [f"{line}\n" for line in lines[:-1]]
+
+
+def _order(near: Sequence[dict[str, Any]], keys: list[str]) -> list[str]:
+    """The keys of a new cell: sorted, unless those of its neighbour are in another order."""
+    known = list(near[0]) if near else []
+    if known == sorted(known):
+        return keys
+    return sorted(keys, key=lambda key: known.index(key) if key in known else len(known))
+
+
+def _fresh_id(notebook: Notebook, index: int, source: str) -> str:
+    """An id that no cell has; the same for the same edit, so that a dry run tells it."""
+    taken, number = {str(cell.value.get("id")) for cell in notebook.cells}, 0
+    while True:
+        seed = f"{number}:{index}:{len(notebook.text)}:{source}".encode()
+        made = blake2b(seed, digest_size=4).hexdigest()
+        if made not in taken:
+            return made
+        number += 1

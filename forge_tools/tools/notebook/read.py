@@ -1,0 +1,128 @@
+"""NotebookRead: the cells of a notebook and what they have put out, within a budget."""
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from forge_tools.errors import InvalidCallError, SandboxError
+from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.files import KEPT_BYTES, etag_of
+from forge_tools.sandbox.paths.refusals import TOO_LARGE
+from forge_tools.tools.builtin import PATH, ReadingTool, counted, option, parameters_of
+from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.file.hits import room_for_records
+from forge_tools.tools.file.text import visible
+from forge_tools.tools.notebook.document import Notebook, source_of
+from forge_tools.tools.notebook.outputs import render_outputs
+
+_CHUNK_BYTES = 1 << 20
+_MAX_CELLS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Which cells to read, and how much of what they have put out."""
+
+    notebook_path: str = option(
+        "Notebook (.ipynb) to read, relative to the working directory or absolute.",
+        aliases=("file_path", "path"), **PATH,
+    )  # fmt: skip
+    cell_id: str | None = option("Read the cell with this id alone.", None, min_length=1, max_length=256)
+    cell_index: int | None = option("Read the cell with this index alone; the first is 0.", None, minimum=0)
+    include_outputs: bool = option("Show what code cells have put out.", default=True)
+    max_output_chars: int = option(
+        "How many characters of the outputs of one cell to show.", 2000, minimum=0, maximum=1_000_000
+    )
+    offset: int = option("Index of the first cell to read.", 0, minimum=0)
+    limit: int = option("How many cells to read at most.", 1000, minimum=1, maximum=_MAX_CELLS)
+
+
+class NotebookRead(ReadingTool):
+    """Read the cells of a Jupyter notebook with their ids, indexes and outputs; media are named with type and size."""
+
+    name = "NotebookRead"
+    aliases = ("notebook_read",)
+    category = ToolCategory.NOTEBOOK
+    parameters = parameters_of(Wish)
+
+    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        wish, workspace, deadline = Wish(**options), self.workspace(context), Deadline(context.timeout)
+        if wish.cell_id is not None and wish.cell_index is not None:
+            raise InvalidCallError("Pass cell_id or cell_index, not both")
+
+        def read() -> ToolResult:
+            with workspace.open_file(wish.notebook_path) as file:
+                data = _whole(file, deadline)
+                return _show(Notebook.of(data, file.name), data, file.name, wish, context.max_output_size)
+
+        return await deadline.look(read)
+
+
+def _whole(file: Handle, deadline: Deadline) -> bytes:
+    if file.stat.st_size > KEPT_BYTES:
+        what = f"{file.name} is {file.stat.st_size:,} bytes; notebooks are read up to {KEPT_BYTES:,}"
+        raise SandboxError(f"{what}. Clear its outputs with a command, or look for a part with Grep", TOO_LARGE)
+    data = bytearray()
+    while len(data) <= KEPT_BYTES and (chunk := os.pread(file.fd, _CHUNK_BYTES, len(data))):
+        deadline.check()
+        data += chunk
+    return bytes(data)
+
+
+def _show(notebook: Notebook, data: bytes, shown: str, wish: Wish, max_chars: int) -> ToolResult:
+    first, limit, room = wish.offset, wish.limit, room_for_records(max_chars)
+    if wish.cell_id is not None or wish.cell_index is not None:
+        first, limit = notebook.find(wish.cell_id, wish.cell_index, shown), 1
+    blocks, used, total = list[str](), 0, len(notebook.cells)
+    for index in range(first, min(total, first + limit)):
+        block = _block(index, notebook.cells[index].value, wish)
+        if blocks and used + len(block) > room:  # a single cell that is too long is cut, and kept, as any output
+            break
+        blocks.append(block)
+        used += len(block) + 1
+    end = first + len(blocks)
+    facts = _facts(notebook, data) | {"shown_cells": len(blocks), "truncated": end < total and limit > 1}
+    notes = []
+    if facts["truncated"]:
+        facts["next"] = {"offset": end}
+        notes.append(f"[cells {first}-{end - 1} of {total:,}; continue with offset={end}]")
+    if not blocks:
+        notes.append(f"[no cells from offset {first} on: {shown} has {counted(total, 'cell')}]")
+    if doubles := facts.get("duplicate_ids"):
+        notes.append(f"[several cells have the id {', '.join(doubles)}: pass cell_index for them]")
+    return ToolResult.ok("\n".join([*blocks, *notes]), **facts)
+
+
+def _block(index: int, cell: dict[str, Any], wish: Wish) -> str:
+    marks = [f"id={json.dumps(cell['id'], ensure_ascii=False)}"] if "id" in cell else []
+    marks += [f"index={index}", f"type={cell['cell_type']}"]
+    if cell["cell_type"] == "code":
+        marks.append(f"execution_count={json.dumps(cell.get('execution_count'))}")
+    lines = [f"<cell {visible(' '.join(marks))}>", visible(source_of(cell))]
+    if wish.include_outputs and (outputs := render_outputs(cell.get("outputs"), wish.max_output_chars)):
+        lines += ["<outputs>", outputs, "</outputs>"]
+    return "\n".join([*lines, "</cell>"])
+
+
+def _facts(notebook: Notebook, data: bytes) -> dict[str, Any]:
+    ids = [str(cell.value["id"]) for cell in notebook.cells if "id" in cell.value]
+    language = _inside(notebook.metadata, "kernelspec", "language") or _inside(
+        notebook.metadata, "language_info", "name"
+    )
+    facts: dict[str, Any] = {
+        "total_cells": len(notebook.cells),
+        "nbformat": f"4.{notebook.minor}",
+        "language": language,
+        "bytes": len(data),
+        "etag": etag_of(data),
+    }
+    doubles = sorted({one for one in ids if ids.count(one) > 1}) if len(set(ids)) < len(ids) else []
+    return facts | ({"duplicate_ids": doubles[:20]} if doubles else {})
+
+
+def _inside(metadata: dict[str, Any], table: str, key: str) -> str | None:
+    found = metadata.get(table)
+    value = found.get(key) if isinstance(found, dict) else None
+    return value if isinstance(value, str) else None

@@ -1,0 +1,235 @@
+"""ExtractConventions: how a project's code is written, as its settings declare and as its files show."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from forge_tools.errors import InvalidCallError
+from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.schema import suggestion
+from forge_tools.tools.builtin import PATH, ReadingTool, option, parameters_of
+from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.project.detect import facts_of
+from forge_tools.tools.project.survey import LANGUAGES, Claims, Survey, is_written, language_of, section
+
+_LEAST = 20
+_CLEAR = 0.6
+_MAX_LINES = 2000
+_SETTINGS = re.compile(
+    r"(?:^|/)(?:\.editorconfig|pyproject\.toml|\.?ruff\.toml|setup\.cfg|tox\.ini|\.flake8|\.prettierrc[^/]*|\.eslintrc[^/]*|"
+    r"eslint\.config\.\w+|biome\.json|tsconfig\.json|\.?rustfmt\.toml|\.clang-format|\.golangci\.ya?ml|\.rubocop\.yml)$"
+)
+_SETTING = re.compile(
+    r"^[ \t]*[\"']?(indent[_-]?style|indent[_-]?size|indent[_-]?width|tab_?width|useTabs|hard_tabs|tab_spaces|max[_-]line[_-]length|"
+    r"line[_-]length|printWidth|max_width|quote-style|singleQuote|semi|end[_-]?of[_-]?line|charset|insert_final_newline|"
+    r"trim_trailing_whitespace|trailingComma|strict|profile|select|extends|convention|BasedOnStyle|IndentWidth|ColumnLimit)[\"']?"
+    r"[ \t]*[:=][ \t]*([^\n]+)$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_TOOL = re.compile(r"^\[tool\.(?:ruff|black|isort|mypy|flake8|pylint|yapf)[^\]]*\]|^\[", re.MULTILINE)
+_NAMES = {
+    "Python": {"function names": r"^\s*(?:async )?def (\w+)", "class names": r"^\s*class (\w+)", "constants": r"^([A-Za-z]\w*) = [\d\"'(\[]"},
+    "Go": {"function names": r"^func (?:\([^)]*\) )?(\w+)", "type names": r"^type (\w+)"},
+    "Rust": {"function names": r"^\s*(?:pub(?:\([^)]*\))? )?(?:async )?fn (\w+)", "type names": r"^\s*(?:pub )?(?:struct|enum|trait) (\w+)"},
+    "Java": {"function names": r"^\s*(?:public|private|protected)[\w<>\[\], ]* (\w+)\(", "class names": r"\bclass (\w+)"},
+    "JavaScript": {"function names": r"\bfunction\*? (\w+)|\bconst (\w+) = (?:async )?\(", "class names": r"\bclass (\w+)"},
+}  # fmt: skip
+_NAMES["TypeScript"] = _NAMES["JavaScript"] | {"type names": r"^\s*(?:export )?(?:interface|type) (\w+)"}
+_PATTERNS = {
+    language: {kind: re.compile(pattern) for kind, pattern in kinds.items()} for language, kinds in _NAMES.items()
+}
+_STRING = re.compile(r"""(?<![\w"'\\])(?:"(?!"")([^"'\\\n]+)"|'(?!'')([^"'\\\n]+)')""")
+_IDIOMS = {
+    "docstring style": {
+        "Google": re.compile(r"^\s+(?:Args|Returns|Raises):$"), "NumPy": re.compile(r"^\s+-{5,}$"),
+        "reST": re.compile(r"^\s+:(?:param|returns?|raises)\b"), "JSDoc": re.compile(r"^\s*\*\s*@(?:param|returns?)\b"),
+    },
+    "error handling": {
+        "bare except": re.compile(r"^\s*except\s*:"), "except Exception": re.compile(r"^\s*except \(?(?:Base)?Exception\b"),
+        "specific exceptions": re.compile(r"^\s*except \(?(?!(?:Base)?Exception\b)\w"), "err != nil": re.compile(r"\berr != nil\b"),
+        "try/catch": re.compile(r"\bcatch\s*[({]"), "promise catch": re.compile(r"\.catch\("),
+    },
+    "imports": {
+        "relative": re.compile(r"^from \.|^import .*from ['\"]\.|require\(['\"]\."),
+        "absolute": re.compile(r"^from \w|^import [\w.]+(?:,| as|$)|^import .*from ['\"][^.'\"]|require\(['\"][^.'\"]"),
+    },
+}  # fmt: skip
+_TESTS = {
+    "test_*.py": re.compile(r"(?:^|/)test_\w+\.py$"), "*_test.*": re.compile(r"_test\.\w+$"),
+    "*.test.*": re.compile(r"\.test\.\w+$"), "*.spec.*": re.compile(r"\.spec\.\w+$"), "*Test.*": re.compile(r"[a-z]Tests?\.\w+$"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Whose conventions, and how many files to look at."""
+
+    path: str = option("Folder of the project, by default the working directory.", ".", **PATH)
+    language: str | None = option(
+        "Language to look at, such as Python; by default the one with most files.", None, max_length=32
+    )
+    sample: int = option("How many files to look at; the same ones on every host.", 200, minimum=1, maximum=2000)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """How often each of several ways was seen, and where first."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        total = self.counts.total()
+        (way, count), *others = sorted(self.counts.items(), key=lambda one: (-one[1], one[0]))
+        is_enough = total >= _LEAST
+        found = way if count / total >= _CLEAR else "mixed"
+        facts = {
+            "found": found if is_enough else "insufficient evidence",
+            "samples": total,
+            "counts": dict(self.counts),
+        }
+        facts |= {"ratio": round(count / total, 2), "evidence": self.first[way]}
+        facts["confidence"] = "certain" if count == total and is_enough else "likely" if is_enough else "guess"
+        return facts | ({"counter_example": self.first[others[0][0]]} if others else {})
+
+
+class ExtractConventions(ReadingTool):
+    """Say how code of a project is written: what its settings declare first, then what a sample of its files shows.
+
+    Each convention has its ratio, an example and a counter-example; under 20 samples it is insufficient evidence.
+    """
+
+    name = "ExtractConventions"
+    aliases = ("extract_conventions",)
+    category = ToolCategory.OTHER
+    tags = ("project",)
+    parameters = parameters_of(Wish)
+
+    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        wish, workspace, deadline = Wish(**options), self.workspace(context), Deadline(context.timeout)
+
+        def work() -> ToolResult:
+            with workspace.open_folder(wish.path) as target:
+                survey = Survey(workspace, target, deadline)
+                return _answer(survey, wish, deadline)
+
+        return await deadline.look(work)
+
+
+def _answer(survey: Survey, wish: Wish, deadline: Deadline) -> ToolResult:
+    language = _language(survey, wish.language)
+    paths = [path for path in survey.files if language_of(path) == language and is_written(path)] if language else []
+    sample = sorted(paths, key=lambda path: (blake2b(path.encode("utf-8", "surrogateescape")).digest(), path))
+    tallies, lengths, looked = dict[str, _Tally](), Counter[int](), 0
+    for path in sample[: wish.sample]:
+        if deadline.is_over:
+            survey.is_partial = True
+            break
+        looked += 1
+        for convention, way, line in _seen(survey.text(path), path, language or "", lengths):
+            tally = tallies.setdefault(convention, _Tally())
+            tally.counts[way] += 1
+            tally.first.setdefault(way, f"{survey.shown(path)}:{line}")
+    for path in paths:
+        for way in [name for name, pattern in _TESTS.items() if pattern.search(path)][:1]:
+            tally = tallies.setdefault("test file names", _Tally())
+            tally.counts[way] += 1
+            tally.first.setdefault(way, f"{survey.shown(path)}:1")
+    declared, observed = declared_in(survey).of("settings"), {key: tally.facts() for key, tally in tallies.items()}
+    lines = section("Declared", declared) + section(f"Observed in {language}", map(_told, observed.items()))
+    lines += section("Not understood", survey.notes)
+    facts: dict[str, Any] = {
+        "language": language,
+        "sampled": looked,
+        "declared": [one.facts() for one in declared],
+        "observed": observed,
+    }
+    if lengths.total():
+        facts["line_length"] = _lengths(lengths)
+        lines.append(f"Line length: p95 {facts['line_length']['p95']}, longest {facts['line_length']['max']}")
+    return ToolResult.ok("\n".join(lines) or "insufficient evidence: no source files", **facts, **facts_of(survey))
+
+
+def declared_in(survey: Survey) -> Claims:
+    """The conventions that settings of formatters and linters declare."""
+    claims = Claims()
+    for path in filter(_SETTINGS.search, survey.files):
+        text, before = survey.text(path), len(claims.sections.get("settings", {}))
+        is_shared = path.endswith("pyproject.toml")
+        for found in _SETTING.finditer(text):
+            tables = [one[0] for one in _TOOL.finditer(text, 0, found.start())] if is_shared else ["[tool."]
+            if tables and tables[-1].startswith("[tool."):
+                what = f"{survey.shown(path)}: {found[1]} = {found[2].rstrip(', ')}"
+                claims.add("settings", what, survey.line(path, found.start(1)))
+        if not is_shared and len(claims.sections.get("settings", {})) == before:
+            claims.add("settings", f"{survey.shown(path)} has settings", f"{survey.shown(path)}:1", "likely")
+    return claims
+
+
+def _language(survey: Survey, asked: str | None) -> str | None:
+    if asked is not None:
+        known = {name.lower(): name for name in LANGUAGES.values()}
+        if asked.lower() not in known:
+            raise InvalidCallError(f"Unknown language {asked!r}{suggestion(asked.lower(), known)}")
+        return known[asked.lower()]
+    counts = Counter(language_of(path) for path in survey.files if is_written(path))
+    usual = sorted((name for name in counts if name in _NAMES), key=lambda name: (-counts[name], name or ""))
+    return usual[0] if usual else None
+
+
+def _seen(text: str, path: str, language: str, lengths: Counter[int]) -> Iterator[tuple[str, str, int]]:
+    """Each thing that shows a convention: which one, how it is done, and in which line."""
+    lines, indent = text.split("\n"), 0
+    if way := case_of(path.rpartition("/")[2].partition(".")[0]):
+        yield "file names", way, 1
+    yield "final newline", "yes" if text.endswith("\n") else "no", len(lines)
+    for number, line in enumerate(lines[:_MAX_LINES], 1):
+        if not line.strip():
+            continue
+        lengths[len(line)] += 1
+        blanks = line[: len(line) - len(line.lstrip())]
+        if "\t" in blanks or 0 < len(blanks) - indent in (2, 4, 8):
+            yield "indentation", "tabs" if "\t" in blanks else f"{len(blanks) - indent} spaces", number
+        indent = len(blanks)
+        for found in _STRING.finditer(line[:1000]):
+            yield "quotes", "double" if found[1] else "single", number
+        yield from ((key, way, number) for key, way in _named(line[:1000], language))
+
+
+def _named(line: str, language: str) -> Iterator[tuple[str, str]]:
+    for kind, pattern in _PATTERNS.get(language, {}).items():
+        if (found := pattern.search(line)) and (way := case_of(next(filter(None, found.groups())))):
+            yield kind, way
+    for idiom, ways in _IDIOMS.items():
+        yield from ((idiom, way) for way, pattern in ways.items() if pattern.search(line))
+
+
+def case_of(name: str) -> str | None:
+    """How the words of a name are put together; None where it is one word in lower case, which says nothing."""
+    name = name.strip("_")
+    if re.fullmatch(r"[a-z0-9]*", name):
+        return None
+    ways = {
+        "snake_case": r"[a-z0-9_]+", "UPPER_CASE": r"[A-Z0-9_]{2,}", "kebab-case": r"[a-z0-9-]+",
+        "PascalCase": r"[A-Z][A-Za-z0-9]*", "camelCase": r"[a-z][A-Za-z0-9]*",
+    }  # fmt: skip
+    return next((way for way, pattern in ways.items() if re.fullmatch(pattern, name)), "other")
+
+
+def _lengths(lengths: Counter[int]) -> dict[str, int]:
+    left = lengths.total() * 0.95
+    for length in sorted(lengths):
+        left -= lengths[length]
+        if left <= 0:
+            return {"p95": length, "max": max(lengths)}
+    return {"p95": 0, "max": 0}
+
+
+def _told(one: tuple[str, dict[str, Any]]) -> str:
+    name, facts = one
+    against = f"; against: {facts['counter_example']}" if "counter_example" in facts else ""
+    share = f"{facts['ratio']:.0%} of {facts['samples']:,}"
+    return f"{name}: {facts['found']} ({share}) [{facts['evidence']}; {facts['confidence']}{against}]"

@@ -1,0 +1,180 @@
+"""ProjectOverview: what a newcomer needs to know of a project first, within a budget that its sections share."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forge_tools.errors import InvalidCallError
+from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.tools.builtin import PATH, ReadingTool, counted, option, parameters_of
+from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.file.text import visible
+from forge_tools.tools.project.detect import claims_of, facts_of
+from forge_tools.tools.project.repository import repository_claims
+from forge_tools.tools.project.survey import Claims, Survey, is_written, language_of, size_of
+
+_README = re.compile(r"readme(?:\.(?:md|rst|txt|adoc))?", re.IGNORECASE)
+_TEST = re.compile(r"(?:^|/)(?:tests?|spec|__tests__)/|(?:^|/)test_[^/]+$|[._](?:test|spec)\.\w+$")
+_SYMBOL = re.compile(
+    r"^(?:export (?:default )?|pub )?(?:async )?(?:class|def|func|function|fn|struct|enum|trait|interface|type) +([A-Za-z]\w*)",
+    re.MULTILINE,
+)
+_PURPOSES = {
+    "src": "sources", "lib": "sources", "tests": "tests", "test": "tests", "docs": "documentation", "doc": "documentation",
+    "examples": "examples", "scripts": "scripts", "bin": "programs", "cmd": "programs", "migrations": "schema changes",
+    "benchmarks": "benchmarks", ".github": "CI and templates", "deploy": "deployment", "vendor": "copies of others' code",
+}  # fmt: skip
+_PROSE = {None, "Markdown", "HTML", "CSS", "Jupyter"}
+_LEAD_LINES = 12
+_MAX_READ = 200
+_MAX_SYMBOLS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Which project, and how much of what to tell."""
+
+    path: str = option("Folder of the project, by default the working directory.", ".", **PATH)
+    max_chars: int = option("How long the answer may be.", 12_000, minimum=500, maximum=200_000)
+    sections: Sequence[str] | None = option(
+        "Tell only these: readme, type, entry_points, layout, symbols, scripts, tests, dependencies, git, size.",
+        None,
+        items={"type": "string"},
+    )
+
+
+class ProjectOverview(ReadingTool):
+    """Tell what a project is: README, type, entry points, layout, symbols, commands, tests, dependencies, git and size.
+
+    Nothing of the project is run, git neither. Sections share the budget: what one leaves, the others get.
+    """
+
+    name = "ProjectOverview"
+    aliases = ("get_project_overview",)
+    category = ToolCategory.OTHER
+    tags = ("project",)
+    parameters = parameters_of(Wish)
+
+    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        wish, workspace, deadline = Wish(**options), self.workspace(context), Deadline(context.timeout)
+        asked = wish.sections or list(_SECTIONS)
+        if unknown := [name for name in asked if name not in _SECTIONS]:
+            raise InvalidCallError(f"Unknown section {unknown[0]!r}. There are: {', '.join(_SECTIONS)}")
+
+        def work() -> ToolResult:
+            with workspace.open_folder(wish.path) as target:
+                survey = Survey(workspace, target, deadline)
+                claims = claims_of(survey)
+                told = {name: _SECTIONS[name](survey, claims) for name in asked}
+                if survey.notes:
+                    told["not understood"] = [visible(note) for note in survey.notes]
+                budget = min(wish.max_chars, context.max_output_size)
+                text, cut = shared({name: lines for name, lines in told.items() if lines}, budget)
+                return ToolResult.ok(text, truncated=bool(cut), cut_sections=cut, **facts_of(survey))
+
+        return await deadline.look(work)
+
+
+def shared(sections: dict[str, list[str]], budget: int) -> tuple[str, list[str]]:
+    """Put sections together within a budget of characters; whole lines only. Return also the names of those that were cut.
+
+    Each gets an equal share of what is left, shortest first, so that what a short one leaves goes to longer ones.
+    """
+    sizes = {name: sum(len(line) + 1 for line in lines) for name, lines in sections.items()}
+    heads = {name: f"## {name.replace('_', ' ').capitalize()}" for name in sections}
+    left, rooms = budget - sum(len(head) + 1 for head in heads.values()), dict[str, int]()
+    for waiting, name in zip(range(len(sizes), 0, -1), sorted(sizes, key=lambda one: sizes[one]), strict=True):
+        rooms[name] = min(sizes[name], left // waiting)
+        left -= rooms[name]
+    told, cut = list[str](), list[str]()
+    for name, lines in sections.items():
+        kept = lines if rooms[name] == sizes[name] else _fitting(lines, rooms[name])
+        told += [heads[name], *kept]
+        cut += [] if kept is lines else [name]
+    return "\n".join(told)[:budget], cut
+
+
+def _fitting(lines: list[str], room: int) -> list[str]:
+    kept, used, mark = list[str](), 0, "[more: pass sections or a larger max_chars]"
+    for line in lines:
+        if used + len(line) + 1 > room - len(mark) - 1:
+            break
+        kept.append(line)
+        used += len(line) + 1
+    return [*kept, mark]
+
+
+def _readme(survey: Survey, _: Claims) -> list[str]:
+    path = next((path for path in survey.files if _README.fullmatch(path)), None)
+    if path is None:
+        return []
+    lines = [visible(line)[:400] for line in survey.text(path).split("\n") if line.strip()]
+    return [f"[{survey.shown(path)}:1; certain]", *lines[:_LEAD_LINES]]
+
+
+def _of(*keys: str) -> Callable[[Survey, Claims], list[str]]:
+    return lambda _, claims: [f"- {claim}" for key in keys for claim in claims.of(key)]
+
+
+def _layout(survey: Survey, _: Claims) -> list[str]:
+    sizes, files, first = Counter[str](), Counter[str](), dict[str, str]()
+    for path, size in survey.files.items():
+        top = path.partition("/")[0] + ("/" if "/" in path else "")
+        sizes[top] += size
+        files[top] += 1
+        first.setdefault(top, path)
+    lines = []
+    for top in sorted(files, key=lambda name: (not name.endswith("/"), name)):
+        purpose = _PURPOSES.get(top.rstrip("/"))
+        told = f": {purpose}" if purpose and top.endswith("/") else ""
+        sure = "guess" if told else "certain"
+        lines.append(f"- {survey.shown(top.rstrip('/'))}{'/' * top.endswith('/')}{told} "
+                     f"({size_of(sizes[top], files[top])}) [{survey.shown(first[top])}:1; {sure}]")  # fmt: skip
+    return lines
+
+
+def _symbols(survey: Survey, _: Claims) -> list[str]:
+    """The top-level names that most other files name too, of the files nearest to the top."""
+    paths = [path for path in survey.files if _is_code(path) and is_written(path) and not _TEST.search(path)]
+    paths = sorted(paths, key=lambda path: (path.count("/"), path))[:_MAX_READ]
+    places, users = dict[str, str](), Counter[str]()
+    for path in paths:
+        for found in _SYMBOL.finditer(survey.text(path)):
+            places.setdefault(found[1], survey.line(path, found.start(1)))
+    for path in paths:
+        users.update(set(re.findall(r"\w+", survey.text(path))) & places.keys())
+    ranked = sorted(places, key=lambda name: (-users[name], name))[:_MAX_SYMBOLS]
+    return [f"- {name} (named in {counted(users[name], 'file')}) [{places[name]}; likely]" for name in ranked]
+
+
+def _tests(survey: Survey, _: Claims) -> list[str]:
+    found = [path for path in survey.files if _TEST.search(path) and _is_code(path)]
+    return [f"- {counted(len(found), 'test file')} [{survey.shown(found[0])}:1; likely]"] if found else []
+
+
+def _is_code(path: str) -> bool:
+    return language_of(path) not in _PROSE
+
+
+def _git(survey: Survey, _: Claims) -> list[str]:
+    return [f"- {claim}" for claim in repository_claims(survey).of("git")]
+
+
+def _size(survey: Survey, _: Claims) -> list[str]:
+    return [f"- {size_of(sum(survey.files.values()), len(survey.files))}, without what rules ignore"]
+
+
+_SECTIONS: dict[str, Callable[[Survey, Claims], list[str]]] = {
+    "readme": _readme,
+    "type": _of("languages", "kinds", "frameworks", "package_managers", "members", "ci", "containers"),
+    "entry_points": _of("entry_points"),
+    "layout": _layout,
+    "symbols": _symbols,
+    "scripts": _of("commands"),
+    "tests": _tests,
+    "dependencies": _of("dependencies"),
+    "git": _git,
+    "size": _size,
+}

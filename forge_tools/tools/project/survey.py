@@ -1,0 +1,156 @@
+"""What lies in a project: its files, their texts, and claims about it, each with the line that shows it."""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.folders import open_allowed
+from forge_tools.sandbox.paths.names import escape_path
+from forge_tools.sandbox.paths.workspace import Workspace
+from forge_tools.tools.builtin import counted
+from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.file.globs import by_path
+from forge_tools.tools.file.text import SAMPLE_BYTES, binary_kind, decoded, sniff, visible
+from forge_tools.tools.file.walk import Walk
+
+Confidence = Literal["certain", "likely", "guess"]
+
+MAX_LISTED = 40
+_MAX_CHARS = 160
+
+LANGUAGES = {
+    "py": "Python", "pyi": "Python", "js": "JavaScript", "mjs": "JavaScript", "cjs": "JavaScript", "jsx": "JavaScript",
+    "ts": "TypeScript", "tsx": "TypeScript", "go": "Go", "rs": "Rust", "java": "Java", "kt": "Kotlin", "c": "C", "h": "C",
+    "cc": "C++", "cpp": "C++", "hpp": "C++", "cs": "C#", "rb": "Ruby", "php": "PHP", "swift": "Swift", "scala": "Scala",
+    "ex": "Elixir", "exs": "Elixir", "hs": "Haskell", "lua": "Lua", "r": "R", "jl": "Julia", "dart": "Dart", "sh": "Shell",
+    "sql": "SQL", "html": "HTML", "css": "CSS", "scss": "CSS", "vue": "Vue", "ipynb": "Jupyter", "md": "Markdown",
+}  # fmt: skip
+"""Languages by the endings of names."""
+
+GENERATED = re.compile(
+    r"(?:^|/)(?:vendor|node_modules|third_party|dist|generated)/|\.min\.\w+$|_pb2(?:_grpc)?\.pyi?$|\.pb\.\w+$|\.g\.dart$|-lock\.\w+$"
+)
+"""Paths of what people did not write here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Something said about a project; `evidence` is `path:line`, as people see it."""
+
+    what: str
+    evidence: str
+    confidence: Confidence = "certain"
+
+    def __str__(self) -> str:
+        return f"{self.what} [{self.evidence}; {self.confidence}]"
+
+    def facts(self) -> dict[str, Any]:
+        return {"what": self.what, "evidence": self.evidence, "confidence": self.confidence}
+
+
+@dataclass(slots=True)
+class Claims:
+    """Claims by section; the first one of each thing counts."""
+
+    sections: dict[str, dict[str, Claim]] = field(default_factory=dict)
+
+    def add(self, section: str, what: str, evidence: str, confidence: Confidence = "certain") -> None:
+        what = visible(" ".join(what.split()))[:_MAX_CHARS]
+        self.sections.setdefault(section, {}).setdefault(what, Claim(what, evidence, confidence))
+
+    def of(self, section: str) -> list[Claim]:
+        return list(self.sections.get(section, {}).values())
+
+
+class Survey:
+    """The files below a folder that rules do not ignore, by path in one order on every host, with their sizes.
+
+    Links are not followed, secrets are left out. Made on a thread.
+    """
+
+    def __init__(self, workspace: Workspace, target: Handle, deadline: Deadline) -> None:
+        self.notes: list[str] = []
+        self._workspace, self._target = workspace, target
+        inside = workspace.inside(target)
+        self._above = "" if inside == "." else f"{inside}/"
+        self._texts: dict[str, str] = {}
+        walk, found = Walk(workspace, target, deadline), dict[str, int]()
+        for level in walk.levels():
+            hidden = target.root.root.protection.hidden_of([*level.files, *level.folders])
+            level.folders[:] = [name for name in level.folders if name not in hidden]
+            for name in level.files:
+                if name not in hidden:
+                    found[level.path + name] = _size(level.folder.stat, name)
+        self.files = {path: found[path] for path in sorted(found, key=by_path)}
+        self.is_partial = walk.is_partial
+        self.notes += [f"{path}: {reason}" for path, reason in walk.faults]
+        if self.is_partial:
+            self.notes.append("the time for this call was over before all folders were seen; pass a path in it")
+
+    def shown(self, path: str) -> str:
+        return self._workspace.shown(self._above + path, self._target)
+
+    def data(self, path: str, limit: int = SAMPLE_BYTES) -> bytes | None:
+        """The first bytes of a file, also of one that the walk left out; None where there is none to be read."""
+        handle = open_allowed(self._target.root, self._above + path, escape_path(path))
+        if handle is None:
+            return None
+        with handle:
+            return os.pread(handle.fd, limit, 0)
+
+    def text(self, path: str) -> str:
+        """How a file begins, at most 256 KiB; "" for what is no text."""
+        if path not in self._texts:
+            data = self.data(path) or b""
+            encoding = sniff(data, None)
+            is_text = bool(encoding.bom) or not binary_kind(data)
+            self._texts[path] = decoded(data, encoding).replace("\r\n", "\n") if is_text else ""
+        return self._texts[path]
+
+    def at(self, path: str, needle: str, after: str = "") -> str:
+        """Where a word stands in a file, after another one; the first line where neither does."""
+        text = self.text(path)
+        start = max(0, text.find(after)) if after else 0
+        found = re.compile(rf"(?<![\w-]){re.escape(needle)}(?![\w-])").search(text, start)
+        return self.line(path, found.start() if found else start)
+
+    def line(self, path: str, position: int) -> str:
+        """Name the line of a position in a file."""
+        return f"{self.shown(path)}:{self.text(path).count(chr(10), 0, position) + 1}"
+
+    def malformed(self, path: str, error: Exception) -> None:
+        """Say that a file could not be understood, and why."""
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
+        cut = f" (only its first {SAMPLE_BYTES:,} bytes were read)" if self.files[path] > SAMPLE_BYTES else ""
+        self.notes.append(f"{self.shown(path)} is malformed: {visible(reason)[:_MAX_CHARS]}{cut}")
+
+
+def language_of(path: str) -> str | None:
+    return LANGUAGES.get(path.rpartition(".")[2].lower()) if "." in path else None
+
+
+def is_written(path: str) -> bool:
+    """Whether people write it, as far as its path says."""
+    return not GENERATED.search(path)
+
+
+def section(title: str, claims: Iterable[object]) -> list[str]:
+    """A heading and its claims, as many as are worth reading."""
+    lines = [str(claim) for claim in claims]
+    more = len(lines) - MAX_LISTED
+    shown = [f"- {line}" for line in lines[:MAX_LISTED]] + ([f"- and {more:,} more"] if more > 0 else [])
+    return [f"## {title}", *shown] if shown else []
+
+
+def size_of(bytes_: int, files: int) -> str:
+    return f"{counted(files, 'file')}, {bytes_:,} bytes"
+
+
+def _size(stat: Any, name: str) -> int:
+    try:
+        return int(stat(name).st_size)
+    except OSError:  # gone since it was listed
+        return 0
