@@ -47,6 +47,18 @@ def test_a_hardened_process_shows_its_user_neither_environment_nor_descriptors()
         assert in_child(Path(f"/proc/{pid}/mem").read_bytes, uid=NOBODY) == "EACCES"
 
 
+def test_nor_does_it_to_a_child_without_capabilities_whoever_both_are() -> None:
+    def environment_of_the_parent() -> bytes:
+        drop_capabilities()
+        return Path(f"/proc/{os.getppid()}/environ").read_bytes()
+
+    def parent() -> str:
+        harden()
+        return in_child(environment_of_the_parent)
+
+    assert in_child(parent) in {"EACCES", "EPERM"}
+
+
 def test_one_that_opened_up_again_shows_them() -> None:
     with a_secret_holder(harden, open_up) as pid:
         assert "PATH" in in_child(lambda: Path(f"/proc/{pid}/environ").read_bytes(), uid=NOBODY)
