@@ -39,7 +39,8 @@ class Span(NamedTuple):
 Parse = Callable[[str, int], Span]
 
 
-def _parse_value(text: str, at: int) -> Span:
+def parse_value(text: str, at: int) -> Span:
+    """Parse the value at `at`."""
     value, end = _decoder.raw_decode(text, at)
     return Span(at, at, end, value)
 
@@ -53,7 +54,7 @@ def parse_array(text: str, at: int) -> Span:
     while is_first or text.startswith(",", position):
         if is_first and text.startswith("]", position):
             break
-        elements.append(_parse_value(text, position if is_first else _after_blanks(text, position + 1)))
+        elements.append(parse_value(text, position if is_first else _after_blanks(text, position + 1)))
         position, is_first = _after_blanks(text, elements[-1].end), False
     return Span(at, at, _closed(text, position, "]"), elements)
 
@@ -67,13 +68,13 @@ def parse_object(text: str, at: int, parsers: Mapping[str, Parse] | None = None)
     while is_first or text.startswith(",", position):
         if is_first and text.startswith("}", position):
             break
-        key = _parse_value(text, position if is_first else _after_blanks(text, position + 1))
+        key = parse_value(text, position if is_first else _after_blanks(text, position + 1))
         if not isinstance(key.value, str):
             raise json.JSONDecodeError("expected a name in double quotes", text, key.start)
         colon = _after_blanks(text, key.end)
         if not text.startswith(":", colon):
             raise json.JSONDecodeError("expected ':'", text, colon)
-        parse = (parsers or {}).get(key.value, _parse_value)
+        parse = (parsers or {}).get(key.value, parse_value)
         value = parse(text, _after_blanks(text, colon + 1))
         members[key.value] = value._replace(key=key.start)
         position, is_first = _after_blanks(text, value.end), False
@@ -94,7 +95,7 @@ class Style:
     def of(cls, text: str, top: Span) -> "Style":
         first, *others = top.value.values()
         lead = text[top.start + 1 : first.key]
-        key_end = _parse_value(text, first.key).end
+        key_end = parse_value(text, first.key).end
         gap = text[first.end : others[0].key] if others else ", "
         return cls(
             unit=lead.rpartition("\n")[2] if "\n" in lead else None,

@@ -13,7 +13,7 @@ from forge_tools.sandbox.paths.refusals import TOO_LARGE
 from forge_tools.tools.builtin import PATH, option, parameters_of
 from forge_tools.tools.file.changes import Change, ChangingTool, facts_of, require_match, unified
 from forge_tools.tools.file.text import Encoding, encode
-from forge_tools.tools.notebook.document import Notebook, Style, drop, put, source_of
+from forge_tools.tools.notebook.document import Notebook, Style, drop, parse_value, put, source_of
 
 _MAX_CHARS = 10_000_000
 _IDS_FROM_MINOR = 5
@@ -22,7 +22,7 @@ _OF_CODE = ("outputs", "execution_count")
 
 @dataclass(frozen=True, slots=True)
 class _Edited:
-    """`text` is all of the notebook, `index` where its cell is now, None for one that is gone."""
+    """`text` is all of the notebook, `index` where its `cell` is now, None for one that is gone."""
 
     text: str
     index: int | None
@@ -30,6 +30,7 @@ class _Edited:
     after: str
     did: tuple[str, str]
     facts: dict[str, Any]
+    cell: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,8 @@ class Editing:
         if source_of(old) != new:
             text = put(text, "source", _source(new, like=[old]), style)
         facts = {"cell_type": kind, "cell_id": old.get("id")} | ({"dropped": dropped} if dropped else {})
-        return _Edited(notebook.replaced(index, text), index, source_of(old), new, ("Replaced", "replace"), facts)
+        whole, cell = notebook.replaced(index, text), parse_value(text, 0).value
+        return _Edited(whole, index, source_of(old), new, ("Replaced", "replace"), facts, cell)
 
     def _insert(self, notebook: Notebook, shown: str) -> _Edited:
         index, count = 0, len(notebook.cells)
@@ -124,7 +126,7 @@ class Editing:
         order = _order(near, sorted(cell))
         text = notebook.inserted(index, {key: cell[key] for key in order})
         facts = {"cell_type": kind, "cell_id": cell.get("id")}
-        return _Edited(text, index, "", new, ("Inserted", "insert"), facts)
+        return _Edited(text, index, "", new, ("Inserted", "insert"), facts, cell)
 
     def _delete(self, notebook: Notebook, shown: str) -> _Edited:
         index = notebook.find(self.cell_id, self.cell_index, shown)
@@ -161,7 +163,7 @@ def _change(notebook: Notebook, edited: _Edited, place: Place, seen: Snapshot) -
         told.append(diff)
     if "dropped" in facts:
         told.append("[warning: its attachments are gone: a code cell has none]")
-    if edited.index is not None and (problems := _problems(notebook, edited.text, edited.index)):
+    if edited.index is not None and (problems := _problems(notebook.minor, edited.cell)):
         facts["warnings"] = problems
         told += [f"[warning: the cell is not valid nbformat: {problem}]" for problem in problems]
     text = "\n".join(told)
@@ -174,16 +176,15 @@ def _id_of(facts: dict[str, Any]) -> str:
     return "" if facts["cell_id"] is None else f", id {facts['cell_id']}"
 
 
-def _problems(notebook: Notebook, text: str, index: int) -> list[str]:
+def _problems(minor: int, cell: Any) -> list[str]:
     """What nbformat finds wrong with the changed cell, where it is installed."""
     try:
         from nbformat.validator import iter_validate
     except ImportError:
         return []
-    cell = Notebook.of(text.encode(), "").cells[index].value
-    alone = {"nbformat": 4, "nbformat_minor": notebook.minor, "metadata": {}, "cells": [cell]}
+    alone = {"nbformat": 4, "nbformat_minor": minor, "metadata": {}, "cells": [cell]}
     validate: Callable[..., Iterable[Exception]] = iter_validate
-    found = validate(alone, version=4, version_minor=notebook.minor)
+    found = validate(alone, version=4, version_minor=minor)
     return [str(error).partition("\n")[0][:200] for error in found][:3]
 
 

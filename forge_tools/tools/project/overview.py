@@ -28,6 +28,7 @@ _PURPOSES = {
 }  # fmt: skip
 _PROSE = {None, "Markdown", "HTML", "CSS", "Jupyter"}
 _LEAD_LINES = 12
+_LEAST_CHARS, _MOST_CHARS = 500, 200_000
 _MAX_READ = 200
 _MAX_SYMBOLS = 30
 
@@ -37,7 +38,7 @@ class Wish:
     """Which project, and how much of what to tell."""
 
     path: str = option("Folder of the project, by default the working directory.", ".", **PATH)
-    max_chars: int = option("How long the answer may be.", 12_000, minimum=500, maximum=200_000)
+    max_chars: int = option("How long the answer may be.", 12_000, minimum=_LEAST_CHARS, maximum=_MOST_CHARS)
     sections: Sequence[str] | None = option(
         "Tell only these: readme, type, entry_points, layout, symbols, scripts, tests, dependencies, git, size.",
         None,
@@ -70,9 +71,15 @@ class ProjectOverview(ReadingTool):
                 told = {name: _SECTIONS[name](survey, claims) for name in asked}
                 if survey.notes:
                     told["not understood"] = [visible(note) for note in survey.notes]
-                budget = min(wish.max_chars, context.max_output_size)
+                budget = min(wish.max_chars, max(context.max_output_size, _LEAST_CHARS))
                 text, cut = shared({name: lines for name, lines in told.items() if lines}, budget)
-                return ToolResult.ok(text, truncated=bool(cut), cut_sections=cut, **facts_of(survey))
+                facts: dict[str, Any] = {"truncated": bool(cut)}
+                if cut:  # alone they have more room
+                    facts["next"] = {
+                        "sections": [name for name in cut if name in _SECTIONS],
+                        "max_chars": min(4 * wish.max_chars, _MOST_CHARS),
+                    }
+                return ToolResult.ok(text, **facts, **facts_of(survey))
 
         return await deadline.look(work)
 
@@ -97,7 +104,7 @@ def shared(sections: dict[str, list[str]], budget: int) -> tuple[str, list[str]]
 
 
 def _fitting(lines: list[str], room: int) -> list[str]:
-    kept, used, mark = list[str](), 0, "[more: pass sections or a larger max_chars]"
+    kept, used, mark = list[str](), 0, "[omitted: pass sections or a larger max_chars]"
     for line in lines:
         if used + len(line) + 1 > room - len(mark) - 1:
             break

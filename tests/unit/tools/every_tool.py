@@ -74,7 +74,7 @@ def fill(root: Path) -> None:
     (root / "latin.txt").write_bytes(b"caf\xe9 \x00\xff needle\n".replace(b"\0", b"\x1b") * 40)
     (root / "half.txt").write_text("half\nhalf\n" * 20)
     (root / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0" * 9)
-    outputs = [{"output_type": "stream", "name": "stdout", "text": "needle \U0001f600\n" * 900}]
+    outputs = [{"output_type": "stream", "name": "stdout", "text": "hay \U0001f600\n" * 900}]
     cell = {"cell_type": "code", "execution_count": 1, "metadata": {}, "outputs": outputs, "source": "hay\n" * 9}
     (root / "book.ipynb").write_text(
         json.dumps({"cells": [cell] * 9, "metadata": {}, "nbformat": 4, "nbformat_minor": 4})

@@ -37,7 +37,7 @@ async def test_the_budget_holds_whatever_there_is(project: Fill, overview: Call)
     for limit in (500, 2000, 12_000):
         seen = await overview(max_chars=limit)
         assert len(seen.output) <= limit
-        assert "layout" in seen.metadata["cut_sections"]
+        assert "layout" in seen.metadata["next"]["sections"]
         assert "## Size\n- 301 files" in seen.output
 
 
