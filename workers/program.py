@@ -19,7 +19,6 @@ from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
 from forge_tools.sandbox.processes.spawner import SPAWNER
-from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.tool import admit, load_engine, load_project, load_tools
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor
@@ -61,7 +60,6 @@ def main(arguments: Sequence[str] | None = None, *, tell: Callable[[str | None],
 
 def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
     """Load tools, start the engine, run Celery until it is told to stop."""
-    harden()
     setup = setup_of(options, Settings.load())
     post, engine = setup.post, Engine(setup, is_watched=True)
     leave_on_signals()

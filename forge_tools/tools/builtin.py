@@ -43,6 +43,10 @@ def _parameter(one: Field[Any], kind: Any) -> ToolParameter:
     )
 
 
+_PATHS = ("file_path", "notebook_path", "file", "path")
+"""What parameters are called that name what a tool works on, the closest first."""
+
+
 class BuiltinTool(BaseTool):
     """A tool that only awaits, or blocks on threads of its own."""
 
@@ -54,7 +58,7 @@ class BuiltinTool(BaseTool):
     def _presentable(self, failure: ToolResult, parameters: Mapping[str, Any]) -> ToolResult:
         """Name the path that was asked for, where there was one (spec S1-49)."""
         asked, details = self.effective(parameters), failure.error_details
-        path = asked.get("file_path", asked.get("path"))
+        path = next((asked[name] for name in _PATHS if asked.get(name) is not None), None)
         if path is not None and (details is None or isinstance(details, dict)):
             failure = failure.model_copy(update={"error_details": {**(details or {}), "path": path}})
         return super()._presentable(failure, parameters)

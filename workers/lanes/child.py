@@ -28,7 +28,6 @@ from forge_tools.sandbox.processes.endings import has_unmarked_descendants, reap
 from forge_tools.sandbox.processes.environment import Marking
 from forge_tools.sandbox.processes.trees import adopt_orphans, descendants
 from forge_tools.sandbox.reports import ReportBuffer
-from forge_tools.sandbox.walls.privileges import drop_capabilities, gain_nothing, open_up
 from forge_tools.tool.executor import ToolExecutor
 from workers.artifacts import WorkerArtifacts, from_text, to_text
 from workers.capture import ChildOutput, Pipes, siblings_ends
@@ -80,9 +79,6 @@ class Child:
 
         `end` is ours of the pair that we share with it. A child whose parent died while it was being forked would live for ever: it ends here instead.
         """
-        open_up()
-        gain_nothing()
-        drop_capabilities()
         os.setpgid(0, 0)
         if os.getppid() != parent:
             os._exit(1)

@@ -25,7 +25,7 @@ def below(what: str = "Folder to look below, by default the working directory.")
 class CodeTool(ReadingTool):
     """A tool that parses: in the process lane, since a grammar may take its time and holds the interpreter."""
 
-    category = ToolCategory.FILE
+    category = ToolCategory.OTHER
     tags = ("code",)
     lane: Lane = "process"
 

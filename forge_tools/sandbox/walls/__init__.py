@@ -1,1 +1,0 @@
-"""What a process can reach, decided by the kernel: one file a mechanism, by ctypes alone. Nothing here knows of tools or calls."""
