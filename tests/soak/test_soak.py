@@ -72,7 +72,7 @@ async def test_every_tool_for_files_and_commands_is_called(tmp_path: Path) -> No
         stream = Stream(tmp_path / "ws", shells, "s", seed=1)
         await stream.run(1, deadline=0)
     kinds = (ToolCategory.FILE, ToolCategory.EXECUTION)
-    assert stream.calls.keys() == {tool.name for tool in BUILTINS if tool.category in kinds}
+    assert stream.calls.keys() >= {tool.name for tool in BUILTINS if tool.category in kinds}
 
 
 def test_growth_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

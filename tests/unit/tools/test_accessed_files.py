@@ -58,4 +58,5 @@ def test_failures_name_the_path_that_was_asked_for(tool: str, parameters: dict[s
         fill(tools.workspace)
         result = tools.run(tool, **parameters)
 
-    assert result.error_details["path"] == parameters.get("file_path", parameters.get("path", "."))
+    asked = next((parameters[name] for name in ("file_path", "notebook_path", "path") if name in parameters), ".")
+    assert result.error_details["path"] == asked
