@@ -89,7 +89,9 @@ class _RedisChannel(redis.Channel):  # celery-types knows less of it than there 
             if wakeups is None:
                 raise Empty
             self._queue_cycle.rotate(queue)
-            self.connection._deliver(envelope(wakeups, queue, int(priority or 0)), queue)  # noqa: SLF001  kombu's channels do so
+            message = envelope(wakeups, queue, level := int(priority or 0))
+            message["properties"]["delivery_info"]["priority"] = level  # where Celery's hook finds it with every broker
+            self.connection._deliver(message, queue)  # noqa: SLF001  kombu's channels do so
             return True
         finally:
             self._in_poll = None
