@@ -8,12 +8,11 @@ from hashlib import blake2b
 from typing import Any
 
 from forge_tools.errors import InvalidCallError
-from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.schema import suggestion
-from forge_tools.tools.builtin import PATH, ReadingTool, option, parameters_of
-from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.builtin import PATH, option, parameters_of
 from forge_tools.tools.project.detect import facts_of
-from forge_tools.tools.project.survey import LANGUAGES, Claims, Survey, is_written, language_of, section
+from forge_tools.tools.project.survey import LANGUAGES, Claims, ProjectTool, Survey, is_written, language_of, section
 
 _LEAST = 20
 _CLEAR = 0.6
@@ -96,7 +95,7 @@ class _Tally:
         return facts | ({"counter_example": self.first[others[0][0]]} if others else {})
 
 
-class ExtractConventions(ReadingTool):
+class ExtractConventions(ProjectTool):
     """Say how code of a project is written: what its settings declare first, then what a sample of its files shows.
 
     Each convention has its ratio, an example and a counter-example; under 20 samples it is insufficient evidence.
@@ -104,28 +103,20 @@ class ExtractConventions(ReadingTool):
 
     name = "ExtractConventions"
     aliases = ("extract_conventions",)
-    category = ToolCategory.OTHER
-    tags = ("project",)
     parameters = parameters_of(Wish)
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        wish, workspace, deadline = Wish(**options), self.workspace(context), Deadline(context.timeout)
-
-        def work() -> ToolResult:
-            with workspace.open_folder(wish.path) as target:
-                survey = Survey(workspace, target, deadline)
-                return _answer(survey, wish, deadline)
-
-        return await deadline.look(work)
+        wish = Wish(**options)
+        return await self._surveyed(context, wish.path, lambda survey: _answer(survey, wish))
 
 
-def _answer(survey: Survey, wish: Wish, deadline: Deadline) -> ToolResult:
+def _answer(survey: Survey, wish: Wish) -> ToolResult:
     language = _language(survey, wish.language)
     paths = [path for path in survey.files if language_of(path) == language and is_written(path)] if language else []
     sample = sorted(paths, key=lambda path: (blake2b(path.encode("utf-8", "surrogateescape")).digest(), path))
     tallies, lengths, looked = dict[str, _Tally](), Counter[int](), 0
     for path in sample[: wish.sample]:
-        if deadline.is_over:
+        if survey.deadline.is_over:
             survey.is_partial = True
             break
         looked += 1

@@ -5,11 +5,19 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
-from forge_tools.tools.builtin import PATH, ReadingTool, option, parameters_of
-from forge_tools.tools.deadline import Deadline
+from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.tools.builtin import PATH, option, parameters_of
 from forge_tools.tools.project.manifests import read_manifests
-from forge_tools.tools.project.survey import MAX_LISTED, Claims, Survey, is_written, language_of, section, size_of
+from forge_tools.tools.project.survey import (
+    MAX_LISTED,
+    Claims,
+    ProjectTool,
+    Survey,
+    is_written,
+    language_of,
+    section,
+    size_of,
+)
 
 TITLES = {
     "languages": "Languages", "kinds": "Kinds", "frameworks": "Frameworks", "package_managers": "Package managers",
@@ -34,7 +42,7 @@ class Wish:
     path: str = option("Folder of the project, by default the working directory.", ".", **PATH)
 
 
-class DetectProjectType(ReadingTool):
+class DetectProjectType(ProjectTool):
     """Say which languages, kinds, frameworks, package managers, commands and members a project has, with evidence.
 
     Nothing of the project is run.
@@ -42,24 +50,19 @@ class DetectProjectType(ReadingTool):
 
     name = "DetectProjectType"
     aliases = ("detect_project_type",)
-    category = ToolCategory.OTHER
-    tags = ("project",)
     parameters = parameters_of(Wish)
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        wish, workspace, deadline = Wish(**options), self.workspace(context), Deadline(context.timeout)
+        return await self._surveyed(context, Wish(**options).path, _answer)
 
-        def work() -> ToolResult:
-            with workspace.open_folder(wish.path) as target:
-                survey = Survey(workspace, target, deadline)
-                claims = claims_of(survey)
-                lines = [line for key, title in TITLES.items() for line in section(title, claims.of(key))]
-                lines += section("Not understood", survey.notes)
-                facts = {key: [one.facts() for one in claims.of(key)[:MAX_LISTED]] for key in TITLES}
-                text = "\n".join(lines) or f"Nothing in {target.name} says what it is ({_size(survey)})"
-                return ToolResult.ok(text, **facts, **facts_of(survey))
 
-        return await deadline.look(work)
+def _answer(survey: Survey) -> ToolResult:
+    claims = claims_of(survey)
+    lines = [line for key, title in TITLES.items() for line in section(title, claims.of(key))]
+    lines += section("Not understood", survey.notes)
+    facts = {key: [one.facts() for one in claims.of(key)[:MAX_LISTED]] for key in TITLES}
+    text = "\n".join(lines) or f"Nothing in {survey.name} says what it is ({_size(survey)})"
+    return ToolResult.ok(text, **facts, **facts_of(survey))
 
 
 def claims_of(survey: Survey) -> Claims:

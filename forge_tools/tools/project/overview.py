@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from forge_tools.errors import InvalidCallError
-from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
-from forge_tools.tools.builtin import PATH, ReadingTool, counted, option, parameters_of
-from forge_tools.tools.deadline import Deadline
+from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.tools.builtin import PATH, counted, option, parameters_of
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.project.detect import claims_of, facts_of
 from forge_tools.tools.project.repository import repository_claims
-from forge_tools.tools.project.survey import Claims, Survey, is_written, language_of, size_of
+from forge_tools.tools.project.survey import Claims, ProjectTool, Survey, is_written, language_of, size_of
 
 _README = re.compile(r"readme(?:\.(?:md|rst|txt|adoc))?", re.IGNORECASE)
 _TEST = re.compile(r"(?:^|/)(?:tests?|spec|__tests__)/|(?:^|/)test_[^/]+$|[._](?:test|spec)\.\w+$")
@@ -46,7 +45,7 @@ class Wish:
     )
 
 
-class ProjectOverview(ReadingTool):
+class ProjectOverview(ProjectTool):
     """Tell what a project is: README, type, entry points, layout, symbols, commands, tests, dependencies, git and size.
 
     Nothing of the project is run, git neither. Sections share the budget: what one leaves, the others get.
@@ -54,34 +53,30 @@ class ProjectOverview(ReadingTool):
 
     name = "ProjectOverview"
     aliases = ("get_project_overview",)
-    category = ToolCategory.OTHER
-    tags = ("project",)
     parameters = parameters_of(Wish)
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        wish, workspace, deadline = Wish(**options), self.workspace(context), Deadline(context.timeout)
+        wish = Wish(**options)
         asked = wish.sections or list(_SECTIONS)
         if unknown := [name for name in asked if name not in _SECTIONS]:
             raise InvalidCallError(f"Unknown section {unknown[0]!r}. There are: {', '.join(_SECTIONS)}")
+        budget = min(wish.max_chars, max(context.max_output_size, _LEAST_CHARS))
+        return await self._surveyed(context, wish.path, lambda survey: _answer(survey, asked, wish, budget))
 
-        def work() -> ToolResult:
-            with workspace.open_folder(wish.path) as target:
-                survey = Survey(workspace, target, deadline)
-                claims = claims_of(survey)
-                told = {name: _SECTIONS[name](survey, claims) for name in asked}
-                if survey.notes:
-                    told["not understood"] = [visible(note) for note in survey.notes]
-                budget = min(wish.max_chars, max(context.max_output_size, _LEAST_CHARS))
-                text, cut = shared({name: lines for name, lines in told.items() if lines}, budget)
-                facts: dict[str, Any] = {"truncated": bool(cut)}
-                if cut:  # alone they have more room
-                    facts["next"] = {
-                        "sections": [name for name in cut if name in _SECTIONS],
-                        "max_chars": min(4 * wish.max_chars, _MOST_CHARS),
-                    }
-                return ToolResult.ok(text, **facts, **facts_of(survey))
 
-        return await deadline.look(work)
+def _answer(survey: Survey, asked: Sequence[str], wish: Wish, budget: int) -> ToolResult:
+    claims = claims_of(survey)
+    told = {name: _SECTIONS[name](survey, claims) for name in asked}
+    if survey.notes:
+        told["not understood"] = [visible(note) for note in survey.notes]
+    text, cut = shared({name: lines for name, lines in told.items() if lines}, budget)
+    facts: dict[str, Any] = {"truncated": bool(cut)}
+    if cut:  # alone they have more room
+        facts["next"] = {
+            "sections": [name for name in cut if name in _SECTIONS],
+            "max_chars": min(4 * wish.max_chars, _MOST_CHARS),
+        }
+    return ToolResult.ok(text, **facts, **facts_of(survey))
 
 
 def shared(sections: dict[str, list[str]], budget: int) -> tuple[str, list[str]]:

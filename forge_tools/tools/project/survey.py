@@ -2,15 +2,16 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import open_allowed
 from forge_tools.sandbox.paths.names import escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.tools.builtin import counted
+from forge_tools.tools.builtin import ReadingTool, counted
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.globs import by_path
 from forge_tools.tools.file.text import SAMPLE_BYTES, binary_kind, decoded, sniff, visible
@@ -73,6 +74,8 @@ class Survey:
 
     def __init__(self, workspace: Workspace, target: Handle, deadline: Deadline) -> None:
         self.notes: list[str] = []
+        self.deadline = deadline
+        self.name = target.name
         self._workspace, self._target = workspace, target
         inside = workspace.inside(target)
         self._above = "" if inside == "." else f"{inside}/"
@@ -126,6 +129,25 @@ class Survey:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
         cut = f" (only its first {SAMPLE_BYTES:,} bytes were read)" if self.files[path] > SAMPLE_BYTES else ""
         self.notes.append(f"{self.shown(path)} is malformed: {visible(reason)[:_MAX_CHARS]}{cut}")
+
+
+class ProjectTool(ReadingTool):
+    """A tool that says what the files of a folder show, and runs nothing of them."""
+
+    category = ToolCategory.OTHER
+    tags = ("project",)
+
+    async def _surveyed(
+        self, context: ExecutionContext, path: str, answer: Callable[[Survey], ToolResult]
+    ) -> ToolResult:
+        """Answer on a thread."""
+        workspace, deadline = self.workspace(context), Deadline(context.timeout)
+
+        def work() -> ToolResult:
+            with workspace.open_folder(path) as target:
+                return answer(Survey(workspace, target, deadline))
+
+        return await deadline.look(work)
 
 
 def language_of(path: str) -> str | None:
