@@ -174,6 +174,8 @@ async def _unpacked(stream: AsyncIterable[bytes], encoding: str) -> AsyncIterato
                 _require_room(gave, _MOST_RATIO * came)
             yield piece
             rest = unpacker.unconsumed_tail
+    if came and not unpacker.eof:
+        raise zlib.error("its end is missing")
 
 
 def _require_room(size: int, limit: int) -> None:

@@ -13,7 +13,7 @@ from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import open_allowed
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.reach import REACH
-from forge_tools.tools.code.facts import MAX_BYTES, Definition, Facts, facts_of, unread
+from forge_tools.tools.code.facts import MAX_BYTES, SHAPE, Definition, Facts, facts_of, unread
 from forge_tools.tools.code.languages import Language, language_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.walk import Walk
@@ -175,7 +175,7 @@ def _load(one: _File, codebase: Codebase) -> bool:
     if (why := unread(data)) is not None:
         codebase.skipped[one.path] = why
         return False
-    one.digest = blake2b(data, digest_size=16, person=one.language.name.encode()[:16]).hexdigest()
+    one.digest = blake2b(data, digest_size=16, person=f"{SHAPE}{one.language.name}".encode()).hexdigest()
     one.text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     return True
 

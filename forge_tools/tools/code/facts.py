@@ -8,12 +8,18 @@ from typing import Any, NamedTuple, Self
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.tools.code.languages import Language
 
+SHAPE = 2
+"""Counts up with every change of what is read of a file: what was kept of before is then read anew."""
+
 MAX_BYTES = 1 << 20
 _LONGEST_LINE = 20_000
 _SIGNATURE = 200
-_WORD = re.compile(r"[^\W\d]\w*")
+_WORD = re.compile(r"(?:[^\W\d]|\$)[\w$]*")
 _SPACES = re.compile(r"\s+")
-_TOP = frozenset({"module", "program", "source_file", "translation_unit"})
+_BODIES = frozenset({"struct_specifier", "enum_specifier", "class_specifier"})
+"""What defines nothing without a body."""
+_TYPES = frozenset({"class_definition", "class_specifier", "impl_item", "trait_item"})
+_VARIABLES = frozenset({"assignment", "variable_declarator"})
 
 
 class Definition(NamedTuple):
@@ -109,31 +115,28 @@ def facts_of(text: str, language: Language) -> Facts:
 
 def _definition(node: Any, language: Language) -> Definition | None:
     name = _name(node)
-    if name is None or (
-        node.kind() in {"struct_specifier", "enum_specifier", "class_specifier"} and not node.field("body")
-    ):
+    if name is None or (node.kind() in _BODIES and not node.field("body")):
         return None
-    held = [
-        (one, _name(one))
-        for one in node.ancestors()
-        if one.kind() in language.definitions or one.kind() in language.scopes
-    ]
-    if node.kind() in {"assignment", "variable_declarator"} and not _is_kept(node, language):
+    if node.kind() in _VARIABLES and not _is_kept(node, language):
         return None
-    holders = [found for _, found in reversed(held) if found]
-    kind = language.definitions[node.kind()]
-    if (
-        kind == "function"
-        and held
-        and held[0][0].kind() in {"class_definition", "class_specifier", "impl_item", "trait_item"}
-    ):
-        kind = "method"
-    place, end = node.range().start, node.range().end
+    holders, is_method = _holders(node, language)
     *outer, last = re.split(r"::|\.", name) if language.name == "cpp" else [name]
+    kind = language.definitions[node.kind()]
+    place, end = node.range().start, node.range().end
     return Definition(
-        last, kind, place.line + 1, end.line + 1, place.column + 1, "/".join([*holders, *outer]), _signature(node),
-        _is_public(node, language, last, is_inner=bool(holders)),
+        last, "method" if kind == "function" and is_method else kind, place.line + 1, end.line + 1, place.column + 1,
+        "/".join([*holders, *outer]), _signature(node), _is_public(node, language, last, is_inner=bool(holders)),
     )  # fmt: skip
+
+
+def _holders(node: Any, language: Language) -> tuple[list[str], bool]:
+    """The names of what a definition lies in, outermost first, and whether the innermost is a type."""
+    around = [one for one in node.ancestors() if one.kind() in language.definitions or one.kind() in language.scopes]
+    holders = [found for one in reversed(around) if (found := _name(one))]
+    receiver = node.field("receiver") if language.name == "go" else None  # `(s *Store[K])` says which type it is of
+    if receiver is not None and (words := receiver.text().strip("()").split()):
+        holders.append(words[-1].lstrip("*").partition("[")[0])
+    return holders, bool(around) and around[0].kind() in _TYPES
 
 
 def _name(node: Any) -> str | None:
@@ -143,9 +146,6 @@ def _name(node: Any) -> str | None:
     if node.kind() == "impl_item":
         found = node.field("type")
         return found.text().partition("<")[0] if found is not None else None
-    if node.kind() == "method_declaration" and (receiver := node.field("receiver")) is not None:
-        held = receiver.text().strip("()").split()[-1].lstrip("*").partition("[")[0]
-        return f"{held}/{node.field('name').text()}" if not held else node.field("name").text()
     found = node.field("name") or node.field("declarator")
     while found is not None and (inner := found.field("declarator")) is not None:
         found = inner

@@ -1,5 +1,6 @@
 """FindReferences: where a symbol is used, and how sure that is."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,6 @@ from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import PATH, counted, option, parameters_of
 from forge_tools.tools.code.codebase import Codebase, Source, lines_of, read
 from forge_tools.tools.code.facts import parsed
-from forge_tools.tools.code.languages import IDENTIFIERS
 from forge_tools.tools.code.modules import Confidence, Modules
 from forge_tools.tools.code.tool import SYMBOL, CodeTool, below, refuse
 from forge_tools.tools.deadline import Deadline
@@ -115,29 +115,13 @@ def _confidence(name: str, source: Source, homes: set[str], modules: Modules, *,
 
 
 def _uses(name: str, text: str, source: Source) -> Iterator[Any]:
-    rule = {"any": [{"kind": kind} for kind in _kinds(source)], "regex": f"^{name}$"}
+    rule = {"any": [{"kind": kind} for kind in source.language.leaves], "regex": f"^{re.escape(name)}$"}
     seen: set[int] = set()
     for node in parsed(text, source.language).find_all({"rule": rule}):
         at = node.range().start.index
         if at not in seen and not node.children():
             seen.add(at)
             yield node
-
-
-def _kinds(source: Source) -> tuple[str, ...]:
-    """The kinds of leaves that name things in a language; asking for one that it lacks is an error."""
-    name = source.language.name
-    if name == "python":
-        return ("identifier",)
-    if name == "java":
-        return ("identifier", "type_identifier")
-    if name in {"go", "rust", "c", "cpp"}:
-        return ("identifier", "type_identifier", "field_identifier")
-    return tuple(
-        kind
-        for kind in IDENTIFIERS
-        if kind != "field_identifier" and (name != "javascript" or kind != "type_identifier")
-    )
 
 
 def _is_name_of_definition(node: Any, source: Source) -> bool:

@@ -3,27 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-IDENTIFIERS = (
-    "identifier",
-    "type_identifier",
-    "property_identifier",
-    "field_identifier",
-    "shorthand_property_identifier",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """`definitions` are kinds of nodes with what people call them; `scopes` what holds others without being defined there."""
+    """`definitions` are kinds of nodes with what people call them, `leaves` those of names; `scopes` hold others without being defined there."""
 
     name: str
     grammar: str
     suffixes: tuple[str, ...]
     definitions: Mapping[str, str]
     imports: tuple[str, ...]
+    leaves: tuple[str, ...]
     scopes: Mapping[str, str] = field(default_factory=dict)
 
 
+_LEAVES = ("identifier", "type_identifier", "field_identifier")
 _SCRIPT = {
     "function_declaration": "function",
     "generator_function_declaration": "function",
@@ -41,6 +35,7 @@ _TYPED = {
     "abstract_method_signature": "method",
     "function_signature": "function",
 }
+_SCRIPT_LEAVES = ("identifier", "property_identifier", "shorthand_property_identifier")
 _SCRIPT_IMPORTS = ("import_statement", "export_statement", "call_expression")
 _C = {
     "function_definition": "function",
@@ -59,10 +54,18 @@ LANGUAGES = (
         (".py", ".pyi"),
         {"function_definition": "function", "class_definition": "class", "assignment": "variable"},
         ("import_statement", "import_from_statement"),
+        ("identifier",),
     ),
-    Language("typescript", "typescript", (".ts", ".mts", ".cts"), _TYPED, _SCRIPT_IMPORTS),
-    Language("tsx", "tsx", (".tsx",), _TYPED, _SCRIPT_IMPORTS),
-    Language("javascript", "javascript", (".js", ".mjs", ".cjs", ".jsx"), _SCRIPT, _SCRIPT_IMPORTS),
+    Language(
+        "typescript",
+        "typescript",
+        (".ts", ".mts", ".cts"),
+        _TYPED,
+        _SCRIPT_IMPORTS,
+        (*_SCRIPT_LEAVES, "type_identifier"),
+    ),
+    Language("tsx", "tsx", (".tsx",), _TYPED, _SCRIPT_IMPORTS, (*_SCRIPT_LEAVES, "type_identifier")),
+    Language("javascript", "javascript", (".js", ".mjs", ".cjs", ".jsx"), _SCRIPT, _SCRIPT_IMPORTS, _SCRIPT_LEAVES),
     Language(
         "go",
         "go",
@@ -76,6 +79,7 @@ LANGUAGES = (
             "var_spec": "variable",
         },
         ("import_spec",),
+        _LEAVES,
     ),
     Language(
         "rust",
@@ -95,6 +99,7 @@ LANGUAGES = (
             "mod_item": "module",
         },
         ("use_declaration", "mod_item"),
+        _LEAVES,
         {"impl_item": "type"},
     ),
     Language(
@@ -111,14 +116,16 @@ LANGUAGES = (
             "constructor_declaration": "constructor",
         },
         ("import_declaration",),
+        ("identifier", "type_identifier"),
     ),
-    Language("c", "c", (".c", ".h"), _C, ("preproc_include",)),
+    Language("c", "c", (".c", ".h"), _C, ("preproc_include",), _LEAVES),
     Language(
         "cpp",
         "cpp",
         (".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx"),
         {**_C, "class_specifier": "class", "namespace_definition": "namespace", "alias_declaration": "type"},
         ("preproc_include",),
+        _LEAVES,
     ),
 )
 

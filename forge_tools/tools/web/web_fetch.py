@@ -11,6 +11,7 @@ from forge_tools.model import Capabilities, ExecutionContext, File, Image, ToolC
 from forge_tools.model.content import human
 from forge_tools.sandbox.decoding import decoded
 from forge_tools.sandbox.reach import REACH
+from forge_tools.sandbox.web.access import MAX_URL
 from forge_tools.sandbox.web.transfer import HTTP_STATUS, UNSUPPORTED_CONTENT, Response, get
 from forge_tools.tools.builtin import BuiltinTool, option, parameters_of
 from forge_tools.tools.file.text import visible
@@ -28,7 +29,7 @@ _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 class Wish:
     """Which page, and how."""
 
-    url: str = option("http or https URL of the page.", min_length=1, max_length=2048)
+    url: str = option("http or https URL of the page.", min_length=1, max_length=MAX_URL)
     format: Literal["markdown", "text", "html", "links"] = option(
         "How a page of HTML is shown; html is its source.", "markdown"
     )

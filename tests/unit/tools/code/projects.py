@@ -64,7 +64,7 @@ PROJECTS = {
             "store/store.go": 'package store\n\ntype Store struct{}\n\nfunc (s *Store) Get() int { return 1 }\n\nconst Limit = 3\n\nfunc Open() *Store { return nil }\n',
             "main.go": 'package main\n\nimport (\n\t"fmt"\n\t"example.com/app/store"\n)\n\nfunc main() {\n\t// Open\n\tfmt.Println(store.Open(), "Open")\n}\n',
         },
-        [("Store", "store/store.go:3", "type"), ("Get", "store/store.go:5", "method"), ("Limit", "store/store.go:7", "constant"), ("Open", "store/store.go:9", "function")],
+        [("Store", "store/store.go:3", "type"), ("Store.Get", "store/store.go:5", "method"), ("Limit", "store/store.go:7", "constant"), ("Open", "store/store.go:9", "function")],
         [("main.go", "fmt", None), ("main.go", "example.com/app/store", "store/store.go")],
         ("Open", ["main.go:10 call"]),
     ),

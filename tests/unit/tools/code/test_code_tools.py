@@ -243,6 +243,14 @@ async def test_a_symbol_that_is_not_there_is_refused_with_those_like_it(project:
     assert "Close: Registry (a.py:1)" in (result.error or "")
 
 
+async def test_a_name_may_have_signs_that_expressions_use(project: Path) -> None:
+    write(project, {"a.js": "function $el() {}\n$el();\n"})
+
+    found = (await answer(FindReferences, project, symbol="$el")).metadata["references"]
+
+    assert [(one["line"], one["kind"]) for one in found] == [(2, "call")]
+
+
 async def test_same_names_are_told_apart_by_file(project: Path) -> None:
     write(
         project,

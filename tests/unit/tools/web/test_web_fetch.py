@@ -5,16 +5,19 @@ import gzip
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
-from forge_tools import ExecutionContext, Image, ToolResult
+from forge_tools import ExecutionContext, Image, Settings, ToolResult
+from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.web import transfer
 from forge_tools.sandbox.web.access import Web
 from forge_tools.tools import WebFetch
+from forge_tools.tools.web.providers import PROVIDERS
 from tests.part_tools import png
-from tests.unit.tools.web.site import HOST, Site, page, redirect, site
+from tests.unit.tools.web.site import HOST, page, redirect, site
 
 CONTEXT = ExecutionContext(working_dir=".")
 HTML = """<html><head><title>A page</title><base href="/deep/"></head><body><nav>menu</nav><main><h1>Hi</h1>
@@ -179,6 +182,13 @@ async def test_what_was_packed_is_unpacked() -> None:
     assert result.output.endswith("words " * 1000)
 
 
+async def test_what_was_packed_and_cut_is_not_taken_for_the_whole() -> None:
+    cut = gzip.compress(b"words " * 1000)[:-20]
+    result = await fetch({"/": page(cut, "text/plain", 200, "Content-Encoding: gzip")})
+
+    assert result.error_code == "UNSUPPORTED_CONTENT"
+
+
 @pytest.mark.parametrize("encoding", ["br", "gzip"])
 async def test_what_is_packed_otherwise_than_it_says_is_refused(encoding: str) -> None:
     result = await fetch({"/": page(b"not packed at all", "text/plain", 200, f"Content-Encoding: {encoding}")})
@@ -276,5 +286,8 @@ async def test_a_dry_run_sends_nothing() -> None:
     assert one.requests == []
 
 
-def test_sites_are_reached_by_name() -> None:
-    assert Site({}, port=1).url() == "http://site.example:1/"
+def test_settings_reach_what_an_executor_reaches_without_them_and_name_every_provider() -> None:
+    web = reach_of(Settings.load(web_search="brave")).web
+
+    assert replace(web, search=None) == Web()
+    assert set(get_args(Settings.model_fields["web_search"].annotation)) == {"", *PROVIDERS}
