@@ -60,6 +60,7 @@ class Processes:
         finally:
             for process in self._running.values():
                 os.kill(process.pid, signal.SIGINT)
+                process.connection.close()  # an interrupt may be lost, in what the interpreter clears away
             for process in self._running.values():
                 os.waitpid(process.pid, 0)
 
@@ -124,7 +125,7 @@ def serve(session: pytest.Session, connection: Connection, folder: Path) -> NoRe
         _settle(session.config, connection, folder)
         _run(session, connection)
         code = 0
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EOFError, ConnectionError):  # nobody is told any more
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         session._setupstate.teardown_exact(None)
     except BaseException:

@@ -114,7 +114,7 @@ async def test_a_burst_is_answered_and_leaves_no_message(
     results = await asyncio.gather(*calls)
 
     assert [result.output for result in results] == [*map(str, range(300)), *map(str, range(40))]
-    await asyncio.to_thread(wait_until, lambda: not waiting(server), 10, "messages are left")
+    await asyncio.to_thread(wait_until, lambda: not waiting(server), 30, "messages are left")
 
 
 @pytest.mark.parametrize("tool", ["Sleep", "Block"])
@@ -236,5 +236,5 @@ async def test_a_worker_that_no_longer_consumes_leaves(
     calls = [await client.submit("Echo", {"message": "pulled"}, context, queue="deaf") for _ in range(3)]
 
     assert [(await call.result(timeout=20)).output for call in calls] == ["pulled"] * 3
-    assert await asyncio.to_thread(worker.process.wait, 30) in (0, -signal.SIGTERM)
+    assert await asyncio.to_thread(worker.process.wait, 60) in (0, -signal.SIGTERM)
     assert "none arrives here; this worker ends" in worker.log.read_text()

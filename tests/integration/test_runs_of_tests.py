@@ -46,8 +46,12 @@ class Suite:
 
     def run(self, source: str, *words: str, **options: Any) -> tuple[int, str]:
         """Return its exit code and what it printed."""
-        run = self.start(source, *words, **options)
-        said, _ = run.communicate()
+        with self.start(source, *words, **options) as run:
+            try:
+                said, _ = run.communicate()
+            except BaseException:
+                run.terminate()
+                raise
         return run.returncode, said
 
 

@@ -219,7 +219,7 @@ async def test_arguments_that_are_nested_too_deeply_to_be_shown_do_not_run(
     tools: TextTools, executor: ToolExecutor
 ) -> None:
     deep: list[Any] = []
-    for _ in range(5_000):
+    for _ in range(100_000):
         deep = [deep]
     person = Person()
 

@@ -200,14 +200,14 @@ def test_the_signal_of_celerys_soft_limit_changes_nothing_in_a_child(live: LiveP
 
 def test_a_limit_that_is_far_away_is_no_timer_of_celerys_yet(live: LivePool) -> None:
     """Its timers keep what was cancelled until its time: each call would weigh on the worker for its whole timeout."""
-    timers = len(live.hub.timer)
+    timers = len(live.hub.timer)  # some of them may be over meanwhile
     limit = live.pool.limit(live.pids[0], Limits(soft=100, hard=115))
     for _ in range(50):
         live.pool.limit(live.pids[0], Limits(soft=100, hard=115)).stop()
 
     live.pass_time(0.5)
 
-    assert len(live.hub.timer) == timers
+    assert len(live.hub.timer) <= timers
     assert live.pool._limits == {limit}
     limit.stop()
 
