@@ -12,8 +12,15 @@ from kombu import Connection
 from kombu.transport import pyamqp, redis
 from redis.exceptions import ResponseError
 
-from forge_tools.broker.celery_app import list_name
-from forge_tools.broker.message import MalformedMessageError, body, envelope, headers, read_body, read_envelope
+from forge_tools.broker.message import (
+    MalformedMessageError,
+    body,
+    envelope,
+    headers,
+    list_name,
+    read_body,
+    read_envelope,
+)
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import Wakeup, new_id
 
@@ -27,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reception:
-    """Reads messages, and counts those that it drops."""
+    """Reads messages, and counts those that it drops. What it lets through has its `wakeups` in its `delivery_info`, too."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -89,7 +96,9 @@ class _RedisChannel(redis.Channel):  # celery-types knows less of it than there 
             if wakeups is None:
                 raise Empty
             self._queue_cycle.rotate(queue)
-            self.connection._deliver(envelope(wakeups, queue, int(priority or 0)), queue)  # noqa: SLF001  kombu's channels do so
+            message = envelope(wakeups, queue, level := int(priority or 0))
+            message["properties"]["delivery_info"] |= {"priority": level, "wakeups": wakeups}
+            self.connection._deliver(message, queue)  # noqa: SLF001  kombu's channels do so
             return True
         finally:
             self._in_poll = None
@@ -159,7 +168,7 @@ class _RabbitChannel(pyamqp.Channel):
             content_encoding="utf-8",
             application_headers=headers(new_id(), None),
         )
-        message.delivery_info = {**received.delivery_info, "routing_key": queue}
+        message.delivery_info = {**received.delivery_info, "routing_key": queue, "wakeups": wakeups}
         callback(message)
 
 

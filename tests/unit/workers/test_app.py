@@ -11,7 +11,6 @@ from celery.exceptions import CPendingDeprecationWarning
 from celery.worker.consumer.consumer import CANCEL_TASKS_BY_DEFAULT
 
 from forge_tools.broker import BULK, TASK
-from forge_tools.broker.message import body
 from forge_tools.config import Settings
 from forge_tools.records import Lane, Wakeup, new_id
 from tests.unit.workers.engines import setup_of
@@ -52,10 +51,10 @@ def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
     engine.take = take
     handle = app.tasks[TASK].start_strategy(app, SimpleNamespace(connection_errors=(OSError,)))
     one = Wakeup(new_id(), 0)
-    delivery = {"routing_key": "forge.host.box.async", "priority": priority}
+    delivery = {"routing_key": "forge.host.box.async", "priority": priority, "wakeups": [one]}
 
     handle(
-        SimpleNamespace(delivery_info=delivery, body=body([one])),
+        SimpleNamespace(delivery_info=delivery),
         None,
         lambda *told: acknowledged.append(told),
         None,

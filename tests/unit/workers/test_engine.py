@@ -15,7 +15,7 @@ import pytest
 
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.broker import BULK
-from forge_tools.broker.celery_app import list_name
+from forge_tools.broker.message import list_name
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import (
