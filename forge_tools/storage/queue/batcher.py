@@ -95,7 +95,7 @@ class Batcher(Generic[Row, Result]):
         If nothing is under way they are flushed by this very task, which spares rows that come alone, as most do, a task and
         a future; so cancelling it cuts the flush off.
         """
-        if self._flusher is not None or self._closed or not self._fits(rows):
+        if self._flusher is not None or self._closed or not (len(rows) == 1 or self._fits(rows)):
             return await self.put(rows)
         loop = asyncio.get_running_loop()
         done = self._flusher = loop.create_future()
@@ -130,8 +130,8 @@ class Batcher(Generic[Row, Result]):
         await self.settle()
 
     def _fits(self, rows: Sequence[Row]) -> bool:
-        """Whether they are one flush; a single row is, however large."""
-        return len(rows) == 1 or (0 < len(rows) <= self.limits.rows and sum(map(self.size, rows)) <= self.limits.size)
+        """Whether several are one flush; a single row is, however large."""
+        return 0 < len(rows) <= self.limits.rows and sum(map(self.size, rows)) <= self.limits.size
 
     async def _run(self) -> None:
         try:
