@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from functools import cache, lru_cache, partial
 from queue import SimpleQueue
@@ -127,21 +127,21 @@ class _Thread:
         return await answer
 
     async def close(self) -> None:
-        if self._thread.ident is not None and not self._is_closed:
-            await self.run(sqlite3.Connection.close)
-            self._end()
-            self._thread.join()
         self._is_closed = True
+        self._end()
+        if self._thread.ident is not None:
+            self._thread.join()  # all that is waited for has been settled; a statement that nobody waits for is short
 
 
 _Job = tuple[Callable[[sqlite3.Connection], Any], "asyncio.Future[Any]"]
 
 
 def _serve(jobs: "SimpleQueue[_Job | None]", address: Address) -> None:
-    connection = cache(partial(_connect, address))
-    while (job := jobs.get()) is not None:
-        _do(*job, connection, address.shown)
-        del job
+    with ExitStack() as stack:
+        connection = cache(lambda: stack.enter_context(closing(_connect(address))))
+        while (job := jobs.get()) is not None:
+            _do(*job, connection, address.shown)
+            del job
 
 
 def _do(
