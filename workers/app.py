@@ -16,6 +16,7 @@ from celery.worker.consumer import Consumer
 from kombu.exceptions import OperationalError
 
 from forge_tools.broker import BULK, TASK, celery_app, queue_name, queue_of
+from forge_tools.broker.message import ids_of
 from workers.claims import Claims
 from workers.drain import drain_step, take_signals
 from workers.engine import Engine
@@ -132,9 +133,9 @@ class _Handing:
         return partial(self._take, consumer.connection_errors)
 
     def _take(self, lost: Any, message: Any, _payload: object, acknowledge: Callable[..., None], *_: object) -> None:
-        delivery = message.delivery_info
-        queue, is_bulk = queue_of(delivery["routing_key"]), delivery.get("priority") == BULK
-        self._claims.hand_over(delivery["wakeups"], queue, is_bulk=is_bulk, taken=partial(acknowledge, logger, lost))
+        delivery = message.delivery_info or {}
+        queue, is_bulk = queue_of(str(delivery.get("routing_key"))), delivery.get("priority") == BULK
+        self._claims.hand_over(ids_of(message.body), queue, is_bulk=is_bulk, taken=partial(acknowledge, logger, lost))
 
 
 def _serve_from_engine(app: Celery, claims: Claims) -> None:

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reception:
-    """Reads messages, and counts those that it drops. What it lets through has its `wakeups` in its `delivery_info`, too."""
+    """Reads messages, and counts those that it drops."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -97,7 +97,7 @@ class _RedisChannel(redis.Channel):  # celery-types knows less of it than there 
                 raise Empty
             self._queue_cycle.rotate(queue)
             message = envelope(wakeups, queue, level := int(priority or 0))
-            message["properties"]["delivery_info"] |= {"priority": level, "wakeups": wakeups}
+            message["properties"]["delivery_info"]["priority"] = level
             self.connection._deliver(message, queue)  # noqa: SLF001  kombu's channels do so
             return True
         finally:
@@ -168,7 +168,7 @@ class _RabbitChannel(pyamqp.Channel):
             content_encoding="utf-8",
             application_headers=headers(new_id(), None),
         )
-        message.delivery_info = {**received.delivery_info, "routing_key": queue, "wakeups": wakeups}
+        message.delivery_info = {**received.delivery_info, "routing_key": queue}
         callback(message)
 
 

@@ -11,6 +11,7 @@ from celery.exceptions import CPendingDeprecationWarning
 from celery.worker.consumer.consumer import CANCEL_TASKS_BY_DEFAULT
 
 from forge_tools.broker import BULK, TASK
+from forge_tools.broker.message import body
 from forge_tools.config import Settings
 from forge_tools.records import Lane, Wakeup, new_id
 from tests.unit.workers.engines import setup_of
@@ -53,10 +54,10 @@ def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
     engine.worker.claims.hand_over = take
     handle = app.tasks[TASK].start_strategy(app, SimpleNamespace(connection_errors=(OSError,)))
     one = Wakeup(new_id(), 0)
-    delivery = {"routing_key": "forge.host.box.async", "priority": priority, "wakeups": [one]}
+    delivery = {"routing_key": "forge.host.box.async", "priority": priority}
 
     handle(
-        SimpleNamespace(delivery_info=delivery),
+        SimpleNamespace(delivery_info=delivery, body=body([one])),
         None,
         lambda *told: acknowledged.append(told),
         None,

@@ -1,10 +1,15 @@
 """Which messages a worker lets in. What all of Celery makes of them is in tests/contract/test_broker_bytes.py."""
 
+import json
+from typing import Any
+
 import pytest
 
-from forge_tools.broker.message import body, read_body
+from forge_tools.broker import BULK, celery_app
+from forge_tools.broker.message import KEY_PREFIX, body, envelope, list_name, queue_name, read_body
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import Wakeup, new_id
+from tests.services import GivenValkey, ValkeyServer, client
 from workers.reception import ReceivingConnection, Reception
 
 
@@ -31,3 +36,21 @@ def test_what_is_dropped_is_counted_and_said_once(caplog: pytest.LogCaptureFixtu
     assert taken == [None, [wakeup], None, None]
     assert reception.dropped == 3
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("priority", [0, BULK])
+def test_a_message_keeps_the_priority_of_the_list_that_it_was_in(
+    valkey: ValkeyServer | GivenValkey, priority: int
+) -> None:
+    queue, wakeup = queue_name("default", "async"), Wakeup(new_id(), 0)
+    app = celery_app(valkey.url)
+    app.amqp.Connection = ReceivingConnection
+    app.conf.broker_transport_options["reception"] = Reception()
+    with client(valkey.url) as server:
+        server.lpush(f"{KEY_PREFIX}{list_name(queue, priority)}", json.dumps(envelope([wakeup], queue, priority)))
+
+    with app.connection_for_read() as connection, connection.SimpleQueue(queue) as messages:
+        received: Any = messages.get(timeout=10)
+
+    assert (received.delivery_info["priority"], received.body) == (priority, body([wakeup]).encode())
+    app.close()
