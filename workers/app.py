@@ -17,6 +17,7 @@ from kombu.exceptions import OperationalError
 
 from forge_tools.broker import BULK, TASK, celery_app, queue_name, queue_of
 from forge_tools.broker.message import ids_of
+from workers.claims import Claims
 from workers.drain import drain_step, take_signals
 from workers.engine import Engine
 from workers.lanes.child import Child
@@ -49,7 +50,7 @@ def worker_app(setup: Setup, engine: Engine) -> Celery:
         child = Child(setup.executor, settings.max_output_bytes, memory_limit=settings.tool_memory)
         _serve_from_children(app, child, lane)
     else:
-        _serve_from_engine(app, engine)
+        _serve_from_engine(app, engine.worker.claims)
     app.finalize()
     for name in set(app.tasks) - {TASK}:
         app.tasks.unregister(name)
@@ -120,13 +121,13 @@ class PatientConsumer(Consumer):
 
 
 class _Handing:
-    """Celery's hook for what is done with a message of a task: this hands its ids to the engine, with no request and no thread.
+    """Celery's hook for what is done with a message of a task: this hands its ids over to be claimed, with no request and no thread.
 
     Acknowledged is a message once there is room for what it names, so that the broker keeps the rest for other workers.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
 
     def __call__(self, _task: object, _app: object, consumer: Any) -> Callable[..., None]:
         return partial(self._take, consumer.connection_errors)
@@ -134,13 +135,13 @@ class _Handing:
     def _take(self, lost: Any, message: Any, _payload: object, acknowledge: Callable[..., None], *_: object) -> None:
         delivery = message.delivery_info or {}
         queue, is_bulk = queue_of(str(delivery.get("routing_key"))), delivery.get("priority") == BULK
-        self._engine.take(ids_of(message.body), queue, is_bulk=is_bulk, taken=partial(acknowledge, logger, lost))
+        self._claims.hand_over(ids_of(message.body), queue, is_bulk=is_bulk, taken=partial(acknowledge, logger, lost))
 
 
-def _serve_from_engine(app: Celery, engine: Engine) -> None:
+def _serve_from_engine(app: Celery, claims: Claims) -> None:
     app.conf.worker_pool = "threads"  # of which none is ever started
 
-    @app.task(name=TASK, shared=False, Strategy=_Handing(engine))
+    @app.task(name=TASK, shared=False, Strategy=_Handing(claims))
     def run(wakeups: object) -> None:
         raise NotImplementedError
 

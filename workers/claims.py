@@ -25,8 +25,8 @@ MOST_OVERDUE = 64
 class Fit(Protocol):
     """Whether this worker may claim, and run what it has claimed."""
 
-    @property
-    def is_unfit(self) -> bool: ...
+    lacks: str | None
+    """Why it may not, by the last look."""
 
     def may_claim(self) -> bool: ...
 
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class Claims:
-    """Takes messages as they come; every method but `has_room` runs on the engine's loop.
+    """Takes messages as they come; every method but `hand_over` runs on the engine's loop.
 
     Nothing is claimed while this worker is not fit to.
     """
@@ -66,6 +66,7 @@ class Claims:
         self.pulled_at = 0.0
         """When SQL was asked for due rows last."""
         self.is_closed = False
+        self._loop = asyncio.get_running_loop()
         self._store = store
         self._lane = lane
         self._tools = tools
@@ -91,7 +92,7 @@ class Claims:
 
     def free_slots(self) -> int:
         """How many more calls it could take; none when it takes no more."""
-        if self._fitness.is_unfit or self.is_closed:
+        if self._fitness.lacks is not None or self.is_closed:
             return 0
         return self._lane.free_slots() - self._reserved - self._activity.sending
 
@@ -108,19 +109,30 @@ class Claims:
         """SQL is asked for due rows now."""
         self.pulled_at = time.monotonic()
 
-    def has_room(self) -> bool:
-        """Whether what came now would not have to wait; asked on the thread that receives."""
-        return not self._taking and self.free_slots() > 0
+    def hand_over(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None]) -> None:
+        """Have what a message that came by `queue` names claimed; returns at once. Called on the thread that receives.
 
-    def receive(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None]) -> None:
-        """Take a message, and say when that is done."""
+        `taken` is called when the broker may send the next one: at once, or once slots were free for this one.
+        """
+        then: Callable[[], None] | None = taken
+        if not self._taking and self.free_slots() > 0:
+            taken()
+            then = None
+        try:
+            self._loop.call_soon_threadsafe(partial(self._receive, wakeups, queue, is_bulk=is_bulk, then=then))
+        except RuntimeError:  # the loop has ended; SQL keeps the rows
+            if then is not None:
+                then()
+
+    def _receive(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, then: Callable[[], None] | None) -> None:
         taking = asyncio.ensure_future(self.take(wakeups, queue, is_bulk=is_bulk))
         self._taking.add(taking)
-        taking.add_done_callback(partial(self._received, taken))
+        taking.add_done_callback(partial(self._received, then))
 
-    def _received(self, taken: Callable[[], None], taking: asyncio.Task[None]) -> None:
+    def _received(self, then: Callable[[], None] | None, taking: asyncio.Task[None]) -> None:
         self._taking.discard(taking)
-        taken()
+        if then is not None:
+            then()
         if not taking.cancelled() and (error := taking.exception()) is not None:
             logger.error("A message was taken in vain; its calls are looked for in SQL", exc_info=error)
 

@@ -6,14 +6,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from functools import partial
 from typing import Any, NoReturn
 
 from forge_tools.errors import ForgeError
-from forge_tools.model import Wakeup
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.storage import open_store
@@ -65,20 +63,6 @@ class Engine:
             raise ForgeError(
                 f"The worker is not ready after {START_DEADLINE:g}s: the database, or the initialize() of a tool, hangs."
             ) from error
-
-    def take(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None]) -> None:
-        """Have what a message that came by `queue` names claimed; returns at once. Called on the thread that receives.
-
-        `taken` is called when the broker may send the next one: at once, or once slots were free for this one.
-        """
-        claims = self.worker.claims
-        if claims.has_room():
-            taken()
-            taken = _nothing
-        try:
-            self._loop.call_soon_threadsafe(partial(claims.receive, wakeups, queue, is_bulk=is_bulk, taken=taken))
-        except RuntimeError:  # the loop has ended; SQL keeps the rows
-            taken()
 
     def stop(self, drain: float | None = None) -> None:
         """Stop claiming, let bodies finish within `drain` seconds (a second stop may shorten it), record the rest; bounded.
@@ -222,6 +206,3 @@ def end_process(worker_id: str) -> NoReturn:
             end(instance_mark(worker_id))
     finally:
         os._exit(os.EX_TEMPFAIL)
-
-
-def _nothing() -> None: ...

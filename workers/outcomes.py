@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.ladder import timed_out_after
@@ -127,7 +126,7 @@ def ends_of_cut(claims: Sequence[Claim], hostname: str) -> dict[str, list[str]]:
 
 
 def _encode(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
-    why = result.diagnosis
+    output, details, why = result.output, result.error_details, result.diagnosis
     failed = ExecutionStatus.TIMED_OUT if result.error_code == ErrorCode.TIMEOUT else ExecutionStatus.FAILED
     return Outcome(
         id=claim.id,
@@ -135,14 +134,10 @@ def _encode(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
         token=claim.token,
         status=ExecutionStatus.SUCCEEDED if result.success else failed,
         duration_ms=result.duration_ms,
-        output=_json_or_none(result.output, "output", max_bytes),
+        output=None if output is None else encode_json(output, "output", max_bytes),
         error=None if result.error is None else clean_text(result.error),
         error_code=result.error_code,
-        error_details=_json_or_none(result.error_details, "error_details", max_bytes),
+        error_details=None if details is None else encode_json(details, "error_details", max_bytes),
         metadata=encode_json(result.metadata, "metadata", max_bytes),
         diagnosis=None if why is None else encode_json(why.as_dict(), "diagnosis", MOST_BYTES),
     )
-
-
-def _json_or_none(value: Any, what: str, max_bytes: int) -> str | None:
-    return None if value is None else encode_json(value, what, max_bytes)

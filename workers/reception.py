@@ -12,8 +12,15 @@ from kombu import Connection
 from kombu.transport import pyamqp, redis
 from redis.exceptions import ResponseError
 
-from forge_tools.broker.celery_app import list_name
-from forge_tools.broker.message import MalformedMessageError, body, envelope, headers, read_body, read_envelope
+from forge_tools.broker.message import (
+    MalformedMessageError,
+    body,
+    envelope,
+    headers,
+    list_name,
+    read_body,
+    read_envelope,
+)
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import Wakeup, new_id
 

@@ -39,9 +39,6 @@ _CALL: ContextVar[_Call | None] = ContextVar("forge_workers_call", default=None)
 @contextmanager
 def concealed(secrets: Collection[str]) -> Iterator[None]:
     """While a call runs in this task, keep its secrets out of what is written for it, and by threads of nobody knows whom."""
-    if not secrets:
-        yield
-        return
     call = _Call(Scrubber(secrets))
     CONCEALED.set(call.scrubber)  # in this task and what it starts; its end is theirs
     _CALL.set(call)

@@ -2,8 +2,8 @@
 
 from forge_tools.broker.base import CHANNEL_PREFIX, REPLY_MARK, Broker
 from forge_tools.broker.brokers import open_broker, speaks_redis
-from forge_tools.broker.celery_app import BULK, TASK, backlog, celery_app
-from forge_tools.broker.message import WAKEUPS_PER_MESSAGE, Allowance, Message, queue_name, queue_of
+from forge_tools.broker.celery_app import backlog, celery_app
+from forge_tools.broker.message import BULK, TASK, WAKEUPS_PER_MESSAGE, Allowance, Message, queue_name, queue_of
 
 __all__ = [
     "BULK",

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from forge_tools.broker.base import CLOSE_SECONDS, PAUSE_SECONDS, Hear
-from forge_tools.broker.celery_app import TASK, celery_app
-from forge_tools.broker.message import Message, arguments, queue_name
+from forge_tools.broker.celery_app import celery_app
+from forge_tools.broker.message import TASK, Message, queue_name
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -79,7 +79,7 @@ class KombuBroker:
         for message in messages:
             self._app.send_task(
                 TASK,
-                args=arguments(message.wakeups),
+                args=[message.wakeups],
                 queue=queue_name(message.queue, message.lane),
                 soft_time_limit=message.limits.soft,
                 time_limit=message.limits.hard,

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from forge_tools.broker.message import BULK, KEY_PREFIX, list_name
+
 if TYPE_CHECKING:
     from celery import Celery
 
-TASK = "forge.run"
-KEY_PREFIX = "forge:"
-"""Before every key of ours on a broker that others use as well."""
-BULK = 5
-"""The priority of messages that let others go first; in Redis 0 is the highest, and each priority a list of its own."""
 _PRIORITIES = (0, BULK)
 
 
@@ -101,8 +98,3 @@ def _lengths(app: "Celery", queues: Sequence[str]) -> int:
     with connections.acquire(block=True) as connection:
         client = connection.default_channel.client
         return sum(client.llen(list_name(queue, priority)) for queue in queues for priority in _PRIORITIES)
-
-
-def list_name(queue: str, priority: int) -> str:
-    """The list in which kombu's Redis transport keeps the messages of a broker queue that have that priority."""
-    return f"{queue}\x06\x16{priority}" if priority else queue

@@ -15,9 +15,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from forge_tools.broker.celery_app import TASK
 from forge_tools.ladder import Limits
 from forge_tools.model import Lane, Wakeup, is_id
+
+TASK = "forge.run"
+KEY_PREFIX = "forge:"
+"""Before every key of ours on a broker that others use as well."""
+BULK = 5
+"""The priority of messages that let others go first; in Redis 0 is the highest, and each priority a list of its own."""
 
 MAX_BYTES = 65_536
 """Several times what the longest message takes; what is longer is not even parsed."""
@@ -58,6 +63,9 @@ class Message:
     def parts(self, workers: Mapping[tuple[str, str], int] = MappingProxyType({})) -> "Iterator[Message]":
         """The same in as few messages as its lane and the number of workers of each (queue, lane) allow."""
         size = _size(self.lane, len(self.wakeups), workers.get((self.queue, self.lane), 1))
+        if len(self.wakeups) <= size:
+            yield self
+            return
         for start in range(0, len(self.wakeups), size):
             part = self.wakeups[start : start + size]
             yield Message(self.queue, self.lane, part, self.limits, self.is_bulk)
@@ -96,15 +104,15 @@ def queue_of(name: str) -> str:
     return name.removeprefix("forge.").rpartition(".")[0]
 
 
-def arguments(wakeups: Sequence[Wakeup]) -> list[Any]:
-    """What the task gets."""
-    return [[[one.id, one.attempt] for one in wakeups]]
+def list_name(queue: str, priority: int) -> str:
+    """The list in which kombu's Redis transport keeps the messages of a broker queue that have that priority."""
+    return f"{queue}\x06\x16{priority}" if priority else queue
 
 
 def body(wakeups: Sequence[Wakeup]) -> str:
-    """The body by Celery's message protocol 2."""
+    """The body by Celery's message protocol 2: the task gets the wakeups, as pairs."""
     embedded = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-    return json.dumps([arguments(wakeups), {}, embedded])
+    return json.dumps([[wakeups], {}, embedded])
 
 
 def headers(task_id: str, limits: Limits | None) -> dict[str, Any]:
@@ -144,12 +152,8 @@ def envelope(wakeups: Sequence[Wakeup], queue: str, priority: int, limits: Limit
 
 
 def read_envelope(text: bytes) -> list[Wakeup]:
-    """The ids of a message that was kept in a list.
-
-    Raises:
-        MalformedMessageError: there are none to be had.
-    """
-    return read_body(_parsed(text, lambda fields: base64.b64decode(fields["body"], validate=True)))
+    """The ids of a message that was kept in a list, as `read_body` reads them."""
+    return _read(text, lambda kept: base64.b64decode(json.loads(kept)["body"], validate=True))
 
 
 def read_body(text: bytes) -> list[Wakeup]:
@@ -158,10 +162,7 @@ def read_body(text: bytes) -> list[Wakeup]:
     Raises:
         MalformedMessageError: there are none to be had.
     """
-    pairs = _parsed(text, lambda fields: fields[0][0])
-    if not isinstance(pairs, list) or not 0 < len(pairs) <= _MAX_WAKEUPS or not all(map(_is_wakeup, pairs)):
-        raise MalformedMessageError(f"it holds no pairs of id and attempt, or more than {_MAX_WAKEUPS}")
-    return [Wakeup(*pair) for pair in pairs]
+    return _read(text, lambda body: body)
 
 
 def ids_of(text: bytes | str) -> list[Wakeup]:
@@ -177,13 +178,16 @@ def _size(lane: Lane, count: int, workers: int) -> int:
     return min(most, max(LEAST_SHARED[lane], math.ceil(count / (MESSAGES_PER_WORKER[lane] * workers))))
 
 
-def _parsed(text: bytes, part: Any) -> Any:
+def _read(text: bytes, body_of: Callable[[bytes], bytes]) -> list[Wakeup]:
     if len(text) > MAX_BYTES:
         raise MalformedMessageError(f"it is longer than {MAX_BYTES:,} bytes")
     try:
-        return part(json.loads(text))
+        pairs = json.loads(body_of(text))[0][0]
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise MalformedMessageError("it is not built like one") from error
+    if not isinstance(pairs, list) or not 0 < len(pairs) <= _MAX_WAKEUPS or not all(map(_is_wakeup, pairs)):
+        raise MalformedMessageError(f"it holds no pairs of id and attempt, or more than {_MAX_WAKEUPS}")
+    return [Wakeup(*pair) for pair in pairs]
 
 
 def _is_wakeup(pair: object) -> bool:

@@ -11,8 +11,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from forge_tools.broker.base import CHANNEL_PREFIX, CLOSE_SECONDS, PAUSE_SECONDS, Hear
-from forge_tools.broker.celery_app import BULK, KEY_PREFIX, list_name
-from forge_tools.broker.message import Message, envelope, queue_name
+from forge_tools.broker.message import BULK, KEY_PREFIX, Message, envelope, list_name, queue_name
 from forge_tools.errors import ConfigurationError
 from forge_tools.urls import for_redis
 
@@ -193,7 +192,7 @@ class RedisBroker(asyncio.Protocol):
             self._fail(reply)
         else:
             self.is_down = False
-        if not self._unanswered:
+        if self._settled is not None and not self._unanswered:
             self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:

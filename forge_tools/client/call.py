@@ -1,15 +1,31 @@
-"""One tool call as its caller asks for it."""
+"""One tool call as its caller asks for it, and the list of those that one client has awaited; the audit is in SQL."""
 
+import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from forge_tools.model import CallOptions, ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, wrong_call
+from forge_tools.model import (
+    REDACTED,
+    CallOptions,
+    ExecutionContext,
+    IdempotencyKey,
+    RetryPolicy,
+    ToolExecution,
+    ToolResult,
+    ToolSpec,
+    without_secrets,
+    wrong_call,
+)
 from forge_tools.schema import shown
+from forge_tools.secrets import Concealment
 
 FORM = "name, parameters, context=None, options=None"
 """How a call is asked for whose parameters are one object."""
+
+HISTORY_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,14 @@ class Call:
     detached: bool = False
     idempotency_key: str | IdempotencyKey | None = None
 
+    arguments: dict[str, Any] = field(init=False, repr=False, compare=False)
+    """The parameters; none where what the caller passed is no object."""
+    effective_context: ExecutionContext = field(init=False, repr=False, compare=False)
+    label: str = field(init=False, repr=False, compare=False)
+    """The name as text, whatever the caller passed."""
+    flaw: str | None = field(init=False, repr=False, compare=False)
+    """What makes it no call at all."""
+
     @classmethod
     def of(
         cls,
@@ -55,6 +79,14 @@ class Call:
             context = call.effective_context.model_copy(update={"timeout": options.timeout})
         return replace(call, context=context, retry=retry)
 
+    def __post_init__(self) -> None:
+        own = object.__setattr__  # as frozen dataclasses do
+        own(self, "arguments", dict(self.parameters) if isinstance(self.parameters, Mapping) else {})
+        is_context = isinstance(self.context, ExecutionContext)
+        own(self, "effective_context", self.context if is_context else ExecutionContext(working_dir="."))
+        own(self, "label", self.name if isinstance(self.name, str) else shown(repr(self.name)))
+        own(self, "flaw", self._flaw())
+
     @property
     def due_in(self) -> float:
         """Seconds until it may run."""
@@ -62,34 +94,15 @@ class Call:
 
     def refused(self, form: str) -> ToolResult | None:
         """What the caller gets, with the right `form`, where this is no call at all; None where it is one."""
-        return None if (flaw := self.flaw) is None else wrong_call(flaw, form)
+        return None if self.flaw is None else wrong_call(self.flaw, form)
 
-    @property
-    def effective_context(self) -> ExecutionContext:
-        return self.context if isinstance(self.context, ExecutionContext) else ExecutionContext(working_dir=".")
-
-    @property
-    def label(self) -> str:
-        """The name as text, whatever the caller passed."""
-        return self.name if isinstance(self.name, str) else shown(repr(self.name))
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The parameters; none where what the caller passed is no object."""
-        given = self.parameters
-        return dict(given) if type(given) is dict or isinstance(given, Mapping) else {}
-
-    @property
-    def flaw(self) -> str | None:
-        """What makes it no call at all."""
+    def _flaw(self) -> str | None:
         if self.when is not None:
             if not isinstance(self.when, datetime) or self.when.tzinfo is None:
                 return f"when is {self.when!r}; it must be a datetime with a time zone, as datetime.now(UTC) has"
             if self.delay:
                 return "when and delay were both given; give one"
         is_named = isinstance(self.parameters, Mapping) and all(isinstance(key, str) for key in self.parameters)
-        if is_named and type(self.name) is str and type(self.context) is ExecutionContext:
-            return None
         parts: tuple[tuple[str, object, bool, str], ...] = (
             ("tool name", self.name, isinstance(self.name, str), "a string"),
             ("parameters", self.parameters, is_named, "an object with names as keys"),
@@ -99,3 +112,97 @@ class Call:
             if not is_right:
                 return f"Invalid {what}: expected {expected}, not {type(value).__name__}"
         return None
+
+
+def without_texts(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments for a tool that nobody knows: any text among them may be the secret of one whose name is misspelt."""
+    return {
+        name: REDACTED if isinstance(value, str | list | tuple | dict) else value for name, value in arguments.items()
+    }
+
+
+class _Ended(NamedTuple):
+    """What is kept of a call, in one object: of ten thousand, each more is one that Python's collector walks.
+
+    The list is asked for rarely, so that is when it is made. Times are Unix seconds.
+    """
+
+    tool_name: str
+    arguments: dict[str, Any]
+    context: ExecutionContext
+    spec: ToolSpec | None
+    started: float
+    completed: float
+    success: bool
+    output: Any
+    error: str | None
+    duration_ms: float | None
+    metadata: dict[str, Any]
+    error_code: str | None
+    error_details: Any
+
+    @property
+    def result(self) -> ToolResult:
+        return ToolResult(
+            success=self.success,
+            output=self.output,
+            error=self.error,
+            duration_ms=self.duration_ms,
+            metadata=self.metadata,
+            error_code=self.error_code,
+            error_details=self.error_details,
+        )
+
+
+class Awaited:
+    """The newest calls, in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self._ended: deque[_Ended] = deque(maxlen=HISTORY_LIMIT)
+
+    def add(self, call: Call, spec: ToolSpec | None, result: ToolResult, started: float) -> None:
+        """Keep how a call ended; `spec` is its tool, None where that is not known."""
+        self._ended.append(
+            _Ended(
+                call.label,
+                call.arguments,
+                call.effective_context,
+                spec,
+                started,
+                time.time(),
+                result.success,
+                result.output,
+                result.error,
+                result.duration_ms,
+                result.metadata,
+                result.error_code,
+                result.error_details,
+            )
+        )
+
+    def list(self) -> list[ToolExecution]:
+        """The calls with their parameters and contexts as people may see them."""
+        return [_execution(one) for one in self._ended]
+
+    def clear(self) -> None:
+        self._ended.clear()
+
+
+def _execution(ended: _Ended) -> ToolExecution:
+    lasted = (ended.duration_ms or 0.0) / 1000
+    parameters, context = _seen(ended)
+    return ToolExecution.model_construct(
+        tool_name=ended.tool_name,
+        parameters=parameters,
+        context=context,
+        result=ended.result,
+        started_at=datetime.fromtimestamp(ended.started, UTC),
+        completed_at=datetime.fromtimestamp(max(ended.started + lasted, ended.completed), UTC),
+    )
+
+
+def _seen(ended: _Ended) -> tuple[dict[str, Any], ExecutionContext]:
+    if ended.spec is not None:
+        return Concealment(ended.spec).seen(ended.arguments, ended.context)
+    metadata = without_secrets(ended.context.metadata)
+    return without_texts(ended.arguments), ended.context.model_copy(update={"metadata": metadata})

@@ -11,8 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from forge_tools.artifacts.reader import PartReader
 from forge_tools.broker import open_broker
-from forge_tools.client.awaited import Awaited
-from forge_tools.client.call import Call
+from forge_tools.client.call import Awaited, Call
 from forge_tools.client.catalogue import REFRESH_INTERVAL, Catalogue
 from forge_tools.client.connection import Connection
 from forge_tools.client.handle import Handle, listen
@@ -20,7 +19,7 @@ from forge_tools.client.hosts import Silence, reach
 from forge_tools.client.idempotency import Claims, conflict
 from forge_tools.client.intake import Accepted, Intake, Rejected
 from forge_tools.client.replays import explained, repeated
-from forge_tools.client.submissions import Submissions
+from forge_tools.client.submissions import CLOSING, Submissions
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, InvalidCallError
 from forge_tools.model import (
@@ -74,7 +73,7 @@ class Calls:
             result = await self._refuse(answer) if isinstance(answer, Rejected) else answer
         except ForgeError as error:  # nothing was accepted
             return _failed(error)
-        self.awaited.add(call, self._catalogue.snapshot, result, started)
+        self.awaited.add(call, self._catalogue.snapshot.find(call.label), result, started)
         return result
 
     async def submit(self, call: Call) -> Handle:
@@ -271,10 +270,8 @@ class Calls:
 
     async def _run(self, call: Call, accepted: Accepted) -> ToolResult:
         """Store a call that is tied to nothing and wait for its result, in one."""
-        try:
-            self._submissions.require_open()
-        except ConfigurationError as closing:  # nothing was accepted
-            return _failed(closing)
+        if self._submissions.is_closing:  # nothing was accepted
+            return _failed(ConfigurationError(CLOSING))
         try:
             return await self._told(await self._submissions.run(accepted.new))
         except ToolChangedError:  # not a result yet: the call is checked anew

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Self
 
@@ -133,13 +133,9 @@ class Catalogue:
         self.snapshot = self._unread = Snapshot()
         self.read_at = 0.0
         """When what the snapshot holds was asked for, on the monotonic clock."""
-        self._workers: dict[tuple[str, str], int] = {}
-        self._refreshing = asyncio.Lock()
-
-    @property
-    def workers(self) -> Mapping[tuple[str, str], int]:
+        self.workers: dict[tuple[str, str], int] = {}
         """How many live workers serve each (queue, lane); one mapping, which every read brings up to date."""
-        return self._workers
+        self._refreshing = asyncio.Lock()
 
     async def refresh(self) -> None:
         """Read the catalogue again, and who serves what: who was seen for the last time a lease ago serves nothing."""
@@ -147,8 +143,8 @@ class Catalogue:
         found = await self._connection.store.directories.read(self._lease)
         if began >= self.read_at:  # else another one began later, and has ended before: it knows more
             self.snapshot, self.read_at = Snapshot.of(found, before=self.snapshot), began
-            self._workers.clear()
-            self._workers.update(found.queues)
+            self.workers.clear()
+            self.workers.update(found.queues)
 
     async def refresh_since(self, moment: float) -> None:
         """See to it that the snapshot was read after `moment`; those who ask meanwhile share the next read."""

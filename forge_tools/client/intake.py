@@ -8,12 +8,11 @@ from functools import lru_cache, partial
 from math import inf
 from typing import Any, NamedTuple
 
-from forge_tools.client.call import Call
+from forge_tools.client.call import Call, without_texts
 from forge_tools.client.catalogue import REFRESH_INTERVAL, Snapshot
 from forge_tools.config import Settings
 from forge_tools.errors import EncryptionError, ErrorCode, InvalidCallError
 from forge_tools.model import (
-    REDACTED,
     ExecutionContext,
     ExecutionStatus,
     LinkedExecution,
@@ -83,8 +82,6 @@ class _Plan(NamedTuple):
     spec: ToolSpec
     validator: Validator
     queue: str
-    expires_in: float
-    """Seconds, where the call waits in that queue."""
     handles: tuple[str, ...]
     """Parameters whose values name the host that the call must reach."""
     concealment: Concealment | None
@@ -106,8 +103,8 @@ class Intake:
 
     def prepare(self, call: Call, snapshot: Snapshot) -> Accepted | Rejected:
         """Validate, complete and encode a call. Never raises for what a caller may get wrong."""
-        if (flaw := call.flaw) is not None:
-            return self._reject(call, flaw, ErrorCode.INVALID_CALL)
+        if call.flaw is not None:
+            return self._reject(call, call.flaw, ErrorCode.INVALID_CALL)
         spec = snapshot.find(call.name)
         if spec is None and (disabled := snapshot.find_disabled(call.name)) is not None:
             error = f"Tool disabled: {disabled.name}. It was switched off; use another tool, or ask an operator for it."
@@ -135,10 +132,14 @@ class Intake:
                 spec,
                 snapshot.validator(spec),
                 queue,
-                self._settings.expiry_for(queue),
                 tuple(parameter.name for parameter in spec.parameters if parameter.names_host),
                 Concealment.of(spec, self._patterns),
-                partial(NewExecution, **self._identity(spec), **_repetition(spec.retry, spec, spec.attempts)),
+                partial(
+                    NewExecution,
+                    **self._identity(spec),
+                    **_repetition(spec.retry, spec, spec.attempts),
+                    **self._timing(Call(spec.name), spec, queue),
+                ),
             )
         return plan
 
@@ -165,7 +166,8 @@ class Intake:
         elif context.workspace is not None:
             home = snapshot.queue_of(context.workspace)
             queue = home if home and call.queue is None else queue
-        id_, asked = new_id(), {"parameters": text}
+        id_ = new_id()
+        asked: dict[str, Any] = {"parameters": text}
         if plan.concealment is not None or context.metadata:
             limit, metadata = self._settings.max_parameter_bytes, context.metadata
             encode_json(metadata, "context.metadata", limit)  # what JSON cannot carry is not looked into
@@ -173,37 +175,41 @@ class Intake:
             parted = _encrypted(concealment, parameters, metadata, execution_id=id_, snapshot=snapshot, limit=limit)
             if parted is not None:
                 asked, context = parted[0], context.model_copy(update={"metadata": parted[1]})
-        repetition = {} if call.retry is None and call.max_attempts is None else _asked(call, plan.spec)
+        if queue != plan.queue or _asks_for_a_time(call, context):
+            asked |= self._timing(call, plan.spec, queue)
+        if call.retry is not None or call.max_attempts is not None:
+            asked |= _asked(call, plan.spec)
         new = plan.execution(
             id=id_,
             agent_id=context.agent_id,
             session_id=context.session_id,
             queue=queue,
-            **self._timing(call, context, plan, queue),
-            **repetition,
             **asked,
             context=_encode_context(context, self._settings.max_parameter_bytes),
         )
         return Accepted(new, handle, inf if new.encrypted is None else KEY_SECONDS)
 
     def _complete(self, given: dict[str, Any], validator: Validator) -> tuple[dict[str, Any], str]:
-        """Check what was given, complete it, and encode it once: as the tool gets it."""
-        limit = self._settings.max_parameter_bytes
-        parameters = validator.effective(given)
+        """Check what was given, complete it, and encode it once: as the tool gets it. What is wrong is said of what was given."""
+        limit, parameters = self._settings.max_parameter_bytes, validator.effective(given)
+        refused, text = None, ""
         try:
             text = encode_json(parameters, "parameters", limit)
-        except InvalidCallError:
-            _check(given, validator, limit)  # speaks of what was given, in its words
-            raise
+        except InvalidCallError as error:
+            refused = error
         # Where names were replaced or left out, what was given may still be what cannot be carried.
-        _check(given, validator, None if given.keys() <= parameters.keys() else limit)
+        if refused is not None or not given.keys() <= parameters.keys():
+            encode_json(given, "parameters", limit)
+        if errors := validator.all_errors(given):
+            raise InvalidCallError(errors[0], errors)
+        if refused is not None:
+            raise refused
         return parameters, text
 
-    def _timing(self, call: Call, context: ExecutionContext, plan: _Plan, queue: str) -> dict[str, Any]:
+    def _timing(self, call: Call, spec: ToolSpec, queue: str) -> dict[str, Any]:
         settings, delay = self._settings, call.due_in
-        timeout, source = plan.spec.timeout_for(context, settings.max_timeout)
-        expires_in = plan.expires_in if queue == plan.queue else settings.expiry_for(queue)
-        expires_in = expires_in if call.expires_in is None else call.expires_in
+        timeout, source = spec.timeout_for(call.effective_context, settings.max_timeout)
+        expires_in = settings.expiry_for(queue) if call.expires_in is None else call.expires_in
         for name, value in (("timeout", timeout), ("expires_in", expires_in), ("delay", delay)):
             if not _is_duration(value) or (value == 0 and name != "delay"):
                 raise InvalidCallError(
@@ -253,13 +259,6 @@ class Intake:
         return Rejected(new, outcome, result, REFRESH_INTERVAL if code == ErrorCode.VALIDATION_ERROR else 0.0)
 
 
-def without_texts(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments for a tool that nobody knows: any text among them may be the secret of one whose name is misspelt."""
-    return {
-        name: REDACTED if isinstance(value, str | list | tuple | dict) else value for name, value in arguments.items()
-    }
-
-
 def _encrypted(
     concealment: Concealment,
     parameters: Mapping[str, Any],
@@ -289,14 +288,6 @@ def _encrypted(
         "encrypted_names": parts.names,
     }
     return asked, parts.shown_metadata
-
-
-def _check(given: dict[str, Any], validator: Validator, limit: int | None) -> None:
-    """Refuse invalid parameters; with a limit, first those that JSON or the limit cannot carry."""
-    if limit is not None:
-        encode_json(given, "parameters", limit)
-    if errors := validator.all_errors(given):
-        raise InvalidCallError(errors[0], errors)
 
 
 def _encode_context(context: ExecutionContext, limit: int) -> str:
@@ -369,6 +360,12 @@ def _check_attempts(call: Call) -> None:
         raise InvalidCallError(f"retry.jitter is {shown(repr(call.retry.jitter))}; it must be True or False")
     if not _is_duration(call.retry.backoff):
         raise InvalidCallError(f"retry.backoff is {call.retry.backoff!r}; it must be a factor of 0 or more, such as 2")
+
+
+def _asks_for_a_time(call: Call, context: ExecutionContext) -> bool:
+    """Whether it sets its timeout, its delay or how long it may wait; most calls leave these to their tool."""
+    is_due_now = type(call.delay) is float and not call.delay and call.when is None
+    return not is_due_now or call.expires_in is not None or "timeout" in context.model_fields_set
 
 
 def _asked(call: Call, spec: ToolSpec) -> dict[str, Any]:

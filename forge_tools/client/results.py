@@ -93,7 +93,8 @@ class Results:
 
     def begin(self, execution_id: str, is_expected: bool) -> "asyncio.Future[StoredResult]":
         """Wait from now on with the future that this returns, until `end`. SQL is polled the later if a notification is expected."""
-        self.require_open(execution_id)
+        if self._is_closed:
+            raise _closed(execution_id)
         future: asyncio.Future[StoredResult] = asyncio.get_running_loop().create_future()
         if execution_id in self._waiting:
             self._others.setdefault(execution_id, []).append(future)

@@ -28,6 +28,8 @@ MOST_UNDER_WAY = 8 * PART
 SETTLED_LOOK = 0.01
 """Seconds between two looks of a client that closes at the call that its caller is storing."""
 
+CLOSING = "The client is being closed and takes no more calls; connect another one."
+
 MAX_REASON_CHARS = 500
 
 logger = logging.getLogger(__name__)
@@ -55,7 +57,8 @@ class Submissions:
         self._tasks: set[asyncio.Task[None]] = set()
         self._checked: dict[tuple[str, str], float] = {}
         self._check: asyncio.TimerHandle | None = None
-        self._is_closing = False
+        self.is_closing = False
+        """Whether it takes no more calls."""
 
     async def room(self) -> None:
         """Wait, first come first, while as many calls are on their way as the database should have before it.
@@ -88,21 +91,13 @@ class Submissions:
         Raises:
             ConfigurationError: the client is being closed; the call is not taken.
         """
-        self.require_open()
+        if self.is_closing:
+            raise ConfigurationError(CLOSING)
         self._unsettled.add(row.id)
         self._gather(row)
         stored: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._to_tell[row.id] = stored
         return stored
-
-    def require_open(self) -> None:
-        """Refuse to take a call.
-
-        Raises:
-            ConfigurationError: the client is being closed.
-        """
-        if self._is_closing:
-            raise ConfigurationError("The client is being closed and takes no more calls; connect another one.")
 
     async def again(self, row: NewExecution | LinkedExecution) -> Answer:
         """Store what was put before: that waits for its flush, adds nothing, and tells what became of it."""
@@ -116,7 +111,7 @@ class Submissions:
 
     async def settle(self) -> None:
         """Take no more calls, and wait until those there are are stored or refused, within the bounds that storing has."""
-        self._is_closing = True
+        self.is_closing = True
         if self._check is not None:
             self._check.cancel()
         await asyncio.sleep(0)  # what was put in this turn of the loop is on its way in the next
@@ -206,7 +201,8 @@ class Submissions:
     def _publish(self, stored: Sequence[NewExecution]) -> None:
         if not stored:
             return
-        self._broker.listen(self._connection.submitter, self.results.hear, self.results.missed)
+        if not self._broker.is_listening:
+            self._broker.listen(self._connection.submitter, self.results.hear, self.results.missed)
         groups: dict[tuple[str, Lane], list[NewExecution]] = {}
         for new in stored:
             if not new.delay:
@@ -217,6 +213,8 @@ class Submissions:
             wakeups = tuple(Wakeup(new.id, 0) for new in group)
             prompt = self._allowance.take(len(wakeups))
             for part, is_bulk in ((wakeups[:prompt], False), (wakeups[prompt:], True)):
+                if not part:
+                    continue
                 for message in Message(queue, lane, part, limits, is_bulk).parts(self._catalogue.workers):
                     self._broker.publish(message)
         self._check_served({(new.queue, new.lane) for new in stored})

@@ -4,6 +4,7 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 from forge_tools.model.ids import id_time
 from forge_tools.model.tools import Lane
@@ -88,8 +89,7 @@ class NewExecution(Asked):
         return len(self.parameters) + len(self.context) + len(self.options) + len(self.encrypted or "")
 
 
-@dataclass(frozen=True, slots=True)
-class Wakeup:
+class Wakeup(NamedTuple):
     """What a message says: that execution has that attempt count and may be due."""
 
     id: str

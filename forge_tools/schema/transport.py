@@ -29,7 +29,8 @@ def encode_json(value: Any, what: str, limit: int) -> str:
         InvalidCallError: naming the path of what JSON cannot carry, starting with `what`, or the size and the limit.
     """
     try:
-        _survey(value, what, limit)
+        if type(value) is not str or len(value) + 2 > limit:
+            _survey(value, what, limit)
         text = _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidCallError(_culprit(value, what) or f"{what}: {error}") from error

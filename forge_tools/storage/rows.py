@@ -202,11 +202,13 @@ def unstorable(outcome: Outcome, error: UnstorableRowError) -> Outcome:
 def stored_result(execution_id: str, row: Any) -> StoredResult:
     """Build the result from the values of `RESULT`, as callers get it."""
     told: dict[str, Any] = {
-        name: decode_json(value) if name in _JSON_RESULTS else value for name, value in zip(RESULT, row, strict=True)
+        name: value if value is None or name not in _JSON_RESULTS else decode_json(value)
+        for name, value in zip(RESULT, row, strict=True)
     }
     status, attempt = ExecutionStatus(told.pop("status")), told.pop("attempt")
     told["metadata"] |= {"execution_id": execution_id, "attempt": attempt}
-    told["diagnosis"] = Diagnosis.read(told["diagnosis"])
+    if told["diagnosis"] is not None:
+        told["diagnosis"] = Diagnosis.read(told["diagnosis"])
     result = ToolResult(success=status == ExecutionStatus.SUCCEEDED, **told)
     return StoredResult(id=execution_id, status=status, attempt=attempt, result=result)
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -199,7 +200,7 @@ async def execute(
         SCOPE.set(scope)  # in this task and what it starts, too
         context = context_of(claim)
         context.enter(scope)
-        with concealed(claim.secrets):
+        with concealed(claim.secrets) if claim.secrets else nullcontext():
             result = await executor.call(claim.tool, _decoded(claim, "parameters"), context)
         if memory_limit and result.error_details == {"type": MemoryError.__name__}:
             after_ms = (time.monotonic() - started) * 1000

@@ -34,7 +34,8 @@ class Notifications(Middleware):
                 ids.append((claim.reply_to, outcome.id))
             else:
                 self._broker.notify(claim.reply_to, outcome.id.encode() + REPLY_MARK + reply)
-        self.tell(ids)
+        if ids:
+            self.tell(ids)
 
     def tell(self, ended: Iterable[tuple[str, str]]) -> None:
         """Notify the submitters, as (submitter, id), of executions that ended, whatever by."""

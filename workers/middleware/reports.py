@@ -101,7 +101,8 @@ class Reports(Middleware):
             return []
         self._waiting.pop(outcome.token, None)
         claim, buffer = begun
-        return _rows(claim, buffer.close())
+        told = buffer.close()
+        return _rows(claim, told) if told else []
 
     async def _write(self, rows: Sequence[NewReport]) -> None:
         """Keep for the next time what a database that is away could not take."""

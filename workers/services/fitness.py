@@ -44,7 +44,8 @@ class Fitness(Middleware, Service):
         self._activity = activity
         self._lane = lane
         self._birth: Birth | None = None
-        self._why: str | None = None
+        self.lacks: str | None = None
+        """Why it is unfit, by the last look."""
         self._said: str | None = None
         self._run = 0
         self._well_at = time.monotonic()
@@ -60,31 +61,26 @@ class Fitness(Middleware, Service):
 
     def may_claim(self) -> bool:
         """Look at what bodies take first; the rest is known from the last look."""
-        if self._why is None:
-            self._why = shortage()
+        if self.lacks is None:
+            self.lacks = shortage()
         return self.may_run()
 
     def may_run(self) -> bool:
         """Whether what is claimed by now may begin, by what is known: the others know that this worker lives, and nothing is short."""
-        return self._why is None and self._lease.is_held
-
-    @property
-    def is_unfit(self) -> bool:
-        """What is known, without a look."""
-        return self._why is not None
+        return self.lacks is None and self._lease.is_held
 
     async def step(self) -> None:
         """Look at everything, say what changed, and leave if it is not to pass."""
-        lasting, before = self._lasting(), self._why
-        self._why = lasting or shortage() or _thread_shortage()
-        if self._why is None or self._lane.running():
+        lasting, before = self._lasting(), self.lacks
+        self.lacks = lasting or shortage() or _thread_shortage()
+        if self.lacks is None or self._lane.running():
             self._well_at = time.monotonic()
-        if self._why != self._said:
+        if self.lacks != self._said:
             await self._say()
-        if (self._why is None) != (before is None):
+        if (self.lacks is None) != (before is None):
             await self._activity.announce()
-        if self._why is not None and (lasting or time.monotonic() - self._well_at > PATIENCE):
-            self._leave(self._why)
+        if self.lacks is not None and (lasting or time.monotonic() - self._well_at > PATIENCE):
+            self._leave(self.lacks)
 
     def _lasting(self) -> str | None:
         if self._run >= LONGEST_RUN:
@@ -92,10 +88,10 @@ class Fitness(Middleware, Service):
         return self._birth.changes(only_harm=True) if self._birth is not None else None
 
     async def _say(self) -> None:
-        logger.warning("This worker is unfit" if self._why else "This worker is fit again", extra={"why": self._why})
+        logger.warning("This worker is unfit" if self.lacks else "This worker is fit again", extra={"why": self.lacks})
         try:
-            await self._store.workers.say_unfit(self._worker_id, self._why)
-            self._said = self._why
+            await self._store.workers.say_unfit(self._worker_id, self.lacks)
+            self._said = self.lacks
         except ForgeError as error:
             logger.warning(self.failure, extra={"error": str(error)})
 

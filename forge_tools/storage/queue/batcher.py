@@ -5,6 +5,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -34,8 +35,11 @@ class _Call(Generic[Result]):
 
 @dataclass(slots=True)
 class _Tried:
-    """What the tries of one flush have shown: why the last one failed, and whether any may have taken effect."""
+    """The tries of one flush since it `began`: how many failed, why the last one did, and whether any may have taken effect."""
 
+    began: float
+    pause: float = FIRST_PAUSE
+    count: int = 0
     why: str = ""
     doubt: bool = False
 
@@ -88,11 +92,18 @@ class Batcher(Generic[Row, Result]):
     async def add_many(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
         """Wait until all `rows` are flushed; outcomes in order.
 
-        If nothing is under way they are flushed by this very task, so cancelling it cuts the flush off.
+        If nothing is under way they are flushed by this very task, which spares rows that come alone, as most do, a task and
+        a future; so cancelling it cuts the flush off.
         """
-        if self._flusher is None and not self._closed and self._fits(rows):
-            return await self._flush_here(rows)
-        return await self.put(rows)
+        if self._flusher is not None or self._closed or not (len(rows) == 1 or self._fits(rows)):
+            return await self.put(rows)
+        loop = asyncio.get_running_loop()
+        done = self._flusher = loop.create_future()
+        try:
+            return await self._settle(rows)
+        finally:
+            self._flusher = loop.create_task(self._run()) if self._pending else None
+            done.set_result(None)
 
     def put(self, rows: Sequence[Row]) -> "asyncio.Future[list[Result | ForgeError]]":
         """Queue `rows` under one future. Cancelling a waiter does not stop the flush."""
@@ -118,19 +129,9 @@ class Batcher(Generic[Row, Result]):
         self._closed = True
         await self.settle()
 
-    async def _flush_here(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
-        """Spare rows that come alone, as most do, a task and a future."""
-        loop = asyncio.get_running_loop()
-        done = self._flusher = loop.create_future()
-        try:
-            return await self._outcomes(rows)
-        finally:
-            self._flusher = loop.create_task(self._run()) if self._pending else None
-            done.set_result(None)
-
     def _fits(self, rows: Sequence[Row]) -> bool:
-        """Whether they are one flush; a single row is, however large."""
-        return len(rows) == 1 or (0 < len(rows) <= self.limits.rows and sum(map(self.size, rows)) <= self.limits.size)
+        """Whether several are one flush; a single row is, however large."""
+        return 0 < len(rows) <= self.limits.rows and sum(map(self.size, rows)) <= self.limits.size
 
     async def _run(self) -> None:
         try:
@@ -143,21 +144,11 @@ class Batcher(Generic[Row, Result]):
     async def _flush_next(self) -> None:
         entries = self._take()
         try:
-            outcomes = await self._outcomes([row for row, _, _ in entries])
+            outcomes = await self._settle([row for row, _, _ in entries])
         except asyncio.CancelledError:
             _answer(entries, [StorageError("The Store was closed while these rows were being written.")] * len(entries))
             raise
         _answer(entries, outcomes)
-
-    async def _outcomes(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
-        try:
-            return await self._settle(rows)
-        except Exception as error:  # noqa: BLE001 a defect in a flush must reach its waiters, or they wait for ever
-            broken = UnreachableError(
-                f"The database driver failed: {type(error).__name__}: {error}", maybe_committed=True
-            )
-            broken.__cause__ = error
-            return [self.give_up(row, broken) for row in rows]
 
     def _take(self) -> list[tuple[Row, _Call[Result], int]]:
         """Take the next rows that fit the limits; a row larger than the limit goes alone."""
@@ -193,35 +184,40 @@ class Batcher(Generic[Row, Result]):
                     parts += [part[middle:], part[:middle]]
                 else:
                     outcomes += [self.give_up(row, error) for row in part]
+            except Exception as error:  # noqa: BLE001 a defect in a flush must reach its waiters, or they wait for ever
+                why = f"The database driver failed: {type(error).__name__}: {error}"
+                broken = UnreachableError(why, maybe_committed=True)
+                broken.__cause__ = error
+                outcomes += [self.give_up(row, broken) for row in part]
         return outcomes
 
     async def _persist(self, rows: Sequence[Row]) -> Sequence[Result | ForgeError]:
         """Repeat one flush until it takes effect, or patience or the deadline ends."""
-        tried = _Tried()
+        tried, deadline = _Tried(time.monotonic()), self.limits.deadline
         try:
-            async with answered_within(self.limits.deadline):
-                return await self._repeat(rows, tried)
+            async with nullcontext() if deadline is None else answered_within(deadline):
+                while True:
+                    try:
+                        return await self.flush(rows)
+                    except (ConflictError, UnreachableError) as error:
+                        await self._back_off(tried, error)
         except TimeoutError as cut_off:
-            why = tried.why or f"The database gave no answer within {self.limits.deadline:g} s."
+            why = tried.why or f"The database gave no answer within {deadline:g} s."
             was_sent = isinstance(cut_off.__cause__, asyncio.CancelledError) and cut_off.__cause__.args == (SENT,)
             raise UnreachableError(why, maybe_committed=tried.doubt or was_sent) from cut_off
 
-    async def _repeat(self, rows: Sequence[Row], tried: "_Tried") -> Sequence[Result | ForgeError]:
-        began, pause, tries = time.monotonic(), FIRST_PAUSE, 0
-        while True:
-            tries += 1
-            try:
-                return await self.flush(rows)
-            except ConflictError as error:
-                tried.why = error.message
-                if tries >= LEAST_CONFLICT_TRIES and self._is_out_of_patience(began):
-                    raise UnreachableError(error.message, maybe_committed=tried.doubt) from error
-            except UnreachableError as error:
-                tried.why, tried.doubt = error.message, tried.doubt or error.maybe_committed
-                if error.is_final or self._is_out_of_patience(began - pause):
-                    raise UnreachableError(error.message, maybe_committed=tried.doubt) from error
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 spreads retries, guards nothing
-            pause = min(pause * 2, LONGEST_PAUSE)
+    async def _back_off(self, tried: "_Tried", error: ConflictError | UnreachableError) -> None:
+        """Wait before the next try of a flush; raise what the last one came to if there is to be none."""
+        tried.count, tried.why, began = tried.count + 1, error.message, tried.began
+        if isinstance(error, UnreachableError):
+            tried.doubt = tried.doubt or error.maybe_committed
+            is_last = error.is_final or self._is_out_of_patience(began - tried.pause)
+        else:
+            is_last = tried.count >= LEAST_CONFLICT_TRIES and self._is_out_of_patience(began)
+        if is_last:
+            raise UnreachableError(error.message, maybe_committed=tried.doubt) from error
+        await asyncio.sleep(tried.pause * random.uniform(0.5, 1.5))  # noqa: S311 spreads retries, guards nothing
+        tried.pause = min(tried.pause * 2, LONGEST_PAUSE)
 
     def _is_out_of_patience(self, began: float) -> bool:
         patience = LAST_PATIENCE if self._closed else self.limits.patience

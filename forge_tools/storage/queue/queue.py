@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from forge_tools.errors import ForgeError, SubmitOutcomeUnknownError, UnstorableRowError
@@ -95,7 +96,7 @@ class ExecutionQueue:
     async def submit_many(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
         """Commit `rows` as queued; one error or None each, in order."""
         self._hot.guard()
-        errors: list[ForgeError | None] = [_bad_id(new.id) for new in rows]
+        errors: list[ForgeError | None] = [None if is_id(new.id) else _bad_id(new.id) for new in rows]
         accepted = [index for index, error in enumerate(errors) if error is None]
         outcomes = await self._submits.add_many([rows[index] for index in accepted])
         for index, outcome in zip(accepted, outcomes, strict=True):
@@ -109,16 +110,15 @@ class ExecutionQueue:
         """
         self._hot.guard()
         for row in rows:
-            if (error := _bad_id(row.new.id)) is not None:
-                raise error
+            if not is_id(row.new.id):
+                raise _bad_id(row.new.id)
         return list(await self._linked.add_many(rows))
 
     async def record(self, new: NewExecution, outcome: Outcome) -> None:
         """Commit an execution that is over as it arrives, such as a rejected one; attempt 0."""
         self._hot.guard()
-        error = _bad_id(new.id)
-        if error is not None:
-            raise error
+        if not is_id(new.id):
+            raise _bad_id(new.id)
         await self._records.add((new, outcome))
 
     async def claim(self, wakeups: Sequence[Wakeup], scope: Scope) -> list[Claim]:
@@ -128,7 +128,9 @@ class ExecutionQueue:
         """
         self._hot.guard()
         asks = [Ask(wakeup.id, wakeup.attempt, str(uuid.uuid4())) for wakeup in wakeups if _is_plausible(wakeup)]
-        outcomes = await self._claims_of(scope).add_many(asks)
+        if scope not in self._claims:
+            self._claims[scope] = Batcher(partial(self._hot.claim, scope=scope), self._limits)
+        outcomes = await self._claims[scope].add_many(asks)
         claims = [claim for claim in outcomes if isinstance(claim, Claim)]
         # What was claimed beside a row that the database refuses is this worker's, and has to run.
         return claims or [claim for claim in _values(outcomes) if claim is not None]
@@ -173,15 +175,6 @@ class ExecutionQueue:
         batchers: list[Batcher[Any, Any]] = [self._submits, self._linked, self._records, self._finishes, self._results]
         await asyncio.gather(*(batcher.close() for batcher in batchers))
 
-    def _claims_of(self, scope: Scope) -> Batcher[Ask, Claim | None]:
-        if scope not in self._claims:
-
-            async def flush(rows: Sequence[Ask]) -> list[Claim | None]:
-                return await self._hot.claim(rows, scope)
-
-            self._claims[scope] = Batcher(flush, self._limits)
-        return self._claims[scope]
-
 
 def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
     if not (isinstance(error, UnreachableError) and error.maybe_committed):
@@ -193,9 +186,7 @@ def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
     )
 
 
-def _bad_id(execution_id: str) -> UnstorableRowError | None:
-    if is_id(execution_id):
-        return None
+def _bad_id(execution_id: str) -> UnstorableRowError:
     return UnstorableRowError(f"{execution_id[:60]!r} is no execution id; use forge_tools.model.new_id().")
 
 

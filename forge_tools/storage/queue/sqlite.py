@@ -3,11 +3,14 @@
 import asyncio
 import json
 import sqlite3
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache, lru_cache, partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from forge_tools.errors import ForgeError, StorageError
@@ -22,9 +25,10 @@ from forge_tools.model import (
     StoredResult,
     Wakeup,
 )
+from forge_tools.model.ids import id_time
 from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.drivers import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, Owner, closed, forge_now
-from forge_tools.storage.connection.faults import translated
+from forge_tools.storage.connection.faults import explain
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values
 from forge_tools.storage.models import NOBODY
 from forge_tools.storage.rows import (
@@ -42,7 +46,7 @@ from forge_tools.storage.rows import (
     skewed,
     stored_result,
 )
-from forge_tools.storage.statements import sqlite_statement
+from forge_tools.storage.statements import sqlite_statement as sql
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -60,19 +64,19 @@ class SqliteHotPath:
         self._reader = _Thread(address, "forge-sqlite-reader")
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        return await self._write_each(_submit_one, rows)
+        return await self._write(_submit, rows)
 
     async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        return await self._write_each(_submit_linked, rows)
+        return await self._write(_submit_linked, rows)
 
     async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]:
-        return await self._write_each(_record, rows)
+        return await self._write(_record, rows)
 
     async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]:
-        return await self.write(partial(_claim, rows, scope))
+        return await self._write(partial(_claim, _asker(scope)), rows)
 
     async def finish(self, rows: Sequence[Outcome]) -> list[bool]:
-        return await self._write_each(_finish, rows)
+        return await self._write(_finish, rows)
 
     async def beat(self, rows: Sequence[Heartbeat]) -> list[Answers | StorageError]:
         async with self.write_lock:
@@ -86,7 +90,9 @@ class SqliteHotPath:
 
     async def read(self, name: str, **values: object) -> list[Any]:
         self.guard()
-        return await self._reader.run(lambda connection: _run(connection, name, now=forge_now(), **values).fetchall())
+        return await self._reader.run(
+            lambda connection: connection.execute(sql(name), {"now": forge_now(), **values}).fetchall()
+        )
 
     def cut_off(self) -> None:
         """Nothing to do: nobody waits for a file that does not answer."""
@@ -95,71 +101,100 @@ class SqliteHotPath:
         await self._writer.close()
         await self._reader.close()
 
-    async def _write_each(self, work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R]) -> list[T]:
+    async def _write(self, work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R]) -> list[T]:
         """Write all rows in one transaction, as of one moment."""
-        clock = cache(forge_now)
-        return await self.write(lambda connection: [work(connection, row, clock) for row in rows])
-
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in one write transaction on the writer's thread."""
         async with self.write_lock:
-            return await self._writer.run(partial(_in_transaction, work))
+            return await self._writer.run(partial(_in_transaction, work, rows))
 
 
 class _Thread:
-    """One connection, used by one thread only."""
+    """One connection, used by one thread only, which is started at the first use. It ends with this."""
 
     def __init__(self, address: Address, name: str) -> None:
-        self._address = address
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._connection: sqlite3.Connection | None = None
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=_serve, args=(self._jobs, address), name=name, daemon=True)
+        self._end = weakref.finalize(self, self._jobs.put, None)
         self._is_closed = False
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Have the thread do this with its connection. Cancelling who waits does not stop it."""
         if self._is_closed:
             raise closed()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+        if self._thread.ident is None:
+            self._thread.start()
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put((work, answer))
+        return await answer
 
     async def close(self) -> None:
         self._is_closed = True
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
-        self._thread.shutdown()
-
-    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with translated(self._address.shown):
-            return work(self._connect())
-
-    def _connect(self) -> sqlite3.Connection:
-        if self._connection is None:
-            connection = sqlite3.connect(
-                self._address.file_uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS, cached_statements=64
-            )
-            connection.text_factory = READ_TEXT
-            for statement in SQLITE_SETUP:
-                connection.execute(statement)
-            self._connection = connection
-        return self._connection
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._end()
+        if self._thread.ident is not None:
+            self._thread.join()  # all that is waited for has been settled; a statement that nobody waits for is short
 
 
-def _in_transaction(work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
+_Job = tuple[Callable[[sqlite3.Connection], Any], "asyncio.Future[Any]"]
+
+
+def _serve(jobs: "SimpleQueue[_Job | None]", address: Address) -> None:
+    with ExitStack() as stack:
+        connection = cache(lambda: stack.enter_context(closing(_connect(address))))
+        while (job := jobs.get()) is not None:
+            _do(*job, connection, address.shown)
+            del job
+
+
+def _do(
+    work: Callable[[sqlite3.Connection], Any],
+    answer: "asyncio.Future[Any]",
+    connection: Callable[[], sqlite3.Connection],
+    shown: str,
+) -> None:
+    result: Any = None
+    failure: BaseException | None = None
+    try:
+        result = work(connection())
+    except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
+        failure = explain(error, shown)
+        failure.__cause__ = error
+    except BaseException as error:  # noqa: BLE001 whatever it is, whoever waits has to hear of it
+        failure = error
+    with suppress(RuntimeError):  # the loop has ended: nobody waits
+        answer.get_loop().call_soon_threadsafe(_tell, answer, result, failure)
+
+
+def _tell(answer: "asyncio.Future[Any]", result: Any, failure: BaseException | None) -> None:
+    if answer.done():  # who waited was cancelled
+        return
+    if failure is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(failure)
+
+
+def _connect(address: Address) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        address.file_uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS, cached_statements=64
+    )
+    connection.text_factory = READ_TEXT
+    for statement in SQLITE_SETUP:
+        connection.execute(statement)
+    return connection
+
+
+def _in_transaction(
+    work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R], connection: sqlite3.Connection
+) -> list[T]:
+    clock = cache(forge_now)
     connection.execute("BEGIN IMMEDIATE")
     try:
-        result = work(connection)
+        results = [work(connection, row, clock) for row in rows]
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    return result
-
-
-def _run(connection: sqlite3.Connection, name: str, **values: object) -> sqlite3.Cursor:
-    return connection.execute(sqlite_statement(name), values)
+    return results
 
 
 def _bound(values: Mapping[str, object]) -> dict[str, object]:
@@ -167,12 +202,22 @@ def _bound(values: Mapping[str, object]) -> dict[str, object]:
     return {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def _submit_one(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> ForgeError | None:
-    changed = _run(connection, "changed", tool=new.tool, tool_digest=new.tool_digest, id=new.id).fetchone()
+@lru_cache(maxsize=64)
+def _asker(scope: Scope) -> Mapping[str, object]:
+    """Who asks, as parameters: the same for one claim after the other."""
+    return _bound(scope_values(scope))
+
+
+def _submit(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> ForgeError | None:
+    changed = connection.execute(
+        sql("changed"), {"tool": new.tool, "tool_digest": new.tool_digest, "id": new.id}
+    ).fetchone()
     refused = refusal(new, 0.0, *changed) if changed else _insert_execution(connection, new, clock(0.0))
     if refused is None:
         due = {"not_before": clock(new.delay), "expires_at": clock(new.expires_in)}
-        _run(connection, "enqueue", **due, encrypted=new.encrypted, reply_key=new.reply_key, id=new.id)
+        connection.execute(
+            sql("enqueue"), {**due, "encrypted": new.encrypted, "reply_key": new.reply_key, "id": new.id}
+        )
     return None if refused is _ALREADY_THERE else refused
 
 
@@ -181,11 +226,11 @@ _ALREADY_THERE = ForgeError("this execution was inserted before")
 
 def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: str) -> ForgeError | None:
     """Insert what was asked; None if it was not there before."""
-    skew = new.issued_at - time.time()
+    skew = id_time(new.id) - time.time()
     if abs(skew) > MAX_SKEW:
-        known = _run(connection, "known", id=new.id).fetchone()
+        known = connection.execute(sql("known"), {"id": new.id}).fetchone()
         return _ALREADY_THERE if known else skewed(new, skew)
-    inserted = _run(connection, "insert", now=now, **asked_by_name(new)).rowcount
+    inserted = connection.execute(sql("insert"), {"now": now, **asked_by_name(new)}).rowcount
     return None if inserted else _ALREADY_THERE
 
 
@@ -193,25 +238,25 @@ def _submit_linked(connection: sqlite3.Connection, row: LinkedExecution, clock: 
     claim, replay, new = row.claim, row.replay, row.new
     if claim is not None and (holder := _holder(connection, claim, clock)) is not None:
         return None if holder.execution_id == new.id else holder
-    if (refused := _submit_one(connection, new, clock)) is not None:
+    if (refused := _submit(connection, new, clock)) is not None:
         return refused
     key = clean(claim.key) if claim else None
-    _run(connection, "link", key=key, replay_of=replay.of if replay else None, id=new.id)
+    connection.execute(sql("link"), {"key": key, "replay_of": replay.of if replay else None, "id": new.id})
     if claim is not None:
         held = {"scope": clean(claim.scope), "key": key, "fingerprint": claim.fingerprint, "ttl": claim.ttl}
-        _run(connection, "take_key", id=new.id, **held, now=clock(0.0), expires_at=clock(claim.ttl))
+        connection.execute(sql("take_key"), {"id": new.id, **held, "now": clock(0.0), "expires_at": clock(claim.ttl)})
     if replay is not None:
         event = {"now": clock(0.0), "actor": clean(replay.actor), "id": new.id}
         mine, its = links(new.id, replay)
-        _run(connection, "note", execution_id=new.id, kind="replay", detail=mine, **event)
-        _run(connection, "note", execution_id=replay.of, kind="replayed", detail=its, **event)
+        connection.execute(sql("note"), {"execution_id": new.id, "kind": "replay", "detail": mine, **event})
+        connection.execute(sql("note"), {"execution_id": replay.of, "kind": "replayed", "detail": its, **event})
     return None
 
 
 def _holder(connection: sqlite3.Connection, claim: KeyClaim, clock: Clock) -> Holder | None:
     key = {"scope": clean(claim.scope), "key": clean(claim.key)}
-    row = _run(connection, "holder", **key).fetchone()
-    if row is None or _run(connection, "free", now=clock(0.0), **key).rowcount:
+    row = connection.execute(sql("holder"), key).fetchone()
+    if row is None or connection.execute(sql("free"), {"now": clock(0.0), **key}).rowcount:
         return None
     return Holder(*row)
 
@@ -227,22 +272,15 @@ def _record(connection: sqlite3.Connection, row: Record, clock: Clock) -> ForgeE
 
 def _insert_attempt(connection: sqlite3.Connection, outcome: Outcome, **values: object) -> None:
     """`values` go before those of the outcome: what never started has no token."""
-    _run(connection, "insert_attempt", **{**outcome_by_name(outcome), **values})
+    connection.execute(sql("insert_attempt"), {**outcome_by_name(outcome), **values})
 
 
-def _claim(rows: Sequence[Ask], scope: Scope, connection: sqlite3.Connection) -> list[Claim | None]:
-    asked = {**_bound(scope_values(scope)), "now": forge_now()}
-    claims: list[Claim | None] = []
-    for ask in rows:
-        won = _run(connection, "claim", **asked, **ask._asdict()).rowcount
-        claims.append(_claimed(connection, ask) if won else None)
-    return claims
-
-
-def _claimed(connection: sqlite3.Connection, ask: Ask) -> Claim | None:
-    row = _run(connection, "claimed", id=ask.id).fetchone()
+def _claim(asker: Mapping[str, object], connection: sqlite3.Connection, ask: Ask, clock: Clock) -> Claim | None:
+    if not connection.execute(sql("claim"), {**asker, "now": clock(0.0), **ask._asdict()}).rowcount:
+        return None
+    row = connection.execute(sql("claimed"), {"id": ask.id}).fetchone()
     if row is None:  # nobody asked for it: the row in the queue is all there is
-        _run(connection, "leave", id=ask.id)
+        connection.execute(sql("leave"), {"id": ask.id})
         return None
     *values, encrypted, reply_key, started_at = row
     started = datetime.fromisoformat(started_at).replace(tzinfo=UTC).timestamp()
@@ -251,7 +289,7 @@ def _claimed(connection: sqlite3.Connection, ask: Ask) -> Claim | None:
 
 def _finish(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> bool:
     fence, now = {"id": outcome.id, "attempt": outcome.attempt, "token": outcome.token}, clock(0.0)
-    owned = _run(connection, "owned", **fence).fetchone()
+    owned = connection.execute(sql("owned"), fence).fetchone()
     if owned is None:
         return _settle_late(connection, outcome, fence, now)
     *who, may_run_again, expires_in = owned
@@ -259,12 +297,14 @@ def _finish(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> b
     if requeue:
         left, delay = outcome.attempt - outcome.give_back, outcome.retry_in or 0.0
         due = {"not_before": clock(delay), "expires_at": clock(delay + expires_in)}
-        _run(connection, "requeue", left=left, **due, id=outcome.id)
+        connection.execute(sql("requeue"), {"left": left, **due, "id": outcome.id})
     else:
-        _run(connection, "leave", id=outcome.id)
+        connection.execute(sql("leave"), {"id": outcome.id})
     if outcome.give_back:
         detail = json.dumps({"attempt": outcome.attempt})
-        _run(connection, "insert_event", now=now, kind="given_back", actor=who[0], detail=detail, **fence)
+        connection.execute(
+            sql("insert_event"), {"now": now, "kind": "given_back", "actor": who[0], "detail": detail, **fence}
+        )
     else:
         owner = dict(zip(("owner", "hostname", "pid", "started_at"), who, strict=True))
         _insert_attempt(connection, outcome, final=not requeue, now=now, **fence, **owner)
@@ -273,9 +313,11 @@ def _finish(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> b
 
 def _settle_late(connection: sqlite3.Connection, outcome: Outcome, fence: dict[str, object], now: str) -> bool:
     """Tell a finish that is repeated, and took effect before, from one fenced off, which is kept for people to read."""
-    if _run(connection, "is_mine", status=outcome.status.value, **fence).fetchone()[0]:
+    if connection.execute(sql("is_mine"), {"status": outcome.status.value, **fence}).fetchone()[0]:
         return True
-    _run(connection, "insert_event", now=now, kind="late", actor="worker", detail=late_detail(outcome), **fence)
+    connection.execute(
+        sql("insert_event"), {"now": now, "kind": "late", "actor": "worker", "detail": late_detail(outcome), **fence}
+    )
     return False
 
 
@@ -292,17 +334,17 @@ def _beat(rows: Sequence[Heartbeat], connection: sqlite3.Connection) -> list[Ans
             "unix": moment.timestamp(),
             "chained_since": since.replace(tzinfo=None).isoformat(" ", "microseconds"),
         }
-        rows_of = _run(connection, "heartbeat", **_bound(asked)).fetchall()  # the last row commits it
+        rows_of = connection.execute(sql("heartbeat"), _bound(asked)).fetchall()  # the last row commits it
         answers.append(answers_of(heartbeat, rows_of))
     return answers
 
 
 def _due(scope: Scope, limit: int, connection: sqlite3.Connection) -> list[Wakeup]:
     return [
-        Wakeup(*row) for row in _run(connection, "due", **_bound(scope_values(scope)), now=forge_now(), limit=limit)
+        Wakeup(*row) for row in connection.execute(sql("due"), {**_asker(scope), "now": forge_now(), "limit": limit})
     ]
 
 
 def _results(ids: Sequence[str], connection: sqlite3.Connection) -> list[StoredResult | None]:
-    found = {id_: row for id_, *row in _run(connection, "results", ids=json.dumps(ids))}
+    found = {id_: row for id_, *row in connection.execute(sql("results"), {"ids": json.dumps(ids)})}
     return [stored_result(id_, found[id_]) if id_ in found else None for id_ in ids]

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.client.awaited import Awaited
-from forge_tools.client.call import Call
+from forge_tools.client.call import Awaited, Call
 from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Accepted, Intake
 from forge_tools.config import Settings
@@ -69,8 +68,8 @@ def test_a_refused_call_shows_no_secret_of_its_metadata() -> None:
 def test_what_a_client_lists_of_its_calls_shows_no_secret_of_their_metadata() -> None:
     context = CONTEXT.model_copy(update={"metadata": {"password": "hunter22", "n": 1}})
     awaited = Awaited()
-    awaited.add(Call("Plain", {"who": "hunter22 says"}, context), Snapshot([PLAIN]), ToolResult.ok("done"), 0.0)
-    awaited.add(Call("Gret", {"who": "hunter22"}, context), Snapshot(), ToolResult.fail("Unknown tool: Gret"), 0.0)
+    awaited.add(Call("Plain", {"who": "hunter22 says"}, context), PLAIN, ToolResult.ok("done"), 0.0)
+    awaited.add(Call("Gret", {"who": "hunter22"}, context), None, ToolResult.fail("Unknown tool: Gret"), 0.0)
 
     listed = awaited.list()
 

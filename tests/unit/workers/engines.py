@@ -44,6 +44,7 @@ async def take(engine: Engine, *ids: str, is_bulk: bool = False) -> None:
     """Hand a message over as Celery's thread does, and wait until the engine has dealt with it."""
     taken = threading.Event()
     async with asyncio.timeout(30):
-        engine.take([Wakeup(one, 0) for one in ids], "default", is_bulk=is_bulk, taken=taken.set)
+        claims = engine.worker.claims
+        claims.hand_over([Wakeup(one, 0) for one in ids], "default", is_bulk=is_bulk, taken=taken.set)
         await asyncio.sleep(0.01)
-        await reached(lambda: taken.is_set() and not engine.worker.claims._taking)
+        await reached(lambda: taken.is_set() and not claims._taking)

@@ -22,7 +22,9 @@ from workers.worker import lane_of
 def app_of(lane: Lane, tmp_path: Path) -> tuple[Any, Any]:
     settings = Settings.load(home=tmp_path, broker_url="redis+socket:///nowhere/x.sock", database_url="sqlite:///x.db")
     setup = setup_of(settings, lane=lane, concurrency=1)
-    engine: Any = SimpleNamespace(worker=SimpleNamespace(lane=lane_of(setup)), stopped=list[float]())
+    engine: Any = SimpleNamespace(
+        worker=SimpleNamespace(lane=lane_of(setup), claims=SimpleNamespace()), stopped=list[float]()
+    )
     engine.stop = lambda *, drain: engine.stopped.append(drain)
     return worker_app(setup, engine), engine
 
@@ -49,7 +51,7 @@ def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
         to.append((wakeups, queue, is_bulk))
         taken()
 
-    engine.take = take
+    engine.worker.claims.hand_over = take
     handle = app.tasks[TASK].start_strategy(app, SimpleNamespace(connection_errors=(OSError,)))
     one = Wakeup(new_id(), 0)
     delivery = {"routing_key": "forge.host.box.async", "priority": priority}

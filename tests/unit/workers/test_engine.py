@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from forge_tools.broker import BULK
-from forge_tools.broker.celery_app import list_name
+from forge_tools.broker.message import list_name
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import (

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from forge_tools.broker import BULK, celery_app
-from forge_tools.broker.celery_app import KEY_PREFIX, list_name
-from forge_tools.broker.message import body, envelope, queue_name, read_body
+from forge_tools.broker.message import KEY_PREFIX, body, envelope, list_name, queue_name, read_body
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import Wakeup, new_id
 from tests.services import GivenValkey, ValkeyServer, client
