@@ -72,12 +72,20 @@ def controls(services: Services) -> Mapping[int, Run]:
     return dict(asyncio.run(run_all()))
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.protection)
-def test_a_protection_taken_away_is_noticed(controls: Mapping[int, Run], control: Control) -> None:
+def test_a_protection_taken_away_is_noticed(services: Services, controls: Mapping[int, Run], control: Control) -> None:
+    """Beside all the others a fault may come before what it is meant for: such a control has one more run, alone."""
     done = controls[id(control)]
+    if not is_noticed(control, done):
+        print(f"{control.protection} runs again, alone: {summary(done)}")
+        done = asyncio.run(control.run(services.folder(f"{control.protection}-alone"), asyncio.Semaphore()))
 
-    assert control.broken <= by_rule(done.violations).keys(), summary(done)
+    assert is_noticed(control, done), summary(done)
+
+
+def is_noticed(control: Control, done: Run) -> bool:
+    return control.broken <= by_rule(done.violations).keys()
 
 
 @pytest.mark.timeout(240)
