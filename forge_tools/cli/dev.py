@@ -24,8 +24,7 @@ from forge_tools.cli.text import as_text, from_here, one_line, took
 from forge_tools.cli.up import AnnouncedStack
 from forge_tools.cli.worker import require_own_workers
 from forge_tools.config import Settings
-from forge_tools.embedded.generations import GenerationsOfWorkers, Plan
-from forge_tools.embedded.sources import changes
+from forge_tools.embedded.generations import GenerationsOfWorkers, Plan, changes
 from forge_tools.embedded.stack import worker_environment
 from forge_tools.embedded.supervision import SupervisedProcess
 from forge_tools.errors import ForgeError

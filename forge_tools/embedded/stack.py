@@ -1,5 +1,6 @@
 """The embedded stack itself: starts its processes in order, tends them, and stops them within the time promised."""
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -8,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -15,13 +17,13 @@ from typing import Self
 from forge_tools.config import Settings, broker_socket
 from forge_tools.embedded import valkey
 from forge_tools.embedded.home import HomeLock, open_home, remove_home
-from forge_tools.embedded.keys import ensure_key
 from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
 from forge_tools.errors import StackError
 from forge_tools.marker import Marker
 from forge_tools.model import Lane
+from forge_tools.secrets import KeyFolder, key_id
 from forge_tools.signals import heeded
-from forge_tools.storage import migrate
+from forge_tools.storage import migrate, open_store
 from forge_tools.urls import without_passwords
 
 logger = logging.getLogger("forge_tools.embedded")
@@ -393,3 +395,19 @@ def settings_environment(settings: Settings) -> Mapping[str, str]:
         for name, value in values.items()
         if value is not None  # a variable would be read as the text "null"
     }
+
+
+def ensure_key(settings: Settings) -> None:
+    """Make and publish a key where clients have none to encrypt with, or this stack's workers do not hold it."""
+    with ThreadPoolExecutor(1) as thread:  # whoever starts a stack may have a loop that runs
+        thread.submit(lambda: asyncio.run(_ensure_key(settings))).result()
+
+
+async def _ensure_key(settings: Settings) -> None:
+    folder = KeyFolder(settings.keys_folder)
+    async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+        current = (await store.directories.read()).encryption_key
+        if current is not None and (not settings.is_embedded or current.id in folder.ids()):
+            return
+        public = folder.new()
+        await store.encryption_keys.publish(key_id(public), public)
