@@ -19,8 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Ladder
-from forge_tools.marker import Marker
-from forge_tools.project import find_project
+from forge_tools.project import Marker, find_project
 from forge_tools.setting_types import RetentionRule, RootSettings, WorkspaceSettings
 from forge_tools.urls import require_readable, with_password
 

@@ -18,9 +18,9 @@ from typer import Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face, standard_output
-from forge_tools.cli.filters import ALL, Chosen, filtered
 from forge_tools.cli.history import LISTED, OfOption, Record, Rows, document, refuse_unfitting
 from forge_tools.cli.live import moving_line
+from forge_tools.cli.selection import ALL, Chosen, filtered
 from forge_tools.cli.text import as_json, iso, printable
 from forge_tools.errors import ForgeError
 from forge_tools.storage import Store

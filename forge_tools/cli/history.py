@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -13,16 +14,16 @@ from typer import Option
 
 from forge_tools.cli.database import with_history
 from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
-from forge_tools.cli.filters import ALL, Chosen, again, filtered
+from forge_tools.cli.selection import ALL, Chosen, again, filtered
 from forge_tools.cli.text import (
     WIDE,
+    Columns,
     as_json,
     as_text,
     compact,
     flexible,
     from_here,
     iso,
-    listed,
     number,
     one_line,
     table,
@@ -142,11 +143,11 @@ def _only(of: Rows, names: Sequence[str], records: Sequence[Any]) -> Table:
         if name not in LISTED[of].names:
             hint = f"There are: {', '.join(LISTED[of].names)}."
             raise typer.BadParameter(f"{name!r} is no column. {hint}", param_hint="--columns")
-    columns = [Column(name) if name in _FREE else name for name in names]
-    return table(columns, ([_cell(name, one[name]) for name in names] for one in map(document, records)))
+    return table([(Column(name) if name in _FREE else name, partial(_cell, name)) for name in names], records)
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, record: Record) -> str:
+    value = getattr(record, name)
     if name == "diagnosis" and (found := Diagnosis.read(value)) is not None:
         return from_here(found.summary)
     return (iso(value) or "-") if isinstance(value, datetime | None) else as_text(value)
@@ -175,7 +176,7 @@ def rows_table(of: Rows, records: Sequence[Any], width: int) -> Table:
     """A line a row; what went wrong gets the room that is left."""
     rows = LISTED[of]
     columns = rows.columns if width >= WIDE else rows.columns[: rows.narrow]
-    return listed([title for title, _ in columns], [[say(one) for _, say in columns] for one in records], width)
+    return table(columns, records, width)
 
 
 def document(record: Record) -> dict[str, Any]:
@@ -221,7 +222,7 @@ class Listed:
     pages: str
     names: Sequence[str]
     moment: Callable[[Any], datetime]
-    columns: Sequence[tuple[str | Column, Callable[[Any], str | Text]]]
+    columns: Columns
     narrow: int
     """How many of the columns a narrow terminal has room for."""
     nothing: str

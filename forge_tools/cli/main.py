@@ -19,7 +19,7 @@ from forge_tools.errors import ExecutionNotFoundError, ForgeError, ToolNotFoundE
 
 
 class Commands(TyperGroup):
-    """Every command of `forge-tools`, with its line in the list; its module of that name is imported when it is run."""
+    """Every command of `forge-tools`, with its line in the list; its module is imported when it is run."""
 
     summaries: ClassVar[Mapping[str, str]] = {
         "init": "Write a project to begin with: a tool and its test.",
@@ -45,13 +45,17 @@ class Commands(TyperGroup):
         "doctor": "Say what is wrong, and the way out.",
     }
 
+    homes: ClassVar[Mapping[str, str]] = {"cancel": "calls", "replay": "calls", "logs": "show", "stats": "top"}
+    """The modules of those that have none of their own."""
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.summaries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.summaries:
             return None
-        command = get_command(import_module(f"forge_tools.cli.{cmd_name}").app)
+        app = get_command(import_module(f"forge_tools.cli.{self.homes.get(cmd_name, cmd_name)}").app)
+        command = getattr(app, "commands", {}).get(cmd_name, app)
         command.name = cmd_name
         return command
 

@@ -1,7 +1,9 @@
-"""`forge-tools show`: everything about one execution."""
+"""`forge-tools show` and `logs`: everything about one execution, and what it printed, logged and put out."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -13,11 +15,11 @@ from typer import Option
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.history import document, explained, styled
-from forge_tools.cli.ids import IdArgument
 from forge_tools.cli.live import Lines, View, measured, watch
+from forge_tools.cli.selection import IdArgument
 from forge_tools.cli.text import as_text, compact, facts, from_here, limit, one_line, printable, took
 from forge_tools.cli.tools import known_format
-from forge_tools.client.handle import follow
+from forge_tools.client import handle
 from forge_tools.errors import ResultTimeoutError, ToolNotFoundError
 from forge_tools.model import (
     Artifact,
@@ -42,6 +44,7 @@ MAX_LINES = 40
 """Lines of output that are shown unless `--full` is given."""
 
 POLL_SECONDS = 0.2
+LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _SOURCES = {"call": "asked by the call", "tool": "the tool's default", "default": "the general default"}
 
@@ -154,7 +157,7 @@ async def _until_over(store: Store, execution_id: str, timeout: float | None, fa
                 await rows.wait(found)
                 return
             with View(face, keeps_output=True) as view:
-                await watch(view, follow(rows, found, None), lambda: store.history.get(found))
+                await watch(view, handle.follow(rows, found, None), lambda: store.history.get(found))
     except TimeoutError as error:
         raise ResultTimeoutError(f"Execution {found} is not over after {timeout:g}s. It goes on.") from error
 
@@ -318,3 +321,56 @@ def _of_attempt(attempt: Attempt) -> Iterator[tuple[datetime, Text]]:
     if attempt.error:
         ended.append(f": {one_line(explained(attempt))}")
     yield attempt.completed_at, ended
+
+
+def _level(name: str | None) -> str | None:
+    if name is not None and name.lower() not in LEVELS:
+        raise typer.BadParameter(f"{name} is none of {', '.join(LEVELS)}.")
+    return name
+
+
+@app.command()
+def logs(
+    face: Face,
+    execution_id: IdArgument,
+    *,
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on until it is over.")] = False,
+    level: Annotated[
+        str | None,
+        Option(metavar="LEVEL", callback=_level, help="Only what was logged, at this level or above, such as warning."),
+    ] = None,
+) -> None:
+    """Print what a call has printed (stdout, stderr), logged and emitted so far, of all its attempts and in order.
+
+    As JSON it is one object a part, which may have several lines.
+    """
+    least = None if level is None else logging.getLevelNamesMapping()[level.upper()]
+
+    async def read(store: Store) -> int:
+        found, count, lines = (await store.history.get(execution_id)).id, 0, Lines()
+        async with aclosing(_followed(store, found) if follow else told_by(store, found)) as outputs:
+            async for output in outputs:
+                if least is None or (output.level is not None and output.level >= least):
+                    count += 1
+                    _print_lines(face, output, lines)
+        for told, line in lines.rest():
+            face.out.print(log_line(told, line), soft_wrap=True)
+        return count
+
+    if not with_store(read) and not face.is_json:
+        face.note("Nothing of the kind is in its record." if level else "It has printed, logged and put out nothing.")
+
+
+async def _followed(store: Store, execution_id: str) -> AsyncGenerator[Output, None]:
+    async with aclosing(handle.follow(StoredCalls(store), execution_id, None)) as events:
+        async for event in events:
+            if isinstance(event, Output):
+                yield event
+
+
+def _print_lines(face: Face, output: Output, lines: Lines) -> None:
+    if face.is_json:
+        face.line(as_logged(output))
+        return
+    for told, line in lines.add(output):
+        face.out.print(log_line(told, line), soft_wrap=True)

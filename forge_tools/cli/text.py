@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -51,10 +51,20 @@ def _escaped(found: re.Match[str]) -> str:
     return ascii(found[0])[1:-1]
 
 
-def table(columns: Iterable[str | Column], rows: Iterable[Iterable[str | Text]]) -> Table:
-    """Build a table without a frame; an ellipsis says where a flexible column is cut."""
+Columns = Sequence[tuple[str | Column, Callable[[Any], str | Text]]]
+"""What a table has of each record: under which title, and what is said there."""
+
+
+def table(columns: Columns, records: Iterable[Any], width: int = WIDE) -> Table:
+    """A line a record, without a frame; an ellipsis says where a flexible column is cut.
+
+    On a narrow terminal, in which its columns would be cut, a block of facts for each record.
+    """
+    rows = [[say(one) for _, say in columns] for one in records]
+    if width < NARROW:
+        return _blocks([title if isinstance(title, str) else str(title.header) for title, _ in columns], rows)
     headers = (
-        Column(one, no_wrap=True, overflow="ellipsis") if isinstance(one, str) else one.copy() for one in columns
+        Column(one, no_wrap=True, overflow="ellipsis") if isinstance(one, str) else one.copy() for one, _ in columns
     )
     form: dict[str, Any] = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "padding": (0, 1)}
     made = Table(*headers, header_style="bold", border_style="dim", **form)
@@ -63,11 +73,7 @@ def table(columns: Iterable[str | Column], rows: Iterable[Iterable[str | Text]])
     return made
 
 
-def listed(columns: Sequence[str | Column], rows: Iterable[Iterable[str | Text]], width: int) -> Table:
-    """Build a table; on a narrow terminal, in which its columns would be cut, a block of facts for each row."""
-    if width >= NARROW:
-        return table(columns, rows)
-    titles = [one if isinstance(one, str) else str(one.header) for one in columns]
+def _blocks(titles: Sequence[str], rows: Iterable[Iterable[str | Text]]) -> Table:
     made = Table.grid()
     for row in rows:
         made.add_row(facts((title, one) for title, one in zip(titles, row, strict=True) if str(one) not in {"", "-"}))

@@ -19,8 +19,8 @@ from forge_tools.embedded import valkey
 from forge_tools.embedded.home import HomeLock, open_home, remove_home
 from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
 from forge_tools.errors import StackError
-from forge_tools.marker import Marker
 from forge_tools.model import Lane
+from forge_tools.project import Marker
 from forge_tools.secrets import KeyFolder, key_id
 from forge_tools.signals import heeded
 from forge_tools.storage import migrate, open_store
