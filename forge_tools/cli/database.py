@@ -35,11 +35,7 @@ def with_store(work: Callable[["Store"], Awaitable[T]], settings: Settings | Non
 
 
 def with_history(work: Callable[["History"], Awaitable[T]]) -> T:
-    """Do `work` with the history of that database alone.
-
-    Raises:
-        StorageError: as with a store.
-    """
+    """Do `work` with the history of that database alone; raises what `with_store` does."""
     settings = Settings.load()
 
     async def run() -> T:

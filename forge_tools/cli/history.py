@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 from typer import Option
 
@@ -17,7 +17,7 @@ from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
 from forge_tools.cli.selection import ALL, Chosen, again, filtered
 from forge_tools.cli.text import (
     WIDE,
-    Columns,
+    Column,
     as_json,
     as_text,
     compact,
@@ -143,7 +143,7 @@ def _only(of: Rows, names: Sequence[str], records: Sequence[Any]) -> Table:
         if name not in LISTED[of].names:
             hint = f"There are: {', '.join(LISTED[of].names)}."
             raise typer.BadParameter(f"{name!r} is no column. {hint}", param_hint="--columns")
-    return table([(Column(name) if name in _FREE else name, partial(_cell, name)) for name in names], records)
+    return table([Column(name, partial(_cell, name), is_flexible=name in _FREE) for name in names], records)
 
 
 def _cell(name: str, record: Record) -> str:
@@ -174,9 +174,7 @@ def refuse_unfitting(chosen: Chosen, of: Rows) -> None:
 
 def rows_table(of: Rows, records: Sequence[Any], width: int) -> Table:
     """A line a row; what went wrong gets the room that is left."""
-    rows = LISTED[of]
-    columns = rows.columns if width >= WIDE else rows.columns[: rows.narrow]
-    return table(columns, records, width)
+    return table(LISTED[of].columns, records, width)
 
 
 def document(record: Record) -> dict[str, Any]:
@@ -222,9 +220,7 @@ class Listed:
     pages: str
     names: Sequence[str]
     moment: Callable[[Any], datetime]
-    columns: Columns
-    narrow: int
-    """How many of the columns a narrow terminal has room for."""
+    columns: Sequence[Column]
     nothing: str
 
 
@@ -235,14 +231,13 @@ LISTED = {
         names=(*_names(ExecutionRecord), "queue_wait_ms"),
         moment=lambda one: one.queued_at,
         columns=(
-            ("id", lambda one: one.id[:SHOWN_ID]),
-            ("queued (UTC)", lambda one: compact(one.queued_at)),
-            (flexible("tool"), lambda one: one.tool),
-            ("status", lambda one: styled(one.status)),
-            (number("took"), lambda one: took(one.duration_ms)),
-            (flexible("what"), _what),
+            Column("id", lambda one: one.id[:SHOWN_ID]),
+            Column("queued (UTC)", lambda one: compact(one.queued_at)),
+            flexible("tool", lambda one: one.tool),
+            Column("status", lambda one: styled(one.status)),
+            number("took", lambda one: took(one.duration_ms)),
+            flexible("what", _what, least=WIDE),
         ),
-        narrow=5,
         nothing="Nothing was run yet.",
     ),
     Rows.ATTEMPTS: Listed(
@@ -251,16 +246,15 @@ LISTED = {
         names=_names(AttemptRecord, "execution_id"),
         moment=lambda one: datetime.fromtimestamp(id_time(one.execution_id), UTC),
         columns=(
-            ("id", lambda one: one.execution_id[:SHOWN_ID]),
-            (number("#"), lambda one: str(one.attempt)),
-            ("ended (UTC)", lambda one: compact(one.completed_at)),
-            (flexible("tool"), lambda one: one.tool),
-            ("status", lambda one: styled(one.status)),
-            (number("took"), lambda one: took(one.duration_ms)),
-            ("host, process", lambda one: f"{one.hostname or '-'} {one.pid or ''}"),
-            (flexible("error"), explained),
+            Column("id", lambda one: one.execution_id[:SHOWN_ID]),
+            number("#", lambda one: str(one.attempt)),
+            Column("ended (UTC)", lambda one: compact(one.completed_at)),
+            flexible("tool", lambda one: one.tool),
+            Column("status", lambda one: styled(one.status)),
+            number("took", lambda one: took(one.duration_ms)),
+            Column("host, process", lambda one: f"{one.hostname or '-'} {one.pid or ''}", least=WIDE),
+            flexible("error", explained, least=WIDE),
         ),
-        narrow=6,
         nothing="No attempt has ended yet.",
     ),
     Rows.EVENTS: Listed(
@@ -269,14 +263,13 @@ LISTED = {
         names=_names(EventRecord, "id", "execution_id"),
         moment=lambda one: one.at,
         columns=(
-            ("at (UTC)", lambda one: compact(one.at)),
-            ("kind", lambda one: one.kind),
-            (flexible("by"), lambda one: one.actor),
-            ("id", lambda one: one.execution_id[:SHOWN_ID]),
-            (flexible("tool"), lambda one: one.tool or "-"),
-            (flexible("detail"), lambda one: _pairs(one.detail)),
+            Column("at (UTC)", lambda one: compact(one.at)),
+            Column("kind", lambda one: one.kind),
+            flexible("by", lambda one: one.actor),
+            Column("id", lambda one: one.execution_id[:SHOWN_ID]),
+            flexible("tool", lambda one: one.tool or "-"),
+            flexible("detail", lambda one: _pairs(one.detail), least=WIDE),
         ),
-        narrow=5,
         nothing="Nothing was done to any execution yet.",
     ),
 }

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
-from forge_tools.cli.text import Columns, number, table
+from forge_tools.cli.text import Column, number, table
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import EncryptionKey
@@ -137,11 +137,11 @@ def _facts(key: EncryptionKey, held: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _columns(held: Sequence[str]) -> Columns:
+def _columns(held: Sequence[str]) -> list[Column]:
     return [
-        ("key", lambda key: key.id),
-        ("made (UTC)", lambda key: f"{key.created_at:%Y-%m-%d %H:%M}"),
-        ("retired", lambda key: "in use" if key.retired_at is None else f"{key.retired_at:%Y-%m-%d %H:%M}"),
-        (number("calls"), lambda key: f"{key.live:,}"),
-        ("here", lambda key: "yes" if key.id in held else "no"),
+        Column("key", lambda key: key.id),
+        Column("made (UTC)", lambda key: f"{key.created_at:%Y-%m-%d %H:%M}"),
+        Column("retired", lambda key: "in use" if key.retired_at is None else f"{key.retired_at:%Y-%m-%d %H:%M}"),
+        number("calls", lambda key: f"{key.live:,}"),
+        Column("here", lambda key: "yes" if key.id in held else "no"),
     ]

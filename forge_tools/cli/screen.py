@@ -13,7 +13,7 @@ from rich.text import Text
 
 from forge_tools.cli.attention import Concern
 from forge_tools.cli.face import UNBOUNDED
-from forge_tools.cli.text import age, cells, limit, one_line, took
+from forge_tools.cli.text import Column, age, cells, filled, flexible, limit, number, one_line, took
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import CallFigures, Overview, QueueLoad, WorkerLoad, WorkerRecord
 
@@ -65,17 +65,6 @@ class Frame:
     where: str
     interval: float | None = None
     trouble: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column is left out where the screen has less than `least` cells; a flexible one alone is cut."""
-
-    title: str
-    cell: Callable[[Any], str | Text]
-    is_number: bool = True
-    least: int = 0
-    is_flexible: bool = False
 
 
 @dataclass(slots=True)
@@ -226,18 +215,11 @@ def _table(part: _Part, width: int, name_width: int) -> RenderableType:
     if not part.rows:
         return Group("", Text(part.title, "bold"), Text(part.nothing, "dim"))
     columns = [one for one in part.columns if width >= one.least]
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for place, one in enumerate(columns):
-        made.add_column(
-            Text(one.title if place else part.title, "dim" if place else "bold", no_wrap=True),
-            justify="right" if one.is_number else "left",
-            no_wrap=not one.is_flexible,
-            overflow="ellipsis",
-            width=None if place else max(name_width, len(part.title)),
-        )
     shown, left = _cut(part)
-    for row in shown:
-        made.add_row(*cells(one.cell(row) for one in columns))
+    bare = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="bold dim")
+    made = filled(bare, columns, ([one.cell(row) for one in columns] for row in shown))
+    first = made.columns[0]
+    first.header, first.width = Text(part.title, "not dim", no_wrap=True), max(name_width, len(part.title))
     return Group("", made, *([Text(f"and {left} more", "dim")] if left and part.room != 1 else []))
 
 
@@ -303,37 +285,37 @@ def _oldest(one: QueueLoad) -> Text:
 
 
 WORKERS = (
-    Column("host", lambda one: one.worker.hostname, is_number=False),
-    Column("pid", lambda one: str(one.worker.pid), least=70),
-    Column("lane", lambda one: one.worker.lane, is_number=False),
-    Column("runs", lambda one: _quiet(one.running)),
-    Column("slots", lambda one: _slots(one.worker)),
-    Column("", _bar, is_number=False, least=70),
-    Column("seen", _seen),
-    Column("up", lambda one: Text(_up(one), "dim"), least=80),
-    Column("queues", lambda one: one.worker.serves, is_number=False, least=90, is_flexible=True),
+    Column("host", lambda one: one.worker.hostname),
+    number("pid", lambda one: str(one.worker.pid), least=70),
+    Column("lane", lambda one: one.worker.lane),
+    number("runs", lambda one: _quiet(one.running)),
+    number("slots", lambda one: _slots(one.worker)),
+    Column("", _bar, least=70),
+    number("seen", _seen),
+    number("up", lambda one: Text(_up(one), "dim"), least=80),
+    flexible("queues", lambda one: one.worker.serves, least=90),
 )
 
 QUEUES = (
-    Column("queue", lambda one: one.queue, is_number=False),
-    Column("lane", lambda one: one.lane, is_number=False),
-    Column("waiting", lambda one: _quiet(one.waiting)),
-    Column("oldest", _oldest),
-    Column("runs", lambda one: _quiet(one.running)),
-    Column("later", lambda one: _quiet(one.later), least=80),
-    Column("workers", lambda one: Text(f"{one.workers:,}", "red" if not one.workers else "dim"), least=70),
-    Column("free slots", lambda one: Text(f"{one.free:,}", "dim" if one.free else "yellow"), least=80),
+    Column("queue", lambda one: one.queue),
+    Column("lane", lambda one: one.lane),
+    number("waiting", lambda one: _quiet(one.waiting)),
+    number("oldest", _oldest),
+    number("runs", lambda one: _quiet(one.running)),
+    number("later", lambda one: _quiet(one.later), least=80),
+    number("workers", lambda one: Text(f"{one.workers:,}", "red" if not one.workers else "dim"), least=70),
+    number("free slots", lambda one: Text(f"{one.free:,}", "dim" if one.free else "yellow"), least=80),
 )
 
 
 def tools(window: float) -> Sequence[Column]:
     return (
-        Column("tool", lambda one: one.key or "-", is_number=False),
-        Column("calls/s", lambda one: rate(one.calls / window)),
-        Column("ok", ok),
-        Column("failed", lambda one: _quiet(one.failed), least=70),
-        Column("p50", lambda one: took(one.duration_ms.p50)),
-        Column("p95", lambda one: took(one.duration_ms.p95)),
-        Column("max", lambda one: took(one.duration_ms.max), least=90),
-        Column("wait p95", lambda one: took(one.wait_ms.p95), least=80),
+        Column("tool", lambda one: one.key or "-"),
+        number("calls/s", lambda one: rate(one.calls / window)),
+        number("ok", ok),
+        number("failed", lambda one: _quiet(one.failed), least=70),
+        number("p50", lambda one: took(one.duration_ms.p50)),
+        number("p95", lambda one: took(one.duration_ms.p95)),
+        number("max", lambda one: took(one.duration_ms.max), least=90),
+        number("wait p95", lambda one: took(one.wait_ms.p95), least=80),
     )

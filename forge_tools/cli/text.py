@@ -4,13 +4,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 NARROW = 70
@@ -25,11 +26,21 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
-number = partial(Column, justify="right", no_wrap=True, overflow="ellipsis")
-"""A column of numbers, which stand to the right."""
 
-flexible = partial(Column, overflow="ellipsis")
-"""A column that gives way when the terminal is narrow; others are not cut."""
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a table says of each record, below a title. A terminal with fewer columns than `least` has no room for it."""
+
+    title: str
+    cell: Callable[[Any], str | Text]
+    least: int = 0
+    is_number: bool = False
+    is_flexible: bool = False
+    """It gives way when the terminal is narrow, and is cut; others are not."""
+
+
+number = partial(Column, is_number=True)
+flexible = partial(Column, is_flexible=True)
 
 
 def printable(text: object) -> str:
@@ -51,23 +62,27 @@ def _escaped(found: re.Match[str]) -> str:
     return ascii(found[0])[1:-1]
 
 
-Columns = Sequence[tuple[str | Column, Callable[[Any], str | Text]]]
-"""What a table has of each record: under which title, and what is said there."""
-
-
-def table(columns: Columns, records: Iterable[Any], width: int = WIDE) -> Table:
-    """A line a record, without a frame; an ellipsis says where a flexible column is cut.
-
-    On a narrow terminal, in which its columns would be cut, a block of facts for each record.
-    """
-    rows = [[say(one) for _, say in columns] for one in records]
+def table(columns: Sequence[Column], records: Iterable[Any], width: int = WIDE) -> Table:
+    """A line a record, without a frame; on a narrow terminal, in which its columns would be cut, a block of facts for each."""
+    columns = [one for one in columns if width >= one.least]
+    rows = [[one.cell(record) for one in columns] for record in records]
     if width < NARROW:
-        return _blocks([title if isinstance(title, str) else str(title.header) for title, _ in columns], rows)
-    headers = (
-        Column(one, no_wrap=True, overflow="ellipsis") if isinstance(one, str) else one.copy() for one, _ in columns
+        return _blocks([one.title for one in columns], rows)
+    made = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold", border_style="dim"
     )
-    form: dict[str, Any] = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "padding": (0, 1)}
-    made = Table(*headers, header_style="bold", border_style="dim", **form)
+    return filled(made, columns, rows)
+
+
+def filled(made: Table, columns: Iterable[Column], rows: Iterable[Iterable[str | Text]]) -> Table:
+    """Add the columns to a table, and the rows; an ellipsis says where a cell is cut."""
+    for one in columns:
+        made.add_column(
+            Text(one.title),
+            justify="right" if one.is_number else "left",
+            no_wrap=not one.is_flexible,
+            overflow="ellipsis",
+        )
     for row in rows:
         made.add_row(*cells(row))
     return made
@@ -88,7 +103,9 @@ def cells(row: Iterable[str | Text]) -> list[Text]:
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Table:
     """Build two aligned columns, names dimmed; long values wrap below themselves."""
-    made = Table.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2))
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
     for name, value in pairs:
         made.add_row(Text(one_line(name)), value if isinstance(value, Text) else Text(one_line(value)))
     return made
@@ -162,6 +179,11 @@ def took(milliseconds: float | None) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 call`, `2,000 calls`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def limit(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.local import local_tools
-from forge_tools.cli.text import Columns, compact, facts, flexible, limit, one_line, table
+from forge_tools.cli.text import Column, compact, facts, flexible, limit, one_line, table
 from forge_tools.config import Settings
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.model import ServerState, ToolCategory, ToolParameter, ToolSpec, ToolVersion, told_of
@@ -335,18 +335,18 @@ def _said(parameter: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameter.items() if name != "name" and value not in (None, [], False)}
 
 
-_VERSIONS: Columns = (
-    ("version", lambda one: one.spec.version),
-    ("digest", lambda one: one.digest),
-    ("first seen (UTC)", lambda one: compact(one.first_seen_at)),
-    ("last seen", lambda one: compact(one.last_seen_at)),
-    (flexible(""), _standing),
+_VERSIONS: tuple[Column, ...] = (
+    Column("version", lambda one: one.spec.version),
+    Column("digest", lambda one: one.digest),
+    Column("first seen (UTC)", lambda one: compact(one.first_seen_at)),
+    Column("last seen", lambda one: compact(one.last_seen_at)),
+    flexible("", _standing),
 )
 
-_TOOLS: Columns = (
-    ("tool", lambda one: one.spec.name),
-    ("category", lambda one: one.spec.category),
-    ("lane", lambda one: one.spec.lane),
-    ("version", lambda one: one.spec.version),
-    (flexible("description"), lambda one: f"{'' if one.is_enabled else '(disabled) '}{one.spec.description}"),
+_TOOLS: tuple[Column, ...] = (
+    Column("tool", lambda one: one.spec.name),
+    Column("category", lambda one: one.spec.category),
+    Column("lane", lambda one: one.spec.lane),
+    Column("version", lambda one: one.spec.version),
+    flexible("description", lambda one: f"{'' if one.is_enabled else '(disabled) '}{one.spec.description}"),
 )

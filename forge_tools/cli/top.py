@@ -17,7 +17,7 @@ from forge_tools.cli.database import with_store
 from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
 from forge_tools.cli.screen import Frame, Screen, save
 from forge_tools.cli.selection import Chosen, filtered
-from forge_tools.cli.text import WIDE, Columns, age, flexible, number, short_path, table, took
+from forge_tools.cli.text import WIDE, Column, age, flexible, number, short_path, table, took
 from forge_tools.config import Settings
 from forge_tools.errors import StorageError
 from forge_tools.model import CallFigures, Grouping, Overview, QueueDepth, StuckCalls, WorkerRecord
@@ -85,19 +85,12 @@ def place(url: str) -> str:
 
 def document(seen: Overview, found: list[Concern]) -> dict[str, Any]:
     """What was read, as JSON."""
-    total = asdict(seen.total) | {"success_rate": seen.total.success_rate} if seen.total else None
-    return {
-        "at": seen.at,
-        "window": seen.window,
+    return asdict(seen) | {
         "calls_per_second": seen.calls_per_second,
         "attention": [asdict(one) for one in found],
-        "total": total,
-        "tools": [asdict(one) | {"success_rate": one.success_rate} for one in seen.tools],
-        "failures": [asdict(one) for one in seen.failures],
+        "total": seen.total and _row(seen.total),
+        "tools": [_row(one) for one in seen.tools],
         "workers": [asdict(one.worker) | {"running": one.running} for one in seen.workers],
-        "queues": [asdict(one) for one in seen.queues],
-        "stuck": [asdict(one) for one in seen.stuck],
-        "demoted": [asdict(one) for one in seen.demoted],
     }
 
 
@@ -212,20 +205,19 @@ def stats(
 
     numbers = with_store(read, settings)
     if face.is_json:
-        rows = {name: [asdict(one) | _derived(one) for one in some] for name, some in numbers.items()}
-        face.document({"by": by.value, **rows})
-    else:
-        if wide:
-            face.out.width = UNBOUNDED
-        _print(face, by, **numbers)
+        face.document({"by": by.value, **{name: [_row(one) for one in some] for name, some in numbers.items()}})
+        return
+    face.out.width = UNBOUNDED if wide else face.out.width
+    _print(face, by, **numbers)
 
 
-def _derived(one: object) -> dict[str, Any]:
+def _row(one: Any) -> dict[str, Any]:
+    """A row as JSON, with what follows from it."""
     if isinstance(one, CallFigures):
-        return {"success_rate": one.success_rate}
+        return asdict(one) | {"success_rate": one.success_rate}
     if isinstance(one, StuckCalls):
-        return {"said": sentence(one), "way_out": way_out(one)}
-    return {}
+        return asdict(one) | {"said": sentence(one), "way_out": way_out(one)}
+    return asdict(one)
 
 
 def _print(
@@ -260,16 +252,17 @@ def _section(face: Face, title: str, shown: Table, nothing: str) -> None:
         face.say(nothing, style="dim")
 
 
-def _figures(by: Grouping, width: int) -> Columns:
+def _figures(by: Grouping, width: int) -> list[Column]:
     """Ends, how long bodies ran, then how long calls waited; narrow terminals have no room for all percentiles of that."""
     waits = ("p50", "p95", "p99") if width >= WIDE else ("p95",) if by is Grouping.HOUR else ("p50", "p95")
+    key = Column if by is Grouping.HOUR else flexible
     return [
-        (by.value if by is Grouping.HOUR else flexible(by.value), lambda one: one.key or "-"),
-        (number("calls"), lambda one: str(one.calls)),
-        (number("ok"), lambda one: "-" if one.success_rate is None else f"{one.success_rate:.1%}"),
-        (number("failed"), lambda one: str(one.failed + one.rejected)),
-        *((number(name), _percentile("duration_ms", name)) for name in ("p50", "p95", "p99")),
-        *((number(name if at else f"wait {name}"), _percentile("wait_ms", name)) for at, name in enumerate(waits)),
+        key(by.value, lambda one: one.key or "-"),
+        number("calls", lambda one: str(one.calls)),
+        number("ok", lambda one: "-" if one.success_rate is None else f"{one.success_rate:.1%}"),
+        number("failed", lambda one: str(one.failed + one.rejected)),
+        *(number(name, _percentile("duration_ms", name)) for name in ("p50", "p95", "p99")),
+        *(number(name if at else f"wait {name}", _percentile("wait_ms", name)) for at, name in enumerate(waits)),
     ]
 
 
@@ -277,19 +270,19 @@ def _percentile(times: str, name: str) -> Callable[[CallFigures], str]:
     return lambda one: took(getattr(getattr(one, times), name))
 
 
-_DEPTHS: Columns = (
-    ("queue", lambda one: one.queue),
-    ("lane", lambda one: one.lane),
-    (number("waiting"), lambda one: str(one.queued)),
-    (number("running"), lambda one: str(one.running)),
-    (number("oldest"), lambda one: "-" if one.oldest_seconds is None else age(one.oldest_seconds)),
+_DEPTHS: tuple[Column, ...] = (
+    Column("queue", lambda one: one.queue),
+    Column("lane", lambda one: one.lane),
+    number("waiting", lambda one: str(one.queued)),
+    number("running", lambda one: str(one.running)),
+    number("oldest", lambda one: "-" if one.oldest_seconds is None else age(one.oldest_seconds)),
 )
 
-_WORKERS: Columns = (
-    (flexible("host"), lambda one: one.hostname),
-    (number("pid"), lambda one: str(one.pid)),
-    ("lane", lambda one: one.lane),
-    (flexible("queues"), lambda one: one.serves),
-    (number("slots"), lambda one: str(one.slots)),
-    (number("seen"), lambda one: f"{age(one.silent_seconds)} ago"),
+_WORKERS: tuple[Column, ...] = (
+    flexible("host", lambda one: one.hostname),
+    number("pid", lambda one: str(one.pid)),
+    Column("lane", lambda one: one.lane),
+    flexible("queues", lambda one: one.serves),
+    number("slots", lambda one: str(one.slots)),
+    number("seen", lambda one: f"{age(one.silent_seconds)} ago"),
 )
