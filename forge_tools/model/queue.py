@@ -58,17 +58,11 @@ class ExecutionStatus(StrEnum):
     LOST = "lost"
 
 
-TERMINAL = frozenset(
-    {
-        ExecutionStatus.SUCCEEDED,
-        ExecutionStatus.FAILED,
-        ExecutionStatus.TIMED_OUT,
-        ExecutionStatus.CANCELLED,
-        ExecutionStatus.REJECTED,
-        ExecutionStatus.EXPIRED,
-        ExecutionStatus.LOST,
-    }
-)
+TERMINAL = frozenset(ExecutionStatus) - {
+    ExecutionStatus.QUEUED,
+    ExecutionStatus.RUNNING,
+    ExecutionStatus.AWAITING_APPROVAL,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

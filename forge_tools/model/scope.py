@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -111,6 +111,7 @@ class NewReport:
     told: Told
 
 
+@dataclass(slots=True, eq=False)
 class CallScope:
     """Belongs to one call in one process: pickled or copied deeply, what is left of it is None.
 
@@ -118,44 +119,20 @@ class CallScope:
     clock. `catch_up` is done before anything is put out, where what was put out earlier may still be on another way.
     """
 
-    __slots__ = (
-        "agent_id",
-        "attached",
-        "attempt",
-        "catch_up",
-        "deadline",
-        "execution_id",
-        "is_over",
-        "max_attempts",
-        "opener",
-        "reporter",
-        "session_id",
-        "task",
-        "tool",
-    )
-
-    def __init__(
-        self,
-        reporter: Reporter | None = None,
-        *,
-        execution_id: str | None = None,
-        attempt: int = 1,
-        max_attempts: int = 1,
-        catch_up: Callable[[], None] | None = None,
-    ) -> None:
-        self.reporter = reporter
-        self.execution_id = execution_id
-        self.attempt = attempt
-        self.max_attempts = max_attempts
-        self.catch_up = catch_up
-        self.tool: str | None = None
-        self.agent_id: str | None = None
-        self.session_id: str | None = None
-        self.deadline: float | None = None
-        self.task: asyncio.Task[Any] | None = None
-        self.is_over = False
-        self.attached: list[Media] | None = None
-        self.opener: Callable[[Media, Any], Media] | None = None
+    reporter: Reporter | None = None
+    _: KW_ONLY
+    execution_id: str | None = None
+    attempt: int = 1
+    max_attempts: int = 1
+    catch_up: Callable[[], None] | None = None
+    tool: str | None = None
+    agent_id: str | None = None
+    session_id: str | None = None
+    deadline: float | None = None
+    task: asyncio.Task[Any] | None = None
+    is_over: bool = False
+    attached: list[Media] | None = None
+    opener: Callable[[Media, Any], Media] | None = None
 
     def begin(self, seconds: float) -> None:
         """The body begins now, in this task, with so many seconds until its timeout."""
@@ -214,9 +191,7 @@ SCOPE: ContextVar[CallScope | None] = ContextVar("forge_tools_call", default=Non
 
 def scope_for(reporter: Reporter | None) -> CallScope:
     """Make the scope of the next call in this process. That which a body makes is a part of its own execution."""
-    outer = SCOPE.get()
-    if outer is None:
-        return CallScope(reporter)
+    outer = SCOPE.get() or CallScope()
     return CallScope(
         reporter,
         execution_id=outer.execution_id,
