@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from forge_tools.model import Schema
-from forge_tools.schema.schema import KEYWORDS, compile_schema
+from forge_tools.schema.schema import BOUNDS, KEYWORDS, compile_schema
 
 Accept = Callable[[dict[str, Any]], bool]
 """True only for arguments without a problem. False says nothing: the checks then find the problem, or that there is none."""
@@ -27,17 +27,6 @@ _REFUSED_TYPES = {
 }
 _EXACT_TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float)}
 """Types whose values are told apart by a set of choices; a choice that is written out is of one of them."""
-_BOUNDS = {
-    "minLength": ("string", "{1} <= len({0})"),
-    "maxLength": ("string", "len({0}) <= {1}"),
-    "minItems": ("array", "{1} <= len({0})"),
-    "maxItems": ("array", "len({0}) <= {1}"),
-    "minimum": ("number", "{1} <= {0}"),
-    "maximum": ("number", "{0} <= {1}"),
-    "exclusiveMinimum": ("number", "{1} < {0}"),
-    "exclusiveMaximum": ("number", "{0} < {1}"),
-}
-"""Of which type's values a keyword speaks, and what holds inside its bound."""
 
 
 class Part(NamedTuple):
@@ -130,11 +119,11 @@ class _Writer:
 
     def _outside(self, value: str, kind: str, schema: Schema) -> list[str]:
         """Refuse by what is not inside the bounds: NaN is on neither side of any."""
-        measured = "number" if kind == "integer" else kind
+        limited = "number" if kind == "integer" else kind
         return [
-            f"not {inside.format(value, self._bind(schema[keyword]))}"
-            for keyword, (of_kind, inside) in _BOUNDS.items()
-            if of_kind == measured and schema.get(keyword) is not None
+            f"not {f'len({value})' if bound.is_length else value} {bound.sign} {self._bind(schema[keyword])}"
+            for keyword, bound in BOUNDS.items()
+            if bound.of == limited and schema.get(keyword) is not None
         ]
 
     def _contents(self, value: str, kind: str, schema: Schema, depth: int) -> list[str]:

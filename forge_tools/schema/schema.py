@@ -1,10 +1,11 @@
 """JSON Schema fragments, turned once into checks that name the path of every problem."""
 
 import difflib
+import operator
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from forge_tools.model import Schema
 from forge_tools.model.tools import FILE
@@ -24,6 +25,28 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     FILE: lambda value: isinstance(value, str),
 }
 KNOWN_TYPES = frozenset(_TYPES)
+
+
+class Bound(NamedTuple):
+    """A keyword that limits values of a type, or their length: what must hold, as code and as Python writes it, and what is said if not."""
+
+    of: str
+    holds: Callable[[Any, Any], bool]
+    sign: str
+    said: str
+    is_length: bool = False
+
+
+BOUNDS = {
+    "minLength": Bound("string", operator.ge, ">=", "is shorter than minimum length", is_length=True),
+    "maxLength": Bound("string", operator.le, "<=", "exceeds maximum length", is_length=True),
+    "minimum": Bound("number", operator.ge, ">=", "is below minimum"),
+    "maximum": Bound("number", operator.le, "<=", "exceeds maximum"),
+    "exclusiveMinimum": Bound("number", operator.gt, ">", "must be greater than"),
+    "exclusiveMaximum": Bound("number", operator.lt, "<", "must be less than"),
+    "minItems": Bound("array", operator.ge, ">=", "has fewer items than minimum", is_length=True),
+    "maxItems": Bound("array", operator.le, "<=", "has more items than maximum", is_length=True),
+}
 
 
 class SchemaError(ValueError):
@@ -83,36 +106,15 @@ def _enum(schema: Schema, _depth: int) -> Check:
     return check
 
 
-def _length(schema: Schema, _depth: int) -> Check:
-    least, most = _number(schema, "minLength"), _number(schema, "maxLength")
+def _bounds(schema: Schema, _depth: int) -> Check:
+    bounds = [(bound, limit) for keyword, bound in BOUNDS.items() if (limit := _number(schema, keyword)) is not None]
 
     def check(value: Any, path: str) -> Iterator[str]:
-        if not isinstance(value, str):
-            return
-        if least is not None and len(value) < least:
-            yield f"Value for {path} is shorter than minimum length: {least}"
-        if most is not None and len(value) > most:
-            yield f"Value for {path} exceeds maximum length: {most}"
-
-    return check
-
-
-def _range(schema: Schema, _depth: int) -> Check:
-    least, most = _number(schema, "minimum"), _number(schema, "maximum")
-    above, below = _number(schema, "exclusiveMinimum"), _number(schema, "exclusiveMaximum")
-
-    def check(value: Any, path: str) -> Iterator[str]:
-        if not is_of_type(value, "number"):
-            return
-        # Written as `not (inside)` so that NaN, which is on neither side of any bound, is refused.
-        if least is not None and not value >= least:
-            yield f"Value for {path} is below minimum: {least}"
-        if most is not None and not value <= most:
-            yield f"Value for {path} exceeds maximum: {most}"
-        if above is not None and not value > above:
-            yield f"Value for {path} must be greater than: {above}"
-        if below is not None and not value < below:
-            yield f"Value for {path} must be less than: {below}"
+        for bound, limit in bounds:
+            if is_of_type(value, bound.of):
+                measured = len(value) if bound.is_length else value
+                if not bound.holds(measured, limit):  # so that NaN, which is on neither side of any bound, is refused
+                    yield f"Value for {path} {bound.said}: {limit}"
 
     return check
 
@@ -127,20 +129,6 @@ def _pattern(schema: Schema, _depth: int) -> Check:
         if not isinstance(value, str) or expression.search(value):
             return ()
         return (f"Value for {path} does not match pattern: {expression.pattern}",)
-
-    return check
-
-
-def _count(schema: Schema, _depth: int) -> Check:
-    least, most = _number(schema, "minItems"), _number(schema, "maxItems")
-
-    def check(value: Any, path: str) -> Iterator[str]:
-        if not isinstance(value, list):
-            return
-        if least is not None and len(value) < least:
-            yield f"Value for {path} has fewer items than minimum: {least}"
-        if most is not None and len(value) > most:
-            yield f"Value for {path} has more items than maximum: {most}"
 
     return check
 
@@ -214,10 +202,8 @@ def _list(value: Any, keyword: str) -> list[Any] | tuple[Any, ...]:
 
 _KEYWORDS: tuple[tuple[frozenset[str], Callable[[Schema, int], Check]], ...] = (
     (frozenset({"enum", "const"}), _enum),
-    (frozenset({"minLength", "maxLength"}), _length),
-    (frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}), _range),
+    (frozenset(BOUNDS), _bounds),
     (frozenset({"pattern"}), _pattern),
-    (frozenset({"minItems", "maxItems"}), _count),
     (frozenset({"items"}), _items),
     (frozenset({"properties", "required", "additionalProperties"}), _properties),
     (frozenset({"anyOf"}), _any_of),
