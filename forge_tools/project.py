@@ -13,6 +13,12 @@ from forge_tools.errors import ConfigurationError, StackError
 
 FILE = "pyproject.toml"
 TABLE = "tool.forge-tools"
+MARKER = ".forge"
+
+OWNER = "folder"
+"""The file in a home that names the folder which has it."""
+
+_LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +85,6 @@ def _require_trusted(file: Path, start: Path) -> None:
         )
 
 
-NAME = ".forge"
-OWNER = "folder"
-"""The file in a home that names the folder which has it."""
-
-_LONGEST = 200
-
-
 @dataclass(frozen=True, slots=True)
 class Marker:
     """Which home a folder has. `.forge` need not be there yet: until then the id comes from the folder's path.
@@ -119,7 +118,7 @@ class Marker:
 
     @property
     def file(self) -> Path:
-        return self.folder / NAME
+        return self.folder / MARKER
 
     def write(self) -> None:
         """Have `.forge` name the home.
@@ -152,7 +151,7 @@ class Marker:
 def _is_trusted(folder: Path) -> bool:
     """Whether what is above may decide: a stranger's file in /tmp would open all of /tmp to tools."""
     try:
-        return (folder / NAME).lstat().st_uid in (os.getuid(), 0)
+        return (folder / MARKER).lstat().st_uid in (os.getuid(), 0)
     except OSError:
         return False
 
@@ -163,7 +162,7 @@ def _derived(base: UUID, folder: Path) -> UUID:
 
 
 def _read(folder: Path) -> UUID | None:
-    file = folder / NAME
+    file = folder / MARKER
     if not os.path.isfile(file):  # noqa: PTH113  unlike Path.is_file it takes what cannot be looked at for nothing
         return None
     try:

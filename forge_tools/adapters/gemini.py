@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -132,15 +133,15 @@ class GenerateContent(SdkModel):
         return (), lambda: genai.Client().aio
 
 
+@dataclass(slots=True)
 class _Ending:
     """What is known of a reply besides its parts."""
 
-    def __init__(self) -> None:
-        self.is_begun = False
-        self.reason: str | None = None
-        self.detail: str | None = None
-        self.blocked: str | None = None
-        self.usage = Usage(requests=1)
+    is_begun: bool = False
+    reason: str | None = None
+    detail: str | None = None
+    blocked: str | None = None
+    usage: Usage = field(default_factory=lambda: Usage(requests=1))
 
     def said(self, what: str) -> str:
         """With the provider's own words, where there are any."""

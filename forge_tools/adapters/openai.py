@@ -20,8 +20,24 @@ _NOT_SENT_BACK = frozenset({"annotations", "audio", "function_call", "refusal"})
 """Parts of a reply of chat completions that requests do not take."""
 
 _SOUNDS = {"audio/wav": "wav", "audio/mpeg": "mp3"}
-
 _LAST_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+_KEPT = frozenset(
+    {"type", "description", "enum", "const", "properties", "required", "additionalProperties", "items", "anyOf"}
+    | {"pattern", "format", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+    | {"minItems", "maxItems"}
+)
+"""Keywords that strict mode knows (OpenAI, Structured Outputs, supported schemas)."""
+
+_TOLD = {"minLength": "at least {} characters", "maxLength": "at most {} characters", "default": "default: {}"}
+"""Keywords that it does not know and a model should: they are said in the description, and checked where the tool runs."""
+
+_UNSUPPORTED = frozenset(
+    {"allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "patternProperties"}
+)
+
+_MAX_DEPTH = 10
+_MAX_PROPERTIES = 5_000
 
 
 class _Requests(SdkModel):
@@ -291,23 +307,6 @@ def _usage(counts: Any, read: str, written: str) -> Usage:
         output_tokens=getattr(counts, f"{written}_tokens") or 0,
         cached_tokens=(details.cached_tokens or 0) if details else 0,
     )
-
-
-_KEPT = frozenset(
-    {"type", "description", "enum", "const", "properties", "required", "additionalProperties", "items", "anyOf"}
-    | {"pattern", "format", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-    | {"minItems", "maxItems"}
-)
-"""Keywords that strict mode knows (OpenAI, Structured Outputs, supported schemas)."""
-
-_TOLD = {"minLength": "at least {} characters", "maxLength": "at most {} characters", "default": "default: {}"}
-"""Keywords that it does not know and a model should: they are said in the description, and checked where the tool runs."""
-
-_UNSUPPORTED = frozenset(
-    {"allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "patternProperties"}
-)
-_MAX_DEPTH = 10
-_MAX_PROPERTIES = 5_000
 
 
 def strict_parameters(spec: ToolSpec) -> Schema:

@@ -17,6 +17,12 @@ from forge_tools.model.content import CONTENT
 Chunks = Callable[[int], Awaitable[bytes]]
 """Reads what a part holds."""
 
+MOST_SHOWN = 3_500_000
+"""Bytes of a part that goes into a message to a model: encoded, providers take 5 MB."""
+
+MOST_TOGETHER = 15_000_000
+"""Bytes of all parts of one result that do."""
+
 
 async def whole(artifact: Artifact, chunk: Chunks) -> AsyncIterator[bytes]:
     """Return all of an artifact, one part in memory at a time.
@@ -135,13 +141,6 @@ def next_line(data: bytes) -> int:
     if (start := data.find(b"\n") + 1) > 0:
         return start
     return next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
-
-
-MOST_SHOWN = 3_500_000
-"""Bytes of a part that goes into a message to a model: encoded, providers take 5 MB."""
-
-MOST_TOGETHER = 15_000_000
-"""Bytes of all parts of one result that do."""
 
 
 class PartReader:

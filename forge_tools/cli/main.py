@@ -45,7 +45,13 @@ class Commands(TyperGroup):
         "doctor": "Say what is wrong, and the way out.",
     }
 
-    homes: ClassVar[Mapping[str, str]] = {"cancel": "calls", "replay": "calls", "logs": "show", "stats": "top"}
+    homes: ClassVar[Mapping[str, str]] = {
+        "artifact": "export",
+        "cancel": "calls",
+        "replay": "calls",
+        "logs": "show",
+        "stats": "top",
+    }
     """The modules of those that have none of their own."""
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -22,9 +22,10 @@ LOOKED_AT = 1_000
 """Newest executions among which the end of an id is looked for; its beginning is found among all."""
 
 COMPLETED = 30
-
 _BACK = re.compile(r"@(?:last|-(?P<count>[1-9]\d{0,3}))")
 _END = re.compile(r"[0-9a-f]{4,12}", re.IGNORECASE)
+_MILLISECONDS = {"metavar": "MS", "min": 0}
+_RANGES = (("since", "until", "--since / --until"), ("min_ms", "max_ms", "--slower-than / --faster-than"))
 
 
 def whole_id(context: typer.Context, given: str) -> str:
@@ -93,7 +94,6 @@ def _if_given(text: str | None) -> datetime | None:
 
 
 _TIME = {"metavar": "TIME", "callback": _if_given}
-_MILLISECONDS = {"metavar": "MS", "min": 0}
 _OPTIONS: dict[str, tuple[str, Any, str, dict[str, Any]]] = {
     "kind": ("kind", str, "Only events of this kind: cancel, requeue, lost, replay, prune, ...", {"metavar": "KIND"}),
     "tool": ("tool", str, "Only this tool.", {}),
@@ -112,8 +112,6 @@ _OPTIONS: dict[str, tuple[str, Any, str, dict[str, Any]]] = {
 """Each option with its name in `Selection`, its type and its help."""
 
 ALL = tuple(_OPTIONS)
-
-_RANGES = (("since", "until", "--since / --until"), ("min_ms", "max_ms", "--slower-than / --faster-than"))
 
 
 def filtered(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -24,6 +24,14 @@ AGAIN_SECONDS = 1.0
 
 REQUEST_BYTES = 1 << 16
 
+STEP_MS = 50
+"""A change is told once it has been quiet for so long: editors write a file in several steps."""
+
+MOST_FOLDERS = 5_000
+
+IGNORED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "env"})
+"""As all folders whose name begins with a dot, and virtual environments of any name."""
+
 
 class Listener(Protocol):
     """Who hears how the workers fare, on a thread of ours."""
@@ -160,14 +168,6 @@ class GenerationsOfWorkers(SupervisedProcess):
                 self._control.send(json.dumps(request).encode())
             except OSError:  # it has died: its successor begins anew
                 return
-
-
-STEP_MS = 50
-"""A change is told once it has been quiet for so long: editors write a file in several steps."""
-
-MOST_FOLDERS = 5_000
-IGNORED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "env"})
-"""As all folders whose name begins with a dot, and virtual environments of any name."""
 
 
 def changes(roots: Iterable[Path], stop: Event) -> Iterator[list[Path]]:

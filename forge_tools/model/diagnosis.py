@@ -5,6 +5,15 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
+_LED = {
+    "": "and:",
+    "cause": "caused by:",
+    "context": "while this was handled:",
+    "member": "one of the group:",
+}
+
+MOMENT = "%Y-%m-%d %H:%M:%S UTC"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
@@ -108,17 +117,6 @@ class Diagnosis(Raised):
         for cause in self.causes:
             told += ["", _LED[cause.how], *cause.lines()]
         return "\n".join(told)
-
-
-_LED = {
-    "": "and:",
-    "cause": "caused by:",
-    "context": "while this was handled:",
-    "member": "one of the group:",
-}
-
-
-MOMENT = "%Y-%m-%d %H:%M:%S UTC"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

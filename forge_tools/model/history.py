@@ -10,6 +10,8 @@ from forge_tools.model.calls import ToolResult
 from forge_tools.model.queue import TERMINAL, Asked, ExecutionStatus
 from forge_tools.model.scope import Output, Progress
 
+_CURSOR = re.compile(r"(\d{1,9})\.(\d{1,18})\.(\d{1,18})", re.ASCII)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
@@ -168,9 +170,6 @@ class ExecutionRecord(Asked):
     def cursor(self) -> str:
         """What `before` takes to go on behind it."""
         return self.id
-
-
-_CURSOR = re.compile(r"(\d{1,9})\.(\d{1,18})\.(\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 HOST_PREFIX = "host."
+_HANDLE = re.compile(r"sh_(?P<host>[A-Za-z0-9._-]{1,200})_[0-9a-f]{12}")
 
 
 def host_queue(hostname: str) -> str:
@@ -69,9 +70,6 @@ class Stranded:
     """A claimed call that can go nowhere, and why, as a sentence. It is still this worker's."""
 
     why: str
-
-
-_HANDLE = re.compile(r"sh_(?P<host>[A-Za-z0-9._-]{1,200})_[0-9a-f]{12}")
 
 
 class ShellStatus(StrEnum):

@@ -17,6 +17,27 @@ from forge_tools.schema.transport import MAX_DEPTH, encode_json, shown
 MAX_ERRORS = 50
 """How many problems of one call are listed."""
 
+MAX_BYTES = 1_000_000
+
+MAX_CHECKS = 5_000
+"""Schemas that are applied to one and the same value, references followed: they may multiply at every step."""
+
+_MOST_SAID = 500
+_REASONS = 3
+_YES_OR_NO: Schema = {}
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+_ON_THE_SAME_VALUE = frozenset(
+    {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
+)
+
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"})
+
+_INSIDE = _ON_THE_SAME_VALUE | frozenset(
+    {"items", "prefixItems", "additionalItems", "contains", "additionalProperties", "propertyNames"}
+    | {"unevaluatedItems", "unevaluatedProperties", "contentSchema"}
+)
+
 
 class Validator:
     """The checks of one tool's parameters.
@@ -133,24 +154,6 @@ class _Definition:
 @lru_cache(maxsize=1024)
 def _prepared(definition: _Definition) -> Validator:
     return Validator(definition.spec)
-
-
-MAX_BYTES = 1_000_000
-MAX_CHECKS = 5_000
-"""Schemas that are applied to one and the same value, references followed: they may multiply at every step."""
-
-_MOST_SAID = 500
-_REASONS = 3
-_YES_OR_NO: Schema = {}
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_ON_THE_SAME_VALUE = frozenset(
-    {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
-)
-_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"})
-_INSIDE = _ON_THE_SAME_VALUE | frozenset(
-    {"items", "prefixItems", "additionalItems", "contains", "additionalProperties", "propertyNames"}
-    | {"unevaluatedItems", "unevaluatedProperties", "contentSchema"}
-)
 
 
 class ForeignSchema:

@@ -40,6 +40,11 @@ _SHAPES = (
     r"(?<=://)[^/\s:@]*:[^/\s]{6,}(?=@)",  # user:password of a URL
 )
 
+_NONE: Mapping[str, Any] = MappingProxyType({})
+SCHEME = "secret://"
+MAX_BYTES = 65_536
+_MAX_DEPTH = 100
+
 
 class Patterns:
     """Regular expressions, each of which finds a secret. One that does not compile is the settings' to refuse."""
@@ -57,9 +62,6 @@ class Patterns:
         """The secrets in every text inside a value."""
         found = (match[0] for text in leaves(value) for match in self._search.finditer(text))
         return [secret for secret in found if secret]
-
-
-_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Concealed(NamedTuple):
@@ -153,12 +155,6 @@ def as_shown(spec: ToolSpec, parameters: Mapping[str, Any], patterns: Patterns |
     """Copy the parameters of a call as people may see them: without secrets, also where another value quotes them."""
     parts = Concealment(spec, patterns).part(parameters)
     return dict(parameters) if parts is None else parts.shown
-
-
-SCHEME = "secret://"
-MAX_BYTES = 65_536
-
-_MAX_DEPTH = 100
 
 
 class SecretSource:

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     from cryptography.hazmat.primitives.hpke import Suite
 
-
 _SUFFIX = ".key"
 _ID = re.compile(r"[0-9a-f]{16}")
+VERSION = "1"
+_PURPOSE = b"forge-tools encrypted parameters 1"
+_ANOTHER = "Find out who wrote to the database, and make another key: forge-tools keys rotate"
 
 
 def key_id(public: bytes) -> str:
@@ -123,11 +125,6 @@ def _refuse_if_open_to_all(path: Path, mode: int) -> None:
     """A group may read it: so do orchestrators hand secrets to a user who is not root."""
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise ConfigurationError(f"{path} is open to others (mode {stat.filemode(mode)}). Run chmod 600 {path}.")
-
-
-VERSION = "1"
-_PURPOSE = b"forge-tools encrypted parameters 1"
-_ANOTHER = "Find out who wrote to the database, and make another key: forge-tools keys rotate"
 
 
 class Encryptor:
