@@ -1,4 +1,4 @@
-"""The project around the current folder: what `[tool.forge-tools]` in its pyproject.toml says, and `.forge`, whose id names the home of its stack."""
+"""The project around a folder: `[tool.forge-tools]` in its pyproject.toml, and `.forge`, whose id names the home of its stack."""
 
 import os
 import socket
@@ -76,7 +76,7 @@ def _references(folder: Path, table: Any) -> tuple[str, ...]:
 
 
 def _require_trusted(file: Path, start: Path) -> None:
-    """What a parent folder names is imported: it must be no stranger's, who may have put it into /tmp."""
+    """Refuse the file of another user in a parent folder such as /tmp: what it names would be imported."""
     owner = file.stat().st_uid
     if owner not in {os.getuid(), 0, start.stat().st_uid}:
         raise ConfigurationError(
@@ -136,7 +136,7 @@ class Marker:
             _replace(self.file, f"{self.home.name}\n", 0o644)
 
     def keep(self) -> None:
-        """Note in the home that it belongs to this folder; for whoever holds the home's lock."""
+        """Note in the home that it belongs to this folder; only for the holder of its lock."""
         _replace(self.home / OWNER, f"{self.folder}\n", 0o600)
 
     def remove(self) -> None:
@@ -157,7 +157,7 @@ def _is_trusted(folder: Path) -> bool:
 
 
 def _derived(base: UUID, folder: Path) -> UUID:
-    """The same each time, so that whoever only reads needs to write nothing; other hosts have other folders of that path."""
+    """Derive the same id each time, so that reading needs no writing; other hosts derive other ids."""
     return uuid5(base, ascii(f"{socket.gethostname()}:{folder}"))
 
 

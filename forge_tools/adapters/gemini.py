@@ -36,7 +36,7 @@ _REFUSED = frozenset(
 
 _TEXT = frozenset({"text", "thought"})
 _STREAMED = frozenset({"partial_args", "will_continue"})
-"""What a call says of its being streamed; requests do not take it."""
+"""Fields of a streamed call that requests do not take."""
 
 _STEP = re.compile(
     r"""\.(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]|\[(?P<quote>['"])(?P<quoted>(?:\\.|[^\\])*?)(?P=quote)\]""", re.DOTALL
@@ -210,7 +210,7 @@ def _usage(counts: Any) -> Usage:
 
 
 def add_part(parts: list[Part], part: Part) -> None:
-    """Add what a chunk brought. A part with a signature stays one of its own, since that belongs to what it came with."""
+    """Add the part of a chunk. One with a signature stays apart, since the signature belongs to exactly that part."""
     last = parts[-1] if parts else {}
     call = part.get("function_call")
     if call is None and _is_plain(last) and _is_plain(part) and last.get("thought") == part.get("thought"):

@@ -1,4 +1,4 @@
-"""The tools of an executor as a model is offered them, and the calls of one of its messages: run together, answered in order."""
+"""The tools that a model is offered, and the calls of one of its messages: run together, answered in order."""
 
 import asyncio
 import base64

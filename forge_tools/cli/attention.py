@@ -1,4 +1,4 @@
-"""What needs somebody, the worst first, and what people are told of calls that do not move, each with the way out."""
+"""What needs an operator's attention, the most urgent first, and why calls do not move; each with the way out."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,10 +23,10 @@ BEATS = 10
 """Heartbeats that a due call may wait for a worker with free slots: a busy one looks into SQL every fifth."""
 
 SILENT_BEATS = 5
-"""Heartbeats that a worker may miss before anybody is told."""
+"""Heartbeats that a worker may miss before it is reported."""
 
 WAIT_SECONDS = 10.0
-"""How long calls may wait for a slot before anybody is told."""
+"""How long calls may wait for a slot before that is reported."""
 
 FEWEST_FAILURES = 3
 FAILING, BROKEN = 0.2, 0.5
@@ -35,7 +35,7 @@ FAILING, BROKEN = 0.2, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """One thing that needs somebody: now, or soon."""
+    """One thing that needs attention, now or soon."""
 
     level: Literal["now", "soon"]
     said: str
@@ -43,7 +43,7 @@ class Concern:
 
 
 def concerns(seen: Overview, *, heartbeat: float, lease: float) -> list[Concern]:
-    """All of them."""
+    """List what needs attention, the urgent things first."""
     found = [
         *_unserved(seen),
         *(Concern("now", sentence(one), way_out(one)) for one in seen.stuck),

@@ -141,7 +141,7 @@ def signing_key(settings: Settings) -> Signer | None:
 
 
 def _own_key(settings: Settings) -> Path | None:
-    """The one that a setting names, else that of the embedded stack where there is one."""
+    """The key that `FORGE_AUDIT_KEY` names, else that of the embedded stack."""
     own = settings.embedded_audit_key
     return settings.audit_key or (own if settings.is_embedded and own.exists() else None)
 

@@ -80,7 +80,7 @@ class _Stream(Protocol):
 
 
 def _writer(stream: _Stream, format: Format, names: Sequence[str]) -> Callable[[Record], object]:
-    """What writes a record in a format; CSV begins with the names of its columns, and has nested values as JSON."""
+    """Return a function that writes one record. CSV starts with a header, and has nested values as JSON."""
     if format is Format.JSONL:
         return lambda record: stream.write(as_json(document(record), separators=(",", ":"), ensure_ascii=False) + "\n")
     rows = csv.writer(stream)
@@ -103,7 +103,7 @@ class _Terminal:
 
 @contextmanager
 def _opened(path: Path | None, face: Face) -> Iterator[_Stream]:
-    """Where rows go to. What is there already and is no file, such as a device or a pipe, is written to as it is."""
+    """Open the destination. A device or pipe that exists already is written to directly."""
     if path is None:
         yield _Terminal() if face.out.is_terminal else standard_output()
         return
@@ -122,7 +122,7 @@ def _written(path: Path) -> TextIO:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[TextIO]:
-    """The file under another name until it is whole."""
+    """Write under a temporary name, and rename once the file is whole."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with _written(part) as stream:
@@ -133,7 +133,7 @@ def _whole(path: Path) -> Iterator[TextIO]:
 
 
 _Told = Callable[[int, datetime, datetime], object]
-"""Takes how many rows were written, and from when to when was looked for the last of them."""
+"""Called with the number of rows written, and the time span that the last of them were searched in."""
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def _progress(face: Face, of: Rows, end: datetime, to: Path | None) -> Iterator[
 
 @contextmanager
 def _interrupted_by(number: signal.Signals) -> Iterator[None]:
-    """What would end this process at once does what Ctrl-C does, so that no part of a file stays; nohup is still heeded."""
+    """Let a signal that would kill this process do what Ctrl-C does, so that no partial file stays; nohup is respected."""
     before = signal.getsignal(number)
     if before == signal.SIG_DFL:
         signal.signal(number, _interrupt)
@@ -168,7 +168,7 @@ def _interrupted_by(number: signal.Signals) -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Where Ctrl-C is ignored, as in what a script starts in the background, a signal of it would be as well."""
+    """Raise KeyboardInterrupt even where SIGINT is ignored, as in the background of a script."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.default_int_handler(number, frame)
     signal.raise_signal(signal.SIGINT)

@@ -45,7 +45,7 @@ from forge_tools.storage.history.history import History
 from forge_tools.storage.history.pages import Page
 
 PATIENCE_SECONDS = 2.0
-"""How long people wait for a page of what no index finds; then it says where to look on. Programs get whole pages."""
+"""How long people wait for a page that no index finds; then the page says where to continue. Programs get whole pages."""
 
 SHOWN_ID = 23
 """Characters of an id in tables: enough to be unique among calls of one millisecond, and a prefix that `show` takes."""
@@ -131,7 +131,7 @@ def history(
 
 
 def _print_failure(face: Face, one: ExecutionRecord | AttemptRecord) -> None:
-    """What went wrong whole, however narrow the terminal is."""
+    """Print the whole error, however narrow the terminal is."""
     id_, at = (one.id, one.queued_at) if isinstance(one, ExecutionRecord) else (one.execution_id, one.completed_at)
     head = Text.assemble(f"{id_[:SHOWN_ID]}  {compact(at)}  ", (one_line(one.tool), "bold"), "  ", styled(one.status))
     face.out.print(head, soft_wrap=True)
@@ -188,7 +188,7 @@ def styled(status: ExecutionStatus) -> Text:
 
 
 def explained(one: ExecutionRecord | Attempt) -> str:
-    """What went wrong, in a line: of what its author did not foresee, what was raised and where."""
+    """Say in one line what went wrong; for an unforeseen exception also where it was raised."""
     found = Diagnosis.read(one.diagnosis)
     if found is None or not found.place:
         return one.error or ""
@@ -203,7 +203,7 @@ def _what(one: ExecutionRecord) -> str:
 
 
 def _pairs(values: dict[str, Any]) -> str:
-    """Values as a cell has room for them."""
+    """Join values as `name=value`, each cut to fit a cell."""
     texts = {name: value if isinstance(value, str) else as_json(value) for name, value in values.items()}
     return " ".join(f"{name}={text if len(text) <= 40 else f'{text[:39]}…'}" for name, text in texts.items())
 

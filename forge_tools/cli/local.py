@@ -20,7 +20,7 @@ from forge_tools.tool.registry import ScopedRegistry
 T = TypeVar("T")
 
 GRACE_SECONDS = 5.0
-"""After its timeout a body that awaits has long been cancelled; one that still runs blocks."""
+"""Added to the timeout: a body that awaits is cancelled before that, so one that still runs blocks."""
 
 
 class BlockedError(ForgeError):

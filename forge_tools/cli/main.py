@@ -79,7 +79,7 @@ class Commands(TyperGroup):
 
 
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
-"""What writing fails with where no file is named: that is the standard output."""
+"""Errors of writing which, if they name no file, are about the standard output."""
 
 
 def _print_version(asked: bool) -> None:
@@ -137,7 +137,7 @@ def _unexpected(error: Exception) -> str:
 
 
 def _let_go_of_a_full_output() -> None:
-    """What could not be written was said; Python would try it once more at its end, and exit with a code of its own."""
+    """Drop what could not be written: Python would try again at exit, and end with an exit code of its own."""
     try:
         if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from forge_tools.client import Handle
 
 LOCAL = "forge_tools.cli.local"
-"""What loads tools; calls on workers do without, and calls in this process without a client."""
+"""Imported late: it loads tools, which calls on workers do not need."""
 
 app = App()
 
@@ -40,12 +40,12 @@ class _Call:
 
 
 def completed_tools(incomplete: str) -> list[tuple[str, str]]:
-    """The tools that workers have published, as a shell offers them."""
+    """Complete the name of a published tool."""
     return [(spec.name, spec.description) for spec in _published() if spec.name.startswith(incomplete)]
 
 
 def completed_parameters(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The parameters of the tool that stands on the line already."""
+    """Complete a parameter of the tool that the command line names."""
     spec = find_spec(_published(), context.params.get("name") or "")
     words = [(f"{one.name}=", one.description) for one in (spec.declared if spec else ())]
     return [(word, described) for word, described in words if word.startswith(incomplete)]

@@ -53,12 +53,12 @@ _SVG = """\
 
 SILENT_SECONDS = 5.0
 OLD_SECONDS = 10.0
-"""From when on the age of a beat, or of what waits, is not quiet any more."""
+"""From these ages on, a heartbeat or a waiting call is highlighted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is shown at one moment. `trouble` says why it is not of now."""
+    """What is shown at one moment. `trouble` says why it is out of date."""
 
     seen: Overview
     concerns: Sequence[Concern]
@@ -195,7 +195,7 @@ def _parts(seen: Overview) -> list[_Part]:
 
 
 def _allot(parts: Sequence[_Part], room: int) -> None:
-    """Share the room fairly: nobody gets more than it has rows, and what one leaves the others get."""
+    """Share the lines fairly: no part gets more than it has rows, and the others get what it leaves."""
     room = max(0, room - sum(part.height for part in parts))
     for part in parts:
         part.room = 0
@@ -206,7 +206,7 @@ def _allot(parts: Sequence[_Part], room: int) -> None:
 
 
 def _name_width(parts: Sequence[_Part], width: int) -> int:
-    """One for the first column of every table, so that they stand below each other."""
+    """The width of the first column of every table, so that they are aligned."""
     names = cells(part.columns[0].cell(row) for part in parts for row in part.rows)
     return min(max((name.cell_len for name in names), default=0), WIDEST_NAME, max(LEAST_NAME, width // 3))
 
@@ -224,7 +224,7 @@ def _table(part: _Part, width: int, name_width: int) -> RenderableType:
 
 
 def _cut(part: _Part) -> tuple[list[Any], int]:
-    """The rows there is room for, in their order: those of most weight, with a line for how many are left out."""
+    """Return the heaviest rows that there is room for, in their order, and how many are left out."""
     if part.room >= len(part.rows):
         return list(part.rows), 0
     kept = part.room if part.room <= 1 else part.room - 1
@@ -247,7 +247,7 @@ def _bar(one: WorkerLoad) -> Text:
 
 
 def _slots(worker: WorkerRecord) -> Text:
-    """Of those that should be only some answer, when it starts or something is wrong with it."""
+    """Show answering slots of all, where some do not answer: it starts, or something is wrong."""
     if worker.slots == worker.concurrency:
         return Text(f"{worker.concurrency:,}", "dim")
     return Text(f"{worker.slots:,}/{worker.concurrency:,}", "yellow")

@@ -29,7 +29,7 @@ _RANGES = (("since", "until", "--since / --until"), ("min_ms", "max_ms", "--slow
 
 
 def whole_id(context: typer.Context, given: str) -> str:
-    """The id that is meant; what is none of these forms is handed on as it is."""
+    """Resolve an abbreviated id; anything else is returned unchanged."""
     if context.resilient_parsing:  # a shell asks what could follow
         return given
     if found := _BACK.fullmatch(given):
@@ -49,7 +49,7 @@ def whole_id(context: typer.Context, given: str) -> str:
 
 
 def completed_ids(incomplete: str) -> Iterator[tuple[str, str]]:
-    """The newest executions, as a shell offers them."""
+    """Complete the id of a recent execution."""
     try:
         newest = _newest(COMPLETED)
     except ForgeError:  # no database, nothing to offer
@@ -78,11 +78,11 @@ def _newest(count: int) -> list[ExecutionRecord]:
 
 
 Chosen = dict[str, Any]
-"""What is asked for, by the names of `Selection`."""
+"""The filters that were given, by the names of `Selection`."""
 
 
 def moment(text: str) -> datetime:
-    """Read a time on the command line; what is none is a usage error."""
+    """Read a time on the command line; anything else is a usage error."""
     try:
         return parse_since(text)
     except ValueError as error:
@@ -115,7 +115,7 @@ ALL = tuple(_OPTIONS)
 
 
 def filtered(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options where it has the parameter `chosen`, which gets what they say."""
+    """Give a command these options in place of its parameter `chosen`, which gets their values."""
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -146,7 +146,7 @@ def _checked(chosen: Chosen) -> Chosen:
 
 
 def again(context: typer.Context, **others: str) -> str:
-    """This command with its options, and with `others` in place of what they were, as it can be typed."""
+    """Write this command line again, with `others` in place of its own options."""
     words = ["forge-tools", str(context.info_name)]
     for option in context.command.params:
         name = str(option.name)

@@ -49,7 +49,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 _SOURCES = {"call": "asked by the call", "tool": "the tool's default", "default": "the general default"}
 
 _SAID = frozenset({"agent_id", "session_id", "working_dir", "timeout"})
-"""What the facts at the top have of the context."""
+"""Members of the context that the facts at the top show."""
 
 _LOG_COLOURS = {"stderr": "yellow", "warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim"}
 
@@ -132,7 +132,7 @@ async def _read(store: Store, execution_id: str) -> _Story:
 
 
 async def told_by(store: Store, execution_id: str) -> AsyncGenerator[Output, None]:
-    """What an execution has put out by now."""
+    """The output of an execution so far."""
     position, has_more = Position(execution_id), True
     while has_more:
         sight = await store.reports.look(position)
@@ -163,7 +163,7 @@ async def _until_over(store: Store, execution_id: str, timeout: float | None, fa
 
 
 class StoredCalls:
-    """What following needs, of a database without a client."""
+    """What `follow` needs of a client, from the database alone."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -236,14 +236,14 @@ def _print_logs(face: Face, story: _Story, most: int | None) -> None:
 
 
 def as_logged(output: Output) -> dict[str, Any]:
-    """A part of what was put out, as JSON."""
+    """A part of the output as JSON."""
     level = None if output.level is None else output.source
     told = {name: getattr(output, name) for name in ("attempt", "at", "stream", "left_out", "text")}
     return {**told, "level": level}
 
 
 def log_line(output: Output, line: str) -> Text:
-    """A line of what was put out, for people: when, where, what."""
+    """Format a line of output for people: when, from where, what."""
     at = f"{output.at:%H:%M:%S}.{output.at.microsecond // 1000:03d}" if output.at is not None else "-"
     attempt = f"#{output.attempt} " if output.attempt > 1 else ""
     source = (f"{output.source:<8} ", _LOG_COLOURS.get(output.source, ""))
@@ -282,7 +282,7 @@ def _facts(record: ExecutionRecord) -> Iterable[tuple[str, str]]:
 
 
 def _definition(story: _Story) -> str:
-    """What the call was accepted with, and what its worker had where that differs."""
+    """The definition that the call was accepted with, and that of its worker where it differs."""
     accepted = (story.record.tool_version, story.record.tool_digest)
     if story.spec is None:
         return "not in the catalogue"
@@ -293,7 +293,7 @@ def _definition(story: _Story) -> str:
 def timeline(
     record: ExecutionRecord, attempts: Sequence[Attempt], events: Iterable[Event]
 ) -> Iterator[tuple[str, Text]]:
-    """A line a moment; of those at one time, what was done to it comes before how it ended."""
+    """One line for each moment; at the same time, events come before ends of attempts."""
     moments: list[tuple[datetime, Text]] = [(record.queued_at, Text("queued"))]
     moments += [(event.at, Text(_event_said(event))) for event in events]
     moments += [moment for attempt in attempts for moment in _of_attempt(attempt)]

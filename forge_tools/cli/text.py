@@ -15,10 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 NARROW = 70
-"""Columns of a terminal below which rows are shown as facts, one below the other: columns would lose what identifies a row."""
+"""Below this width of the terminal each record is a block of facts: in columns, its identity would be cut."""
 
 WIDE = 100
-"""Columns of a terminal from which there is room for everything."""
+"""From this width of the terminal on there is room for everything."""
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but tab and newline, marks that reorder text on a terminal, and lone surrogates."""
@@ -54,7 +54,7 @@ def one_line(text: object) -> str:
 
 
 def from_here(text: str) -> str:
-    """Name files below this folder as seen from it."""
+    """Shorten paths below the current folder to relative ones."""
     return text.replace(f"{Path.cwd()}/", "")
 
 
@@ -117,7 +117,7 @@ def as_json(value: Any, **form: Any) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A value as text: what is none already as JSON."""
+    """A text as it is, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -153,7 +153,7 @@ def compact(moment: datetime | None, now: datetime | None = None) -> str:
 
 
 def age(seconds: float) -> str:
-    """`12s`, `5m`, `3h`, `9d`: one unit is enough to find one's way."""
+    """`12s`, `5m`, `3h`, `9d`: one unit is precise enough."""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"
@@ -161,7 +161,7 @@ def age(seconds: float) -> str:
 
 
 def short_path(path: str) -> str:
-    """As seen from this folder where it is below, else from the user's home folder."""
+    """Make a path relative to the current folder where it lies below, else to the user's home."""
     relative, home = os.path.relpath(path), os.path.expanduser("~")  # noqa: PTH111  never raises
     if not relative.startswith(".."):
         return relative

@@ -28,10 +28,10 @@ from forge_tools.urls import without_passwords
 LONGEST_WINDOW = 3600
 
 REST = 3.0
-"""Between two reads it rests at least so many times as long as the last one took: it must not load what it watches."""
+"""The pause between two reads, as a multiple of what the last one took: watching must not load the database."""
 
 PATIENCE = 2.0
-"""Seconds without an answer until people are told."""
+"""Seconds without an answer until that is shown."""
 
 app = App()
 

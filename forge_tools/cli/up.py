@@ -144,18 +144,18 @@ class AnnouncedStack(EmbeddedStack):
             )
 
     def pids(self) -> set[int]:
-        """Those of the workers."""
+        """The process ids of the workers."""
         return {one.pid for one in self.workers if one.pid is not None}
 
     def _tell_what_runs(self, pids: Collection[int]) -> None:
-        """Beside the stop itself, which waits for no database."""
+        """Runs beside the stop, which waits for no database."""
         with suppress(ForgeError):
             running = calls_of(pids, self.settings)
             if running:
                 self._face.note(_cut(running, self.drain), style="yellow")
 
     def await_workers(self) -> None:
-        """From a thread, until nobody waits any more."""
+        """Wait in a thread until the workers are ready, or the stack stops."""
         try:
             is_ready = asyncio.run(until_ready(self.settings, self.status, is_given_up=lambda: not self._is_up))
         except ForgeError as error:
@@ -247,7 +247,7 @@ def _database(status: StackStatus) -> tuple[str, str, Text]:
 
 
 def _at(status: StackStatus, path: str) -> str:
-    """A path in the home as seen from there: the last line says where that is."""
+    """Make a path in the home relative to it: the last line says where the home is."""
     inside = Path(path)
     return str(inside.relative_to(status.home)) if inside.is_relative_to(status.home) else short_path(path)
 

@@ -25,16 +25,16 @@ AGAIN_SECONDS = 1.0
 REQUEST_BYTES = 1 << 16
 
 STEP_MS = 50
-"""A change is told once it has been quiet for so long: editors write a file in several steps."""
+"""A change is reported after so long without another: editors write a file in several steps."""
 
 MOST_FOLDERS = 5_000
 
 IGNORED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "env"})
-"""As all folders whose name begins with a dot, and virtual environments of any name."""
+"""Ignored besides hidden folders and virtual environments of any name."""
 
 
 class Listener(Protocol):
-    """Who hears how the workers fare, on a thread of ours."""
+    """Hears how the workers fare, in a thread of this package."""
 
     def renewed(self, seconds: float) -> None:
         """New workers have taken over, so long after they were asked for."""
@@ -97,7 +97,7 @@ class GenerationsOfWorkers(SupervisedProcess):
             self.renew()
 
     def renew(self) -> None:
-        """Have new workers take over from those that serve; who was on the way, with code that is old by now, is ended."""
+        """Start new workers, which take over once they serve; end those that are still starting, since their code is old."""
         with self._lock:
             if self._coming is not None:
                 self._signal(self._coming.number, signal.SIGKILL)

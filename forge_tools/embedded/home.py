@@ -137,7 +137,7 @@ def private_folder(folder: Path) -> None:
 
 
 def remove_home(home: Path) -> None:
-    """Remove the folder and all that is in it; for whoever holds its lock."""
+    """Remove the folder with all its content; only for the holder of its lock."""
     with _explained(home):
         shutil.rmtree(home)
 

@@ -29,16 +29,16 @@ from forge_tools.urls import without_passwords
 logger = logging.getLogger("forge_tools.embedded")
 
 DRAIN_SECONDS = 6.0
-"""What calls have to end once the stack is told to stop, unless `FORGE_DRAIN` is set: a person waits for it."""
+"""How long calls may still run once the stack stops, unless `FORGE_DRAIN` is set: a person waits for it."""
 START_SECONDS = 30.0
 LEFTOVER_SECONDS = 12.0
 WORKER_MARGIN = 0.8
-"""Seconds that a worker has beyond that before it is killed."""
+"""Further seconds until a worker is killed."""
 VALKEY_SECONDS = 0.9
-"""What Valkey has to save and end. With the default drain, everything is gone within ten seconds."""
+"""How long Valkey may take to save and end. With the default drain, everything ends within ten seconds."""
 
 HURRY_SECONDS = 3.0
-"""What is left to workers after a second signal: they are told a second time, and record what they cut short."""
+"""How long workers have after a second signal, to record which calls they cut short."""
 
 _TEND_SECONDS = 0.2
 _POLL_SECONDS = 0.02
@@ -98,7 +98,7 @@ class EmbeddedStack:
 
     @property
     def settings(self) -> Settings:
-        """What it runs with; once it has started, with the home that it holds."""
+        """The settings it runs with; once it has started, with the home that it holds."""
         return self._settings
 
     @property
@@ -107,7 +107,7 @@ class EmbeddedStack:
 
     @property
     def drain(self) -> float:
-        """Seconds that calls have to end once this is told to stop."""
+        """Seconds that calls may still run once the stack stops."""
         return self._settings.drain
 
     def status(self) -> StackStatus:
@@ -272,7 +272,7 @@ class EmbeddedStack:
         self._tender.start()
 
     def _await_pids(self) -> None:
-        """A launcher takes a moment to start its command; whoever asks for the status at once wants to see the pids."""
+        """Wait until the launchers have started their commands, so that a status has their process ids."""
         deadline = time.monotonic() + _PID_SECONDS
         while any(worker.is_alive and worker.pid is None for worker in self._workers) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)

@@ -105,7 +105,7 @@ class ExecutionContext(BaseModel):
 
     @property
     def scope(self) -> CallScope | None:
-        """The call that it is of; None outside of one."""
+        """The call that the context belongs to; None outside of a call."""
         return _bound(self) or SCOPE.get()
 
     @property
@@ -113,11 +113,11 @@ class ExecutionContext(BaseModel):
         return self.scope or CallScope()
 
     def enter(self, scope: CallScope) -> None:
-        """Make this context, and its copies, those of a call, whichever thread asks them."""
+        """Bind this context and its copies to a call, for every thread."""
         object.__setattr__(self, "_scope", scope)
 
     def within(self, scope: CallScope) -> Self:
-        """This context, if it is of that call already, or else a copy that is."""
+        """This context if it is bound to that call already, else a copy that is."""
         if _bound(self) is scope:
             return self
         copy = self.model_copy()
@@ -132,7 +132,7 @@ class ExecutionContext(BaseModel):
 
 
 def _bound(context: ExecutionContext) -> CallScope | None:
-    """The call of that very context."""
+    """The call that this very context is bound to."""
     try:
         scope: CallScope = object.__getattribute__(context, "_scope")
     except AttributeError:  # the slot was never filled
@@ -174,7 +174,7 @@ class ToolResult(BaseModel):
         return tuple(part for part in self.content if isinstance(part, Media) and not isinstance(part, Image))
 
     def bind(self, source: Source) -> Self:
-        """Say where the bytes of its parts are read."""
+        """Set the source that the bytes of its parts are read from."""
         object.__setattr__(self, "_source", source)
         return self
 

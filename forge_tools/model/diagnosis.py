@@ -90,7 +90,7 @@ class Diagnosis(Raised):
 
     @classmethod
     def read(cls, told: Any) -> Self | None:
-        """Read what `as_dict` made; None of what is none."""
+        """Read what `as_dict` made; None if it is anything else."""
         try:
             return cls.of(told)
         except (AttributeError, KeyError, TypeError):

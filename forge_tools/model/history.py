@@ -1,4 +1,4 @@
-"""What is read back: executions, which of them are meant, their attempts and events, and what whoever follows one hears."""
+"""Executions as they are read back: filters, records, attempts, events, and the stream of one that is followed."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _CURSOR = re.compile(r"(\d{1,9})\.(\d{1,18})\.(\d{1,18})", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What is None does not matter. `since` and `until` bound when they were queued, the first included.
+    """Which executions are meant; None means any. `since` and `until` bound when they were queued, the first included.
 
     `error_text` is part of the error, in any case of ASCII letters; `min_ms` and `max_ms` bound how long the body ran.
     """
@@ -47,7 +47,7 @@ class Selection:
 
 
 class Grouping(StrEnum):
-    """What figures are told apart by."""
+    """What figures are grouped by."""
 
     TOOL = "tool"
     CATEGORY = "category"
@@ -207,7 +207,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far somebody has heard of an execution: up to that report of that attempt, and that note."""
+    """How far an execution was followed: up to that report of that attempt, and that note."""
 
     execution_id: str
     attempt: int = 0
@@ -235,7 +235,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What there is to hear behind a position, in order, and where the execution is (None: there is no such).
+    """What follows a position, in order, and where the execution is (None: there is no such execution).
 
     `has_more` says that not all of it was read at once.
     """

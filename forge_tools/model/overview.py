@@ -49,7 +49,7 @@ class ServerState(BaseModel):
 
 
 def told_of(tool: str, states: Iterable[ServerState]) -> str:
-    """Say what the servers that an unknown tool may be of are doing, behind a sentence about it; empty if there is none."""
+    """Describe the servers that an unknown tool may belong to, to be appended to a sentence; empty if there is none."""
     fitting = [one for one in states if tool.startswith(one.prefix)]
     longest = max((len(one.prefix) for one in fitting), default=0)
     said = (_of_tool(tool, one) for one in fitting if len(one.prefix) == longest)

@@ -215,7 +215,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """A caller's name for one call: whoever asks for it again under that name gets the same execution.
+    """A caller's name for one call: asking for it again under that name gives the same execution.
 
     `scope` is where the name holds, None what `FORGE_IDEMPOTENCY_SCOPE` says; `ttl` is how many seconds after the end of the
     execution it holds, None what `FORGE_IDEMPOTENCY_TTL` says.

@@ -1,4 +1,4 @@
-"""What is secret: which names say so, what is shown in its place, and the public keys that parameters are encrypted with."""
+"""Secrets in calls: the names that give them away, what is shown in their place, and the public keys that encrypt them."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _SECRET_NAME = re.compile(
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether what is under that name is most likely a secret."""
+    """Whether the value of that name is most likely a secret."""
     return isinstance(name, str) and _SECRET_NAME.search(name) is not None
 
 

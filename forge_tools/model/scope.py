@@ -18,7 +18,7 @@ Stream = Literal["output", "stdout", "stderr", "log"]
 
 
 class Reporter(ABC):
-    """Takes what a body tells, from any thread, at once, and without ever raising for want of a listener.
+    """Takes the reports of a body, from any thread and without waiting; it never raises for want of a listener.
 
     It belongs to one call in one process: pickled or copied deeply, what is left of it is None.
     """
@@ -155,14 +155,14 @@ class CallScope:
         return is_asked or self.is_over or self.remaining == 0.0
 
     def emit(self, text: str | bytes, stream: Stream = "output", level: int | None = None) -> None:
-        """Put out a part of what the body says."""
+        """Put out a part of the output of the body."""
         if self.catch_up is not None:
             self.catch_up()
         if self.reporter is not None:
             self.reporter.emit(text, stream, level)
 
     def attach(self, part: Media, context: Any) -> None:
-        """Add a part to the result. What is at its path now is what it will be, whatever becomes of the path.
+        """Add a part to the result. Its file is opened now, so later changes of the path do not matter.
 
         Raises:
             InvalidCallError: there are too many already.
@@ -190,7 +190,7 @@ SCOPE: ContextVar[CallScope | None] = ContextVar("forge_tools_call", default=Non
 
 
 def scope_for(reporter: Reporter | None) -> CallScope:
-    """Make the scope of the next call in this process. That which a body makes is a part of its own execution."""
+    """Make the scope of the next call in this process. A call made by a body belongs to the execution of that body."""
     outer = SCOPE.get() or CallScope()
     return CallScope(
         reporter,

@@ -141,7 +141,7 @@ class ToolSpec(BaseModel):
 
     @cached_property
     def declared(self) -> tuple[ToolParameter, ...]:
-        """The parameters, or what a whole schema says of its properties at first sight: name, type, description."""
+        """The parameters; of a tool with a whole schema, its properties with name, type and description."""
         properties = (self.input_schema or {}).get("properties")
         if not isinstance(properties, dict):
             return self.parameters

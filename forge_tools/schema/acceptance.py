@@ -1,4 +1,4 @@
-"""Quick answers for valid calls: code written once per definition, which accepts or leaves the answer to the checks."""
+"""Quick acceptance of valid calls: code generated once a definition. It accepts, or leaves the answer to the checks."""
 
 import math
 import re
@@ -26,7 +26,7 @@ _REFUSED_TYPES = {
     "object": "type({0}) is not dict",
 }
 _EXACT_TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float)}
-"""Types whose values are told apart by a set of choices; a choice that is written out is of one of them."""
+"""Types whose choices are looked up in a set."""
 
 
 class Part(NamedTuple):

@@ -20,7 +20,7 @@ from forge_tools.model import (
 from forge_tools.secrets.scrubber import Scrubber, leaves
 
 WELL_KNOWN = "well-known"
-"""Stands for the shapes below among patterns."""
+"""As a pattern, it stands for all shapes below."""
 
 _SHAPES = (
     r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",  # AWS
@@ -55,7 +55,7 @@ class Patterns:
 
     @classmethod
     def of(cls, patterns: Sequence[str]) -> Self | None:
-        """What looks for them; None where there are none."""
+        """Compile the patterns; None where there are none."""
         return cls(patterns) if patterns else None
 
     def found_in(self, value: Any) -> list[str]:
@@ -85,7 +85,7 @@ class Concealed(NamedTuple):
 
     @property
     def encrypted(self) -> dict[str, Any]:
-        """What is to be encrypted."""
+        """The parts to encrypt."""
         parts = {"hidden": self.hidden, "quoting": self.quoting, "found": self.found, "metadata": self.metadata}
         return {name: part for name, part in parts.items() if part}
 
@@ -158,7 +158,7 @@ def as_shown(spec: ToolSpec, parameters: Mapping[str, Any], patterns: Patterns |
 
 
 class SecretSource:
-    """What a worker has by name: variables of its environment, and the files of a folder, which are read anew each time."""
+    """The secrets of a worker by name: variables of its environment, and files of a folder, which are read each time."""
 
     def __init__(self, variables: Mapping[str, str], folder: Path | None = None) -> None:
         self._variables = dict(variables)

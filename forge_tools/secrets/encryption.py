@@ -122,7 +122,7 @@ class KeyFolder:
 
 
 def _refuse_if_open_to_all(path: Path, mode: int) -> None:
-    """A group may read it: so do orchestrators hand secrets to a user who is not root."""
+    """A group may read it, since orchestrators hand secrets to users other than root that way."""
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise ConfigurationError(f"{path} is open to others (mode {stat.filemode(mode)}). Run chmod 600 {path}.")
 

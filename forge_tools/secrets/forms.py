@@ -15,18 +15,18 @@ LEAST_LINE = 16
 """A secret of several lines, such as a private key, may be quoted line by line."""
 
 FEW = 250
-"""So many forms, those of some twenty secrets, are looked for one by one: that is done before a text is cut in pieces."""
+"""Up to so many forms, those of some twenty secrets, are searched one by one, which is faster than cutting up the text."""
 
 _LEAST_ENCODED = 9
 """Bytes of the shortest secret of which base64 shows enough, wherever in a longer text it is encoded."""
 
 _WIDTHS = (12, 6, 3, 1)
-"""Of each form so many of its last characters are looked for first; secrets rather begin alike than end."""
+"""So many of the last characters of each form are searched first; secrets more often begin alike than end alike."""
 
 _AT_ONCE = 1 << 16
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.~-]+")
-"""What is the same in a literal, in JSON and in a URL."""
+"""Text that is written the same way in a literal, in JSON and in a URL."""
 
 _URL_SAFE = str.maketrans("+/", "-_")
 _unescaped = json.JSONEncoder(ensure_ascii=False).encode
@@ -41,7 +41,7 @@ def forms_of(secret: str, least: int) -> Iterable[str]:
 
 
 class Finder(Generic[AnyStr]):
-    """Says which of its forms are in a text, in time that does not grow with their number; none of them is empty."""
+    """Finds which of its forms occur in a text, in time that does not grow with their number. No form may be empty."""
 
     def __init__(self, forms: Collection[AnyStr]) -> None:
         self.longest = max(map(len, forms), default=1)
@@ -85,7 +85,7 @@ def _pieces_among(ends: dict[AnyStr, AnyStr], text: AnyStr, width: int) -> set[A
 
 
 def _written(text: str) -> Iterable[str]:
-    """What is escaped may be encoded in its turn, as part of a longer text."""
+    """Yield escaped forms, and their encodings as parts of a longer text."""
     if _PLAIN.fullmatch(text):
         yield from _encoded(text)
         return

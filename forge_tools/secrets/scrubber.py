@@ -30,7 +30,7 @@ class Scrubber:
 
     @property
     def forms(self) -> list[bytes]:
-        """What is looked for, in bytes, for what passes in parts."""
+        """The forms in bytes, for streams that pass in parts."""
         return [form.encode("utf-8", "surrogatepass") for form in self._forms]
 
     def __bool__(self) -> bool:
@@ -71,7 +71,7 @@ class Scrubber:
         )
 
     def _key(self, key: Any) -> Any:
-        """What is no text cannot be stored as a key, and the refusal quotes it."""
+        """Scrub a key. One that JSON cannot store will be quoted by the error, so its repr counts."""
         if key is None or isinstance(key, str | int | float):
             return self.value(key)
         try:
@@ -81,7 +81,7 @@ class Scrubber:
         return key if self.text(text) == text else REDACTED
 
     def _worth_a_look(self, text: str) -> Sequence[str]:
-        """The forms that are in a text, and those that may seem to be once others have been replaced."""
+        """The forms in a text, and those that may appear once others have been replaced."""
         found = self._finder.found_in(text)
         return sorted({*found, *self._beside_replaced}, key=_longest_first) if found else ()
 
