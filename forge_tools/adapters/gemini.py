@@ -135,8 +135,6 @@ class GenerateContent(SdkModel):
 
 @dataclass(slots=True)
 class _Ending:
-    """What is known of a reply besides its parts."""
-
     is_begun: bool = False
     reason: str | None = None
     detail: str | None = None
@@ -235,7 +233,6 @@ def _is_plain(part: Part) -> bool:
 
 
 def _with_pieces(call: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """A call with more of its arguments, as a request takes it."""
     call = {name: value for name, value in call.items() if name not in _STREAMED}
     for piece in more.get("partial_args") or ():
         call["args"] = _with_value(call.get("args") or {}, _steps(piece.get("json_path") or ""), piece)

@@ -321,8 +321,6 @@ def strict_parameters(spec: ToolSpec) -> Schema:
 
 
 class _Strict:
-    """One walk over the schemas of a tool."""
-
     def __init__(self, tool: str) -> None:
         self._tool = tool
         self._properties = 0

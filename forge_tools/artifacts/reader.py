@@ -90,7 +90,6 @@ class Pages:
         return (await self._chunk(number)).count(b"\n") if ends is None else ends
 
     async def _gather(self, start: int, wish: PageWish) -> bytes:
-        """Read on until the page is full."""
         data, ends = bytearray(), 0
         lines = wish.most_lines
         while start < self._artifact.size and len(data) < wish.most_bytes and (lines is None or ends < lines):
@@ -188,7 +187,6 @@ async def _bytes(part: Media) -> bytes:
 
 
 def _created(folder: Path, name: str) -> tuple[Path, int]:
-    """Make a file that was not there."""
     folder.mkdir(parents=True, exist_ok=True)
     stem, suffix = PurePath(name).stem, PurePath(name).suffix
     for number in range(1, 10_000):

@@ -183,7 +183,6 @@ def _clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:
 
 
 def _serving_it(fleet: Fleet, settings: Settings) -> Iterator[Finding]:
-    """Who works, and what waits for them."""
     yield from _workers(fleet)
     yield from _servers(one for worker in fleet.live for one in worker.servers)
     yield from _queues(fleet, settings)

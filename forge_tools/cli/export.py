@@ -27,6 +27,7 @@ from forge_tools.cli.text import as_json, iso, printable
 from forge_tools.errors import ForgeError
 from forge_tools.model import ArtifactPage, PageWish
 from forge_tools.model.artifacts import PAGE_BYTES, PAGE_LINES
+from forge_tools.signals import handled
 from forge_tools.storage import Store
 
 app = App()
@@ -67,7 +68,9 @@ def export(
                 told(count, rows.moment(page[0]) if page else page.until, page.until)
         return count
 
-    with _quiet_when_nobody_reads(), _interrupted_by(signal.SIGTERM), _interrupted_by(signal.SIGHUP):
+    # A signal that would kill this process does what Ctrl-C does, so that no partial file stays; nohup is respected.
+    deadly = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
+    with _quiet_when_nobody_reads(), handled(deadly, _interrupt):
         count = with_store(write)
         if face.is_json and to is not None:
             face.document({of.value: count, "file": str(to)})
@@ -95,8 +98,6 @@ def _cell(value: object) -> object:
 
 
 class _Terminal:
-    """Shows rows without what could harm a terminal."""
-
     def write(self, row: str, /) -> object:
         return sys.stdout.write(printable(row.rstrip("\r\n")) + "\n")
 
@@ -153,18 +154,6 @@ def _progress(face: Face, of: Rows, end: datetime, to: Path | None) -> Iterator[
             update(total=whole, completed=(last - began[0]).total_seconds(), said=said)
 
         yield told
-
-
-@contextmanager
-def _interrupted_by(number: signal.Signals) -> Iterator[None]:
-    """Let a signal that would kill this process do what Ctrl-C does, so that no partial file stays; nohup is respected."""
-    before = signal.getsignal(number)
-    if before == signal.SIG_DFL:
-        signal.signal(number, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -203,7 +203,6 @@ def _what(one: ExecutionRecord) -> str:
 
 
 def _pairs(values: dict[str, Any]) -> str:
-    """Join values as `name=value`, each cut to fit a cell."""
     texts = {name: value if isinstance(value, str) else as_json(value) for name, value in values.items()}
     return " ".join(f"{name}={text if len(text) <= 40 else f'{text[:39]}…'}" for name, text in texts.items())
 

@@ -243,7 +243,6 @@ async def watch(
 
 
 def _said(told: tuple[Output, str]) -> str:
-    """Format a line for people; a log message with its level."""
     output, line = told
     return printable(line if output.level is None else f"{output.source}: {line}")
 

@@ -264,7 +264,6 @@ def ok(one: CallFigures, unit: str = "") -> Text:
 
 
 def _percent(rate: float) -> str:
-    """Only all is 100 %."""
     return "100%" if rate == 1 else f"{min(rate, 0.999):.1%}"
 
 

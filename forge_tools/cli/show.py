@@ -282,7 +282,6 @@ def _facts(record: ExecutionRecord) -> Iterable[tuple[str, str]]:
 
 
 def _definition(story: _Story) -> str:
-    """The definition that the call was accepted with, and that of its worker where it differs."""
     accepted = (story.record.tool_version, story.record.tool_digest)
     if story.spec is None:
         return "not in the catalogue"

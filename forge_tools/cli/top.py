@@ -212,7 +212,6 @@ def stats(
 
 
 def _row(one: Any) -> dict[str, Any]:
-    """A row as JSON, with what follows from it."""
     if isinstance(one, CallFigures):
         return asdict(one) | {"success_rate": one.success_rate}
     if isinstance(one, StuckCalls):

@@ -22,7 +22,7 @@ from forge_tools.errors import StackError
 from forge_tools.model import Lane
 from forge_tools.project import Marker
 from forge_tools.secrets import KeyFolder, key_id
-from forge_tools.signals import heeded
+from forge_tools.signals import handled, heeded
 from forge_tools.storage import migrate, open_store
 from forge_tools.urls import without_passwords
 
@@ -322,13 +322,10 @@ class EmbeddedStack:
             with contextlib.suppress(BlockingIOError):
                 os.write(writer, b"\0")
 
-        numbers = heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, ask_to_stop) for number in numbers}
         try:
-            yield reader
+            with handled(heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP), ask_to_stop):
+                yield reader
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
             os.close(reader)
             os.close(writer)
 

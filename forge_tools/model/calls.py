@@ -132,7 +132,6 @@ class ExecutionContext(BaseModel):
 
 
 def _bound(context: ExecutionContext) -> CallScope | None:
-    """The call that this very context is bound to."""
     try:
         scope: CallScope = object.__getattribute__(context, "_scope")
     except AttributeError:  # the slot was never filled

@@ -218,8 +218,6 @@ def _path(steps: Any) -> str:
 
 
 class _Survey:
-    """One walk over the schemas of a document that JSON can carry."""
-
     def __init__(self, document: Schema) -> None:
         self._document = document
         self._anchors: dict[str, Any] = {"#": document}
@@ -302,7 +300,6 @@ def _references(schema: Schema) -> list[str]:
 
 
 def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
-    """The schemas directly inside, each by its keyword."""
     for keyword, value in schema.items():
         if keyword in _NAMED and isinstance(value, dict):
             inside = list(value.values())
