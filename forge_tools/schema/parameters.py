@@ -10,8 +10,7 @@ from typing import Any
 
 from forge_tools.errors import InvalidCallError, InvalidToolError
 from forge_tools.model import Schema, ToolParameter, ToolSpec
-from forge_tools.schema.acceptance import Accept, Part, compile_acceptance
-from forge_tools.schema.schema import Check, SchemaError, compile_schema, suggestion
+from forge_tools.schema.schema import Accept, Check, Part, SchemaError, compile_acceptance, compile_schema, suggestion
 from forge_tools.schema.transport import MAX_DEPTH, encode_json, shown
 
 MAX_ERRORS = 50
