@@ -80,6 +80,4 @@ def replay(
             )
             return await (left_alone(face, handle) if background else awaited(face, handle))
 
-    result = cancellable(again())
-    if result is not None:
-        report(face, result)
+    report(face, cancellable(again()))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.table import Column, Table
 from rich.text import Text
@@ -118,7 +118,7 @@ class AnnouncedStack(EmbeddedStack):
         """Say what runs and what to try; then, from a thread, when it can be used."""
         self._is_up = True
         if self._face.is_json:
-            self._face.document(stack_document(status))
+            self._face.document(asdict(status))
         else:
             _print_stack(self._face, self.settings, status, self._own)
         threading.Thread(target=self.await_workers, name="forge-ready", daemon=True).start()
@@ -188,17 +188,6 @@ def _cut(running: Sequence[ExecutionRecord], seconds: float) -> str:
     return f"These calls are cut in {seconds:g} s unless they end before; a second signal cuts them now:{shown}{more}"
 
 
-def stack_document(status: StackStatus) -> dict[str, Any]:
-    """A stack as JSON."""
-    return {
-        "home": status.home,
-        "pid": status.pid,
-        "broker": status.broker,
-        "database": status.database,
-        "processes": [asdict(process) for process in status.processes],
-    }
-
-
 def _print_stack(face: Face, settings: Settings, status: StackStatus, own: Sequence[ToolSpec]) -> None:
     face.say("forge-tools is up", style="bold")
     face.say()
@@ -231,7 +220,8 @@ def _overview(status: StackStatus) -> Table:
     for process in status.processes:
         is_broker = process.name == "valkey"
         where = _at(status, status.broker.partition("://")[2] if is_broker else str(process.log))
-        made.add_row("broker" if is_broker else "worker", process.name, _pid(process), Text(where))
+        pid = f"pid {process.pid}" if process.pid else process.state
+        made.add_row("broker" if is_broker else "worker", process.name, pid, Text(where))
     if not any(process.name == "valkey" for process in status.processes):
         made.add_row("broker", "yours", "", Text(status.broker))
     made.add_row("database", *_database(status))
@@ -250,10 +240,6 @@ def _at(status: StackStatus, path: str) -> str:
     """Make a path in the home relative to it: the last line says where the home is."""
     inside = Path(path)
     return str(inside.relative_to(status.home)) if inside.is_relative_to(status.home) else short_path(path)
-
-
-def _pid(process: ProcessStatus) -> str:
-    return f"pid {process.pid}" if process.pid else process.state
 
 
 def command_line(settings: Settings) -> str:
