@@ -40,6 +40,7 @@ VALKEY_SECONDS = 0.9
 HURRY_SECONDS = 3.0
 """How long workers have after a second signal, to record which calls they cut short."""
 
+ASYNC_CONCURRENCY = 200
 _TEND_SECONDS = 0.2
 _POLL_SECONDS = 0.02
 _PID_SECONDS = 2.0
@@ -81,12 +82,11 @@ class EmbeddedStack:
         *,
         tools: Sequence[str] = (),
         concurrency: int | None = None,
-        async_concurrency: int = 200,
     ) -> None:
         is_set = "drain" in settings.model_fields_set
         self._settings = settings if is_set else settings.model_copy(update={"drain": DRAIN_SECONDS})
         self._worker_argv = worker_argv
-        self._plans = plan_workers(tuple(tools), concurrency or os.cpu_count() or 1, async_concurrency)
+        self._plans = plan_workers(tuple(tools), concurrency or os.cpu_count() or 1)
         self._lock: HomeLock | None = None
         self._valkey: SupervisedProcess | None = None
         self._workers: list[SupervisedProcess] = []
@@ -330,11 +330,11 @@ class EmbeddedStack:
             os.close(writer)
 
 
-def plan_workers(tools: tuple[str, ...], concurrency: int, async_concurrency: int) -> tuple[WorkerPlan, ...]:
+def plan_workers(tools: tuple[str, ...], concurrency: int) -> tuple[WorkerPlan, ...]:
     """Three workers: background calls of the process lane have processes of their own, so they never delay default ones."""
     both, default, background = ("default", "background"), ("default",), ("background",)
     return (
-        WorkerPlan(name="async", lane="async", queues=both, concurrency=async_concurrency, tools=tools),
+        WorkerPlan(name="async", lane="async", queues=both, concurrency=ASYNC_CONCURRENCY, tools=tools),
         WorkerPlan(name="process", lane="process", queues=default, concurrency=concurrency, tools=tools),
         WorkerPlan(name="background", lane="process", queues=background, concurrency=concurrency, tools=tools),
     )

@@ -151,9 +151,9 @@ class Concealment:
         return Opened({**shown, **hidden, **quoting}, secrets, dict(encrypted.get("metadata", {})))
 
 
-def as_shown(spec: ToolSpec, parameters: Mapping[str, Any], patterns: Patterns | None = None) -> dict[str, Any]:
+def as_shown(spec: ToolSpec, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Copy the parameters of a call as people may see them: without secrets, also where another value quotes them."""
-    parts = Concealment(spec, patterns).part(parameters)
+    parts = Concealment(spec).part(parameters)
     return dict(parameters) if parts is None else parts.shown
 
 

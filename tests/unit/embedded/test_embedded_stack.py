@@ -10,9 +10,9 @@ from forge_tools.embedded.stack import plan_workers, settings_environment
 
 
 def test_background_calls_have_processes_of_their_own() -> None:
-    plans = plan_workers(("mine:TOOLS",), 3, 50)
+    plans = plan_workers(("mine:TOOLS",), 3)
     assert [(plan.name, plan.lane, plan.queues, plan.concurrency) for plan in plans] == [
-        ("async", "async", ("default", "background"), 50),
+        ("async", "async", ("default", "background"), 200),
         ("process", "process", ("default",), 3),
         ("background", "process", ("background",), 3),
     ]
