@@ -45,9 +45,9 @@ def with_history(work: Callable[["History"], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def asked(settings: Settings | None = None) -> str:
+def asked() -> str:
     """Name the database, for when something is not found in it."""
-    return f"The database asked is {without_passwords((settings or Settings.load()).database)}"
+    return f"The database asked is {without_passwords(Settings.load().database)}"
 
 
 def whoami() -> str:

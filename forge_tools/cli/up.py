@@ -152,7 +152,7 @@ class AnnouncedStack(EmbeddedStack):
         with suppress(ForgeError):
             running = calls_of(pids, self.settings)
             if running:
-                self._face.note(_cut(running, self.drain), style="yellow")
+                self._face.note(_cut(running, self.settings.drain), style="yellow")
 
     def await_workers(self) -> None:
         """Wait in a thread until the workers are ready, or the stack stops."""

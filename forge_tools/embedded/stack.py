@@ -105,11 +105,6 @@ class EmbeddedStack:
     def workers(self) -> tuple[ProcessStatus, ...]:
         return tuple(worker.status() for worker in self._workers)
 
-    @property
-    def drain(self) -> float:
-        """Seconds that calls may still run once the stack stops."""
-        return self._settings.drain
-
     def status(self) -> StackStatus:
         broker = (self._valkey.status(),) if self._valkey else ()
         return StackStatus(

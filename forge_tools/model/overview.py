@@ -139,11 +139,10 @@ class StuckCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
-    """One instance of a worker process. `beat` only grows; `silent_seconds` is how long it has not, by the database's clock.
+    """One worker process. `beat` only grows; `silent_seconds` is the time since it last did, by the database's clock.
 
-    One that leaves when what it runs has ended serves no `queues`. `unfit` says why it claims nothing, or left. `servers` are the
-    MCP servers that it hosts. Of its `concurrency` places so many were `answering` at the last beat: a child that does not
-    answer runs nothing.
+    A worker that drains serves no `queues`. `unfit` says why it claims nothing, or left. `servers` are the MCP servers that it
+    hosts. Of its `concurrency` places, `answering` did so at the last heartbeat: a child that does not answer runs nothing.
     """
 
     id: str
@@ -161,13 +160,12 @@ class WorkerRecord:
     silent_seconds: float = 0.0
     unfit: str | None = None
     servers: tuple[ServerState, ...] = ()
+    answering: int | None = None
 
     @property
     def serves(self) -> str:
         """Its queues, for people."""
         return ", ".join(self.queues) or "none: it leaves"
-
-    answering: int | None = None
 
     @property
     def slots(self) -> int:
