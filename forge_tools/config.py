@@ -8,19 +8,12 @@ import tempfile
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import (
-    Field,
-    SecretStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Ladder
-from forge_tools.marker import Marker
-from forge_tools.project import find_project
+from forge_tools.project import Marker, find_project
 from forge_tools.setting_types import RetentionRule, RootSettings, WorkspaceSettings
 from forge_tools.urls import require_readable, with_password
 
@@ -37,7 +30,6 @@ MIN_DIGEST_KEY = 16
 """Characters; a shorter one could be found by trying."""
 
 WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class RunnableTool(Protocol):
-    """What is needed of a tool to wrap it."""
+    """The part of a tool that the wrapper needs."""
 
     @property
     def spec(self) -> ToolSpec: ...

@@ -1,4 +1,4 @@
-"""How a program of ours logs: a record a line, as text or JSON, in UTC; whose it is where it is about a call."""
+"""Logging of our programs: one record a line, as text or JSON, in UTC, with the ids of the call that it is about."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ def set_up(level: str | int, form: Form, stream: Writable) -> None:
 
 
 def add_call(record: logging.LogRecord) -> bool:
-    """Say whose record it is, if code of a call wrote it."""
+    """Add the ids of the call whose code wrote the record."""
     scope = SCOPE.get()
     if scope is not None:
         for name, value in scope.facts().items():
@@ -52,7 +52,7 @@ class _Text(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """One object a line, data among its fields; what is no JSON is told as Python shows it."""
+    """One object a line, data among its fields; values that JSON cannot hold by their `repr`."""
 
     def format(self, record: logging.LogRecord) -> str:
         said = {

@@ -1,15 +1,24 @@
-"""The project around the current folder: what `[tool.forge-tools]` in its pyproject.toml says."""
+"""The project around a folder: `[tool.forge-tools]` in its pyproject.toml, and `.forge`, whose id names the home of its stack."""
 
 import os
+import socket
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from uuid import NAMESPACE_URL, UUID, uuid5
 
-from forge_tools.errors import ConfigurationError
+from forge_tools.errors import ConfigurationError, StackError
 
 FILE = "pyproject.toml"
 TABLE = "tool.forge-tools"
+MARKER = ".forge"
+
+OWNER = "folder"
+"""The file in a home that names the folder which has it."""
+
+_LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +76,143 @@ def _references(folder: Path, table: Any) -> tuple[str, ...]:
 
 
 def _require_trusted(file: Path, start: Path) -> None:
-    """What a parent folder names is imported: it must be no stranger's, who may have put it into /tmp."""
+    """Refuse the file of another user in a parent folder such as /tmp: what it names would be imported."""
     owner = file.stat().st_uid
     if owner not in {os.getuid(), 0, start.stat().st_uid}:
         raise ConfigurationError(
             f"{file} names tools to import, and belongs to another user (uid {owner}). Work in a folder outside of "
             f"{file.parent}, or have that file removed."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Which home a folder has. `.forge` need not be there yet: until then the id comes from the folder's path.
+
+    `copied_from` is the folder that the id in `.forge` belongs to, where this folder is a copy of it: the id is another then.
+    """
+
+    folder: Path
+    home: Path
+    copied_from: Path | None = None
+
+    @classmethod
+    def find(cls, folder: Path, homes: Path) -> Self:
+        """Look for `.forge` in the folder and those above, as git does for `.git`.
+
+        Raises:
+            ConfigurationError: there is one that holds no id, or cannot be read.
+        """
+        folder = folder.resolve()
+        for above in (folder, *filter(_is_trusted, folder.parents)):
+            if (uuid := _read(above)) is not None:
+                return cls._of(above, uuid, homes)
+        return cls._of(folder, _derived(NAMESPACE_URL, folder), homes)
+
+    @classmethod
+    def _of(cls, folder: Path, uuid: UUID, homes: Path) -> Self:
+        copied_from = None
+        while (owner := _owner(homes / str(uuid))) is not None and _is_another(owner, folder, uuid):
+            copied_from, uuid = copied_from or owner, _derived(uuid, folder)
+        return cls(folder, homes / str(uuid), copied_from)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / MARKER
+
+    def write(self) -> None:
+        """Have `.forge` name the home.
+
+        Raises:
+            StackError: the folder cannot be written to, or a folder has that name.
+        """
+        if self.file.is_dir():
+            raise StackError(
+                f"{self.file} is a folder, which an unreleased version of forge-tools made and this one leaves alone: "
+                "rename or remove it, or set FORGE_HOME to it to go on with what is in it."
+            )
+        if _read(self.folder) != UUID(self.home.name):
+            # No secret: other users of the folder have homes of their own.
+            _replace(self.file, f"{self.home.name}\n", 0o644)
+
+    def keep(self) -> None:
+        """Note in the home that it belongs to this folder; only for the holder of its lock."""
+        _replace(self.home / OWNER, f"{self.folder}\n", 0o600)
+
+    def remove(self) -> None:
+        """Remove `.forge`, unless it is a folder."""
+        try:
+            if self.file.is_file():
+                self.file.unlink()
+        except OSError as error:
+            raise StackError(f"{self.file} cannot be removed: {error.strerror}. Remove it yourself.") from error
+
+
+def _is_trusted(folder: Path) -> bool:
+    """Whether what is above may decide: a stranger's file in /tmp would open all of /tmp to tools."""
+    try:
+        return (folder / MARKER).lstat().st_uid in (os.getuid(), 0)
+    except OSError:
+        return False
+
+
+def _derived(base: UUID, folder: Path) -> UUID:
+    """Derive the same id each time, so that reading needs no writing; other hosts derive other ids."""
+    return uuid5(base, ascii(f"{socket.gethostname()}:{folder}"))
+
+
+def _read(folder: Path) -> UUID | None:
+    file = folder / MARKER
+    if not os.path.isfile(file):  # noqa: PTH113  unlike Path.is_file it takes what cannot be looked at for nothing
+        return None
+    try:
+        with file.open("rb") as opened:
+            return UUID(opened.read(_LONGEST).decode("ascii").strip())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else "does not hold the id of a stack"
+        raise ConfigurationError(f"{file} {why}. Mend or remove it, or set FORGE_HOME to another folder.") from error
+
+
+def _owner(home: Path) -> Path | None:
+    try:
+        return Path(os.fsdecode((home / OWNER).read_bytes()).removesuffix("\n"))
+    except OSError:
+        return None
+
+
+def _is_another(owner: Path, folder: Path, uuid: UUID) -> bool:
+    """Whether the owner still is another folder; one that was moved, or is the same by another path, is not."""
+    try:
+        return owner != folder and _read(owner) == uuid and not _is_same(owner, folder)
+    except ConfigurationError:
+        return False
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def _replace(file: Path, text: str, mode: int) -> None:
+    """Write it whole or not at all: others may read it at any time.
+
+    Raises:
+        StackError: its folder cannot be written to.
+    """
+    new = file.with_name(f"{file.name}.{os.getpid()}.new")
+    try:
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        with os.fdopen(fd, "wb") as opened:
+            opened.write(os.fsencode(text))
+        new.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            new.unlink()
+        raise StackError(
+            f"{file} cannot be written ({error.strerror}), and it says where the embedded stack of a folder has its data. "
+            "Set FORGE_HOME to a folder for that."
+        ) from error

@@ -1,15 +1,29 @@
-"""Signals that whoever started this process has it ignore: they stay ignored, and only here."""
+"""Signals that this process was started to ignore: they stay ignored here, but not in programs that it starts."""
 
 import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 
 def heeded(*numbers: signal.Signals) -> list[signal.Signals]:
-    """Those that our starter does not have us ignore, as shells do with Ctrl-C for what a script starts by `&`, and nohup with SIGHUP."""
+    """Those signals that we were not started to ignore: scripts do so with Ctrl-C for `command &`, and nohup with SIGHUP."""
     return [number for number in numbers if signal.getsignal(number) not in (signal.SIG_IGN, ignore)]
 
 
+@contextmanager
+def handled(numbers: Iterable[signal.Signals], handler: Callable[[int, Any], object]) -> Iterator[None]:
+    """Handle these signals so, and afterwards as before."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
 def keep_ignored_here() -> None:
-    """Ignore Ctrl-C and SIGQUIT, where they are, by a handler: the programs that we start then begin with the default."""
+    """Replace ignored Ctrl-C and SIGQUIT by a handler that does nothing: programs that we start then have the default."""
     for number in (signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, ignore)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from forge_tools.config import Settings
-from forge_tools.embedded.keys import ensure_key
+from forge_tools.embedded.stack import ensure_key
 from forge_tools.sandbox.processes.spawner import LAUNCHER
 from forge_tools.storage import open_store
 from forge_tools.storage.connection.address import Address

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from typer.main import get_command
 
-from forge_tools.cli.main import Commands, main
+from forge_tools.cli.main import Commands, app, main
 from forge_tools.config import Settings
 from workers.program import parser
 
@@ -111,7 +111,7 @@ def _helps(name: str) -> Iterator[str]:
         yield _trimmed(parser().format_help())
         return
     yield _help(name)
-    inner = get_command(import_module(f"forge_tools.cli.{name}").app)
+    inner = get_command(app).get_command(None, name)
     for part in getattr(inner, "commands", {}):
         yield _help(name, part)
 

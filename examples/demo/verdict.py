@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from rich.table import Table
 
@@ -9,7 +10,7 @@ from examples.demo.effects import Effects
 from examples.demo.plain_app import VISIBILITY_TIMEOUT
 from examples.demo.schedule import COUNT, Work, keys
 from examples.demo.stage import Stage
-from forge_tools.cli.text import number, one_line, table, took
+from forge_tools.cli.text import Column, number, one_line, table, took
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ToolResult
 
@@ -113,8 +114,8 @@ def _figures(seen: Evidence) -> Table:
     ]
     if seen.plain_refused:
         rows.append(("refused while the broker was away", 0, seen.plain_refused))
-    cells = ([name, str(ours), str(plain)] for name, ours, plain in rows)
-    return table(["", number("forge_tools"), number("plain Celery")], cells)
+    columns = [Column("", itemgetter(0)), number("forge_tools", itemgetter(1)), number("plain Celery", itemgetter(2))]
+    return table(columns, [(name, str(ours), str(plain)) for name, ours, plain in rows])
 
 
 def _say_a_loss(stage: Stage, seen: Evidence) -> None:

@@ -1,4 +1,4 @@
-"""The arguments of calls: read as models give them, made fit for the next request, freed of what strict schemas add."""
+"""Arguments of calls: read from what models send, made fit for the next request, without the nulls of strict schemas."""
 
 import json
 from collections.abc import Mapping

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from forge_tools.adapters.arguments import read
-from forge_tools.adapters.toolset import Answer, BlockingExecutor, Executor, ToolCall, Toolset
+from forge_tools.adapters.toolset import Answer, BlockingExecutor, Executor, ToolCall, Toolset, by_name
 from forge_tools.errors import ErrorCode, ToolError, ToolNotFoundError
 from forge_tools.langchain import run_in_thread
 from forge_tools.model import CallOptions, ExecutionContext, Schema, ToolParameter, ToolSpec
@@ -78,7 +78,10 @@ class TextTools:
         Raises:
             ToolNotFoundError: when there is no such tool. The function raises ToolError, its message fit to be shown.
         """
-        tool = self._require(name)
+        known = by_name(self._toolset.specs())
+        if name not in known:
+            raise ToolNotFoundError(name, f"not found: there is no such tool{suggestion(name, sorted(known))}")
+        tool = known[name].name
 
         async def run(arguments: Arguments) -> str:
             return await self.run_or_raise(self.prepare(tool, arguments))
@@ -91,7 +94,7 @@ class TextTools:
 
     def prepare(self, name: str, args: Arguments) -> "TextCall":
         """Look at a call before it runs."""
-        spec, arguments = self._by_name().get(name), read(name, args)
+        spec, arguments = by_name(self._toolset.specs()).get(name), read(name, args)
         if isinstance(arguments, str):
             return _refused(name, spec, f"must be one JSON object with names as keys, not {brief(args)}.")
         try:
@@ -117,17 +120,6 @@ class TextTools:
         if answer.is_error:
             raise ToolError(call.asked.name, _problem(answer, call.spec))
         return answer.text if answer.result.to_text() else ""  # adapters say "(no output)"; here text is as it is
-
-    def _by_name(self) -> dict[str, ToolSpec]:
-        specs = self._toolset.specs()
-        aliases = {alias: spec for spec in specs for alias in spec.aliases}
-        return aliases | {spec.name: spec for spec in specs}  # a name before aliases of others, as executors find them
-
-    def _require(self, name: str) -> str:
-        known = self._by_name()
-        if name not in known:
-            raise ToolNotFoundError(name, f"not found: there is no such tool{suggestion(name, sorted(known))}")
-        return known[name].name
 
 
 class SyncTextTools:

@@ -22,7 +22,7 @@ PAUSED: Literal["paused"] = "paused"
 BROKEN_OFF = "The stream ended before the reply was complete."
 CUT_OFF = "The reply was cut off at the token limit: raise it, or ask for less at once."
 CALL_CUT_OFF = "This call was cut off at the token limit and did not run. Send it again with shorter arguments."
-"""The last call of a reply that was cut off is never run: what is left of its arguments may look whole."""
+"""The last call of a reply that was cut off never runs: its shortened arguments may look complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

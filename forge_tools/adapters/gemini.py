@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -35,7 +36,7 @@ _REFUSED = frozenset(
 
 _TEXT = frozenset({"text", "thought"})
 _STREAMED = frozenset({"partial_args", "will_continue"})
-"""What a call says of its being streamed; requests do not take it."""
+"""Fields of a streamed call that requests do not take."""
 
 _STEP = re.compile(
     r"""\.(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]|\[(?P<quote>['"])(?P<quoted>(?:\\.|[^\\])*?)(?P=quote)\]""", re.DOTALL
@@ -132,15 +133,13 @@ class GenerateContent(SdkModel):
         return (), lambda: genai.Client().aio
 
 
+@dataclass(slots=True)
 class _Ending:
-    """What is known of a reply besides its parts."""
-
-    def __init__(self) -> None:
-        self.is_begun = False
-        self.reason: str | None = None
-        self.detail: str | None = None
-        self.blocked: str | None = None
-        self.usage = Usage(requests=1)
+    is_begun: bool = False
+    reason: str | None = None
+    detail: str | None = None
+    blocked: str | None = None
+    usage: Usage = field(default_factory=lambda: Usage(requests=1))
 
     def said(self, what: str) -> str:
         """With the provider's own words, where there are any."""
@@ -209,7 +208,7 @@ def _usage(counts: Any) -> Usage:
 
 
 def add_part(parts: list[Part], part: Part) -> None:
-    """Add what a chunk brought. A part with a signature stays one of its own, since that belongs to what it came with."""
+    """Add the part of a chunk. One with a signature stays apart, since the signature belongs to exactly that part."""
     last = parts[-1] if parts else {}
     call = part.get("function_call")
     if call is None and _is_plain(last) and _is_plain(part) and last.get("thought") == part.get("thought"):
@@ -234,7 +233,6 @@ def _is_plain(part: Part) -> bool:
 
 
 def _with_pieces(call: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """A call with more of its arguments, as a request takes it."""
     call = {name: value for name, value in call.items() if name not in _STREAMED}
     for piece in more.get("partial_args") or ():
         call["args"] = _with_value(call.get("args") or {}, _steps(piece.get("json_path") or ""), piece)

@@ -51,7 +51,7 @@ class _Runner:
         return answer
 
     def run_in_place(self, call: ToolCall) -> Answer:
-        """Run on the loop where the tools were made, if that turns elsewhere; else on a loop of its own."""
+        """Run on the loop where the tools were made, if it runs in another thread; else on a new loop."""
         if self._home is not None and self._home.is_running() and not _is_here(self._home):
             return asyncio.run_coroutine_threadsafe(self.run(call), self._home).result()
         return run_in_thread(lambda: self.run(call))

@@ -115,7 +115,6 @@ def _told(schema: Schema) -> Schema:
 
 
 def _types(alternatives: Sequence[Schema]) -> list[str]:
-    """The types of alternatives, where each has one."""
     types = [part.get("type") for part in alternatives]
     named = [name for name in types if isinstance(name, str)]
     return list(dict.fromkeys(named)) if len(named) == len(types) else []

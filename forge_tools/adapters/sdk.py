@@ -14,7 +14,7 @@ from forge_tools.model import Schema
 _SET_BY_THE_ADAPTER = ("messages", "input", "contents", "stream")
 
 _EXCERPT = 500
-"""Characters of each end that a model is shown again of what it wrote."""
+"""Characters shown of each end of a long text that the model wrote."""
 
 
 class SdkModel(ABC):
@@ -82,7 +82,7 @@ class SdkModel(ABC):
         """Put the events of a stream together."""
 
     def asked_again(self, why: str, usage: Usage, raw: Any) -> Reply:
-        """Tell the model of a call that its provider could not read: this stands in the history where the call would."""
+        """Tell the model that its provider could not read a call. The message takes the place of the call in the history."""
         problem = (
             f"Your tool call did not run, since {both_ends(why)}. Send it again, its arguments as one JSON object."
         )

@@ -1,4 +1,4 @@
-"""The tools of an executor as a model is offered them, and the calls of one of its messages: run together, answered in order."""
+"""The tools that a model is offered, and the calls of one of its messages: run together, answered in order."""
 
 import asyncio
 import base64
@@ -215,14 +215,14 @@ class Toolset:
             ConfigurationError: when the executor is not connected.
         """
         known = self._executor.specs()
-        by_name = {name: spec for spec in known for name in (*spec.aliases, spec.name)}
+        named = by_name(known)
         reader = self._reader(known)
         slots = asyncio.Semaphore(self._concurrency or max(1, len(calls)))
 
         async def result_of(call: ToolCall) -> ToolResult:
             async with slots:
                 is_reader = reader is not None and call.name == reader.name
-                return await (self._read_on(call) if is_reader else self._result(call, by_name.get(call.name)))
+                return await (self._read_on(call) if is_reader else self._result(call, named.get(call.name)))
 
         results = await asyncio.gather(*map(result_of, calls), return_exceptions=True)
         settled = [_settled(result) for result in results]
@@ -278,10 +278,15 @@ class Toolset:
         return result.model_copy(update={"metadata": result.metadata | {"hint": hint or None}})
 
     def _require(self, names: Iterable[str]) -> None:
-        known = {name for spec in self._executor.specs() for name in (spec.name, *spec.aliases)} if names else set()
-        for name in sorted(set(names) - known):
+        known = by_name(self._executor.specs()) if names else {}
+        for name in sorted(set(names) - known.keys()):
             hint = suggestion(name, sorted(known))
             raise ToolNotFoundError(name, f"there is no such tool{hint}; it cannot be offered")
+
+
+def by_name(specs: Sequence[ToolSpec]) -> dict[str, ToolSpec]:
+    """The tools by name and alias; a name comes before aliases of others, as executors find them."""
+    return {alias: spec for spec in specs for alias in spec.aliases} | {spec.name: spec for spec in specs}
 
 
 def _can_be_shown(part: Media) -> bool:
@@ -303,10 +308,10 @@ def _refusal(error: str, code: str = ErrorCode.VALIDATION_ERROR) -> ToolResult:
 
 def _artifact_reader(specs: Iterable[ToolSpec]) -> ToolSpec | None:
     """ReadArtifact as the Read among `specs` has it; None without that, or where a tool of that name is there."""
-    by_name = {spec.name: spec for spec in specs}
-    if READER not in by_name or NAME in by_name:
+    named = {spec.name: spec for spec in specs}
+    if READER not in named or NAME in named:
         return None
-    read = by_name[READER]
+    read = named[READER]
     paging = tuple(one for one in read.parameters if one.name in _KEPT)
     return read.model_copy(
         update={"name": NAME, "description": _DESCRIPTION, "aliases": (), "parameters": (_HANDLE, *paging)}

@@ -44,7 +44,7 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What bytes are. `kind` is that of the part: image, audio or file; `note` says why an image is none for models."""
+    """What bytes are. `kind` is that of the part: image, audio or file; `note` says why models are not shown an image."""
 
     mime_type: str
     kind: str

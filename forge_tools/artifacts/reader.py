@@ -1,21 +1,145 @@
-"""The parts of results as whoever has a result reads them: whole, into a folder, or those that fit into a message."""
+"""Artifacts and parts of results as they are read: whole, a page at a time, into a folder, or what fits into a message."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from hashlib import blake2b
 from inspect import isawaitable
 from pathlib import Path, PurePath
 from typing import Any
 
-from forge_tools.errors import ForgeError
-from forge_tools.model import Media, ToolResult
+from forge_tools.artifacts.parts import PART_BYTES, count_parts
+from forge_tools.errors import ForgeError, InvalidCallError
+from forge_tools.model import Artifact, ArtifactPage, Media, PageWish, ToolResult
 from forge_tools.model.content import CONTENT
+
+Chunks = Callable[[int], Awaitable[bytes]]
+"""Reads what a part holds."""
 
 MOST_SHOWN = 3_500_000
 """Bytes of a part that goes into a message to a model: encoded, providers take 5 MB."""
 
 MOST_TOGETHER = 15_000_000
 """Bytes of all parts of one result that do."""
+
+
+async def whole(artifact: Artifact, chunk: Chunks) -> AsyncIterator[bytes]:
+    """Return all of an artifact, one part in memory at a time.
+
+    Raises:
+        ValueError: at the end, when these are not the bytes that its handle says.
+    """
+    digest = blake2b(digest_size=16)
+    for number in range(count_parts(artifact.size)):
+        digest.update(data := await chunk(number))
+        yield data
+    if digest.hexdigest() != artifact.id:
+        raise ValueError("these are other bytes than its handle says")
+
+
+class Pages:
+    """One artifact, read in pages. `breaks` says how many lines end in each part, None where nobody counted them."""
+
+    def __init__(self, artifact: Artifact, breaks: list[int | None], chunk: Chunks) -> None:
+        self._artifact = artifact
+        self._breaks = breaks
+        self._chunk = chunk
+
+    async def read(self, wish: PageWish) -> ArtifactPage:
+        """Return the page that was wished for.
+
+        Raises:
+            InvalidCallError: there is no such page.
+            StorageError: the artifact is gone meanwhile, or damaged.
+        """
+        if wish.problem:
+            raise InvalidCallError(wish.problem)
+        start, line = await (self._at_line(wish.offset or 1) if wish.byte is None else self._at_byte(wish.byte))
+        data = await self._gather(start, wish)
+        data = _cut(data, wish, is_last=start + len(data) == self._artifact.size)
+        page = ArtifactPage(
+            handle=self._artifact.handle, size=self._artifact.size, data=data, start=start, first_line=line, next=None
+        )
+        return page if page.end == self._artifact.size else _with_next(page, is_by_lines=wish.byte is None)
+
+    async def _at_line(self, line: int) -> tuple[int, int]:
+        number, before = 0, 0
+        while number < count_parts(self._artifact.size) and before + (ends := await self._count(number)) < line - 1:
+            number, before = number + 1, before + ends
+        start = number * PART_BYTES
+        if start < self._artifact.size and line - 1 > before:
+            start += _after_breaks(await self._chunk(number), line - 1 - before)
+        if start >= self._artifact.size and line > 1:
+            raise InvalidCallError(f"offset {line:,} is past the end of {self._artifact.handle}")
+        return start, line
+
+    async def _at_byte(self, byte: int) -> tuple[int, int | None]:
+        if byte >= self._artifact.size and byte:
+            of = f"{self._artifact.handle}, which has {self._artifact.size:,} bytes"
+            raise InvalidCallError(f"byte {byte:,} is past the end of {of}")
+        number = byte // PART_BYTES
+        before = [ends for ends in self._breaks[:number] if ends is not None]
+        if len(before) < number:
+            return byte, None
+        within = (await self._chunk(number))[: byte % PART_BYTES].count(b"\n") if byte % PART_BYTES else 0
+        return byte, sum(before) + within + 1
+
+    async def _count(self, number: int) -> int:
+        ends = self._breaks[number] if number < len(self._breaks) else None
+        return (await self._chunk(number)).count(b"\n") if ends is None else ends
+
+    async def _gather(self, start: int, wish: PageWish) -> bytes:
+        data, ends = bytearray(), 0
+        lines = wish.most_lines
+        while start < self._artifact.size and len(data) < wish.most_bytes and (lines is None or ends < lines):
+            chunk = (await self._chunk(start // PART_BYTES))[start % PART_BYTES :]
+            data += chunk
+            start, ends = start + len(chunk), ends + chunk.count(b"\n")
+        return bytes(data)
+
+
+def _cut(data: bytes, wish: PageWish, *, is_last: bool) -> bytes:
+    """End after the last line wished for; where that is too much, after one that fits, or after a character."""
+    end = len(data) if wish.most_lines is None else _after_breaks(data, wish.most_lines)
+    if end <= wish.most_bytes and (is_last or end < len(data)):
+        return data[:end]
+    data = data[: wish.most_bytes]
+    whole = after_last_line(data) if wish.byte is None else after_last_character(data)
+    return data[: whole or len(data)]
+
+
+def _with_next(page: ArtifactPage, *, is_by_lines: bool) -> ArtifactPage:
+    if is_by_lines and page.first_line is not None and page.data.endswith(b"\n"):
+        return replace(page, next={"offset": page.first_line + page.lines})
+    return replace(page, next={"byte": page.end})
+
+
+def _after_breaks(data: bytes, count: int) -> int:
+    """Where the line begins that follows so many line ends."""
+    pieces = data.split(b"\n", min(count, len(data)))
+    return len(data) - len(pieces[-1]) if len(pieces) > count else len(data)
+
+
+def after_last_line(data: bytes) -> int:
+    """Where the last whole line ends, or the last whole character."""
+    return data.rfind(b"\n") + 1 or after_last_character(data)
+
+
+def after_last_character(data: bytes) -> int:
+    """Where the last whole character ends, if this is UTF-8."""
+    for back in range(1, min(4, len(data)) + 1):
+        if (first := data[-back]) & 0xC0 != 0x80:
+            width = 1 + (first >= 0xC0) + (first >= 0xE0) + (first >= 0xF0)
+            return len(data) - (back if width > back else 0)
+    return len(data)
+
+
+def next_line(data: bytes) -> int:
+    """Where the next line begins, or the next character."""
+    if (start := data.find(b"\n") + 1) > 0:
+        return start
+    return next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
 
 
 class PartReader:
@@ -63,7 +187,6 @@ async def _bytes(part: Media) -> bytes:
 
 
 def _created(folder: Path, name: str) -> tuple[Path, int]:
-    """Make a file that was not there."""
     folder.mkdir(parents=True, exist_ok=True)
     stem, suffix = PurePath(name).stem, PurePath(name).suffix
     for number in range(1, 10_000):

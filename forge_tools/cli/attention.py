@@ -1,12 +1,12 @@
-"""What needs somebody, the worst first, and what people are told of calls that do not move, each with the way out."""
+"""What needs an operator's attention, the most urgent first, and why calls do not move; each with the way out."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Literal
 
-from forge_tools.cli.text import age, limit, one_line
+from forge_tools.cli.text import age, counted, limit, one_line
 from forge_tools.model import (
     CallFigures,
     ExecutionStatus,
@@ -23,10 +23,10 @@ BEATS = 10
 """Heartbeats that a due call may wait for a worker with free slots: a busy one looks into SQL every fifth."""
 
 SILENT_BEATS = 5
-"""Heartbeats that a worker may miss before anybody is told."""
+"""Heartbeats that a worker may miss before it is reported."""
 
 WAIT_SECONDS = 10.0
-"""How long calls may wait for a slot before anybody is told."""
+"""How long calls may wait for a slot before that is reported."""
 
 FEWEST_FAILURES = 3
 FAILING, BROKEN = 0.2, 0.5
@@ -35,7 +35,7 @@ FAILING, BROKEN = 0.2, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """One thing that needs somebody: now, or soon."""
+    """One thing that needs attention, now or soon."""
 
     level: Literal["now", "soon"]
     said: str
@@ -43,7 +43,7 @@ class Concern:
 
 
 def concerns(seen: Overview, *, heartbeat: float, lease: float) -> list[Concern]:
-    """All of them."""
+    """List what needs attention, the urgent things first."""
     found = [
         *_unserved(seen),
         *(Concern("now", sentence(one), way_out(one)) for one in seen.stuck),
@@ -72,8 +72,7 @@ def _unserved(seen: Overview) -> Iterator[Concern]:
 def _lost(failures: Sequence[FailedCalls]) -> Iterator[Concern]:
     for one in failures:
         if one.status is ExecutionStatus.LOST:
-            many = "1 call" if one.calls == 1 else f"{one.calls:,} calls"
-            said = f"{many} of {one_line(one.tool)} lost with a worker: nobody knows what took effect"
+            said = f"{counted(one.calls, 'call')} of {one_line(one.tool)} lost with a worker: nobody knows what took effect"
             yield Concern("now", said, f"forge-tools show {one.example}")
 
 
@@ -83,14 +82,17 @@ def _silent(workers: Sequence[WorkerRecord], patience: float, lease: float) -> I
         if worker.silent_seconds > patience:
             hosts[worker.hostname].append(worker.silent_seconds)
     for host, silences in sorted(hosts.items()):
-        count = "1 worker" if len(silences) == 1 else f"{len(silences)} workers"
         longest = max(silences)
         dead = longest > lease
         ways = (
             f"It is taken for dead after {limit(lease)}: wait, or look at that host and its log.",
             "Look at that host and its log. If it is gone, any live worker of the same database settles what it left.",
         )
-        yield Concern("now" if dead else "soon", f"{count} on {one_line(host)} silent for {age(longest)}", ways[dead])
+        yield Concern(
+            "now" if dead else "soon",
+            f"{counted(len(silences), 'worker')} on {one_line(host)} silent for {age(longest)}",
+            ways[dead],
+        )
 
 
 def _unfit(workers: Sequence[WorkerRecord]) -> Iterator[Concern]:
@@ -146,33 +148,47 @@ def _calls(count: int) -> str:
 
 def sentence(stuck: StuckCalls) -> str:
     """What does not move, where, for how long, and why."""
-    many = f"{stuck.count} calls" if stuck.count > 1 else "1 call"
     place = f"queue {stuck.queue}, {stuck.lane} lane"
-    where = f"{one_line(stuck.hostname)} pid {stuck.pid}"
-    why = {
-        StuckReason.OWNER_GONE: f"runs on {where}, which is silent or stopped",
-        StuckReason.OVERDUE: f"runs on {where} beyond its time limit",
-        StuckReason.NOT_TAKEN: "is due, and workers with free slots do not take it",
-        StuckReason.NOT_HOSTED: "is due, and no worker of its queue hosts the tool",
-        StuckReason.OTHER_VERSION: f"is due and needs {one_line(stuck.wanted)}; workers of its queue host "
-        f"{one_line(', '.join(stuck.hosted))}",
-        StuckReason.DISABLED: "is due, and the tool is disabled",
-    }
-    return f"{many} of {one_line(stuck.tool)} ({place}) {why[stuck.reason]}, for {age(stuck.seconds)}: {stuck.example}"
+    why = _STUCK[stuck.reason][0].format_map(_words(stuck))
+    return f"{counted(stuck.count, 'call')} of {one_line(stuck.tool)} ({place}) {why}, for {age(stuck.seconds)}: {stuck.example}"
 
 
 def way_out(stuck: StuckCalls) -> str:
     """What to do about it."""
-    ways = {
-        StuckReason.OWNER_GONE: "Any live worker of the same database settles it within two leases; start one if none is "
-        "alive: forge-tools up.",
-        StuckReason.OVERDUE: f"Its engine should have ended it: look at the log of that worker, or end it with kill "
-        f"{stuck.pid}; what it ran is settled by another.",
-        StuckReason.NOT_TAKEN: "Look at the logs of its workers for claims that fail, and restart them.",
-        StuckReason.NOT_HOSTED: f"Start a worker that offers it: --tools or --categories, --lane {stuck.lane}, "
-        f"--queues {stuck.queue}.",
-        StuckReason.OTHER_VERSION: "Start a worker that hosts what they need; or, where the tool is pinned, let what there is "
-        f"run them: forge-tools tools unpin {stuck.tool}",
-        StuckReason.DISABLED: f"Enable it, forge-tools tools enable {stuck.tool}, or let its calls expire.",
-    }
-    return ways[stuck.reason]
+    return _STUCK[stuck.reason][1].format_map(_words(stuck))
+
+
+def _words(stuck: StuckCalls) -> dict[str, object]:
+    hosted = one_line(", ".join(stuck.hosted))
+    return asdict(stuck) | {"hostname": one_line(stuck.hostname), "wanted": one_line(stuck.wanted), "hosted": hosted}
+
+
+_STUCK = {
+    StuckReason.OWNER_GONE: (
+        "runs on {hostname} pid {pid}, which is silent or stopped",
+        "Any live worker of the same database settles it within two leases; start one if none is alive: forge-tools up.",
+    ),
+    StuckReason.OVERDUE: (
+        "runs on {hostname} pid {pid} beyond its time limit",
+        "Its engine should have ended it: look at the log of that worker, or end it with kill {pid}; what it ran is settled by "
+        "another.",
+    ),
+    StuckReason.NOT_TAKEN: (
+        "is due, and workers with free slots do not take it",
+        "Look at the logs of its workers for claims that fail, and restart them.",
+    ),
+    StuckReason.NOT_HOSTED: (
+        "is due, and no worker of its queue hosts the tool",
+        "Start a worker that offers it: --tools or --categories, --lane {lane}, --queues {queue}.",
+    ),
+    StuckReason.OTHER_VERSION: (
+        "is due and needs {wanted}; workers of its queue host {hosted}",
+        "Start a worker that hosts what they need; or, where the tool is pinned, let what there is run them: "
+        "forge-tools tools unpin {tool}",
+    ),
+    StuckReason.DISABLED: (
+        "is due, and the tool is disabled",
+        "Enable it, forge-tools tools enable {tool}, or let its calls expire.",
+    ),
+}
+"""Why calls do not move, and what to do about it."""

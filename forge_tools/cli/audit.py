@@ -14,7 +14,7 @@ from typer import Argument, Option
 from forge_tools.cli.database import whoami, with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import moving_line
-from forge_tools.cli.text import facts, iso, one_line, printable, took
+from forge_tools.cli.text import counted, facts, iso, one_line, printable, took
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.model.audit import AuditReport, Finding
@@ -141,7 +141,7 @@ def signing_key(settings: Settings) -> Signer | None:
 
 
 def _own_key(settings: Settings) -> Path | None:
-    """The one that a setting names, else that of the embedded stack where there is one."""
+    """The key that `FORGE_AUDIT_KEY` names, else that of the embedded stack."""
     own = settings.embedded_audit_key
     return settings.audit_key or (own if settings.is_embedded and own.exists() else None)
 
@@ -182,7 +182,7 @@ def _print(face: Face, report: AuditReport, trust: Trust) -> None:
     if report.is_intact:
         face.say("Intact: nothing that was sealed was changed, removed or inserted.", style="bold green")
     else:
-        face.say(f"NOT INTACT: {report.found:,} finding{'' if report.found == 1 else 's'}.", style="bold red")
+        face.say(f"NOT INTACT: {counted(report.found, 'finding')}.", style="bold red")
     face.out.print(Text(printable(_proof(report, trust)), style="dim" if report.signatures else "yellow"))
 
 

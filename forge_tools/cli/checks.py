@@ -21,6 +21,7 @@ from redis.retry import Retry
 from forge_tools import __version__
 from forge_tools.artifacts.parts import PartFiles
 from forge_tools.broker import celery_app, speaks_redis
+from forge_tools.cli.text import counted
 from forge_tools.config import Settings
 from forge_tools.embedded import stack_holder
 from forge_tools.model.audit import Head
@@ -213,8 +214,8 @@ def check_connections(found: Connections, workers: int, settings: Settings) -> F
     others = found.open - found.ours
     idle, busy = others + workers * IDLE_WORKER, others + workers * MOST_OF_ONE
     said = (
-        f"{found.open} of {found.most} are open, {found.ours} of them forge-tools'; with {others} of others and {workers} "
-        f"worker{'' if workers == 1 else 's'} it takes {idle}, and up to {busy} under load"
+        f"{found.open} of {found.most} are open, {found.ours} of them forge-tools'; with {others} of others and "
+        f"{counted(workers, 'worker')} it takes {idle}, and up to {busy} under load"
     )
     if idle > found.most:
         return problem("connections", said, RAISE)

@@ -1,4 +1,4 @@
-"""Commands meet the database here: opened for one piece of work, closed after it."""
+"""The database as commands use it: opened for one piece of work, and closed afterwards."""
 
 import asyncio
 import getpass
@@ -35,11 +35,7 @@ def with_store(work: Callable[["Store"], Awaitable[T]], settings: Settings | Non
 
 
 def with_history(work: Callable[["History"], Awaitable[T]]) -> T:
-    """Do `work` with the history of that database alone.
-
-    Raises:
-        StorageError: as with a store.
-    """
+    """Do `work` with the history of that database alone; raises what `with_store` does."""
     settings = Settings.load()
 
     async def run() -> T:
@@ -49,13 +45,13 @@ def with_history(work: Callable[["History"], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def asked(settings: Settings | None = None) -> str:
-    """Which database that is, where something is not in it."""
-    return f"The database asked is {without_passwords((settings or Settings.load()).database)}"
+def asked() -> str:
+    """Name the database, for when something is not found in it."""
+    return f"The database asked is {without_passwords(Settings.load().database)}"
 
 
 def whoami() -> str:
-    """Who types the command, for the record: `user@host`."""
+    """Name the person at the command line, for the record: `user@host`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name

@@ -24,8 +24,7 @@ from forge_tools.cli.text import as_text, from_here, one_line, took
 from forge_tools.cli.up import AnnouncedStack
 from forge_tools.cli.worker import require_own_workers
 from forge_tools.config import Settings
-from forge_tools.embedded.generations import GenerationsOfWorkers, Plan
-from forge_tools.embedded.sources import changes
+from forge_tools.embedded.generations import GenerationsOfWorkers, Plan, changes
 from forge_tools.embedded.stack import worker_environment
 from forge_tools.embedded.supervision import SupervisedProcess
 from forge_tools.errors import ForgeError
@@ -48,7 +47,7 @@ CONCURRENCY = 2
 
 LOOK_SECONDS = 0.2
 MOST_FOLLOWED = 100
-"""New calls in one look; who makes more at once reads them in the history."""
+"""New calls shown at one look; more at once are in the history alone."""
 
 KEYS = "f shows the last failure, r runs the last call again, Ctrl-C stops everything."
 ENDED_WIDTH = 100
@@ -173,7 +172,7 @@ class _DevStack(AnnouncedStack):
 
 
 class _Calls:
-    """The calls that are made from now on, each as it comes, reports and ends; on a loop of its own."""
+    """Shows calls from now on as they are made, report and end. It runs on an event loop of its own."""
 
     def __init__(self, face: Face, settings: Settings) -> None:
         self._face = face
@@ -269,7 +268,7 @@ class _Calls:
 
 
 def said_of(event: CallEvent) -> str:
-    """An event as lines of text; of a kind that is not known here, whatever it says of itself."""
+    """Describe an event in lines of text; one of an unknown kind by its `str`."""
     match event:
         case Output():
             return event.text

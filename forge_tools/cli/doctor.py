@@ -26,7 +26,7 @@ from forge_tools.cli.checks import (
     problem,
 )
 from forge_tools.cli.face import FAILED, OK, App, Face
-from forge_tools.cli.text import age, one_line
+from forge_tools.cli.text import age, counted, one_line
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.model import QueueDepth, ServerState, StuckCalls, ToolSpec, WorkerRecord
@@ -100,8 +100,8 @@ def doctor(
     else:
         face.out.print(_table(findings))
         face.say()
-        many = "1 problem." if len(problems) == 1 else f"{len(problems)} problems."
-        face.say(many if problems else "All is well.", style="bold red" if problems else "green")
+        said = f"{counted(len(problems), 'problem')}." if problems else "All is well."
+        face.say(said, style="bold red" if problems else "green")
     if problems:
         raise typer.Exit(FAILED)
 
@@ -183,7 +183,6 @@ def _clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:
 
 
 def _serving_it(fleet: Fleet, settings: Settings) -> Iterator[Finding]:
-    """Who works, and what waits for them."""
     yield from _workers(fleet)
     yield from _servers(one for worker in fleet.live for one in worker.servers)
     yield from _queues(fleet, settings)
@@ -224,7 +223,7 @@ def _live(worker: WorkerRecord) -> Iterator[Finding]:
 
 
 def _serving(worker: WorkerRecord) -> Finding:
-    slots = "1 slot" if worker.concurrency == 1 else f"{worker.concurrency} slots"
+    slots = counted(worker.concurrency, "slot")
     if worker.slots < worker.concurrency:
         slots = f"{worker.slots} of {slots} answer{'s' if worker.slots == 1 else ''}"
     said = f"{_name(worker)}: {worker.lane} lane, queues {worker.serves}, {slots}, "

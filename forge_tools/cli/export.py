@@ -1,5 +1,7 @@
-"""`forge-tools export`: history as a file, oldest first, however long it is."""
+"""`forge-tools export` and `artifact`: history as a file, oldest first, however long it is; a long output that was kept, or a page of it."""
 
+import base64
+import codecs
 import csv
 import os
 import signal
@@ -10,19 +12,22 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Protocol, TextIO
+from typing import Annotated, Any, Protocol, TextIO
 
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
-from typer import Option
+from typer import Argument, Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face, standard_output
-from forge_tools.cli.filters import ALL, Chosen, filtered
 from forge_tools.cli.history import LISTED, OfOption, Record, Rows, document, refuse_unfitting
 from forge_tools.cli.live import moving_line
+from forge_tools.cli.selection import ALL, Chosen, filtered
 from forge_tools.cli.text import as_json, iso, printable
 from forge_tools.errors import ForgeError
+from forge_tools.model import ArtifactPage, PageWish
+from forge_tools.model.artifacts import PAGE_BYTES, PAGE_LINES
+from forge_tools.signals import handled
 from forge_tools.storage import Store
 
 app = App()
@@ -63,7 +68,9 @@ def export(
                 told(count, rows.moment(page[0]) if page else page.until, page.until)
         return count
 
-    with _quiet_when_nobody_reads(), _interrupted_by(signal.SIGTERM), _interrupted_by(signal.SIGHUP):
+    # A signal that would kill this process does what Ctrl-C does, so that no partial file stays; nohup is respected.
+    deadly = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
+    with _quiet_when_nobody_reads(), handled(deadly, _interrupt):
         count = with_store(write)
         if face.is_json and to is not None:
             face.document({of.value: count, "file": str(to)})
@@ -76,7 +83,7 @@ class _Stream(Protocol):
 
 
 def _writer(stream: _Stream, format: Format, names: Sequence[str]) -> Callable[[Record], object]:
-    """What writes a record in a format; CSV begins with the names of its columns, and has nested values as JSON."""
+    """Return a function that writes one record. CSV starts with a header, and has nested values as JSON."""
     if format is Format.JSONL:
         return lambda record: stream.write(as_json(document(record), separators=(",", ":"), ensure_ascii=False) + "\n")
     rows = csv.writer(stream)
@@ -91,15 +98,13 @@ def _cell(value: object) -> object:
 
 
 class _Terminal:
-    """Shows rows without what could harm a terminal."""
-
     def write(self, row: str, /) -> object:
         return sys.stdout.write(printable(row.rstrip("\r\n")) + "\n")
 
 
 @contextmanager
 def _opened(path: Path | None, face: Face) -> Iterator[_Stream]:
-    """Where rows go to. What is there already and is no file, such as a device or a pipe, is written to as it is."""
+    """Open the destination. A device or pipe that exists already is written to directly."""
     if path is None:
         yield _Terminal() if face.out.is_terminal else standard_output()
         return
@@ -118,7 +123,7 @@ def _written(path: Path) -> TextIO:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[TextIO]:
-    """The file under another name until it is whole."""
+    """Write under a temporary name, and rename once the file is whole."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with _written(part) as stream:
@@ -129,7 +134,7 @@ def _whole(path: Path) -> Iterator[TextIO]:
 
 
 _Told = Callable[[int, datetime, datetime], object]
-"""Takes how many rows were written, and from when to when was looked for the last of them."""
+"""Called with the number of rows written, and the time span that the last of them were searched in."""
 
 
 @contextmanager
@@ -151,20 +156,8 @@ def _progress(face: Face, of: Rows, end: datetime, to: Path | None) -> Iterator[
         yield told
 
 
-@contextmanager
-def _interrupted_by(number: signal.Signals) -> Iterator[None]:
-    """What would end this process at once does what Ctrl-C does, so that no part of a file stays; nohup is still heeded."""
-    before = signal.getsignal(number)
-    if before == signal.SIG_DFL:
-        signal.signal(number, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-
-
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Where Ctrl-C is ignored, as in what a script starts in the background, a signal of it would be as well."""
+    """Raise KeyboardInterrupt even where SIGINT is ignored, as in the background of a script."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.default_int_handler(number, frame)
     signal.raise_signal(signal.SIGINT)
@@ -180,3 +173,68 @@ def _quiet_when_nobody_reads() -> Iterator[None]:
         with suppress(OSError):
             sys.stdout.close()
         raise typer.Exit(1) from None
+
+
+@app.command()
+def artifact(
+    face: Face,
+    handle: Annotated[str, Argument(metavar="HANDLE", help="artifact://..., as a shortened output names it.")],
+    *,
+    offset: Annotated[int | None, Option(min=1, help="Begin with this line; the first is 1.")] = None,
+    limit: Annotated[int | None, Option(min=1, help="How many lines at most.", show_default=f"{PAGE_LINES:,}")] = None,
+    byte: Annotated[int | None, Option(min=0, help="Begin with this byte instead; the first is 0.")] = None,
+    max_bytes: Annotated[
+        int | None, Option(min=1, help="How many bytes at most.", show_default=f"{PAGE_BYTES:,}")
+    ] = None,
+) -> None:
+    """Write an artifact to standard output: its bytes as they were kept, to a terminal without what could harm it.
+
+    All of it, or with any of the options a page; then the error stream says where to go on. As JSON always a page.
+    """
+    is_paged = face.is_json or any(given is not None for given in (offset, limit, byte, max_bytes))
+    wish = PageWish(offset=offset, byte=byte, limit=limit, max_bytes=max_bytes)
+
+    async def page(store: Store) -> ArtifactPage:
+        return await store.artifacts.page(await store.artifacts.named(handle), wish)
+
+    try:
+        if is_paged:
+            _show(face, with_store(page))
+        else:
+            with_store(lambda store: _copy(store, handle, is_terminal=face.out.is_terminal))
+    except BrokenPipeError:  # whoever reads it has seen enough; nothing may be written at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+async def _copy(store: Store, handle: str, *, is_terminal: bool) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    async for chunk in store.artifacts.contents(handle):
+        if is_terminal:
+            sys.stdout.write(printable(decoder.decode(chunk)))
+        else:
+            sys.stdout.buffer.write(chunk)
+    sys.stdout.write(decoder.decode(b"", final=True))  # half a character at the end
+    sys.stdout.flush()
+
+
+def _show(face: Face, page: ArtifactPage) -> None:
+    if face.is_json:
+        face.document(_document(page))
+        return
+    if face.out.is_terminal:
+        sys.stdout.write(printable(page.text))
+    else:
+        sys.stdout.buffer.write(page.data)
+    sys.stdout.flush()
+    if page.next:
+        ((name, value),) = page.next.items()
+        face.note(f"[bytes {page.start:,}-{page.end:,} of {page.size:,}; go on with --{name} {value}]")
+
+
+def _document(page: ArtifactPage) -> dict[str, Any]:
+    names = ("handle", "size", "start", "end", "first_line", "lines", "next")
+    facts = {name: getattr(page, name) for name in names}
+    try:
+        return facts | {"text": page.data.decode()}
+    except UnicodeDecodeError:
+        return facts | {"base64": base64.b64encode(page.data).decode()}

@@ -1,4 +1,4 @@
-"""What a command shows, text for people or JSON for programs, and the exit codes that scripts may rely on."""
+"""The output of commands, text for people or JSON for programs, and the exit codes that scripts may rely on."""
 
 import logging
 import os
@@ -54,11 +54,11 @@ def exit_code(error: Exception) -> int:
 
 
 UNBOUNDED = 10_000
-"""Columns where nobody has to fit a screen: in a pipe or a file."""
+"""The width of a pipe or a file, where no screen limits it."""
 
 
 class Output(StrEnum):
-    """Whom the output is for."""
+    """The audience of the output: people or programs."""
 
     TEXT = "text"
     JSON = "json"
@@ -73,7 +73,7 @@ def _console() -> Console:
 
 @dataclass
 class Face:
-    """How this run of the command shows things."""
+    """How this run of a command shows its output."""
 
     output: Output = Output.TEXT
     is_debugging: bool = False
@@ -101,7 +101,7 @@ class Face:
             self.say(sentence)
 
     def raw(self, text: str) -> None:
-        """Print what a tool put out: to a terminal without what could harm it, to a pipe as it is."""
+        """Print the output of a tool: unchanged to a pipe, with control characters escaped to a terminal."""
         self._write(printable(text) if self.out.is_terminal else text)
 
     def say(self, text: str = "", style: str = "") -> None:
@@ -153,7 +153,7 @@ class Face:
 
 
 def standard_output() -> TextIO:
-    """Where output goes that Rich is not to touch.
+    """Return the stream for output that Rich must not touch.
 
     Raises:
         ForgeError: this process was started without.

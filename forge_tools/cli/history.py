@@ -4,25 +4,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 from typer import Option
 
 from forge_tools.cli.database import with_history
 from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
-from forge_tools.cli.filters import ALL, Chosen, again, filtered
+from forge_tools.cli.selection import ALL, Chosen, again, filtered
 from forge_tools.cli.text import (
     WIDE,
+    Column,
     as_json,
     as_text,
     compact,
     flexible,
     from_here,
     iso,
-    listed,
     number,
     one_line,
     table,
@@ -44,7 +45,7 @@ from forge_tools.storage.history.history import History
 from forge_tools.storage.history.pages import Page
 
 PATIENCE_SECONDS = 2.0
-"""How long people wait for a page of what no index finds; then it says where to look on. Programs get whole pages."""
+"""How long people wait for a page that no index finds; then the page says where to continue. Programs get whole pages."""
 
 SHOWN_ID = 23
 """Characters of an id in tables: enough to be unique among calls of one millisecond, and a prefix that `show` takes."""
@@ -130,7 +131,7 @@ def history(
 
 
 def _print_failure(face: Face, one: ExecutionRecord | AttemptRecord) -> None:
-    """What went wrong whole, however narrow the terminal is."""
+    """Print the whole error, however narrow the terminal is."""
     id_, at = (one.id, one.queued_at) if isinstance(one, ExecutionRecord) else (one.execution_id, one.completed_at)
     head = Text.assemble(f"{id_[:SHOWN_ID]}  {compact(at)}  ", (one_line(one.tool), "bold"), "  ", styled(one.status))
     face.out.print(head, soft_wrap=True)
@@ -142,11 +143,11 @@ def _only(of: Rows, names: Sequence[str], records: Sequence[Any]) -> Table:
         if name not in LISTED[of].names:
             hint = f"There are: {', '.join(LISTED[of].names)}."
             raise typer.BadParameter(f"{name!r} is no column. {hint}", param_hint="--columns")
-    columns = [Column(name) if name in _FREE else name for name in names]
-    return table(columns, ([_cell(name, one[name]) for name in names] for one in map(document, records)))
+    return table([Column(name, partial(_cell, name), is_flexible=name in _FREE) for name in names], records)
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, record: Record) -> str:
+    value = getattr(record, name)
     if name == "diagnosis" and (found := Diagnosis.read(value)) is not None:
         return from_here(found.summary)
     return (iso(value) or "-") if isinstance(value, datetime | None) else as_text(value)
@@ -173,9 +174,7 @@ def refuse_unfitting(chosen: Chosen, of: Rows) -> None:
 
 def rows_table(of: Rows, records: Sequence[Any], width: int) -> Table:
     """A line a row; what went wrong gets the room that is left."""
-    rows = LISTED[of]
-    columns = rows.columns if width >= WIDE else rows.columns[: rows.narrow]
-    return listed([title for title, _ in columns], [[say(one) for _, say in columns] for one in records], width)
+    return table(LISTED[of].columns, records, width)
 
 
 def document(record: Record) -> dict[str, Any]:
@@ -189,7 +188,7 @@ def styled(status: ExecutionStatus) -> Text:
 
 
 def explained(one: ExecutionRecord | Attempt) -> str:
-    """What went wrong, in a line: of what its author did not foresee, what was raised and where."""
+    """Say in one line what went wrong; for an unforeseen exception also where it was raised."""
     found = Diagnosis.read(one.diagnosis)
     if found is None or not found.place:
         return one.error or ""
@@ -204,7 +203,6 @@ def _what(one: ExecutionRecord) -> str:
 
 
 def _pairs(values: dict[str, Any]) -> str:
-    """Values as a cell has room for them."""
     texts = {name: value if isinstance(value, str) else as_json(value) for name, value in values.items()}
     return " ".join(f"{name}={text if len(text) <= 40 else f'{text[:39]}…'}" for name, text in texts.items())
 
@@ -221,9 +219,7 @@ class Listed:
     pages: str
     names: Sequence[str]
     moment: Callable[[Any], datetime]
-    columns: Sequence[tuple[str | Column, Callable[[Any], str | Text]]]
-    narrow: int
-    """How many of the columns a narrow terminal has room for."""
+    columns: Sequence[Column]
     nothing: str
 
 
@@ -234,14 +230,13 @@ LISTED = {
         names=(*_names(ExecutionRecord), "queue_wait_ms"),
         moment=lambda one: one.queued_at,
         columns=(
-            ("id", lambda one: one.id[:SHOWN_ID]),
-            ("queued (UTC)", lambda one: compact(one.queued_at)),
-            (flexible("tool"), lambda one: one.tool),
-            ("status", lambda one: styled(one.status)),
-            (number("took"), lambda one: took(one.duration_ms)),
-            (flexible("what"), _what),
+            Column("id", lambda one: one.id[:SHOWN_ID]),
+            Column("queued (UTC)", lambda one: compact(one.queued_at)),
+            flexible("tool", lambda one: one.tool),
+            Column("status", lambda one: styled(one.status)),
+            number("took", lambda one: took(one.duration_ms)),
+            flexible("what", _what, least=WIDE),
         ),
-        narrow=5,
         nothing="Nothing was run yet.",
     ),
     Rows.ATTEMPTS: Listed(
@@ -250,16 +245,15 @@ LISTED = {
         names=_names(AttemptRecord, "execution_id"),
         moment=lambda one: datetime.fromtimestamp(id_time(one.execution_id), UTC),
         columns=(
-            ("id", lambda one: one.execution_id[:SHOWN_ID]),
-            (number("#"), lambda one: str(one.attempt)),
-            ("ended (UTC)", lambda one: compact(one.completed_at)),
-            (flexible("tool"), lambda one: one.tool),
-            ("status", lambda one: styled(one.status)),
-            (number("took"), lambda one: took(one.duration_ms)),
-            ("host, process", lambda one: f"{one.hostname or '-'} {one.pid or ''}"),
-            (flexible("error"), explained),
+            Column("id", lambda one: one.execution_id[:SHOWN_ID]),
+            number("#", lambda one: str(one.attempt)),
+            Column("ended (UTC)", lambda one: compact(one.completed_at)),
+            flexible("tool", lambda one: one.tool),
+            Column("status", lambda one: styled(one.status)),
+            number("took", lambda one: took(one.duration_ms)),
+            Column("host, process", lambda one: f"{one.hostname or '-'} {one.pid or ''}", least=WIDE),
+            flexible("error", explained, least=WIDE),
         ),
-        narrow=6,
         nothing="No attempt has ended yet.",
     ),
     Rows.EVENTS: Listed(
@@ -268,14 +262,13 @@ LISTED = {
         names=_names(EventRecord, "id", "execution_id"),
         moment=lambda one: one.at,
         columns=(
-            ("at (UTC)", lambda one: compact(one.at)),
-            ("kind", lambda one: one.kind),
-            (flexible("by"), lambda one: one.actor),
-            ("id", lambda one: one.execution_id[:SHOWN_ID]),
-            (flexible("tool"), lambda one: one.tool or "-"),
-            (flexible("detail"), lambda one: _pairs(one.detail)),
+            Column("at (UTC)", lambda one: compact(one.at)),
+            Column("kind", lambda one: one.kind),
+            flexible("by", lambda one: one.actor),
+            Column("id", lambda one: one.execution_id[:SHOWN_ID]),
+            flexible("tool", lambda one: one.tool or "-"),
+            flexible("detail", lambda one: _pairs(one.detail), least=WIDE),
         ),
-        narrow=5,
         nothing="Nothing was done to any execution yet.",
     ),
 }

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from rich.table import Column
 from typer import Argument, Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
-from forge_tools.cli.text import number, table
+from forge_tools.cli.text import Column, number, table
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import EncryptionKey
@@ -73,8 +72,7 @@ def list_keys(face: Face) -> None:
     elif not keys:
         face.say("No key. Make one where the workers read it: forge-tools keys new", style="dim")
     else:
-        columns: list[str | Column] = ["key", "made (UTC)", "retired", number("calls"), "here"]
-        face.out.print(table(columns, [_row(key, held) for key in keys]))
+        face.out.print(table(_columns(held), keys))
         face.say(
             f"calls: under way and encrypted with it. here: its private half is in {settings.keys_folder}.", style="dim"
         )
@@ -139,6 +137,11 @@ def _facts(key: EncryptionKey, held: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _row(key: EncryptionKey, held: Sequence[str]) -> list[str]:
-    retired = "in use" if key.retired_at is None else f"{key.retired_at:%Y-%m-%d %H:%M}"
-    return [key.id, f"{key.created_at:%Y-%m-%d %H:%M}", retired, f"{key.live:,}", "yes" if key.id in held else "no"]
+def _columns(held: Sequence[str]) -> list[Column]:
+    return [
+        Column("key", lambda key: key.id),
+        Column("made (UTC)", lambda key: f"{key.created_at:%Y-%m-%d %H:%M}"),
+        Column("retired", lambda key: "in use" if key.retired_at is None else f"{key.retired_at:%Y-%m-%d %H:%M}"),
+        number("calls", lambda key: f"{key.live:,}"),
+        Column("here", lambda key: "yes" if key.id in held else "no"),
+    ]

@@ -1,4 +1,4 @@
-"""What a person sees of what takes its time, on the error stream: where a call is, how far, and what it puts out."""
+"""Progress on the error stream: where a call is, how far it got, and what it puts out."""
 
 import asyncio
 import signal
@@ -65,7 +65,7 @@ def moving_line(
 
 
 def cancellable(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`, which knows how to be cancelled; Ctrl-C and SIGTERM do that and become an exit code."""
+    """Run `work`; Ctrl-C and SIGTERM cancel it, and become an exit code."""
 
     async def main() -> T:
         task = asyncio.ensure_future(work)
@@ -102,7 +102,7 @@ async def awaited(
 
 
 async def _watch_until(waiting: "asyncio.Future[ToolResult]", face: Face, handle: "Handle", waited: float) -> None:
-    """Show what there is to see until the result is there, and what was told before it."""
+    """Show the events of the call until its result is there, and those that came before it."""
     keeps_output = face.is_json or not face.out.is_terminal  # where it would not come again as the result
     with View(face, keeps_output=keeps_output, waited=waited) as view:
         watching = asyncio.ensure_future(watch(view, handle.events(), handle.record))
@@ -115,7 +115,7 @@ async def _watch_until(waiting: "asyncio.Future[ToolResult]", face: Face, handle
 
 
 async def _cancel(face: Face, handle: "Handle") -> None:
-    """Ask for the end of the call; the one who interrupted does not wait for ever."""
+    """Cancel the call, and wait for the answer only for so long."""
     try:
         async with asyncio.timeout(_CANCEL_SECONDS):
             outcome = await handle.cancel("interrupted at the command line")
@@ -127,7 +127,7 @@ async def _cancel(face: Face, handle: "Handle") -> None:
 
 
 class Lines:
-    """Whole lines out of what a call put out in parts; what was left out is said where it is missing."""
+    """Joins parts of output into whole lines, and notes where something was left out."""
 
     def __init__(self) -> None:
         self._begun: tuple[Output, str] | None = None
@@ -243,7 +243,6 @@ async def watch(
 
 
 def _said(told: tuple[Output, str]) -> str:
-    """A line for people; of what was logged with its level."""
     output, line = told
     return printable(line if output.level is None else f"{output.source}: {line}")
 

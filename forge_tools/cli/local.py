@@ -2,8 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from forge_tools.config import Settings
@@ -11,7 +10,7 @@ from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.ladder import timed_out_after
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.reach import Artifacts
-from forge_tools.signals import heeded
+from forge_tools.signals import handled, heeded
 from forge_tools.tool import load_engine, load_project, load_tools
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor
@@ -20,7 +19,7 @@ from forge_tools.tool.registry import ScopedRegistry
 T = TypeVar("T")
 
 GRACE_SECONDS = 5.0
-"""After its timeout a body that awaits has long been cancelled; one that still runs blocks."""
+"""Added to the timeout: a body that awaits is cancelled before that, so one that still runs blocks."""
 
 
 class BlockedError(ForgeError):
@@ -53,26 +52,15 @@ def stoppable(work: Coroutine[Any, Any, T], timeout: float) -> T:
 
     async def main() -> T:
         # In place of asyncio's handler, which waits for the loop's next turn: a tool that blocks never gives it one.
-        with ExitStack() as handlers:
-            for number in heeded(signal.SIGINT, signal.SIGTERM):
-                handlers.enter_context(_handled(number, signal.default_int_handler))
+        with handled(heeded(signal.SIGINT, signal.SIGTERM), signal.default_int_handler):
             return await work
 
     def overdue(_number: int, _frame: object) -> None:
         raise BlockedError(f"{timed_out_after(timeout)}; it blocked, and was interrupted")
 
-    with _handled(signal.SIGALRM, overdue):
+    with handled([signal.SIGALRM], overdue):
         signal.setitimer(signal.ITIMER_REAL, timeout + GRACE_SECONDS)
         try:
             return asyncio.run(main())
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-@contextmanager
-def _handled(number: signal.Signals, handler: Any) -> Iterator[None]:
-    before = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)

@@ -19,7 +19,7 @@ from forge_tools.errors import ExecutionNotFoundError, ForgeError, ToolNotFoundE
 
 
 class Commands(TyperGroup):
-    """Every command of `forge-tools`, with its line in the list; its module of that name is imported when it is run."""
+    """Every command of `forge-tools`, with its line in the list; its module is imported when it is run."""
 
     summaries: ClassVar[Mapping[str, str]] = {
         "init": "Write a project to begin with: a tool and its test.",
@@ -45,13 +45,23 @@ class Commands(TyperGroup):
         "doctor": "Say what is wrong, and the way out.",
     }
 
+    homes: ClassVar[Mapping[str, str]] = {
+        "artifact": "export",
+        "cancel": "calls",
+        "replay": "calls",
+        "logs": "show",
+        "stats": "top",
+    }
+    """The modules of those that have none of their own."""
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.summaries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.summaries:
             return None
-        command = get_command(import_module(f"forge_tools.cli.{cmd_name}").app)
+        app = get_command(import_module(f"forge_tools.cli.{self.homes.get(cmd_name, cmd_name)}").app)
+        command = getattr(app, "commands", {}).get(cmd_name, app)
         command.name = cmd_name
         return command
 
@@ -69,7 +79,7 @@ class Commands(TyperGroup):
 
 
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
-"""What writing fails with where no file is named: that is the standard output."""
+"""Errors of writing which, if they name no file, are about the standard output."""
 
 
 def _print_version(asked: bool) -> None:
@@ -127,7 +137,7 @@ def _unexpected(error: Exception) -> str:
 
 
 def _let_go_of_a_full_output() -> None:
-    """What could not be written was said; Python would try it once more at its end, and exit with a code of its own."""
+    """Drop what could not be written: Python would try again at exit, and end with an exit code of its own."""
     try:
         if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()

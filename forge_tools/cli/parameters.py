@@ -97,7 +97,7 @@ def _joined(name: str, before: Any, value: Any) -> Any:
 
 
 def _content(text: str, name: str) -> str:
-    """What `@file` stands for; `@-` is the standard input."""
+    """Read the file that `@file` names; `@-` is the standard input."""
     if not text.startswith("@"):
         return text
     try:

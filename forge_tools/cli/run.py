@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from forge_tools.client import Handle
 
 LOCAL = "forge_tools.cli.local"
-"""What loads tools; calls on workers do without, and calls in this process without a client."""
+"""Imported late: it loads tools, which calls on workers do not need."""
 
 app = App()
 
@@ -34,18 +34,20 @@ class _Call:
     words: list[str] | None
     whole: str | None
     context: ExecutionContext
+    is_live: bool | None
+    save: Path | None
 
     def parameters(self, spec: ToolSpec | None) -> dict[str, Any]:
         return parameters_of(self.words, self.whole, spec)
 
 
 def completed_tools(incomplete: str) -> list[tuple[str, str]]:
-    """The tools that workers have published, as a shell offers them."""
+    """Complete the name of a published tool."""
     return [(spec.name, spec.description) for spec in _published() if spec.name.startswith(incomplete)]
 
 
 def completed_parameters(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The parameters of the tool that stands on the line already."""
+    """Complete a parameter of the tool that the command line names."""
     spec = find_spec(_published(), context.params.get("name") or "")
     words = [(f"{one.name}=", one.description) for one in (spec.declared if spec else ())]
     return [(word, described) for word, described in words if word.startswith(incomplete)]
@@ -137,20 +139,18 @@ def run(  # noqa: PLR0913 one option each
         dry_run=dry_run,
         **({} if timeout is None else {"timeout": timeout}),  # unset, it lets the tool's own default decide
     )
-    call = _Call(name, words, json, asked)
+    call = _Call(name, words, json, asked, live, save)
     if local:
         if face.is_json:
             face.claim_output()
-        report(face, _run_here(face, call, settings, tools or [], is_live=live, save=save))
+        report(face, _run_here(face, call, settings, tools or []))
         return
     options = {
         "queue": queue or ("background" if background else None),
         "retry": RetryPolicy(retry + 1, retry_delay, backoff=2.0) if retry else None,
         "idempotency_key": key,
     }
-    result = cancellable(_run_on_worker(face, call, settings, options, is_left=background, is_live=live, save=save))
-    if result is not None:
-        report(face, result)
+    report(face, cancellable(_run_on_worker(face, call, settings, options, is_left=background)))
 
 
 async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResult:
@@ -162,12 +162,14 @@ async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResu
     return result
 
 
-def report(face: Face, result: ToolResult) -> None:
-    """Print a result: the output as it is, the error on the error stream, the facts beside them.
+def report(face: Face, result: ToolResult | None) -> None:
+    """Print a result, if there is one: the output as it is, the error on the error stream, the facts beside them.
 
     Raises:
         typer.Exit: with 1 where the call failed.
     """
+    if result is None:
+        return
     facts = f"{took(result.duration_ms)}  {result.metadata.get('execution_id', 'in this process')}"
     if face.is_json:
         why = result.diagnosis and result.diagnosis.as_dict()
@@ -198,9 +200,7 @@ def _print_failure(face: Face, result: ToolResult) -> None:
         face.note(f"Not retried: {result.metadata['not_retried']}", style="yellow")
 
 
-def _run_here(
-    face: Face, call: _Call, settings: Settings, references: list[str], *, is_live: bool | None, save: Path | None
-) -> ToolResult:
+def _run_here(face: Face, call: _Call, settings: Settings, references: list[str]) -> ToolResult:
     here = import_module(LOCAL)
     tools = here.local_tools(settings, references)
     spec = find_spec([tool.spec for tool in tools], call.name)
@@ -208,11 +208,11 @@ def _run_here(
 
     async def body(**options: Any) -> ToolResult:
         result = await executor.call(call.name, call.parameters(spec), call.context, **options)
-        return await saved(face, result, save)
+        return await saved(face, result, call.save)
 
     timeout = spec.timeout_for(call.context, settings.max_timeout)[0] if spec else call.context.timeout
     result: ToolResult
-    if not (face.err.is_terminal if is_live is None else is_live):
+    if not (face.err.is_terminal if call.is_live is None else call.is_live):
         result = here.stoppable(body(), timeout)
         return result
     with View(face, keeps_output=face.is_json or not face.out.is_terminal) as view:
@@ -221,14 +221,7 @@ def _run_here(
 
 
 async def _run_on_worker(
-    face: Face,
-    call: _Call,
-    settings: Settings,
-    options: dict[str, Any],
-    *,
-    is_left: bool,
-    is_live: bool | None,
-    save: Path | None,
+    face: Face, call: _Call, settings: Settings, options: dict[str, Any], *, is_left: bool
 ) -> ToolResult | None:
     async with forge_tools.ExecutorClient(settings) as client:
         parameters = call.parameters(find_spec(client.specs(), call.name))
@@ -238,7 +231,8 @@ async def _run_on_worker(
         if is_left:
             return await left_alone(face, handle)
         is_detached = options["idempotency_key"] is not None
-        return await saved(face, await awaited(face, handle, is_detached=is_detached, is_live=is_live), save)
+        result = await awaited(face, handle, is_detached=is_detached, is_live=call.is_live)
+        return await saved(face, result, call.save)
 
 
 async def left_alone(face: Face, handle: "Handle") -> ToolResult | None:

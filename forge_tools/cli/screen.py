@@ -1,16 +1,20 @@
 """An overview as people see it: what needs somebody first, then rates, workers, queues and tools, cut to the room there is."""
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
+from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from forge_tools.cli.attention import Concern
 from forge_tools.cli.face import UNBOUNDED
-from forge_tools.cli.text import age, cells, limit, one_line, took
+from forge_tools.cli.text import Column, age, cells, filled, flexible, limit, number, one_line, took
+from forge_tools.errors import ConfigurationError
 from forge_tools.model import CallFigures, Overview, QueueLoad, WorkerLoad, WorkerRecord
 
 WIDEST_NAME = 40
@@ -20,31 +24,47 @@ _LEVELS = {"now": ("●", "red"), "soon": ("●", "yellow")}
 
 BAR_CELLS = 10
 
+WIDTH = 100
+
+_THEME = TerminalTheme(
+    (22, 27, 34),
+    (216, 222, 233),
+    [(72, 79, 88), (255, 123, 114), (126, 200, 120), (227, 179, 65), (121, 172, 255), (210, 168, 255), (86, 196, 205), (216, 222, 233)],
+)  # fmt: skip
+
+_SVG = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">
+<style>
+.{unique_id}-matrix {{ font: {char_height}px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }}
+.{unique_id}-title {{ font: bold 18px sans-serif; }}
+{styles}
+</style>
+<defs><clipPath id="{unique_id}-clip-terminal"><rect width="{terminal_width}" height="{terminal_height}"/></clipPath>{lines}</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix" xml:space="preserve">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+"""It names only fonts that are there: a page that fetches nothing shows it too."""
+
 SILENT_SECONDS = 5.0
 OLD_SECONDS = 10.0
-"""From when on the age of a beat, or of what waits, is not quiet any more."""
+"""From these ages on, a heartbeat or a waiting call is highlighted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is shown at one moment. `trouble` says why it is not of now."""
+    """What is shown at one moment. `trouble` says why it is out of date."""
 
     seen: Overview
     concerns: Sequence[Concern]
     where: str
     interval: float | None = None
     trouble: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column is left out where the screen has less than `least` cells; a flexible one alone is cut."""
-
-    title: str
-    cell: Callable[[Any], str | Text]
-    is_number: bool = True
-    least: int = 0
-    is_flexible: bool = False
 
 
 @dataclass(slots=True)
@@ -88,6 +108,23 @@ class Screen:
         name_width = _name_width(parts, width)
         for part in parts:
             yield _table(part, width, name_width)
+
+
+def save(screen: Screen, path: Path) -> None:
+    """Write it as a picture: for a report, or a page that shows what the command shows.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+    """
+    console = Console(
+        file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor", highlight=False
+    )
+    console.print(screen, "")  # the last line is cut where its letters go below it
+    svg = console.export_svg(title="forge-tools top", theme=_THEME, code_format=_SVG, unique_id="top")
+    try:
+        path.write_text("".join(f"{line.rstrip()}\n" for line in svg.splitlines()), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}. Give --svg another file.") from error
 
 
 def _head(frame: Frame, width: int) -> Iterator[RenderableType]:
@@ -158,7 +195,7 @@ def _parts(seen: Overview) -> list[_Part]:
 
 
 def _allot(parts: Sequence[_Part], room: int) -> None:
-    """Share the room fairly: nobody gets more than it has rows, and what one leaves the others get."""
+    """Share the lines fairly: no part gets more than it has rows, and the others get what it leaves."""
     room = max(0, room - sum(part.height for part in parts))
     for part in parts:
         part.room = 0
@@ -169,7 +206,7 @@ def _allot(parts: Sequence[_Part], room: int) -> None:
 
 
 def _name_width(parts: Sequence[_Part], width: int) -> int:
-    """One for the first column of every table, so that they stand below each other."""
+    """The width of the first column of every table, so that they are aligned."""
     names = cells(part.columns[0].cell(row) for part in parts for row in part.rows)
     return min(max((name.cell_len for name in names), default=0), WIDEST_NAME, max(LEAST_NAME, width // 3))
 
@@ -178,23 +215,16 @@ def _table(part: _Part, width: int, name_width: int) -> RenderableType:
     if not part.rows:
         return Group("", Text(part.title, "bold"), Text(part.nothing, "dim"))
     columns = [one for one in part.columns if width >= one.least]
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for place, one in enumerate(columns):
-        made.add_column(
-            Text(one.title if place else part.title, "dim" if place else "bold", no_wrap=True),
-            justify="right" if one.is_number else "left",
-            no_wrap=not one.is_flexible,
-            overflow="ellipsis",
-            width=None if place else max(name_width, len(part.title)),
-        )
     shown, left = _cut(part)
-    for row in shown:
-        made.add_row(*cells(one.cell(row) for one in columns))
+    bare = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="bold dim")
+    made = filled(bare, columns, ([one.cell(row) for one in columns] for row in shown))
+    first = made.columns[0]
+    first.header, first.width = Text(part.title, "not dim", no_wrap=True), max(name_width, len(part.title))
     return Group("", made, *([Text(f"and {left} more", "dim")] if left and part.room != 1 else []))
 
 
 def _cut(part: _Part) -> tuple[list[Any], int]:
-    """The rows there is room for, in their order: those of most weight, with a line for how many are left out."""
+    """Return the heaviest rows that there is room for, in their order, and how many are left out."""
     if part.room >= len(part.rows):
         return list(part.rows), 0
     kept = part.room if part.room <= 1 else part.room - 1
@@ -217,7 +247,7 @@ def _bar(one: WorkerLoad) -> Text:
 
 
 def _slots(worker: WorkerRecord) -> Text:
-    """Of those that should be only some answer, when it starts or something is wrong with it."""
+    """Show answering slots of all, where some do not answer: it starts, or something is wrong."""
     if worker.slots == worker.concurrency:
         return Text(f"{worker.concurrency:,}", "dim")
     return Text(f"{worker.slots:,}/{worker.concurrency:,}", "yellow")
@@ -234,7 +264,6 @@ def ok(one: CallFigures, unit: str = "") -> Text:
 
 
 def _percent(rate: float) -> str:
-    """Only all is 100 %."""
     return "100%" if rate == 1 else f"{min(rate, 0.999):.1%}"
 
 
@@ -255,37 +284,37 @@ def _oldest(one: QueueLoad) -> Text:
 
 
 WORKERS = (
-    Column("host", lambda one: one.worker.hostname, is_number=False),
-    Column("pid", lambda one: str(one.worker.pid), least=70),
-    Column("lane", lambda one: one.worker.lane, is_number=False),
-    Column("runs", lambda one: _quiet(one.running)),
-    Column("slots", lambda one: _slots(one.worker)),
-    Column("", _bar, is_number=False, least=70),
-    Column("seen", _seen),
-    Column("up", lambda one: Text(_up(one), "dim"), least=80),
-    Column("queues", lambda one: one.worker.serves, is_number=False, least=90, is_flexible=True),
+    Column("host", lambda one: one.worker.hostname),
+    number("pid", lambda one: str(one.worker.pid), least=70),
+    Column("lane", lambda one: one.worker.lane),
+    number("runs", lambda one: _quiet(one.running)),
+    number("slots", lambda one: _slots(one.worker)),
+    Column("", _bar, least=70),
+    number("seen", _seen),
+    number("up", lambda one: Text(_up(one), "dim"), least=80),
+    flexible("queues", lambda one: one.worker.serves, least=90),
 )
 
 QUEUES = (
-    Column("queue", lambda one: one.queue, is_number=False),
-    Column("lane", lambda one: one.lane, is_number=False),
-    Column("waiting", lambda one: _quiet(one.waiting)),
-    Column("oldest", _oldest),
-    Column("runs", lambda one: _quiet(one.running)),
-    Column("later", lambda one: _quiet(one.later), least=80),
-    Column("workers", lambda one: Text(f"{one.workers:,}", "red" if not one.workers else "dim"), least=70),
-    Column("free slots", lambda one: Text(f"{one.free:,}", "dim" if one.free else "yellow"), least=80),
+    Column("queue", lambda one: one.queue),
+    Column("lane", lambda one: one.lane),
+    number("waiting", lambda one: _quiet(one.waiting)),
+    number("oldest", _oldest),
+    number("runs", lambda one: _quiet(one.running)),
+    number("later", lambda one: _quiet(one.later), least=80),
+    number("workers", lambda one: Text(f"{one.workers:,}", "red" if not one.workers else "dim"), least=70),
+    number("free slots", lambda one: Text(f"{one.free:,}", "dim" if one.free else "yellow"), least=80),
 )
 
 
 def tools(window: float) -> Sequence[Column]:
     return (
-        Column("tool", lambda one: one.key or "-", is_number=False),
-        Column("calls/s", lambda one: rate(one.calls / window)),
-        Column("ok", ok),
-        Column("failed", lambda one: _quiet(one.failed), least=70),
-        Column("p50", lambda one: took(one.duration_ms.p50)),
-        Column("p95", lambda one: took(one.duration_ms.p95)),
-        Column("max", lambda one: took(one.duration_ms.max), least=90),
-        Column("wait p95", lambda one: took(one.wait_ms.p95), least=80),
+        Column("tool", lambda one: one.key or "-"),
+        number("calls/s", lambda one: rate(one.calls / window)),
+        number("ok", ok),
+        number("failed", lambda one: _quiet(one.failed), least=70),
+        number("p50", lambda one: took(one.duration_ms.p50)),
+        number("p95", lambda one: took(one.duration_ms.p95)),
+        number("max", lambda one: took(one.duration_ms.max), least=90),
+        number("wait p95", lambda one: took(one.wait_ms.p95), least=80),
     )

@@ -1,7 +1,9 @@
-"""`forge-tools show`: everything about one execution."""
+"""`forge-tools show` and `logs`: everything about one execution, and what it printed, logged and put out."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -13,11 +15,11 @@ from typer import Option
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.history import document, explained, styled
-from forge_tools.cli.ids import IdArgument
 from forge_tools.cli.live import Lines, View, measured, watch
+from forge_tools.cli.selection import IdArgument
 from forge_tools.cli.text import as_text, compact, facts, from_here, limit, one_line, printable, took
 from forge_tools.cli.tools import known_format
-from forge_tools.client.handle import follow
+from forge_tools.client import handle
 from forge_tools.errors import ResultTimeoutError, ToolNotFoundError
 from forge_tools.model import (
     Artifact,
@@ -42,11 +44,12 @@ MAX_LINES = 40
 """Lines of output that are shown unless `--full` is given."""
 
 POLL_SECONDS = 0.2
+LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _SOURCES = {"call": "asked by the call", "tool": "the tool's default", "default": "the general default"}
 
 _SAID = frozenset({"agent_id", "session_id", "working_dir", "timeout"})
-"""What the facts at the top have of the context."""
+"""Members of the context that the facts at the top show."""
 
 _LOG_COLOURS = {"stderr": "yellow", "warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim"}
 
@@ -129,7 +132,7 @@ async def _read(store: Store, execution_id: str) -> _Story:
 
 
 async def told_by(store: Store, execution_id: str) -> AsyncGenerator[Output, None]:
-    """What an execution has put out by now."""
+    """The output of an execution so far."""
     position, has_more = Position(execution_id), True
     while has_more:
         sight = await store.reports.look(position)
@@ -154,13 +157,13 @@ async def _until_over(store: Store, execution_id: str, timeout: float | None, fa
                 await rows.wait(found)
                 return
             with View(face, keeps_output=True) as view:
-                await watch(view, follow(rows, found, None), lambda: store.history.get(found))
+                await watch(view, handle.follow(rows, found, None), lambda: store.history.get(found))
     except TimeoutError as error:
         raise ResultTimeoutError(f"Execution {found} is not over after {timeout:g}s. It goes on.") from error
 
 
 class StoredCalls:
-    """What following needs, of a database without a client."""
+    """What `follow` needs of a client, from the database alone."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -233,14 +236,14 @@ def _print_logs(face: Face, story: _Story, most: int | None) -> None:
 
 
 def as_logged(output: Output) -> dict[str, Any]:
-    """A part of what was put out, as JSON."""
+    """A part of the output as JSON."""
     level = None if output.level is None else output.source
     told = {name: getattr(output, name) for name in ("attempt", "at", "stream", "left_out", "text")}
     return {**told, "level": level}
 
 
 def log_line(output: Output, line: str) -> Text:
-    """A line of what was put out, for people: when, where, what."""
+    """Format a line of output for people: when, from where, what."""
     at = f"{output.at:%H:%M:%S}.{output.at.microsecond // 1000:03d}" if output.at is not None else "-"
     attempt = f"#{output.attempt} " if output.attempt > 1 else ""
     source = (f"{output.source:<8} ", _LOG_COLOURS.get(output.source, ""))
@@ -279,7 +282,6 @@ def _facts(record: ExecutionRecord) -> Iterable[tuple[str, str]]:
 
 
 def _definition(story: _Story) -> str:
-    """What the call was accepted with, and what its worker had where that differs."""
     accepted = (story.record.tool_version, story.record.tool_digest)
     if story.spec is None:
         return "not in the catalogue"
@@ -290,7 +292,7 @@ def _definition(story: _Story) -> str:
 def timeline(
     record: ExecutionRecord, attempts: Sequence[Attempt], events: Iterable[Event]
 ) -> Iterator[tuple[str, Text]]:
-    """A line a moment; of those at one time, what was done to it comes before how it ended."""
+    """One line for each moment; at the same time, events come before ends of attempts."""
     moments: list[tuple[datetime, Text]] = [(record.queued_at, Text("queued"))]
     moments += [(event.at, Text(_event_said(event))) for event in events]
     moments += [moment for attempt in attempts for moment in _of_attempt(attempt)]
@@ -318,3 +320,56 @@ def _of_attempt(attempt: Attempt) -> Iterator[tuple[datetime, Text]]:
     if attempt.error:
         ended.append(f": {one_line(explained(attempt))}")
     yield attempt.completed_at, ended
+
+
+def _level(name: str | None) -> str | None:
+    if name is not None and name.lower() not in LEVELS:
+        raise typer.BadParameter(f"{name} is none of {', '.join(LEVELS)}.")
+    return name
+
+
+@app.command()
+def logs(
+    face: Face,
+    execution_id: IdArgument,
+    *,
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on until it is over.")] = False,
+    level: Annotated[
+        str | None,
+        Option(metavar="LEVEL", callback=_level, help="Only what was logged, at this level or above, such as warning."),
+    ] = None,
+) -> None:
+    """Print what a call has printed (stdout, stderr), logged and emitted so far, of all its attempts and in order.
+
+    As JSON it is one object a part, which may have several lines.
+    """
+    least = None if level is None else logging.getLevelNamesMapping()[level.upper()]
+
+    async def read(store: Store) -> int:
+        found, count, lines = (await store.history.get(execution_id)).id, 0, Lines()
+        async with aclosing(_followed(store, found) if follow else told_by(store, found)) as outputs:
+            async for output in outputs:
+                if least is None or (output.level is not None and output.level >= least):
+                    count += 1
+                    _print_lines(face, output, lines)
+        for told, line in lines.rest():
+            face.out.print(log_line(told, line), soft_wrap=True)
+        return count
+
+    if not with_store(read) and not face.is_json:
+        face.note("Nothing of the kind is in its record." if level else "It has printed, logged and put out nothing.")
+
+
+async def _followed(store: Store, execution_id: str) -> AsyncGenerator[Output, None]:
+    async with aclosing(handle.follow(StoredCalls(store), execution_id, None)) as events:
+        async for event in events:
+            if isinstance(event, Output):
+                yield event
+
+
+def _print_lines(face: Face, output: Output, lines: Lines) -> None:
+    if face.is_json:
+        face.line(as_logged(output))
+        return
+    for told, line in lines.add(output):
+        face.out.print(log_line(told, line), soft_wrap=True)

@@ -3,21 +3,22 @@
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 NARROW = 70
-"""Columns of a terminal below which rows are shown as facts, one below the other: columns would lose what identifies a row."""
+"""Below this width of the terminal each record is a block of facts: in columns, its identity would be cut."""
 
 WIDE = 100
-"""Columns of a terminal from which there is room for everything."""
+"""From this width of the terminal on there is room for everything."""
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but tab and newline, marks that reorder text on a terminal, and lone surrogates."""
@@ -25,11 +26,21 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
-number = partial(Column, justify="right", no_wrap=True, overflow="ellipsis")
-"""A column of numbers, which stand to the right."""
 
-flexible = partial(Column, overflow="ellipsis")
-"""A column that gives way when the terminal is narrow; others are not cut."""
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a table says of each record, below a title. A terminal with fewer columns than `least` has no room for it."""
+
+    title: str
+    cell: Callable[[Any], str | Text]
+    least: int = 0
+    is_number: bool = False
+    is_flexible: bool = False
+    """It gives way when the terminal is narrow, and is cut; others are not."""
+
+
+number = partial(Column, is_number=True)
+flexible = partial(Column, is_flexible=True)
 
 
 def printable(text: object) -> str:
@@ -43,7 +54,7 @@ def one_line(text: object) -> str:
 
 
 def from_here(text: str) -> str:
-    """Name files below this folder as seen from it."""
+    """Shorten paths below the current folder to relative ones."""
     return text.replace(f"{Path.cwd()}/", "")
 
 
@@ -51,23 +62,33 @@ def _escaped(found: re.Match[str]) -> str:
     return ascii(found[0])[1:-1]
 
 
-def table(columns: Iterable[str | Column], rows: Iterable[Iterable[str | Text]]) -> Table:
-    """Build a table without a frame; an ellipsis says where a flexible column is cut."""
-    headers = (
-        Column(one, no_wrap=True, overflow="ellipsis") if isinstance(one, str) else one.copy() for one in columns
+def table(columns: Sequence[Column], records: Iterable[Any], width: int = WIDE) -> Table:
+    """A line a record, without a frame; on a narrow terminal, in which its columns would be cut, a block of facts for each."""
+    columns = [one for one in columns if width >= one.least]
+    rows = [[one.cell(record) for one in columns] for record in records]
+    if width < NARROW:
+        return _blocks([one.title for one in columns], rows)
+    made = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold", border_style="dim"
     )
-    form: dict[str, Any] = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "padding": (0, 1)}
-    made = Table(*headers, header_style="bold", border_style="dim", **form)
+    return filled(made, columns, rows)
+
+
+def filled(made: Table, columns: Iterable[Column], rows: Iterable[Iterable[str | Text]]) -> Table:
+    """Add the columns to a table, and the rows; an ellipsis says where a cell is cut."""
+    for one in columns:
+        made.add_column(
+            Text(one.title),
+            justify="right" if one.is_number else "left",
+            no_wrap=not one.is_flexible,
+            overflow="ellipsis",
+        )
     for row in rows:
         made.add_row(*cells(row))
     return made
 
 
-def listed(columns: Sequence[str | Column], rows: Iterable[Iterable[str | Text]], width: int) -> Table:
-    """Build a table; on a narrow terminal, in which its columns would be cut, a block of facts for each row."""
-    if width >= NARROW:
-        return table(columns, rows)
-    titles = [one if isinstance(one, str) else str(one.header) for one in columns]
+def _blocks(titles: Sequence[str], rows: Iterable[Iterable[str | Text]]) -> Table:
     made = Table.grid()
     for row in rows:
         made.add_row(facts((title, one) for title, one in zip(titles, row, strict=True) if str(one) not in {"", "-"}))
@@ -82,7 +103,9 @@ def cells(row: Iterable[str | Text]) -> list[Text]:
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Table:
     """Build two aligned columns, names dimmed; long values wrap below themselves."""
-    made = Table.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2))
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
     for name, value in pairs:
         made.add_row(Text(one_line(name)), value if isinstance(value, Text) else Text(one_line(value)))
     return made
@@ -94,7 +117,7 @@ def as_json(value: Any, **form: Any) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A value as text: what is none already as JSON."""
+    """A text as it is, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -130,7 +153,7 @@ def compact(moment: datetime | None, now: datetime | None = None) -> str:
 
 
 def age(seconds: float) -> str:
-    """`12s`, `5m`, `3h`, `9d`: one unit is enough to find one's way."""
+    """`12s`, `5m`, `3h`, `9d`: one unit is precise enough."""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"
@@ -138,7 +161,7 @@ def age(seconds: float) -> str:
 
 
 def short_path(path: str) -> str:
-    """As seen from this folder where it is below, else from the user's home folder."""
+    """Make a path relative to the current folder where it lies below, else to the user's home."""
     relative, home = os.path.relpath(path), os.path.expanduser("~")  # noqa: PTH111  never raises
     if not relative.startswith(".."):
         return relative
@@ -156,6 +179,11 @@ def took(milliseconds: float | None) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 call`, `2,000 calls`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def limit(seconds: float) -> str:

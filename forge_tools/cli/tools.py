@@ -1,7 +1,7 @@
 """`forge-tools tools`: what there is to run, the schemas a model is given, their versions, and which are switched off."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -10,10 +10,9 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from forge_tools.cli.database import with_store
-from forge_tools.cli.differences import Difference, differences
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.local import local_tools
-from forge_tools.cli.text import compact, facts, flexible, limit, one_line, table
+from forge_tools.cli.text import Column, compact, facts, flexible, limit, one_line, table
 from forge_tools.config import Settings
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.model import ServerState, ToolCategory, ToolParameter, ToolSpec, ToolVersion, told_of
@@ -46,6 +45,16 @@ class _Tool(NamedTuple):
     is_enabled: bool
 
 
+class Difference(NamedTuple):
+    """What differs at one place, such as `parameters.path.description`; `breaks` says that calls may be refused for it."""
+
+    kind: str
+    where: str
+    before: Any
+    after: Any
+    breaks: bool = False
+
+
 def known_format(format: str | None) -> str | None:
     """Refuse a format that nobody can render."""
     if format is not None and format not in FORMATS:
@@ -60,11 +69,7 @@ def list_versions(face: Face, name: NameArgument) -> None:
     if face.is_json:
         face.document([_document(one) for one in found])
         return
-    rows = (
-        (one.spec.version, one.digest, compact(one.first_seen_at), compact(one.last_seen_at), _standing(one))
-        for one in found
-    )
-    face.out.print(table(["version", "digest", "first seen (UTC)", "last seen", flexible("")], rows))
+    face.out.print(table(_VERSIONS, found))
 
 
 @app.command()
@@ -203,11 +208,7 @@ def _print_all(face: Face, tools: Sequence[_Tool]) -> None:
     if not tools:
         face.say("No tool. Workers publish theirs when they start: forge-tools up", style="dim")
         return
-    rows = (
-        (s.name, s.category, s.lane, s.version, s.description if is_enabled else f"(disabled) {s.description}")
-        for s, is_enabled in sorted(tools, key=lambda tool: (tool.spec.category, tool.spec.name))
-    )
-    face.out.print(table(["tool", "category", "lane", "version", flexible("description")], rows))
+    face.out.print(table(_TOOLS, sorted(tools, key=lambda tool: (tool.spec.category, tool.spec.name))))
 
 
 def _print_one(face: Face, tool: _Tool) -> None:
@@ -285,3 +286,67 @@ def _document(one: ToolVersion) -> dict[str, Any]:
         "enabled": one.is_enabled,
         "demoted_reason": one.demoted_reason,
     }
+
+
+def differences(old: ToolSpec, new: ToolSpec) -> Iterator[Difference]:
+    """What differs between two definitions: parameters by name, everything else by field."""
+    was, now = old.model_dump(mode="json"), new.model_dump(mode="json")
+    before, after = ({one["name"]: one for one in values.pop("parameters")} for values in (was, now))
+    yield from _of_fields("", was, now)
+    for name in dict.fromkeys((*before, *after)):
+        where = f"parameters.{name}"
+        if name not in after:
+            yield Difference("removed", where, _said(before[name]), None, breaks=True)
+        elif name not in before:
+            yield Difference("added", where, None, _said(after[name]), breaks=after[name]["required"])
+        else:
+            yield from _of_fields(f"{where}.", before[name], after[name])
+
+
+def _of_fields(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+    for name in now:
+        before, after = was.get(name), now[name]
+        if before != after:
+            yield Difference("changed", f"{prefix}{name}", before, after, _breaks(name, before, after))
+
+
+def _breaks(field: str, before: Any, after: Any) -> bool:
+    """Whether a changed field of a tool may refuse a name, or one of a parameter a value or its absence, that was fine before."""
+    match field:
+        case "type" | "items" | "properties" | "keywords":
+            return True
+        case "required":
+            return bool(after)
+        case "extra":
+            return not after
+        case "enum":
+            return after is not None and (before is None or any(value not in after for value in before))
+        case "minimum" | "min_length":
+            return after is not None and (before is None or after > before)
+        case "maximum" | "max_length":
+            return after is not None and (before is None or after < before)
+        case "aliases" | "required_properties":
+            kept, given = (before, after) if field == "aliases" else (after, before)
+            return not set(kept) <= set(given)
+    return False
+
+
+def _said(parameter: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameter.items() if name != "name" and value not in (None, [], False)}
+
+
+_VERSIONS: tuple[Column, ...] = (
+    Column("version", lambda one: one.spec.version),
+    Column("digest", lambda one: one.digest),
+    Column("first seen (UTC)", lambda one: compact(one.first_seen_at)),
+    Column("last seen", lambda one: compact(one.last_seen_at)),
+    flexible("", _standing),
+)
+
+_TOOLS: tuple[Column, ...] = (
+    Column("tool", lambda one: one.spec.name),
+    Column("category", lambda one: one.spec.category),
+    Column("lane", lambda one: one.spec.lane),
+    Column("version", lambda one: one.spec.version),
+    flexible("description", lambda one: f"{'' if one.is_enabled else '(disabled) '}{one.spec.description}"),
+)

@@ -1,27 +1,26 @@
-"""`forge-tools top`: a stack as it works, from SQL alone. It watches; it never acts."""
+"""`forge-tools top` and `stats`: a stack as it works, from SQL alone. They watch; they never act."""
 
 import asyncio
-import io
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
 from rich.live import Live
-from rich.terminal_theme import TerminalTheme
+from rich.table import Table
 from typer import Option
 
-from forge_tools.cli.attention import BEATS, Concern, concerns
+from forge_tools.cli.attention import BEATS, Concern, concerns, sentence, way_out
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import App, Face
-from forge_tools.cli.screen import Frame, Screen
-from forge_tools.cli.text import age, short_path
+from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
+from forge_tools.cli.screen import Frame, Screen, save
+from forge_tools.cli.selection import Chosen, filtered
+from forge_tools.cli.text import WIDE, Column, age, flexible, number, short_path, table, took
 from forge_tools.config import Settings
-from forge_tools.errors import ConfigurationError, StorageError
-from forge_tools.model import Overview
+from forge_tools.errors import StorageError
+from forge_tools.model import CallFigures, Grouping, Overview, QueueDepth, StuckCalls, WorkerRecord
 from forge_tools.signals import heeded
 from forge_tools.storage import Store, open_store
 from forge_tools.urls import without_passwords
@@ -29,37 +28,10 @@ from forge_tools.urls import without_passwords
 LONGEST_WINDOW = 3600
 
 REST = 3.0
-"""Between two reads it rests at least so many times as long as the last one took: it must not load what it watches."""
+"""The pause between two reads, as a multiple of what the last one took: watching must not load the database."""
 
 PATIENCE = 2.0
-"""Seconds without an answer until people are told."""
-
-WIDTH = 100
-
-_THEME = TerminalTheme(
-    (22, 27, 34),
-    (216, 222, 233),
-    [(72, 79, 88), (255, 123, 114), (126, 200, 120), (227, 179, 65), (121, 172, 255), (210, 168, 255), (86, 196, 205), (216, 222, 233)],
-)  # fmt: skip
-
-_SVG = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">
-<style>
-.{unique_id}-matrix {{ font: {char_height}px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }}
-.{unique_id}-title {{ font: bold 18px sans-serif; }}
-{styles}
-</style>
-<defs><clipPath id="{unique_id}-clip-terminal"><rect width="{terminal_width}" height="{terminal_height}"/></clipPath>{lines}</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix" xml:space="preserve">
-{matrix}
-</g>
-</g>
-</svg>
-"""
-"""It names only fonts that are there: a page that fetches nothing shows it too."""
+"""Seconds without an answer until that is shown."""
 
 app = App()
 
@@ -113,19 +85,12 @@ def place(url: str) -> str:
 
 def document(seen: Overview, found: list[Concern]) -> dict[str, Any]:
     """What was read, as JSON."""
-    total = asdict(seen.total) | {"success_rate": seen.total.success_rate} if seen.total else None
-    return {
-        "at": seen.at,
-        "window": seen.window,
+    return asdict(seen) | {
         "calls_per_second": seen.calls_per_second,
         "attention": [asdict(one) for one in found],
-        "total": total,
-        "tools": [asdict(one) | {"success_rate": one.success_rate} for one in seen.tools],
-        "failures": [asdict(one) for one in seen.failures],
+        "total": seen.total and _row(seen.total),
+        "tools": [_row(one) for one in seen.tools],
         "workers": [asdict(one.worker) | {"running": one.running} for one in seen.workers],
-        "queues": [asdict(one) for one in seen.queues],
-        "stuck": [asdict(one) for one in seen.stuck],
-        "demoted": [asdict(one) for one in seen.demoted],
     }
 
 
@@ -158,16 +123,16 @@ class Watch:
             ForgeError: the first read failed, or no later one can succeed.
         """
         loop = asyncio.get_running_loop()
-        for number in heeded(signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._over.set)
+        for ending in heeded(signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(ending, self._over.set)
         settings = self._settings
         async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
             watching = asyncio.ensure_future(self._watch(store, interval))
-            ending = asyncio.ensure_future(self._over.wait())
-            await asyncio.wait((watching, ending), return_when=asyncio.FIRST_COMPLETED)
-            for task in (watching, ending):
+            over = asyncio.ensure_future(self._over.wait())
+            await asyncio.wait((watching, over), return_when=asyncio.FIRST_COMPLETED)
+            for task in (watching, over):
                 task.cancel()
-            ended, _ = await asyncio.gather(watching, ending, return_exceptions=True)
+            ended, _ = await asyncio.gather(watching, over, return_exceptions=True)
         if isinstance(ended, Exception):  # a cancellation is none
             raise ended
 
@@ -184,8 +149,8 @@ class Watch:
     async def _keep(self, store: Store, live: Live, interval: float) -> None:
         while True:
             self._draw(live)
-            took = self._answered_at - self._asked_at
-            await asyncio.sleep(max(interval - took, REST * took, 0.05))
+            spent = self._answered_at - self._asked_at
+            await asyncio.sleep(max(interval - spent, REST * spent, 0.05))
             reading = asyncio.ensure_future(self._read(store))
             self._asked_at = time.monotonic()
             try:
@@ -213,18 +178,110 @@ class Watch:
         live.update(Screen(replace(self._shown, trouble=said), height=live.console.size.height), refresh=True)
 
 
-def save(screen: Screen, path: Path) -> None:
-    """Write it as a picture: for a report, or a page that shows what the command shows.
+@app.command()
+@filtered("tool", "category", "agent", "session", "since", "until")
+def stats(
+    face: Face,
+    *,
+    by: Annotated[Grouping, Option(help="What calls are told apart by.")] = Grouping.TOOL,
+    chosen: Chosen,
+    wide: WideOption = False,
+    from_rows: Annotated[
+        bool, Option("--from-rows", help="Count every call anew, also in hours that are rolled up.")
+    ] = False,
+) -> None:
+    """Show how calls ended and how long they took, the backlog per queue, calls that do not move, and workers."""
+    settings = Settings.load()
 
-    Raises:
-        ConfigurationError: the file cannot be written.
-    """
-    console = Console(
-        file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor", highlight=False
-    )
-    console.print(screen, "")  # the last line is cut where its letters go below it
-    svg = console.export_svg(title="forge-tools top", theme=_THEME, code_format=_SVG, unique_id="top")
-    try:
-        path.write_text("".join(f"{line.rstrip()}\n" for line in svg.splitlines()), encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written: {error.strerror}. Give --svg another file.") from error
+    async def read(store: Store) -> dict[str, list[Any]]:
+        workers = [one for one in await store.workers.list() if one.stopped_at is None]
+        return {
+            "calls": await store.history.figures(by, from_rows=from_rows, **chosen),
+            "queues": await store.overviews.backlog(),
+            "stuck": await store.overviews.stuck(lease=settings.lease, patience=BEATS * settings.heartbeat),
+            "workers": [one for one in workers if one.silent_seconds <= settings.lease],
+            "silent": [one for one in workers if one.silent_seconds > settings.lease],
+        }
+
+    numbers = with_store(read, settings)
+    if face.is_json:
+        face.document({"by": by.value, **{name: [_row(one) for one in some] for name, some in numbers.items()}})
+        return
+    face.out.width = UNBOUNDED if wide else face.out.width
+    _print(face, by, **numbers)
+
+
+def _row(one: Any) -> dict[str, Any]:
+    if isinstance(one, CallFigures):
+        return asdict(one) | {"success_rate": one.success_rate}
+    if isinstance(one, StuckCalls):
+        return asdict(one) | {"said": sentence(one), "way_out": way_out(one)}
+    return asdict(one)
+
+
+def _print(
+    face: Face,
+    by: Grouping,
+    *,
+    calls: Sequence[CallFigures],
+    queues: Sequence[QueueDepth],
+    stuck: Sequence[StuckCalls],
+    workers: Sequence[WorkerRecord],
+    silent: Sequence[WorkerRecord],
+) -> None:
+    width = face.out.width
+    _section(face, f"Calls by {by.value}", table(_figures(by, width), calls, width), "Nothing was run yet.")
+    _section(face, "\nQueues", table(_DEPTHS, queues), "Nothing waits, nothing runs.")
+    if stuck:
+        face.say("\nStuck", style="bold red")
+    for one in stuck:
+        face.say(sentence(one))
+        face.say(f"  {way_out(one)}", style="cyan")
+    _section(face, "\nWorkers", table(_WORKERS, workers), "No worker is alive. Start one with: forge-tools up")
+    if silent:
+        face.say("\nSilent workers", style="bold yellow")
+        face.out.print(table(_WORKERS, silent))
+
+
+def _section(face: Face, title: str, shown: Table, nothing: str) -> None:
+    face.say(title, style="bold")
+    if shown.row_count:
+        face.out.print(shown)
+    else:
+        face.say(nothing, style="dim")
+
+
+def _figures(by: Grouping, width: int) -> list[Column]:
+    """Ends, how long bodies ran, then how long calls waited; narrow terminals have no room for all percentiles of that."""
+    waits = ("p50", "p95", "p99") if width >= WIDE else ("p95",) if by is Grouping.HOUR else ("p50", "p95")
+    key = Column if by is Grouping.HOUR else flexible
+    return [
+        key(by.value, lambda one: one.key or "-"),
+        number("calls", lambda one: str(one.calls)),
+        number("ok", lambda one: "-" if one.success_rate is None else f"{one.success_rate:.1%}"),
+        number("failed", lambda one: str(one.failed + one.rejected)),
+        *(number(name, _percentile("duration_ms", name)) for name in ("p50", "p95", "p99")),
+        *(number(name if at else f"wait {name}", _percentile("wait_ms", name)) for at, name in enumerate(waits)),
+    ]
+
+
+def _percentile(times: str, name: str) -> Callable[[CallFigures], str]:
+    return lambda one: took(getattr(getattr(one, times), name))
+
+
+_DEPTHS: tuple[Column, ...] = (
+    Column("queue", lambda one: one.queue),
+    Column("lane", lambda one: one.lane),
+    number("waiting", lambda one: str(one.queued)),
+    number("running", lambda one: str(one.running)),
+    number("oldest", lambda one: "-" if one.oldest_seconds is None else age(one.oldest_seconds)),
+)
+
+_WORKERS: tuple[Column, ...] = (
+    flexible("host", lambda one: one.hostname),
+    number("pid", lambda one: str(one.pid)),
+    Column("lane", lambda one: one.lane),
+    flexible("queues", lambda one: one.serves),
+    number("slots", lambda one: str(one.slots)),
+    number("seen", lambda one: f"{age(one.silent_seconds)} ago"),
+)

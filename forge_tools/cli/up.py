@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.table import Column, Table
 from rich.text import Text
@@ -118,7 +118,7 @@ class AnnouncedStack(EmbeddedStack):
         """Say what runs and what to try; then, from a thread, when it can be used."""
         self._is_up = True
         if self._face.is_json:
-            self._face.document(stack_document(status))
+            self._face.document(asdict(status))
         else:
             _print_stack(self._face, self.settings, status, self._own)
         threading.Thread(target=self.await_workers, name="forge-ready", daemon=True).start()
@@ -144,18 +144,18 @@ class AnnouncedStack(EmbeddedStack):
             )
 
     def pids(self) -> set[int]:
-        """Those of the workers."""
+        """The process ids of the workers."""
         return {one.pid for one in self.workers if one.pid is not None}
 
     def _tell_what_runs(self, pids: Collection[int]) -> None:
-        """Beside the stop itself, which waits for no database."""
+        """Runs beside the stop, which waits for no database."""
         with suppress(ForgeError):
             running = calls_of(pids, self.settings)
             if running:
-                self._face.note(_cut(running, self.drain), style="yellow")
+                self._face.note(_cut(running, self.settings.drain), style="yellow")
 
     def await_workers(self) -> None:
-        """From a thread, until nobody waits any more."""
+        """Wait in a thread until the workers are ready, or the stack stops."""
         try:
             is_ready = asyncio.run(until_ready(self.settings, self.status, is_given_up=lambda: not self._is_up))
         except ForgeError as error:
@@ -186,17 +186,6 @@ def _cut(running: Sequence[ExecutionRecord], seconds: float) -> str:
     shown = "".join(f"\n  {one.id} {one.tool}" for one in running[:SHOWN_CALLS])
     more = f"\n  and {len(running) - SHOWN_CALLS} more" if len(running) > SHOWN_CALLS else ""
     return f"These calls are cut in {seconds:g} s unless they end before; a second signal cuts them now:{shown}{more}"
-
-
-def stack_document(status: StackStatus) -> dict[str, Any]:
-    """A stack as JSON."""
-    return {
-        "home": status.home,
-        "pid": status.pid,
-        "broker": status.broker,
-        "database": status.database,
-        "processes": [asdict(process) for process in status.processes],
-    }
 
 
 def _print_stack(face: Face, settings: Settings, status: StackStatus, own: Sequence[ToolSpec]) -> None:
@@ -231,7 +220,8 @@ def _overview(status: StackStatus) -> Table:
     for process in status.processes:
         is_broker = process.name == "valkey"
         where = _at(status, status.broker.partition("://")[2] if is_broker else str(process.log))
-        made.add_row("broker" if is_broker else "worker", process.name, _pid(process), Text(where))
+        pid = f"pid {process.pid}" if process.pid else process.state
+        made.add_row("broker" if is_broker else "worker", process.name, pid, Text(where))
     if not any(process.name == "valkey" for process in status.processes):
         made.add_row("broker", "yours", "", Text(status.broker))
     made.add_row("database", *_database(status))
@@ -247,13 +237,9 @@ def _database(status: StackStatus) -> tuple[str, str, Text]:
 
 
 def _at(status: StackStatus, path: str) -> str:
-    """A path in the home as seen from there: the last line says where that is."""
+    """Make a path in the home relative to it: the last line says where the home is."""
     inside = Path(path)
     return str(inside.relative_to(status.home)) if inside.is_relative_to(status.home) else short_path(path)
-
-
-def _pid(process: ProcessStatus) -> str:
-    return f"pid {process.pid}" if process.pid else process.state
 
 
 def command_line(settings: Settings) -> str:

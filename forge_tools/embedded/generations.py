@@ -1,24 +1,40 @@
-"""Workers that one warm process forks, a generation after the other: the next takes over once it serves."""
+"""Workers that one warm process forks, a generation after the other, whenever the user's source files change."""
 
 import json
+import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import cache_from_source
+from pathlib import Path
+from threading import Event
 from typing import Any, Protocol
 
+from watchfiles import Change, watch
+
 from forge_tools.embedded.supervision import SupervisedProcess
+from forge_tools.errors import ConfigurationError
+from forge_tools.project import FILE
 
 AGAIN_SECONDS = 1.0
 """Until a worker that ended by itself is forked again."""
 
 REQUEST_BYTES = 1 << 16
 
+STEP_MS = 50
+"""A change is reported after so long without another: editors write a file in several steps."""
+
+MOST_FOLDERS = 5_000
+
+IGNORED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "env"})
+"""Ignored besides hidden folders and virtual environments of any name."""
+
 
 class Listener(Protocol):
-    """Who hears how the workers fare, on a thread of ours."""
+    """Hears how the workers fare, in a thread of this package."""
 
     def renewed(self, seconds: float) -> None:
         """New workers have taken over, so long after they were asked for."""
@@ -81,7 +97,7 @@ class GenerationsOfWorkers(SupervisedProcess):
             self.renew()
 
     def renew(self) -> None:
-        """Have new workers take over from those that serve; who was on the way, with code that is old by now, is ended."""
+        """Start new workers, which take over once they serve; end those that are still starting, since their code is old."""
         with self._lock:
             if self._coming is not None:
                 self._signal(self._coming.number, signal.SIGKILL)
@@ -152,3 +168,53 @@ class GenerationsOfWorkers(SupervisedProcess):
                 self._control.send(json.dumps(request).encode())
             except OSError:  # it has died: its successor begins anew
                 return
+
+
+def changes(roots: Iterable[Path], stop: Event) -> Iterator[list[Path]]:
+    """Tell which files changed, in folders that are watched one by one, so that what is ignored costs nothing.
+
+    Raises:
+        ConfigurationError: there are too many folders.
+    """
+    tops = {root.resolve() for root in roots}
+    while not stop.is_set():
+        folders = _folders(tops)
+        told = watch(
+            *folders, watch_filter=_is_told, recursive=False, step=STEP_MS, stop_event=stop, raise_interrupt=False
+        )
+        for found in told:
+            files = [Path(path) for _, path in found if _is_source(path)]
+            for file in files:
+                Path(cache_from_source(str(file))).unlink(missing_ok=True)  # of one second and size it would be taken
+            came = [Path(path) for change, path in found if change is Change.added and Path(path).is_dir()]
+            files += [file for folder in came for file in folder.rglob("*.py")]
+            if files:
+                yield files
+            if came:
+                break  # and watch these, too
+
+
+def _folders(tops: Iterable[Path]) -> list[Path]:
+    found: list[Path] = []
+    for top in tops:
+        for folder, names, _ in os.walk(top):
+            names[:] = [name for name in names if not _is_ignored(Path(folder, name))]
+            found.append(Path(folder))
+            if len(found) > MOST_FOLDERS:
+                raise ConfigurationError(
+                    f"{top} has more than {MOST_FOLDERS:,} folders to watch. Start in the folder of your tools, or move "
+                    "data into one whose name begins with a dot."
+                )
+    return found
+
+
+def _is_ignored(folder: Path) -> bool:
+    return folder.name.startswith(".") or folder.name in IGNORED or (folder / "pyvenv.cfg").exists()
+
+
+def _is_source(path: str) -> bool:
+    return path.endswith(".py") or Path(path).name == FILE
+
+
+def _is_told(change: Change, path: str) -> bool:
+    return _is_source(path) or (change is Change.added and Path(path).is_dir() and not _is_ignored(Path(path)))

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
 
 from forge_tools.errors import StackError
 
@@ -30,10 +29,6 @@ class Holder:
     pid: int
     host: str
     since: str
-
-    @classmethod
-    def this_process(cls) -> Self:
-        return cls(os.getpid(), socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 class HomeLock:
@@ -77,7 +72,8 @@ class HomeLock:
             os.close(fd)
             raise StackError(_already_running(self._home, holder))
         os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(asdict(Holder.this_process())).encode(), 0)
+        holder = Holder(os.getpid(), socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds"))
+        os.pwrite(fd, json.dumps(asdict(holder)).encode(), 0)
         return fd
 
     def _take_servers(self, patience: float, end_leftover: Callable[[], str], is_stopping: Callable[[], bool]) -> int:
@@ -141,7 +137,7 @@ def private_folder(folder: Path) -> None:
 
 
 def remove_home(home: Path) -> None:
-    """Remove the folder and all that is in it; for whoever holds its lock."""
+    """Remove the folder with all its content; only for the holder of its lock."""
     with _explained(home):
         shutil.rmtree(home)
 

@@ -1,5 +1,6 @@
 """The embedded stack itself: starts its processes in order, tends them, and stops them within the time promised."""
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -8,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -15,29 +17,30 @@ from typing import Self
 from forge_tools.config import Settings, broker_socket
 from forge_tools.embedded import valkey
 from forge_tools.embedded.home import HomeLock, open_home, remove_home
-from forge_tools.embedded.keys import ensure_key
 from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
 from forge_tools.errors import StackError
-from forge_tools.marker import Marker
 from forge_tools.model import Lane
-from forge_tools.signals import heeded
-from forge_tools.storage import migrate
+from forge_tools.project import Marker
+from forge_tools.secrets import KeyFolder, key_id
+from forge_tools.signals import handled, heeded
+from forge_tools.storage import migrate, open_store
 from forge_tools.urls import without_passwords
 
 logger = logging.getLogger("forge_tools.embedded")
 
 DRAIN_SECONDS = 6.0
-"""What calls have to end once the stack is told to stop, unless `FORGE_DRAIN` is set: a person waits for it."""
+"""How long calls may still run once the stack stops, unless `FORGE_DRAIN` is set: a person waits for it."""
 START_SECONDS = 30.0
 LEFTOVER_SECONDS = 12.0
 WORKER_MARGIN = 0.8
-"""Seconds that a worker has beyond that before it is killed."""
+"""Further seconds until a worker is killed."""
 VALKEY_SECONDS = 0.9
-"""What Valkey has to save and end. With the default drain, everything is gone within ten seconds."""
+"""How long Valkey may take to save and end. With the default drain, everything ends within ten seconds."""
 
 HURRY_SECONDS = 3.0
-"""What is left to workers after a second signal: they are told a second time, and record what they cut short."""
+"""How long workers have after a second signal, to record which calls they cut short."""
 
+ASYNC_CONCURRENCY = 200
 _TEND_SECONDS = 0.2
 _POLL_SECONDS = 0.02
 _PID_SECONDS = 2.0
@@ -79,12 +82,11 @@ class EmbeddedStack:
         *,
         tools: Sequence[str] = (),
         concurrency: int | None = None,
-        async_concurrency: int = 200,
     ) -> None:
         is_set = "drain" in settings.model_fields_set
         self._settings = settings if is_set else settings.model_copy(update={"drain": DRAIN_SECONDS})
         self._worker_argv = worker_argv
-        self._plans = plan_workers(tuple(tools), concurrency or os.cpu_count() or 1, async_concurrency)
+        self._plans = plan_workers(tuple(tools), concurrency or os.cpu_count() or 1)
         self._lock: HomeLock | None = None
         self._valkey: SupervisedProcess | None = None
         self._workers: list[SupervisedProcess] = []
@@ -96,17 +98,12 @@ class EmbeddedStack:
 
     @property
     def settings(self) -> Settings:
-        """What it runs with; once it has started, with the home that it holds."""
+        """The settings it runs with; once it has started, with the home that it holds."""
         return self._settings
 
     @property
     def workers(self) -> tuple[ProcessStatus, ...]:
         return tuple(worker.status() for worker in self._workers)
-
-    @property
-    def drain(self) -> float:
-        """Seconds that calls have to end once this is told to stop."""
-        return self._settings.drain
 
     def status(self) -> StackStatus:
         broker = (self._valkey.status(),) if self._valkey else ()
@@ -270,7 +267,7 @@ class EmbeddedStack:
         self._tender.start()
 
     def _await_pids(self) -> None:
-        """A launcher takes a moment to start its command; whoever asks for the status at once wants to see the pids."""
+        """Wait until the launchers have started their commands, so that a status has their process ids."""
         deadline = time.monotonic() + _PID_SECONDS
         while any(worker.is_alive and worker.pid is None for worker in self._workers) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
@@ -320,22 +317,19 @@ class EmbeddedStack:
             with contextlib.suppress(BlockingIOError):
                 os.write(writer, b"\0")
 
-        numbers = heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, ask_to_stop) for number in numbers}
         try:
-            yield reader
+            with handled(heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP), ask_to_stop):
+                yield reader
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
             os.close(reader)
             os.close(writer)
 
 
-def plan_workers(tools: tuple[str, ...], concurrency: int, async_concurrency: int) -> tuple[WorkerPlan, ...]:
+def plan_workers(tools: tuple[str, ...], concurrency: int) -> tuple[WorkerPlan, ...]:
     """Three workers: background calls of the process lane have processes of their own, so they never delay default ones."""
     both, default, background = ("default", "background"), ("default",), ("background",)
     return (
-        WorkerPlan(name="async", lane="async", queues=both, concurrency=async_concurrency, tools=tools),
+        WorkerPlan(name="async", lane="async", queues=both, concurrency=ASYNC_CONCURRENCY, tools=tools),
         WorkerPlan(name="process", lane="process", queues=default, concurrency=concurrency, tools=tools),
         WorkerPlan(name="background", lane="process", queues=background, concurrency=concurrency, tools=tools),
     )
@@ -393,3 +387,19 @@ def settings_environment(settings: Settings) -> Mapping[str, str]:
         for name, value in values.items()
         if value is not None  # a variable would be read as the text "null"
     }
+
+
+def ensure_key(settings: Settings) -> None:
+    """Make and publish a key where clients have none to encrypt with, or this stack's workers do not hold it."""
+    with ThreadPoolExecutor(1) as thread:  # whoever starts a stack may have a loop that runs
+        thread.submit(lambda: asyncio.run(_ensure_key(settings))).result()
+
+
+async def _ensure_key(settings: Settings) -> None:
+    folder = KeyFolder(settings.keys_folder)
+    async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+        current = (await store.directories.read()).encryption_key
+        if current is not None and (not settings.is_embedded or current.id in folder.ids()):
+            return
+        public = folder.new()
+        await store.encryption_keys.publish(key_id(public), public)

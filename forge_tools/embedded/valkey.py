@@ -63,7 +63,10 @@ def prepare_socket(socket_path: Path, home: Path) -> None:
 
 def answers(socket_path: Path) -> bool:
     """Whether the server takes commands; not while it still loads its data."""
-    return _ask(socket_path, b"PING\r\n").startswith(b"+PONG")
+    with contextlib.suppress(OSError), _connected(socket_path) as connection:
+        connection.sendall(b"PING\r\n")
+        return connection.recv(64).startswith(b"+PONG")
+    return False
 
 
 def end_leftover(socket_path: Path, wait: float = 0.3) -> str:
@@ -87,13 +90,6 @@ def set_aside(folder: Path) -> Path:
         if entry.name != "lock":
             entry.rename(aside / entry.name)
     return aside
-
-
-def _ask(socket_path: Path, command: bytes) -> bytes:
-    with contextlib.suppress(OSError), _connected(socket_path) as connection:
-        connection.sendall(command)
-        return connection.recv(64)
-    return b""
 
 
 def _connected(socket_path: Path) -> socket.socket:

@@ -11,38 +11,91 @@ from forge_tools.model.calls import (
     wrong_call,
 )
 from forge_tools.model.content import Audio, File, Image, Json, Link, Media, Part, Source, Text
-from forge_tools.model.diagnosis import Diagnosis, Frame, Raised
+from forge_tools.model.diagnosis import Diagnosis, Frame, Loss, Raised, moment
 from forge_tools.model.documents import Document, DocumentScope, DocumentWriter, Revise
-from forge_tools.model.encryption import EncryptionKey
-from forge_tools.model.events import CallEvent, Ended, Note, Position, Sight, StateChange
 from forge_tools.model.history import (
     Attempt,
     AttemptRecord,
-    CallFigures,
+    CallEvent,
+    Ended,
     Event,
     EventRecord,
     ExecutionRecord,
-    QueueDepth,
+    Grouping,
+    Note,
+    Position,
+    Selection,
+    Sight,
+    StateChange,
     StoredResult,
+)
+from forge_tools.model.overview import (
+    CallFigures,
+    DemotedTool,
+    FailedCalls,
+    Overview,
+    QueueDepth,
+    QueueLoad,
+    ServerState,
     StuckCalls,
     StuckReason,
     Times,
+    WorkerLoad,
     WorkerRecord,
+    told_of,
 )
-from forge_tools.model.ids import id_floor, id_time, is_id, new_id
-from forge_tools.model.keys import Holder, IdempotencyKey, KeyClaim, LinkedExecution, Replay
-from forge_tools.model.losses import Loss, moment
-from forge_tools.model.overview import DemotedTool, FailedCalls, Overview, QueueLoad, WorkerLoad
-from forge_tools.model.queue import TERMINAL, Claim, ExecutionStatus, Kept, NewExecution, Outcome, Scope, Wakeup
-from forge_tools.model.redaction import REDACTED, REFERENCE, is_reference, is_secret_name, secrets_in, without_secrets
-from forge_tools.model.reports import NewReport, Output, Progress, Report, Reporter, Stream, Told
-from forge_tools.model.scope import SCOPE, CallScope, scope_for
-from forge_tools.model.selection import Grouping, Selection
-from forge_tools.model.servers import ServerState, told_of
-from forge_tools.model.shells import ShellRecord, ShellStatus, host_of, shell_id
-from forge_tools.model.tools import Capabilities, Lane, Schema, ToolCategory, ToolParameter, ToolSpec
-from forge_tools.model.versions import ToolVersion
-from forge_tools.model.workspaces import Moved, NamedWorkspace, Stranded, WorkspacePlaces, WorkspaceRecord
+from forge_tools.model.places import (
+    Moved,
+    NamedWorkspace,
+    ShellRecord,
+    ShellStatus,
+    Stranded,
+    WorkspacePlaces,
+    WorkspaceRecord,
+    host_of,
+    shell_id,
+)
+from forge_tools.model.queue import (
+    TERMINAL,
+    Claim,
+    ExecutionStatus,
+    Holder,
+    IdempotencyKey,
+    Kept,
+    KeyClaim,
+    LinkedExecution,
+    NewExecution,
+    Outcome,
+    Replay,
+    Scope,
+    Wakeup,
+    id_floor,
+    id_time,
+    is_id,
+    new_id,
+)
+from forge_tools.model.redaction import (
+    REDACTED,
+    REFERENCE,
+    EncryptionKey,
+    is_reference,
+    is_secret_name,
+    secrets_in,
+    without_secrets,
+)
+from forge_tools.model.scope import (
+    SCOPE,
+    CallScope,
+    NewReport,
+    Output,
+    Progress,
+    Report,
+    Reporter,
+    Stream,
+    Told,
+    scope_for,
+)
+from forge_tools.model.tools import Capabilities, Lane, Schema, ToolCategory, ToolParameter, ToolSpec, ToolVersion
 
 __all__ = [
     "DEFAULT_TIMEOUT",

@@ -13,7 +13,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """What is kept. `id` is the 128-bit BLAKE2b of the bytes, in hex; `size` counts them."""
+    """One artifact. `id` is the 128-bit BLAKE2b of the bytes, in hex; `size` counts them."""
 
     id: str
     size: int
@@ -59,7 +59,7 @@ class PageWish:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it, for whoever asked."""
+        """What is wrong with the request, as a sentence; None if nothing is."""
         for name, value, least in (
             ("offset", self.offset, 1),
             ("byte", self.byte, 0),
@@ -93,7 +93,7 @@ class ArtifactPage:
 
     @property
     def text(self) -> str:
-        """The page as text; what is none as U+FFFD."""
+        """The page as text, with U+FFFD in place of other bytes."""
         return self.data.decode("utf-8", "replace")
 
     @property

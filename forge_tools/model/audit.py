@@ -1,4 +1,4 @@
-"""What a look at the audit chain tells."""
+"""The results of verifying the audit chain, and of pruning history."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -62,7 +62,7 @@ class AuditReport:
     longest_wait: float = 0.0
     """Seconds from an end to its seal, at most: until then nothing is proven of it."""
     signatures: int = 0
-    """Batches whose signature was checked and is right."""
+    """Batches with a valid signature."""
     key_ids: list[str] = field(default_factory=list)
     found: int = 0
     findings: list[Finding] = field(default_factory=list)

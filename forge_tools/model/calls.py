@@ -50,18 +50,15 @@ class ExecutionContext(BaseModel):
 
         It costs microseconds and never waits: of what is told in quick succession only the newest arrives.
         """
-        scope = self.scope
-        if scope is not None and scope.reporter is not None:
-            scope.reporter.progress(done, total, message)
+        if (reporter := self._known.reporter) is not None:
+            reporter.progress(done, total, message)
 
     def emit(self, text: str | bytes) -> None:
         """Put out a part of the output while the call runs, to whoever follows it; the result is apart. From any thread.
 
         It never waits: what is more than can be kept is left out, and those who follow are told how much.
         """
-        scope = self.scope
-        if scope is not None:
-            scope.emit(text)
+        self._known.emit(text)
 
     def attach(self, data: bytes | PurePath | str, *, name: str | None = None, media_type: str | None = None) -> None:
         """Add a file to the result: bytes, or the path of one in the workspace, which is opened now. From any thread.
@@ -77,51 +74,50 @@ class ExecutionContext(BaseModel):
     @property
     def execution_id(self) -> str | None:
         """The id of the call in history; None where the call is not recorded, as in process, and outside a call."""
-        scope = self.scope
-        return None if scope is None else scope.execution_id
+        return self._known.execution_id
 
     @property
     def attempt(self) -> int:
         """Which start of the body this is; 1 outside a call."""
-        scope = self.scope
-        return 1 if scope is None else scope.attempt
+        return self._known.attempt
 
     @property
     def max_attempts(self) -> int:
         """How often the body may be started at most; 1 outside a call."""
-        scope = self.scope
-        return 1 if scope is None else scope.max_attempts
+        return self._known.max_attempts
 
     @property
     def remaining(self) -> float:
         """Seconds until the body is stopped, 0 at least; outside a call its whole timeout."""
-        scope = self.scope
-        left = None if scope is None else scope.remaining
+        left = self._known.remaining
         return self.timeout if left is None else left
 
     @property
     def logger(self) -> logging.Logger:
         """A logger with the name of the tool, `tool.<name>`; on a worker what it logs is kept with the call. Outside a call it is `tool`."""
-        scope = self.scope
-        return logging.getLogger("tool" if scope is None or scope.tool is None else f"tool.{scope.tool}")
+        tool = self._known.tool
+        return logging.getLogger("tool" if tool is None else f"tool.{tool}")
 
     @property
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the body any more, for bodies that block to look at now and then; False outside a call."""
-        scope = self.scope
-        return scope is not None and scope.is_cancelled
+        return self._known.is_cancelled
 
     @property
     def scope(self) -> CallScope | None:
-        """The call that it is of; None outside of one."""
+        """The call that the context belongs to; None outside of a call."""
         return _bound(self) or SCOPE.get()
 
+    @property
+    def _known(self) -> CallScope:
+        return self.scope or CallScope()
+
     def enter(self, scope: CallScope) -> None:
-        """Make this context, and its copies, those of a call, whichever thread asks them."""
+        """Bind this context and its copies to a call, for every thread."""
         object.__setattr__(self, "_scope", scope)
 
     def within(self, scope: CallScope) -> Self:
-        """This context, if it is of that call already, or else a copy that is."""
+        """This context if it is bound to that call already, else a copy that is."""
         if _bound(self) is scope:
             return self
         copy = self.model_copy()
@@ -136,7 +132,6 @@ class ExecutionContext(BaseModel):
 
 
 def _bound(context: ExecutionContext) -> CallScope | None:
-    """The call of that very context."""
     try:
         scope: CallScope = object.__getattribute__(context, "_scope")
     except AttributeError:  # the slot was never filled
@@ -178,7 +173,7 @@ class ToolResult(BaseModel):
         return tuple(part for part in self.content if isinstance(part, Media) and not isinstance(part, Image))
 
     def bind(self, source: Source) -> Self:
-        """Say where the bytes of its parts are read."""
+        """Set the source that the bytes of its parts are read from."""
         object.__setattr__(self, "_source", source)
         return self
 

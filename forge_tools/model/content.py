@@ -1,4 +1,4 @@
-"""What a result holds besides plain text: images, sounds, files, links. Names and fields are those of MCP's content types."""
+"""The parts of a result: texts, images, sounds, files, links. Names and fields are those of MCP's content types."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -9,20 +9,20 @@ from typing import Any, ClassVar, Protocol
 from forge_tools.errors import InvalidCallError
 
 CONTENT = "content"
-"""Where the metadata of a result have its parts, as JSON."""
+"""The key in the metadata of a result under which its parts are described, as JSON."""
 
 MAX_PARTS = 100
-"""What a result may have besides its texts."""
+"""How many parts a result may have besides its texts."""
 
 _PLAIN = frozenset({str, int, float, bool, type(None), dict})
 _DRAWN = {"PIL": "save", "matplotlib": "savefig"}
-"""Packages whose images are parts, and the method that writes one: nobody has to import them to find out."""
+"""Packages whose images become parts, and the method that writes one; looked up by name, so that nothing is imported."""
 
 Bytes = bytes  # a part has a method of that name
 
 
 class Source(Protocol):
-    """Where the bytes of parts are read from: at once, or by whoever awaits what is returned."""
+    """Where the bytes of parts are read from. Methods return a value, or an awaitable of it."""
 
     def bytes(self, part: "Media", /) -> Any:
         """Return all bytes of a part."""
@@ -93,7 +93,7 @@ class Media:
 
     @property
     def line(self) -> str:
-        """What stands in a text in its place."""
+        """The line that stands for it in a text."""
         told = (None if self.size is None else human(self.size), self.mime_type, self.note)
         return f"[{', '.join(str(one) for one in (f'{self.type} {self.name}', *told) if one)}]"
 

@@ -1,8 +1,18 @@
-"""Why a body failed: what was raised, where in its author's code, and what led to it."""
+"""Why a body failed: what was raised, where in its author's code, and what led to it; or that its process vanished."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from typing import Any, Literal, Self
+
+_LED = {
+    "": "and:",
+    "cause": "caused by:",
+    "context": "while this was handled:",
+    "member": "one of the group:",
+}
+
+MOMENT = "%Y-%m-%d %H:%M:%S UTC"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +90,7 @@ class Diagnosis(Raised):
 
     @classmethod
     def read(cls, told: Any) -> Self | None:
-        """Read what `as_dict` made; None of what is none."""
+        """Read what `as_dict` made; None if it is anything else."""
         try:
             return cls.of(told)
         except (AttributeError, KeyError, TypeError):
@@ -109,9 +119,40 @@ class Diagnosis(Raised):
         return "\n".join(told)
 
 
-_LED = {
-    "": "and:",
-    "cause": "caused by:",
-    "context": "while this was handled:",
-    "member": "one of the group:",
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A body that started and of which nobody can say how it ended.
+
+    `what` names the process and what ended it, such as `Process 7 on box ended`.
+    """
+
+    what: str
+    started_at: datetime | None
+    attempt: int
+    max_attempts: int
+    idempotent: bool
+
+    @property
+    def may_run_again(self) -> bool:
+        return self.idempotent and self.attempt < self.max_attempts
+
+    def __str__(self) -> str:
+        started = f"started {moment(self.started_at)}, " if self.started_at else ""
+        return (
+            f"{self.what} while the tool ran ({started}attempt {self.attempt} of {self.max_attempts}). "
+            f"Whether it took effect is unknown. {self._advice}"
+        )
+
+    @property
+    def _advice(self) -> str:
+        if self.may_run_again:
+            return "The tool is idempotent, so it may be run again."
+        if not self.idempotent:
+            return "The tool is not idempotent, so it is not run again: check its effects before you submit it again."
+        used = "Its only attempt is" if self.max_attempts == 1 else f"All {self.max_attempts} attempts are"
+        return f"{used} used up: find out what ends the process before you submit it again."
+
+
+def moment(at: datetime) -> str:
+    """A time as sentences have it."""
+    return at.astimezone(UTC).strftime(MOMENT)

@@ -20,7 +20,7 @@ DocumentScopeKind = Literal["session", "agent", "workspace"]
 
 
 class DocumentScope(NamedTuple):
-    """Whose documents: those of one session, agent or workspace; of all calls that name none where `owner` is None."""
+    """The documents of one session, agent or workspace; with `owner` None, of all calls that name none."""
 
     kind: DocumentScopeKind
     owner: str | None
@@ -65,5 +65,5 @@ def too_many_changed(path: str) -> ToolFailure:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a path is that of the folder itself, or of something in it."""
+    """Whether a path is the folder itself, or lies in it."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")

@@ -1,5 +1,6 @@
-"""What is read back: results, attempts, events, workers, figures."""
+"""Executions as they are read back: filters, records, attempts, events, and the stream of one that is followed."""
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -7,8 +8,53 @@ from typing import Any
 
 from forge_tools.model.calls import ToolResult
 from forge_tools.model.queue import TERMINAL, Asked, ExecutionStatus
-from forge_tools.model.servers import ServerState
-from forge_tools.model.tools import Lane
+from forge_tools.model.scope import Output, Progress
+
+_CURSOR = re.compile(r"(\d{1,9})\.(\d{1,18})\.(\d{1,18})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which executions are meant; None means any. `since` and `until` bound when they were queued, the first included.
+
+    `error_text` is part of the error, in any case of ASCII letters; `min_ms` and `max_ms` bound how long the body ran.
+    """
+
+    tool: str | None = None
+    category: str | None = None
+    status: str | None = None
+    agent_id: str | None = None
+    session_id: str | None = None
+    queue: str | None = None
+    error_code: str | None = None
+    error_text: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    min_ms: float | None = None
+    max_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would select nothing, or something else, on one database or the other.
+
+        Raises:
+            ValueError: for a status there is not, and for a time without a zone.
+        """
+        if self.status is not None and self.status not in set(ExecutionStatus):
+            raise ValueError(f"There is no status {self.status!r}. There are: {', '.join(ExecutionStatus)}.")
+        for name, moment in (("since", self.since), ("until", self.until)):
+            if moment is not None and moment.utcoffset() is None:
+                raise ValueError(f"{name} is {moment.isoformat()}, in no time zone. Give it one: datetime.now(UTC).")
+
+
+class Grouping(StrEnum):
+    """What figures are grouped by."""
+
+    TOOL = "tool"
+    CATEGORY = "category"
+    AGENT = "agent"
+    SESSION = "session"
+    QUEUE = "queue"
+    HOUR = "hour"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,114 +173,78 @@ class ExecutionRecord(Asked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """A distribution in milliseconds; None where nothing was measured. Percentiles are by nearest rank."""
+class StateChange:
+    """Where an execution is now: `attempt` counts the body starts so far.
 
-    mean: float | None
-    p50: float | None
-    p95: float | None
-    p99: float | None
-    max: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFigures:
-    """What history says of a group of calls, such as those of a tool: `key`.
-
-    `failed` counts every end but success, rejection and cancel. `duration_ms` is of bodies; `wait_ms` is from queued to started.
+    Queued again after an attempt, `reason` says how that one ended, and `due_at` when the next may begin.
     """
 
-    key: str | None
-    calls: int
-    succeeded: int
-    failed: int
-    rejected: int
-    duration_ms: Times
-    wait_ms: Times
-
-    @property
-    def success_rate(self) -> float | None:
-        """Of the calls that succeeded or failed, the part that succeeded."""
-        ended = self.succeeded + self.failed
-        return self.succeeded / ended if ended else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueDepth:
-    """What waits and runs in one lane of one queue. `oldest_seconds` is the age of the oldest that waits."""
-
-    queue: str
-    lane: str
-    queued: int
-    running: int
-    oldest_seconds: float | None
-
-
-class StuckReason(StrEnum):
-    """Why calls do not move although they should."""
-
-    OWNER_GONE = "owner_gone"
-    OVERDUE = "overdue"
-    NOT_TAKEN = "not_taken"
-    NOT_HOSTED = "not_hosted"
-    OTHER_VERSION = "other_version"
-    DISABLED = "disabled"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StuckCalls:
-    """Calls of one kind that do not move. `seconds` is how long the worst of them has not; `example` is the id of one.
-
-    `hostname` and `pid` are those of the worker, or its child, that runs them. Where workers host the tool in another version or
-    definition, `wanted` is what the calls need and `hosted` what there is.
-    """
-
-    reason: StuckReason
-    queue: str
-    lane: str
-    tool: str
-    count: int
-    seconds: float
-    example: str
+    status: ExecutionStatus
+    attempt: int = 0
     hostname: str | None = None
-    pid: int | None = None
-    wanted: str | None = None
-    hosted: tuple[str, ...] = ()
+    reason: str | None = None
+    due_at: datetime | None = None
+    cursor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRecord:
-    """One instance of a worker process. `beat` only grows; `silent_seconds` is how long it has not, by the database's clock.
+class Note:
+    """Something was done to it from outside, such as a request to cancel it."""
 
-    One that leaves when what it runs has ended serves no `queues`. `unfit` says why it claims nothing, or left. `servers` are the
-    MCP servers that it hosts. Of its `concurrency` places so many were `answering` at the last beat: a child that does not
-    answer runs nothing.
+    event: Event
+    cursor: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The last event of all: how it ended, and its result."""
+
+    status: ExecutionStatus
+    result: ToolResult
+    attempt: int = 0
+    cursor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far an execution was followed: up to that report of that attempt, and that note."""
+
+    execution_id: str
+    attempt: int = 0
+    number: int = 0
+    note: int = 0
+
+    @classmethod
+    def of(cls, execution_id: str, cursor: str | None) -> "Position":
+        """Read a cursor; without one, the beginning.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if cursor is None:
+            return cls(execution_id)
+        found = _CURSOR.fullmatch(cursor)
+        if found is None:
+            raise ValueError(f"{cursor[:60]!r} is no cursor; give that of an event: events(after=event.cursor).")
+        return cls(execution_id, *map(int, found.groups()))
+
+    @property
+    def cursor(self) -> str:
+        return f"{self.attempt}.{self.number}.{self.note}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What follows a position, in order, and where the execution is (None: there is no such execution).
+
+    `has_more` says that not all of it was read at once.
     """
 
-    id: str
-    hostname: str
-    pid: int
-    lane: Lane
-    queues: tuple[str, ...]
-    concurrency: int
-    version: str
-    started_at: datetime | None = None
-    last_seen_at: datetime | None = None
-    stopped_at: datetime | None = None
-    beat: int = 0
-    dropped_messages: int = 0
-    silent_seconds: float = 0.0
-    unfit: str | None = None
-    servers: tuple[ServerState, ...] = ()
+    state: StateChange | None
+    heard: tuple[Note | Progress | Output, ...]
+    position: Position
+    has_more: bool = False
 
-    @property
-    def serves(self) -> str:
-        """Its queues, for people."""
-        return ", ".join(self.queues) or "none: it leaves"
 
-    answering: int | None = None
-
-    @property
-    def slots(self) -> int:
-        """How many bodies it can run at once as things are."""
-        return self.concurrency if self.answering is None else self.answering
+CallEvent = StateChange | Note | Progress | Output | Ended
+"""Each has a `cursor`: `events(after=event.cursor)` goes on behind it, in whatever process."""

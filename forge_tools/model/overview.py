@@ -1,10 +1,176 @@
-"""A stack at one moment, as an operator watches it."""
+"""A stack at one moment, as an operator watches it: figures, queues, calls that do not move, workers and the MCP servers they host."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
+from typing import Literal
 
-from forge_tools.model.history import CallFigures, StuckCalls, WorkerRecord
+from pydantic import BaseModel, ConfigDict, Field
+
 from forge_tools.model.queue import ExecutionStatus
+from forge_tools.model.tools import Lane
+
+MOST_SAID = 3
+
+
+class ServerState(BaseModel):
+    """One server as its worker last saw it, by that worker's clock.
+
+    `prefix` is what the names of its tools begin with, `tools` how many it has that are offered, `left_out` why others are not.
+    `why` is the reason of a failing one with the last words of its program, `failures` how often it failed in a row.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    server: str
+    prefix: str
+    status: Literal["starting", "serving", "failing"]
+    since: datetime
+    tools: int = 0
+    why: str = ""
+    failures: int = 0
+    left_out: dict[str, str] = Field(default_factory=dict)
+    hostname: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The state, for people."""
+        since = f"since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+        if self.status == "serving":
+            tools = "1 tool" if self.tools == 1 else f"{self.tools} tools"
+            said = f"serves {tools} {since}"
+        elif self.status == "starting":
+            said = f"is starting {since}; try again soon"
+        else:
+            times = f" ({self.failures} times)" if self.failures > 1 else ""
+            said = f"has been failing {since}{times}, and is tried again: {self.why}"
+        return f"The MCP server '{self.server}' on {self.hostname} {said}"
+
+
+def told_of(tool: str, states: Iterable[ServerState]) -> str:
+    """Describe the servers that an unknown tool may belong to, to be appended to a sentence; empty if there is none."""
+    fitting = [one for one in states if tool.startswith(one.prefix)]
+    longest = max((len(one.prefix) for one in fitting), default=0)
+    said = (_of_tool(tool, one) for one in fitting if len(one.prefix) == longest)
+    return "".join(f". {sentence}" for sentence in list(dict.fromkeys(said))[:MOST_SAID])
+
+
+def _of_tool(tool: str, state: ServerState) -> str:
+    reason = state.left_out.get(tool)
+    return state.sentence if reason is None else f"{state.sentence}, without this one: {reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """A distribution in milliseconds; None where nothing was measured. Percentiles are by nearest rank."""
+
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFigures:
+    """What history says of a group of calls, such as those of a tool: `key`.
+
+    `failed` counts every end but success, rejection and cancel. `duration_ms` is of bodies; `wait_ms` is from queued to started.
+    """
+
+    key: str | None
+    calls: int
+    succeeded: int
+    failed: int
+    rejected: int
+    duration_ms: Times
+    wait_ms: Times
+
+    @property
+    def success_rate(self) -> float | None:
+        """Of the calls that succeeded or failed, the part that succeeded."""
+        ended = self.succeeded + self.failed
+        return self.succeeded / ended if ended else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepth:
+    """What waits and runs in one lane of one queue. `oldest_seconds` is the age of the oldest that waits."""
+
+    queue: str
+    lane: str
+    queued: int
+    running: int
+    oldest_seconds: float | None
+
+
+class StuckReason(StrEnum):
+    """Why calls do not move although they should."""
+
+    OWNER_GONE = "owner_gone"
+    OVERDUE = "overdue"
+    NOT_TAKEN = "not_taken"
+    NOT_HOSTED = "not_hosted"
+    OTHER_VERSION = "other_version"
+    DISABLED = "disabled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckCalls:
+    """Calls of one kind that do not move. `seconds` is how long the worst of them has not; `example` is the id of one.
+
+    `hostname` and `pid` are those of the worker, or its child, that runs them. Where workers host the tool in another version or
+    definition, `wanted` is what the calls need and `hosted` what there is.
+    """
+
+    reason: StuckReason
+    queue: str
+    lane: str
+    tool: str
+    count: int
+    seconds: float
+    example: str
+    hostname: str | None = None
+    pid: int | None = None
+    wanted: str | None = None
+    hosted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    """One worker process. `beat` only grows; `silent_seconds` is the time since it last did, by the database's clock.
+
+    A worker that drains serves no `queues`. `unfit` says why it claims nothing, or left. `servers` are the MCP servers that it
+    hosts. Of its `concurrency` places, `answering` did so at the last heartbeat: a child that does not answer runs nothing.
+    """
+
+    id: str
+    hostname: str
+    pid: int
+    lane: Lane
+    queues: tuple[str, ...]
+    concurrency: int
+    version: str
+    started_at: datetime | None = None
+    last_seen_at: datetime | None = None
+    stopped_at: datetime | None = None
+    beat: int = 0
+    dropped_messages: int = 0
+    silent_seconds: float = 0.0
+    unfit: str | None = None
+    servers: tuple[ServerState, ...] = ()
+    answering: int | None = None
+
+    @property
+    def serves(self) -> str:
+        """Its queues, for people."""
+        return ", ".join(self.queues) or "none: it leaves"
+
+    @property
+    def slots(self) -> int:
+        """How many bodies it can run at once as things are."""
+        return self.concurrency if self.answering is None else self.answering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,9 @@
-"""What is shown in place of a secret, and which names say that they stand for one."""
+"""Secrets in calls: the names that give them away, what is shown in their place, and the public keys that encrypt them."""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 REDACTED = "[redacted]"
@@ -20,7 +22,7 @@ _SECRET_NAME = re.compile(
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether what is under that name is most likely a secret."""
+    """Whether the value of that name is most likely a secret."""
     return isinstance(name, str) and _SECRET_NAME.search(name) is not None
 
 
@@ -56,3 +58,14 @@ REFERENCE = re.compile(r"secret://([A-Za-z_][A-Za-z0-9_.-]{0,127})")
 
 def _hides(key: object, item: Any) -> bool:
     return is_secret_name(key) and not isinstance(item, bool | None) and not is_reference(item)
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionKey:
+    """`live` counts the executions that are not over and are encrypted with it."""
+
+    id: str
+    public: bytes
+    created_at: datetime
+    retired_at: datetime | None = None
+    live: int = 0

@@ -1,16 +1,117 @@
-"""The scope of a call: what is known of it while its body runs, beside what its caller sent, and where its body's words go."""
+"""The scope of a call: what is known of it while its body runs, beside what its caller sent, and what its body reports."""
 
 import asyncio
+import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+from typing import Any, Literal
 
 from forge_tools.errors import InvalidCallError
 from forge_tools.model.content import MAX_PARTS, Media
-from forge_tools.model.reports import Reporter, Stream
+
+Stream = Literal["output", "stdout", "stderr", "log"]
+"""Where a body put something out: `context.emit`, a standard stream, or a logger."""
 
 
+class Reporter(ABC):
+    """Takes the reports of a body, from any thread and without waiting; it never raises for want of a listener.
+
+    It belongs to one call in one process: pickled or copied deeply, what is left of it is None.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def progress(self, done: float, total: float | None, message: str | None) -> None: ...
+
+    @abstractmethod
+    def emit(self, text: str | bytes, stream: Stream = "output", level: int | None = None) -> None:
+        """Put out a part of a stream; of the log whole messages, with their level as `logging` counts it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _nothing, ()
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a call is: `done` of `total`, where that is known, in whatever the tool counts.
+
+    `cursor` is where to go on listening after it; `at` is when the database heard of it, None in process.
+    """
+
+    done: float
+    total: float | None = None
+    message: str | None = None
+    attempt: int = 1
+    at: datetime | None = None
+    cursor: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """The part that is done, from 0 to 1; None where the total is not known."""
+        return None if not self.total else min(1.0, max(0.0, self.done / self.total))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a call put out. So many bytes before `text` are missing: `left_out`; there was more than is kept.
+
+    `level` is that of what was logged, as `logging` counts it.
+    """
+
+    text: str
+    left_out: int = 0
+    stream: Stream = "output"
+    level: int | None = None
+    attempt: int = 1
+    at: datetime | None = None
+    cursor: str = ""
+
+    @property
+    def source(self) -> str:
+        """The stream, or of the log the name of the level."""
+        return self.stream if self.level is None else logging.getLevelName(self.level).lower()
+
+
+Report = Progress | Output
+"""What a body itself tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One report on its way to the database: the `number`-th of its attempt. Progress has `done`, output has not.
+
+    It is flat, since it goes through sockets and into a row.
+    """
+
+    number: int
+    done: float | None = None
+    total: float | None = None
+    text: str | None = None
+    left_out: int = 0
+    stream: Stream = "output"
+    level: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewReport:
+    """A report of an attempt, to be stored if that attempt is still its worker's."""
+
+    execution_id: str
+    attempt: int
+    token: str
+    told: Told
+
+
+@dataclass(slots=True, eq=False)
 class CallScope:
     """Belongs to one call in one process: pickled or copied deeply, what is left of it is None.
 
@@ -18,44 +119,20 @@ class CallScope:
     clock. `catch_up` is done before anything is put out, where what was put out earlier may still be on another way.
     """
 
-    __slots__ = (
-        "agent_id",
-        "attached",
-        "attempt",
-        "catch_up",
-        "deadline",
-        "execution_id",
-        "is_over",
-        "max_attempts",
-        "opener",
-        "reporter",
-        "session_id",
-        "task",
-        "tool",
-    )
-
-    def __init__(
-        self,
-        reporter: Reporter | None = None,
-        *,
-        execution_id: str | None = None,
-        attempt: int = 1,
-        max_attempts: int = 1,
-        catch_up: Callable[[], None] | None = None,
-    ) -> None:
-        self.reporter = reporter
-        self.execution_id = execution_id
-        self.attempt = attempt
-        self.max_attempts = max_attempts
-        self.catch_up = catch_up
-        self.tool: str | None = None
-        self.agent_id: str | None = None
-        self.session_id: str | None = None
-        self.deadline: float | None = None
-        self.task: asyncio.Task[Any] | None = None
-        self.is_over = False
-        self.attached: list[Media] | None = None
-        self.opener: Callable[[Media, Any], Media] | None = None
+    reporter: Reporter | None = None
+    _: KW_ONLY
+    execution_id: str | None = None
+    attempt: int = 1
+    max_attempts: int = 1
+    catch_up: Callable[[], None] | None = None
+    tool: str | None = None
+    agent_id: str | None = None
+    session_id: str | None = None
+    deadline: float | None = None
+    task: asyncio.Task[Any] | None = None
+    is_over: bool = False
+    attached: list[Media] | None = None
+    opener: Callable[[Media, Any], Media] | None = None
 
     def begin(self, seconds: float) -> None:
         """The body begins now, in this task, with so many seconds until its timeout."""
@@ -78,14 +155,14 @@ class CallScope:
         return is_asked or self.is_over or self.remaining == 0.0
 
     def emit(self, text: str | bytes, stream: Stream = "output", level: int | None = None) -> None:
-        """Put out a part of what the body says."""
+        """Put out a part of the output of the body."""
         if self.catch_up is not None:
             self.catch_up()
         if self.reporter is not None:
             self.reporter.emit(text, stream, level)
 
     def attach(self, part: Media, context: Any) -> None:
-        """Add a part to the result. What is at its path now is what it will be, whatever becomes of the path.
+        """Add a part to the result. Its file is opened now, so later changes of the path do not matter.
 
         Raises:
             InvalidCallError: there are too many already.
@@ -108,19 +185,13 @@ class CallScope:
         return _nothing, ()
 
 
-def _nothing() -> None:
-    return None
-
-
 SCOPE: ContextVar[CallScope | None] = ContextVar("forge_tools_call", default=None)
 """Of the call being run; contexts that were made for it have it too, for threads that know no context variables."""
 
 
 def scope_for(reporter: Reporter | None) -> CallScope:
-    """Make the scope of the next call in this process. That which a body makes is a part of its own execution."""
-    outer = SCOPE.get()
-    if outer is None:
-        return CallScope(reporter)
+    """Make the scope of the next call in this process. A call made by a body belongs to the execution of that body."""
+    outer = SCOPE.get() or CallScope()
     return CallScope(
         reporter,
         execution_id=outer.execution_id,

@@ -1,8 +1,10 @@
-"""What a tool is, as data: its parameters, what it may do, and how its schema is told."""
+"""What a tool is, as data: its parameters, what it may do, how its schema is told, and the definitions of it that there were."""
 
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Literal
@@ -139,7 +141,7 @@ class ToolSpec(BaseModel):
 
     @cached_property
     def declared(self) -> tuple[ToolParameter, ...]:
-        """The parameters, or what a whole schema says of its properties at first sight: name, type, description."""
+        """The parameters; of a tool with a whole schema, its properties with name, type and description."""
         properties = (self.input_schema or {}).get("properties")
         if not isinstance(properties, dict):
             return self.parameters
@@ -241,3 +243,20 @@ def _property(name: str, schema: Any, *, required: bool) -> ToolParameter:
 def tool_key(name: str, version: str) -> str:
     """`name@major`, by which calls are accepted and claimed."""
     return f"{name}@{version.partition('.')[0]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolVersion:
+    """One definition of a tool as it was published, with the digest that it had then.
+
+    The default is the one that models are offered and calls are checked by. While one is pinned, no other is run.
+    """
+
+    spec: ToolSpec
+    digest: str
+    first_seen_at: datetime
+    last_seen_at: datetime
+    is_default: bool
+    is_pinned: bool
+    is_enabled: bool
+    demoted_reason: str | None = None

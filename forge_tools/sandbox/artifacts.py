@@ -12,8 +12,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from forge_tools.artifacts.pages import Pages, whole
 from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack, unpack
+from forge_tools.artifacts.reader import Pages, whole
 from forge_tools.errors import ForgeError, SandboxError
 from forge_tools.model import Artifact, ArtifactPage, ExecutionContext, PageWish, artifact_id
 from forge_tools.model.artifacts import SCHEME, TEXT

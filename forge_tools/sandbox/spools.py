@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from forge_tools.artifacts.pages import after_last_line, next_line
+from forge_tools.artifacts.reader import after_last_line, next_line
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor
 

@@ -130,7 +130,6 @@ def _one_type(schema: Schema) -> Schema:
 
 
 def _annotations(spec: ToolSpec) -> Schema:
-    """Say in MCP's words what the tool may do to the world."""
     can = spec.capabilities
     changes = can.writes_files or can.executes_commands
     return {

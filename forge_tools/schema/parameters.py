@@ -1,21 +1,41 @@
-"""The checks of one tool's parameters, prepared once and used by clients and tools alike."""
+"""The checks of one tool's parameters, prepared once and used by clients and tools alike; also by whole JSON Schemas that others wrote."""
 
 import copy
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from forge_tools.errors import InvalidToolError
-from forge_tools.model import ToolParameter, ToolSpec
-from forge_tools.schema.acceptance import Accept, Part, compile_acceptance
-from forge_tools.schema.foreign import ForeignSchema
-from forge_tools.schema.schema import Check, SchemaError, compile_schema, suggestion
-from forge_tools.schema.transport import shown
+from forge_tools.errors import InvalidCallError, InvalidToolError
+from forge_tools.model import Schema, ToolParameter, ToolSpec
+from forge_tools.schema.schema import Accept, Check, Part, SchemaError, compile_acceptance, compile_schema, suggestion
+from forge_tools.schema.transport import MAX_DEPTH, encode_json, shown
 
 MAX_ERRORS = 50
 """How many problems of one call are listed."""
+
+MAX_BYTES = 1_000_000
+
+MAX_CHECKS = 5_000
+"""Schemas that are applied to one and the same value, references followed: they may multiply at every step."""
+
+_MOST_SAID = 500
+_REASONS = 3
+_YES_OR_NO: Schema = {}
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+_ON_THE_SAME_VALUE = frozenset(
+    {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
+)
+
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"})
+
+_INSIDE = _ON_THE_SAME_VALUE | frozenset(
+    {"items", "prefixItems", "additionalItems", "contains", "additionalProperties", "propertyNames"}
+    | {"unevaluatedItems", "unevaluatedProperties", "contentSchema"}
+)
 
 
 class Validator:
@@ -133,3 +153,157 @@ class _Definition:
 @lru_cache(maxsize=1024)
 def _prepared(definition: _Definition) -> Validator:
     return Validator(definition.spec)
+
+
+class ForeignSchema:
+    """The checks of one schema. Formats are not asserted, and nothing is ever fetched.
+
+    Raises:
+        InvalidToolError: on construction, when the schema is none, has no bounds, or refers to elsewhere.
+    """
+
+    def __init__(self, tool: str, schema: Schema) -> None:
+        import jsonschema_rs  # only where there are foreign schemas: few processes meet one
+
+        try:
+            encode_json(schema, "its input schema", MAX_BYTES)
+            _Survey(schema).check()
+            self._validator = jsonschema_rs.validator_for(schema, offline=True, validate_formats=False, mask="it")
+        except InvalidCallError as error:
+            raise InvalidToolError(tool, error.message) from error
+        except (jsonschema_rs.ReferencingError, jsonschema_rs.ValidationError, ValueError) as error:
+            at = _path(getattr(error, "instance_path", ()))
+            reason = str(error).partition("\n")[0][:_MOST_SAID]
+            raise InvalidToolError(tool, f"its input schema{at and f' at {at}'} cannot be used: {reason}") from error
+
+    def accepts(self, values: Mapping[str, Any]) -> bool:
+        """Whether there is no problem; False says nothing of values that only look like JSON."""
+        try:
+            return self._validator.is_valid(values)
+        except (TypeError, ValueError):
+            return False
+
+    def problems(self, values: Mapping[str, Any]) -> Iterator[str]:
+        """Yield every problem, by the path of the value."""
+        try:
+            plain = json.loads(json.dumps(values))  # subclasses of str and dict are JSON to everybody else
+            errors = self._validator.iter_errors(plain)
+        except (RecursionError, TypeError, ValueError) as error:
+            yield f"Invalid parameters: {error}"
+            return
+        for one in errors:
+            yield from _said(one)
+
+
+def _said(error: Any) -> Iterator[str]:
+    path, keyword = _path(error.instance_path), error.schema_path[-1] if error.schema_path else ""
+    facts = error.kind.as_dict()
+    if keyword == "required":
+        yield f"Missing required parameter: {_path([*error.instance_path, facts['property']])}"
+    elif keyword in {"additionalProperties", "unevaluatedProperties"} and "unexpected" in facts:
+        for name in facts["unexpected"]:
+            yield f"Unknown parameter '{_path([*error.instance_path, name])}'"
+    else:
+        subject = f"Invalid value for {path}" if path else "Invalid parameters"
+        firsts = (next(_said(branch[0]), "") for branch in facts.get("context", ()) if branch)
+        reasons = list(dict.fromkeys(firsts))[:_REASONS]
+        because = f" ({'; '.join(reasons)})" if reasons else ""
+        yield f"{subject}: {error.message[:_MOST_SAID]}{because}"
+
+
+def _path(steps: Any) -> str:
+    written = "".join(f"[{step}]" if isinstance(step, int) else f".{shown(step)}" for step in steps)
+    return written.removeprefix(".")
+
+
+class _Survey:
+    def __init__(self, document: Schema) -> None:
+        self._document = document
+        self._anchors: dict[str, Any] = {"#": document}
+        self._checks: dict[int, int] = {}
+
+    def check(self) -> None:
+        """Refuse what refers to elsewhere, and what would be applied to one value too often.
+
+        Raises:
+            InvalidCallError: naming it.
+        """
+        schemas = list(self._all())
+        for schema in schemas:
+            for keyword in ("$anchor", "$dynamicAnchor"):
+                if isinstance(schema.get(keyword), str):
+                    self._anchors[f"#{schema[keyword]}"] = schema
+            own = schema.get("$id")
+            if isinstance(own, str) and own.startswith("#"):  # an anchor, until draft 7
+                self._anchors[own] = schema
+            elif isinstance(own, str) and schema is not self._document:
+                raise InvalidCallError(f"its input schema has another document inside, {shown(own)}")
+        if any(self._count(schema, 0) > MAX_CHECKS for schema in schemas):
+            raise InvalidCallError(f"its input schema applies more than {MAX_CHECKS:,} schemas to one value")
+
+    def _all(self) -> Iterator[Schema]:
+        """Every schema, also those that only references lead to."""
+        seen, waiting = set[int](), [self._document]
+        while waiting:
+            schema = waiting.pop()
+            if id(schema) not in seen:
+                seen.add(id(schema))
+                yield schema
+                waiting += [part for _, part in _parts(schema)]
+                waiting += [found for pointer in _references(schema) if (found := self._pointed(pointer)) is not None]
+
+    def _count(self, schema: Schema, depth: int) -> int:
+        """How many schemas are applied to the value that this one is applied to; one that contains itself is not, again."""
+        if (known := self._checks.get(id(schema))) is not None:
+            return known
+        if depth > MAX_DEPTH:
+            raise InvalidCallError(f"its input schema follows more than {MAX_DEPTH} references in a row")
+        self._checks[id(schema)] = 0  # while it is counted
+        parts = [part for keyword, part in _parts(schema) if keyword in _ON_THE_SAME_VALUE]
+        parts += [self._resolved(pointer) for pointer in _references(schema)]
+        count = 1
+        for part in parts:
+            count = min(MAX_CHECKS + 1, count + self._count(part, depth + 1))
+        self._checks[id(schema)] = count
+        return count
+
+    def _resolved(self, reference: str) -> Schema:
+        found = self._anchors.get(reference) or self._pointed(reference)
+        if found is not None:
+            return found
+        if reference.startswith("#"):
+            raise InvalidCallError(f"its input schema refers to {shown(reference)}, which is not in it")
+        raise InvalidCallError(f"its input schema refers to {shown(reference)}, and nothing is fetched")
+
+    def _pointed(self, reference: str) -> Schema | None:
+        """Follow a JSON pointer; None where it leads to no schema with keywords."""
+        own = self._document.get("$id")
+        if isinstance(own, str) and own:
+            reference = reference.removeprefix(own.rstrip("#"))
+        if not reference.startswith("#/"):
+            return self._document if reference in {"#", ""} else None
+        found: Any = self._document
+        for step in reference[2:].split("/"):
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            else:
+                found = found.get(name) if isinstance(found, dict) else None
+        if isinstance(found, bool):
+            return _YES_OR_NO
+        return found if isinstance(found, dict) else None
+
+
+def _references(schema: Schema) -> list[str]:
+    return [reference for keyword in _REFERENCES if isinstance(reference := schema.get(keyword), str)]
+
+
+def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
+    for keyword, value in schema.items():
+        if keyword in _NAMED and isinstance(value, dict):
+            inside = list(value.values())
+        elif keyword in _INSIDE:
+            inside = value if isinstance(value, list) else [value]
+        else:
+            continue
+        yield from ((keyword, part) for part in inside if isinstance(part, dict))

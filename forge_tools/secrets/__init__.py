@@ -10,11 +10,17 @@ from importlib import import_module
 TYPE_CHECKING = False  # to import typing takes milliseconds
 
 if TYPE_CHECKING:
-    from forge_tools.secrets.concealment import Concealed, Concealment, Opened, as_shown
-    from forge_tools.secrets.encryption import Encryptor, Opener
-    from forge_tools.secrets.keys import KeyFolder, key_id
-    from forge_tools.secrets.patterns import WELL_KNOWN, Patterns
-    from forge_tools.secrets.references import SCHEME, SecretSource
+    from forge_tools.secrets.concealment import (
+        SCHEME,
+        WELL_KNOWN,
+        Concealed,
+        Concealment,
+        Opened,
+        Patterns,
+        SecretSource,
+        as_shown,
+    )
+    from forge_tools.secrets.encryption import Encryptor, KeyFolder, Opener, key_id
     from forge_tools.secrets.replies import decrypted_reply, encrypted_reply, new_reply_key
     from forge_tools.secrets.scrubber import CONCEALED, LEAST_IN_FAILURES, Scrubber, leaves, scrubbed, scrubber_of
 
@@ -43,11 +49,11 @@ __all__ = [
 ]
 
 _OWNERS = {
-    **dict.fromkeys(("Concealed", "Concealment", "Opened", "as_shown"), "concealment"),
-    **dict.fromkeys(("KeyFolder", "key_id"), "keys"),
-    **dict.fromkeys(("WELL_KNOWN", "Patterns"), "patterns"),
-    **dict.fromkeys(("SCHEME", "SecretSource"), "references"),
-    **dict.fromkeys(("Opener", "Encryptor"), "encryption"),
+    **dict.fromkeys(
+        ("SCHEME", "WELL_KNOWN", "Concealed", "Concealment", "Opened", "Patterns", "SecretSource", "as_shown"),
+        "concealment",
+    ),
+    **dict.fromkeys(("Encryptor", "KeyFolder", "Opener", "key_id"), "encryption"),
     **dict.fromkeys(("decrypted_reply", "encrypted_reply", "new_reply_key"), "replies"),
 }
 """Which module has the names that are not of `scrubber`."""

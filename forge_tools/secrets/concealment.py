@@ -1,14 +1,67 @@
-"""Decides what of a call nobody may see, and parts it from what everybody may."""
+"""Decides what of a call nobody may see, by names, looks and references, and parts it from what everybody may."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
-from forge_tools.model import REDACTED, ExecutionContext, ToolSpec, is_reference, secrets_in, without_secrets
-from forge_tools.secrets.patterns import Patterns
+from forge_tools.errors import SecretNotFoundError
+from forge_tools.model import (
+    REDACTED,
+    REFERENCE,
+    ExecutionContext,
+    ToolSpec,
+    is_reference,
+    is_secret_name,
+    secrets_in,
+    without_secrets,
+)
 from forge_tools.secrets.scrubber import Scrubber, leaves
 
+WELL_KNOWN = "well-known"
+"""As a pattern, it stands for all shapes below."""
+
+_SHAPES = (
+    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",  # AWS
+    r"\bgh[pousr]_[A-Za-z0-9]{36,255}\b",
+    r"\bgithub_pat_\w{22,255}\b",
+    r"\bglpat-[\w-]{20,}",
+    r"\bsk-[\w-]{20,}",  # OpenAI, Anthropic
+    r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}\b",  # Stripe
+    r"\bxox[abeprs]-[A-Za-z0-9-]{10,}",  # Slack
+    r"\bAIza[\w-]{35}",  # Google
+    r"\bnpm_[A-Za-z0-9]{36}\b",
+    r"\bhf_[A-Za-z0-9]{30,}\b",
+    r"\bpypi-[\w-]{50,}",
+    r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}",  # JSON Web Token
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]+?-----END [A-Z ]*PRIVATE KEY-----",
+    r"(?<=earer )[\w.~+/-]{16,}=*",
+    r"(?<=://)[^/\s:@]*:[^/\s]{6,}(?=@)",  # user:password of a URL
+)
+
 _NONE: Mapping[str, Any] = MappingProxyType({})
+SCHEME = "secret://"
+MAX_BYTES = 65_536
+_MAX_DEPTH = 100
+
+
+class Patterns:
+    """Regular expressions, each of which finds a secret. One that does not compile is the settings' to refuse."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        shapes = [shape for one in patterns for shape in (_SHAPES if one == WELL_KNOWN else (one,))]
+        self._search = re.compile("|".join(f"(?:{shape})" for shape in shapes))
+
+    @classmethod
+    def of(cls, patterns: Sequence[str]) -> Self | None:
+        """Compile the patterns; None where there are none."""
+        return cls(patterns) if patterns else None
+
+    def found_in(self, value: Any) -> list[str]:
+        """The secrets in every text inside a value."""
+        found = (match[0] for text in leaves(value) for match in self._search.finditer(text))
+        return [secret for secret in found if secret]
 
 
 class Concealed(NamedTuple):
@@ -32,7 +85,7 @@ class Concealed(NamedTuple):
 
     @property
     def encrypted(self) -> dict[str, Any]:
-        """What is to be encrypted."""
+        """The parts to encrypt."""
         parts = {"hidden": self.hidden, "quoting": self.quoting, "found": self.found, "metadata": self.metadata}
         return {name: part for name, part in parts.items() if part}
 
@@ -98,7 +151,77 @@ class Concealment:
         return Opened({**shown, **hidden, **quoting}, secrets, dict(encrypted.get("metadata", {})))
 
 
-def as_shown(spec: ToolSpec, parameters: Mapping[str, Any], patterns: Patterns | None = None) -> dict[str, Any]:
+def as_shown(spec: ToolSpec, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Copy the parameters of a call as people may see them: without secrets, also where another value quotes them."""
-    parts = Concealment(spec, patterns).part(parameters)
+    parts = Concealment(spec).part(parameters)
     return dict(parameters) if parts is None else parts.shown
+
+
+class SecretSource:
+    """The secrets of a worker by name: variables of its environment, and files of a folder, which are read each time."""
+
+    def __init__(self, variables: Mapping[str, str], folder: Path | None = None) -> None:
+        self._variables = dict(variables)
+        self._folder = folder
+
+    def resolve(self, value: Any, found: list[str], depth: int = 0) -> Any:
+        """Copy a value with what its references stand for in their place; `found` gets each secret that was put there.
+
+        Raises:
+            SecretNotFoundError: naming the one that this worker does not have.
+        """
+        if isinstance(value, str):
+            match = REFERENCE.fullmatch(value)
+            if match is None:
+                return value
+            found.append(secret := self._secret(match[1]))
+            return secret
+        if depth >= _MAX_DEPTH:
+            return value
+        if isinstance(value, dict):
+            return {key: self.resolve(item, found, depth + 1) for key, item in value.items()}
+        return [self.resolve(item, found, depth + 1) for item in value] if isinstance(value, list) else value
+
+    def resolve_inside(self, value: Any, found: list[str], depth: int = 0) -> Any:
+        """Do what `resolve` does, but only for what has the name of a secret inside a value.
+
+        Raises:
+            SecretNotFoundError: naming the one that this worker does not have.
+        """
+        if depth >= _MAX_DEPTH:
+            return value
+        if isinstance(value, dict):
+            return {
+                key: self.resolve(item, found) if is_secret_name(key) else self.resolve_inside(item, found, depth + 1)
+                for key, item in value.items()
+            }
+        return [self.resolve_inside(item, found, depth + 1) for item in value] if isinstance(value, list) else value
+
+    def _secret(self, name: str) -> str:
+        if self._folder is not None and (text := _read(self._folder / name)) is not None:
+            return text
+        if name in self._variables:
+            return self._variables[name]
+        places = f"FORGE_SECRET_{name} in its environment" + (
+            f", nor {self._folder / name}" if self._folder is not None else ", and FORGE_SECRETS_DIR names no folder"
+        )
+        raise SecretNotFoundError(
+            f"Unknown secret: {SCHEME}{name}. The worker has no {places}. Give it to every worker that hosts the tool."
+        )
+
+
+def _read(path: Path) -> str | None:
+    """The text of a secret's file, without the line end that editors add."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (FileNotFoundError, IsADirectoryError):
+        return None
+    except OSError as error:
+        raise SecretNotFoundError(f"{path} cannot be read: {error.strerror}. Give it to the workers' user.") from error
+    if len(data) > MAX_BYTES:
+        raise SecretNotFoundError(f"{path} is larger than {MAX_BYTES:,} bytes, the limit for a secret.")
+    try:
+        return data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise SecretNotFoundError(f"{path} is not UTF-8 text. Keep what is binary as base64.") from error

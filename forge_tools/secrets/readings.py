@@ -266,7 +266,6 @@ class Reading:
         return span[1] == len(self._data) or _REST_BEGUN.fullmatch(self._data, span[1]) is not None
 
     def _span(self, match: re.Match[bytes]) -> _Span:
-        """Where in the data it is."""
         start, end = self.place(match.start())[0], self.place(match.end() - 1)[1]
         rest = self._rest.match(self._data, end) if self._rest is not None else None
         return start, end if rest is None else rest.end()

@@ -23,7 +23,7 @@ def new_reply_key() -> str:
 
 
 def encrypted_reply(key: str, execution_id: str, text: bytes) -> bytes | None:
-    """The text for who has the key, bound to that execution; None if that is no key, which anybody may have written."""
+    """Encrypt the text for that execution; None if `key` is not one, since anybody may have written it."""
     try:
         cipher = _cipher(key)
     except ValueError:
@@ -33,7 +33,7 @@ def encrypted_reply(key: str, execution_id: str, text: bytes) -> bytes | None:
 
 
 def decrypted_reply(key: str, execution_id: str, encrypted: bytes) -> bytes | None:
-    """The text; None if it was not encrypted with that key for that execution."""
+    """Decrypt the text; None if it was not encrypted with that key for that execution."""
     from cryptography.exceptions import InvalidTag
 
     try:
@@ -43,12 +43,12 @@ def decrypted_reply(key: str, execution_id: str, encrypted: bytes) -> bytes | No
 
 
 def is_quick() -> bool:
-    """Whether what decrypts is loaded; it takes longer than to read a result from the database."""
+    """Whether the cipher is loaded; loading it takes longer than reading a result from the database."""
     return "cryptography.hazmat.primitives.ciphers.aead" in sys.modules
 
 
 def load() -> None:
-    """Load what decrypts; on any thread."""
+    """Load the cipher, in any thread."""
     import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401  to be there when it is needed
 
 

@@ -14,8 +14,8 @@ from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, t
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.media import media_type
-from forge_tools.artifacts.pages import Pages, whole
 from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, measured, pack, unpack
+from forge_tools.artifacts.reader import Pages, whole
 from forge_tools.errors import (
     ArtifactDamagedError,
     ArtifactFolderError,

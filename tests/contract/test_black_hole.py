@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.embedded.keys import ensure_key
+from forge_tools.embedded.stack import ensure_key
 from forge_tools.errors import DatabaseUnavailableError, SubmitOutcomeUnknownError
 from forge_tools.model import ExecutionStatus, ToolCategory, ToolSpec
 from forge_tools.storage import Store, open_store

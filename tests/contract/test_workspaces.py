@@ -7,8 +7,18 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import Claim, ExecutionStatus, Moved, NamedWorkspace, Scope, Stranded, ToolSpec, Wakeup, new_id
-from forge_tools.model.tools import ToolCategory
+from forge_tools.model import (
+    Claim,
+    ExecutionStatus,
+    Moved,
+    NamedWorkspace,
+    Scope,
+    Stranded,
+    ToolCategory,
+    ToolSpec,
+    Wakeup,
+    new_id,
+)
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_queue, workers

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.config import Settings
-from forge_tools.embedded.keys import ensure_key
-from forge_tools.marker import Marker
+from forge_tools.embedded.stack import ensure_key
+from forge_tools.project import Marker
 from forge_tools.sandbox.processes.trees import descendants
 from tests.fleet import WorkerProcess, warm_worker
 from tests.migrated import migrated

@@ -10,7 +10,7 @@ import pytest
 from forge_tools import ExecutionContext
 from forge_tools.client import SyncExecutorClient
 from forge_tools.config import Settings
-from forge_tools.embedded import sources
+from forge_tools.embedded import generations
 from forge_tools.sandbox.processes.trees import descendants
 from tests.e2e.cli_driver import Cli, is_gone
 from tests.e2e.terminal import Terminal
@@ -115,7 +115,7 @@ def test_folders_that_are_nobodys_sources_are_not_watched(tmp_path: Path) -> Non
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "myvenv" / "pyvenv.cfg").write_text("")
 
-    assert {folder.relative_to(tmp_path).as_posix() for folder in sources._folders([tmp_path])} == {
+    assert {folder.relative_to(tmp_path).as_posix() for folder in generations._folders([tmp_path])} == {
         ".",
         "src",
         "src/deep",

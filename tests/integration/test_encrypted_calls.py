@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from forge_tools.client import ExecutorClient
-from forge_tools.embedded.keys import ensure_key
+from forge_tools.embedded.stack import ensure_key
 from forge_tools.errors import ErrorCode
 from forge_tools.model import EncryptionKey, ExecutionContext
 from forge_tools.secrets import KeyFolder, key_id

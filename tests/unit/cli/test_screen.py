@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from forge_tools.cli.attention import Concern, concerns
-from forge_tools.cli.screen import Frame, Screen
-from forge_tools.cli.top import place, save
+from forge_tools.cli.screen import Frame, Screen, save
+from forge_tools.cli.top import place
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import (
     CallFigures,

@@ -10,9 +10,9 @@ from forge_tools.embedded.stack import plan_workers, settings_environment
 
 
 def test_background_calls_have_processes_of_their_own() -> None:
-    plans = plan_workers(("mine:TOOLS",), 3, 50)
+    plans = plan_workers(("mine:TOOLS",), 3)
     assert [(plan.name, plan.lane, plan.queues, plan.concurrency) for plan in plans] == [
-        ("async", "async", ("default", "background"), 50),
+        ("async", "async", ("default", "background"), 200),
         ("process", "process", ("default",), 3),
         ("background", "process", ("background",), 3),
     ]
@@ -20,8 +20,8 @@ def test_background_calls_have_processes_of_their_own() -> None:
 
 
 def test_who_stops_a_stack_waits_for_seconds_unless_the_settings_say_for_how_long(tmp_path: Path) -> None:
-    assert EmbeddedStack(Settings.load(home=tmp_path), lambda _: []).drain == 6
-    assert EmbeddedStack(Settings.load(home=tmp_path, drain=120), lambda _: []).drain == 120
+    assert EmbeddedStack(Settings.load(home=tmp_path), lambda _: []).settings.drain == 6
+    assert EmbeddedStack(Settings.load(home=tmp_path, drain=120), lambda _: []).settings.drain == 120
 
 
 def test_a_child_process_reads_exactly_our_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,23 @@ def test_nobody_answers_on_a_socket_that_is_not_there_or_dead(tmp_path: Path) ->
     assert valkey.end_leftover(tmp_path / "missing.sock", wait=0) == "Valkey"
 
 
-def test_a_server_that_is_loading_its_data_does_not_answer_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(valkey, "_ask", lambda *_: b"-LOADING Valkey is loading the dataset in memory\r\n")
-    assert not valkey.answers(tmp_path / "v.sock")
+@pytest.mark.parametrize(("said", "is_ready"), [(b"+PONG\r\n", True), (b"-LOADING the dataset\r\n", False)])
+def test_a_server_that_is_loading_its_data_does_not_answer_yet(tmp_path: Path, said: bytes, is_ready: bool) -> None:
+    with socket.socket(socket.AF_UNIX) as server, ThreadPoolExecutor(1) as thread:
+        server.bind(str(tmp_path / "v.sock"))
+        server.listen()
+        answering = thread.submit(_answer_once, server, said)
+
+        assert valkey.answers(tmp_path / "v.sock") is is_ready
+        assert answering.result() == b"PING\r\n"
+
+
+def _answer_once(server: socket.socket, said: bytes) -> bytes:
+    connection, _ = server.accept()
+    with connection:
+        asked = connection.recv(64)
+        connection.sendall(said)
+    return asked
 
 
 def test_broken_data_is_set_aside_and_the_lock_stays(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""The options by which history, figures, exports and pruning are narrowed: one meaning, wherever they stand."""
+"""Executions as people name them on the command line: by id, a part of it, @last, or by what they have in common."""
 
+import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from enum import Enum
 from functools import wraps
@@ -9,17 +10,79 @@ from inspect import Parameter, signature
 from typing import Annotated, Any
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from forge_tools.cli.text import parse_since
-from forge_tools.model import ExecutionStatus, ToolCategory
+from forge_tools.cli.database import with_history
+from forge_tools.cli.text import one_line, parse_since
+from forge_tools.errors import ExecutionNotFoundError, ForgeError
+from forge_tools.model import ExecutionRecord, ExecutionStatus, ToolCategory, is_id
+from forge_tools.storage.history.history import History
+
+LOOKED_AT = 1_000
+"""Newest executions among which the end of an id is looked for; its beginning is found among all."""
+
+COMPLETED = 30
+_BACK = re.compile(r"@(?:last|-(?P<count>[1-9]\d{0,3}))")
+_END = re.compile(r"[0-9a-f]{4,12}", re.IGNORECASE)
+_MILLISECONDS = {"metavar": "MS", "min": 0}
+_RANGES = (("since", "until", "--since / --until"), ("min_ms", "max_ms", "--slower-than / --faster-than"))
+
+
+def whole_id(context: typer.Context, given: str) -> str:
+    """Resolve an abbreviated id; anything else is returned unchanged."""
+    if context.resilient_parsing:  # a shell asks what could follow
+        return given
+    if found := _BACK.fullmatch(given):
+        back = int(found["count"] or 1)
+        newest = _newest(back)
+        if len(newest) < back:
+            raise ExecutionNotFoundError(f"There is no {given}: {len(newest)} executions are recorded.")
+        return newest[-1].id
+    if is_id(given.lower()) or not _END.fullmatch(given):
+        return given
+    fitting = [
+        one.id for one in _newest(LOOKED_AT) if one.id.endswith(given.lower()) or one.id.startswith(given.lower())
+    ]
+    if len(fitting) > 1:
+        raise ExecutionNotFoundError(f"{given} begins or ends several ids: {', '.join(fitting[:3])}. Give more of it.")
+    return fitting[0] if fitting else given
+
+
+def completed_ids(incomplete: str) -> Iterator[tuple[str, str]]:
+    """Complete the id of a recent execution."""
+    try:
+        newest = _newest(COMPLETED)
+    except ForgeError:  # no database, nothing to offer
+        return
+    for name, one in [("@last", newest[0]), *((one.id, one) for one in newest)] if newest else []:
+        if name.startswith(incomplete):
+            yield name, one_line(f"{one.tool} {one.status}")
+
+
+IdArgument = Annotated[
+    str,
+    Argument(
+        metavar="ID",
+        help="Its id, a unique beginning or end of it, @last, or @-2 for the one before.",
+        callback=whole_id,
+        autocompletion=completed_ids,
+    ),
+]
+
+
+def _newest(count: int) -> list[ExecutionRecord]:
+    async def read(known: History) -> list[ExecutionRecord]:
+        return list(await known.list(limit=count))
+
+    return with_history(read)
+
 
 Chosen = dict[str, Any]
-"""What is asked for, by the names of `Selection`."""
+"""The filters that were given, by the names of `Selection`."""
 
 
 def moment(text: str) -> datetime:
-    """Read a time on the command line; what is none is a usage error."""
+    """Read a time on the command line; anything else is a usage error."""
     try:
         return parse_since(text)
     except ValueError as error:
@@ -31,7 +94,6 @@ def _if_given(text: str | None) -> datetime | None:
 
 
 _TIME = {"metavar": "TIME", "callback": _if_given}
-_MILLISECONDS = {"metavar": "MS", "min": 0}
 _OPTIONS: dict[str, tuple[str, Any, str, dict[str, Any]]] = {
     "kind": ("kind", str, "Only events of this kind: cancel, requeue, lost, replay, prune, ...", {"metavar": "KIND"}),
     "tool": ("tool", str, "Only this tool.", {}),
@@ -51,11 +113,9 @@ _OPTIONS: dict[str, tuple[str, Any, str, dict[str, Any]]] = {
 
 ALL = tuple(_OPTIONS)
 
-_RANGES = (("since", "until", "--since / --until"), ("min_ms", "max_ms", "--slower-than / --faster-than"))
-
 
 def filtered(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options where it has the parameter `chosen`, which gets what they say."""
+    """Give a command these options in place of its parameter `chosen`, which gets their values."""
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -86,7 +146,7 @@ def _checked(chosen: Chosen) -> Chosen:
 
 
 def again(context: typer.Context, **others: str) -> str:
-    """This command with its options, and with `others` in place of what they were, as it can be typed."""
+    """Write this command line again, with `others` in place of its own options."""
     words = ["forge-tools", str(context.info_name)]
     for option in context.command.params:
         name = str(option.name)

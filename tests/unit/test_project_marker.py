@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from forge_tools.errors import ConfigurationError, StackError
-from forge_tools.marker import Marker
+from forge_tools.project import Marker
 
 
 @pytest.fixture

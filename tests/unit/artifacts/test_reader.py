@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forge_tools.artifacts.pages import Pages
 from forge_tools.artifacts.parts import PART_BYTES
+from forge_tools.artifacts.reader import Pages
 from forge_tools.errors import InvalidCallError
 from forge_tools.model import Artifact, ArtifactPage, PageWish
 from tests.waiting import within

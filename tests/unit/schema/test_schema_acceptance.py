@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
 from forge_tools.schema import Validator
-from forge_tools.schema.acceptance import MAX_WRITTEN_DEPTH, MAX_WRITTEN_SCHEMAS
+from forge_tools.schema.schema import MAX_WRITTEN_DEPTH, MAX_WRITTEN_SCHEMAS
 
 JSON_TYPES = ["string", "integer", "number", "boolean", "null", "array", "object"]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.adapters.strict import strict_parameters
+from forge_tools.adapters.openai import strict_parameters
 from forge_tools.errors import InvalidToolError
 from forge_tools.model import Schema, ToolParameter
 from forge_tools.tool.base import BaseTool
