@@ -32,8 +32,7 @@ from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.schema import Validator, clean_text, formats, is_of_type
 from forge_tools.secrets import LEAST_IN_FAILURES, as_shown, scrubbed, scrubber_of
 from forge_tools.tool.dependencies import Depends, dependencies_of, has_engine, with_dependencies
-from forge_tools.tool.diagnosis import diagnosis_of
-from forge_tools.tool.failures import failure_of
+from forge_tools.tool.failures import diagnosis_of, failure_of
 
 __all__ = [
     "BaseTool",

@@ -17,8 +17,8 @@ from forge_tools.project import FILE, TABLE, find_project, is_path
 from forge_tools.schema import clean_text, shown, suggestion
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.dependencies import engine
-from forge_tools.tool.diagnosis import diagnosis_of
 from forge_tools.tool.factory import ToolFactory
+from forge_tools.tool.failures import diagnosis_of
 
 GROUP = "forge_tools.tools"
 _BUILTINS = "forge_tools.tools:BUILTINS"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.names import check_path, escape_path, parts_of
+from forge_tools.sandbox.paths.names import escape_path, parts_of
 from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, OUTSIDE, READ_ONLY, Protection
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -113,7 +113,6 @@ class OpenRoot(Descriptor):
 
     def __init__(self, root: Root) -> None:
         self.inner: Sequence[tuple[list[str], Root]] = ()
-        check_path(str(root.path))
         self.root = root
         self.path = posixpath.abspath(root.path)
         try:

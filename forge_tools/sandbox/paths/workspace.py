@@ -9,12 +9,7 @@ from typing import NamedTuple, Self
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Handle, OpenRoot, Root, nest
-from forge_tools.sandbox.paths.names import (
-    check_path,
-    escape_path,
-    parts_of,
-    unescape_path,
-)
+from forge_tools.sandbox.paths.names import check_path, escape_path, parts_of, unescape_path
 from forge_tools.sandbox.paths.places import Place, find_place, with_similar
 from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, NOT_FOUND, OUTSIDE, not_a_file, refusal
 from forge_tools.sandbox.reach import REACH, Reach
@@ -46,18 +41,17 @@ class Workspace:
         roots = [Root(root)] if isinstance(root, Path) else root
         self._roots = [OpenRoot(one) for one in roots]
         nest(self._roots)
-        self._home = self._roots[0]
-        self._working_dir = ""
-        self._home, self._working_dir = self._start(working_dir)
+        self._home, self._working_dir = self._roots[0], ""
+        if working_dir != ".":
+            self._home, self._working_dir = self._start(working_dir)
 
     @classmethod
     def for_context(cls, context: ExecutionContext) -> Self:
         """Open the workspace of a call: the one it names, the one in its reach, else the context's working directory."""
         reach = REACH.get()
-        check_path(context.working_dir)
         root = reach.root if context.workspace is None else _named(reach, context.workspace)
         if root is None:
-            return cls(Path(context.working_dir))
+            return cls(Path(check_path(context.working_dir)))
         return cls(root, context.working_dir)
 
     def open(self, path: str) -> Handle:

@@ -17,7 +17,7 @@ from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.output import HeadTail, TerminalText
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.shells.folder import ShellFolder
-from forge_tools.sandbox.shells.start import NewShell, start
+from forge_tools.sandbox.shells.host import NewShell, start
 from forge_tools.tools.builtin import PATH, BuiltinTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.execution.shells import Shells, signal_name

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
@@ -16,12 +16,11 @@ from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.commands import Completed, Sink, run
 from forge_tools.sandbox.processes.environment import child_environment
-from forge_tools.tools.builtin import ReadingTool, counted, parameters_of
+from forge_tools.tools.builtin import PATH, ReadingTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.globs import check_text
 from forge_tools.tools.file.hits import MatchSink, NameSink, Notes, Page, room_for_records
-from forge_tools.tools.file.ripgrep import Complaints, Search, find_ripgrep, needs_pcre2, refusal
-from forge_tools.tools.file.scope import File, Folder, Recheck
+from forge_tools.tools.file.ripgrep import Complaints, File, Folder, Recheck, find_ripgrep, needs_pcre2, refusal
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.file.walk import Walk
 
@@ -31,6 +30,77 @@ _COUNTED = 10_000  # lines beyond those of the page; how many more there are is 
 _GRACE_SECONDS = 0.5
 _FILES = ("file", "files")
 _RECORDS = ("record", "records")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What to search for and how."""
+
+    pattern: str = option("Regular expression to search for.", min_length=1, max_length=4096)
+    path: str = option(
+        "File or folder to search, by default the working directory; or artifact://..., a long output.",
+        ".", aliases=("file_path",), **PATH,
+    )  # fmt: skip
+    glob: str | None = option(
+        "Only files that match, relative to path: *.py (in every folder), src/**/*.{ts,tsx}.",
+        None, min_length=1, max_length=1024,
+    )  # fmt: skip
+    type: str | None = option("Only files of this ripgrep type: py, ts, rust, ...", None, min_length=1, max_length=64)
+    output_mode: Literal["content", "files_with_matches", "count"] = option(
+        "content: path:line:text; files_with_matches: paths; count: path:matching lines.", "files_with_matches"
+    )
+    ignore_case: bool = option("Let letters match in either case.", default=False, aliases=("-i",))
+    before: int = option("Lines shown before each match (content).", 0, minimum=0, maximum=50, aliases=("-B",))
+    after: int = option("Lines shown after each match (content).", 0, minimum=0, maximum=50, aliases=("-A",))
+    context_lines: int = option(
+        "Lines shown around each match (content).", 0, minimum=0, maximum=50, aliases=("-C", "context")
+    )
+    line_numbers: bool = option("Show line numbers (content).", default=True, aliases=("-n",))
+    multiline: bool = option("Let patterns span lines, and the dot match line ends.", default=False)
+    fixed_strings: bool = option("Search for the pattern as plain text.", default=False, aliases=("-F",))
+    word: bool = option("Match whole words only.", default=False, aliases=("-w",))
+    engine: Literal["auto", "rust", "pcre2"] = option(
+        "auto: rust, or pcre2 where the pattern needs look-around or back-references.", "auto"
+    )
+    max_per_file: int | None = option(
+        "Matching lines per file at most.", None, minimum=1, maximum=1_000_000_000, aliases=("-m",)
+    )
+    head_limit: int = option("Records (lines or files) shown at most.", 250, minimum=1, maximum=5000)
+    offset: int = option("Records to skip, to see the next page.", 0, minimum=0)
+    respect_ignore: bool = option("Leave out what .gitignore and .ignore files name.", default=True)
+    hidden: bool = option("Search hidden files too; .git is always left out.", default=True)
+    max_columns: int = option("Longer lines are cut around the match.", 500, minimum=20, maximum=10_000)
+
+    @property
+    def has_context(self) -> bool:
+        return bool(self.before or self.after or self.context_lines)
+
+    def arguments(self, targets: Sequence[str], *, has_rules: bool, tells_binaries: bool = False) -> list[str]:
+        """Build the command line after the program: what to leave out is in our rules, no file on this host has a say."""
+        options = {
+            "--ignore-case": self.ignore_case,
+            "--multiline": self.multiline,
+            "--multiline-dotall": self.multiline,
+            "--fixed-strings": self.fixed_strings,
+            "--word-regexp": self.word,
+            "--pcre2": self.engine == "pcre2",
+            "--hidden": self.hidden,
+            f"--type={self.type}": self.type is not None,
+            f"--max-count={self.max_per_file}": self.max_per_file is not None,
+            "--ignore-file=/dev/stdin": has_rules,
+            "--debug": tells_binaries,
+        }
+        chosen = [name for name, is_on in options.items() if is_on]
+        fixed = ["--no-config", "--crlf", "--no-ignore", "--glob=!.git"]
+        return [*fixed, *self._mode(), *chosen, "-e", self.pattern, "--", *targets]
+
+    def _mode(self) -> list[str]:
+        if self.output_mode == "content":
+            before, after = self.before or self.context_lines, self.after or self.context_lines
+            return ["--sort=path", "--json", f"--before-context={before}", f"--after-context={after}"]
+        which = "--files-with-matches" if self.output_mode == "files_with_matches" else "--count"
+        # Statistics cost the early end at the first match of a file. What is searched is known but for what these choose.
+        return [which, "--with-filename", "--null", *(["--stats"] if self.type or self.glob else [])]
 
 
 class Grep(ReadingTool):
@@ -95,7 +165,7 @@ class _Call:
                 search = replace(search, engine="pcre2")
                 answer = await self._answer(search, place, self._deadline.remaining)
             if not answer.sink.page.seen and not answer.completed.timed_out:
-                _raise(refusal(search, answer.complaints.text))
+                _raise(refusal(search.pattern, search.type, answer.complaints.text))
                 return await self._nothing(search, target, place, answer)
             return _result(search, place, answer, await self._total(search, place, answer))
 

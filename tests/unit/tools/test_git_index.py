@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.sandbox.paths.folders import Folder
-from forge_tools.tools.file.git_index import NOTHING, parse, tracked_by
+from forge_tools.tools.file.walk import NOTHING, parse, tracked_by
 from tests.unit.tools.repositories import git
 
 FILES = ["a", "deep/er/b", "deep/er/bc", "deep/x", "é", "z" * 100]
