@@ -35,18 +35,11 @@ _PURGE_SECONDS = 300.0
 logger = logging.getLogger(__name__)
 
 
-async def keep(chunks: AsyncIterator[bytes], context: ExecutionContext, seconds: float) -> dict[str, Any]:
-    """Keep an output; returns what the metadata of a result say of it, `artifact` or `artifact_error`. Never fails.
-
-    Nothing is said where this host has no artifacts.
-    """
-    return await _keep(scrubbed_chunks(chunks), context, seconds)
-
-
 async def keep_text(text: str | AsyncIterator[bytes], context: ExecutionContext, seconds: float) -> dict[str, Any]:
-    """Keep a text as `keep` does; of one that is larger than an artifact may be, the beginning and the end.
+    """Keep an output; of one that is larger than an artifact may be, the beginning and the end. Never fails.
 
-    One that comes as bytes fits already, but for what stands in it for secrets.
+    Returns what the metadata of a result say of it, `artifact` or `artifact_error`; nothing where this host has no artifacts.
+    A text that comes as bytes fits already, but for what stands in it for secrets.
     """
     artifacts = REACH.get().artifacts
     if artifacts is None:
@@ -54,18 +47,13 @@ async def keep_text(text: str | AsyncIterator[bytes], context: ExecutionContext,
     whole = _encoded(text) if isinstance(text, str) else text
     fits = not isinstance(text, str) or len(text) <= artifacts.max_bytes // 4  # whatever it is made of
     clean = scrubbed_chunks(whole)
-    return await _keep(clean if fits and clean is whole else _cut(clean, artifacts.max_bytes), context, seconds)
-
-
-async def _keep(chunks: AsyncIterator[bytes], context: ExecutionContext, seconds: float) -> dict[str, Any]:
-    artifacts = REACH.get().artifacts
-    if artifacts is None:
-        return {}
+    chunks = clean if fits and clean is whole else _cut(clean, artifacts.max_bytes)
+    seconds = min(seconds, KEEP_SECONDS)
     try:
-        async with asyncio.timeout(min(seconds, KEEP_SECONDS)):
+        async with asyncio.timeout(seconds):
             return {"artifact": (await artifacts.put(chunks, context)).handle}
     except TimeoutError:
-        reason = f"it could not be stored within {min(seconds, KEEP_SECONDS):.1f}s"
+        reason = f"it could not be stored within {seconds:.1f}s"
     except ForgeError as error:
         reason = error.message
     except Exception as error:  # noqa: BLE001 whatever keeps it from being kept, the call has its result
@@ -95,11 +83,7 @@ def is_handle(path: object) -> bool:
 
 
 async def open_artifact(handle: str, context: ExecutionContext, workspace: Workspace) -> Handle:
-    """Open an artifact; it is as good as a file of the workspace.
-
-    Raises:
-        SandboxError: this session has none of that name, it has expired, or this host has no artifacts.
-    """
+    """Open an artifact; it is as good as a file of the workspace."""
     artifacts = REACH.get().artifacts
     if artifacts is None:
         raise SandboxError(

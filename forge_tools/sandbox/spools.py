@@ -122,11 +122,7 @@ class Gathered(UnnamedFile):
 
     @classmethod
     async def of(cls, chunks: AsyncIterator[bytes], limit: int) -> "Gathered":
-        """Write down what comes, without holding up the event loop.
-
-        Raises:
-            SandboxError: it is more than `limit` bytes, or there is no room for it.
-        """
+        """Write down what comes, without holding up the event loop."""
         gathered = cls()
         try:
             async for chunk in chunks:
@@ -197,7 +193,10 @@ class Recent:
                 self._files[id] = os.dup(fd)
             except OSError:  # out of handles: who reads it next fetches it again
                 return
-            while len(self._files) > RECENT_FILES or self._held() > self._max_bytes:
+            while (
+                len(self._files) > RECENT_FILES
+                or sum(os.fstat(one).st_size for one in self._files.values()) > self._max_bytes
+            ):
                 os.close(self._files.pop(next(iter(self._files))))
 
     def close(self) -> None:
@@ -207,9 +206,6 @@ class Recent:
 
     def __del__(self) -> None:
         self.close()
-
-    def _held(self) -> int:
-        return sum(os.fstat(fd).st_size for fd in self._files.values())
 
 
 @contextmanager

@@ -217,7 +217,7 @@ class BaseTool(ABC):
     async def _checked(self, context: ExecutionContext, parameters: dict[str, Any], *, validate: bool) -> ToolResult:
         valid, error = self.validate_params(**parameters) if validate else (True, None)
         if not valid:
-            return self._refusal(error or "Invalid parameters", parameters)
+            return self._refusal(error or "Invalid parameters", self.validate_all(parameters))
         if self.spec.capabilities.requires_engine and not has_engine():
             return self._without_engine()
         body: Callable[..., Awaitable[Any]] = self._dry_run if context.dry_run else self._execute
@@ -228,8 +228,8 @@ class BaseTool(ABC):
             result.metadata["dry_run"] = True
         return result if result.success else self._presentable(result, parameters)
 
-    def _refusal(self, error: str, parameters: Mapping[str, Any]) -> ToolResult:
-        errors = self.validate_all(parameters) or [error]
+    def _refusal(self, error: str, problems: list[str]) -> ToolResult:
+        errors = problems or [error]
         return ToolResult.fail(
             error,
             error_code=ErrorCode.VALIDATION_ERROR,

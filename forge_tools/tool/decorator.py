@@ -87,9 +87,6 @@ class FunctionTool(BaseTool, Generic[P, R]):
 
     `given` are types whose values its host provides: parameters annotated with one are hidden from callers, as those
     annotated ExecutionContext always are.
-
-    Raises:
-        InvalidToolError: naming the function, what of it cannot be told to a model, and the way out.
     """
 
     name: str = ""
@@ -178,8 +175,8 @@ class FunctionTool(BaseTool, Generic[P, R]):
     ) -> ToolResult:
         try:
             args, kwargs = self._signature.bind(context, values)
-        except InvalidCallError as error:
-            return self._refused(error)
+        except InvalidCallError as error:  # what only the annotations could find wrong
+            return self._refusal(error.message, error.details)
         call = functools.partial(self._function, *args, **kwargs)
         if self._is_async:
             return self._result(await call())
@@ -209,21 +206,11 @@ class FunctionTool(BaseTool, Generic[P, R]):
         try:
             self._signature.bind(context, values)
         except InvalidCallError as error:
-            return self._refused(error)
+            return self._refusal(error.message, error.details)
         return await super()._dry_run(context, **values)
 
     def _takes_extra(self) -> bool:
         return False
-
-    def _refused(self, error: InvalidCallError) -> ToolResult:
-        """What only the annotations could find wrong, in the form in which the checks say it."""
-        return ToolResult.fail(
-            error.message,
-            error_code=ErrorCode.VALIDATION_ERROR,
-            error_details=error.details,
-            errors=error.details,
-            required=[parameter.name for parameter in self.parameters if parameter.required],
-        )
 
     def _require_sound(self) -> None:
         name = self._function.__name__

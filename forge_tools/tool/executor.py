@@ -193,11 +193,7 @@ class ToolExecutor:
         return [formats.render(tool.spec, format) for tool in self._registry.list_all()]
 
     def get_schemas_by_category(self, category: ToolCategory, format: str = "openai") -> list[Schema]:
-        """Return the schemas of the tools of a category.
-
-        Raises:
-            ValueError: for an unknown format.
-        """
+        """Return the schemas of the tools of a category."""
         formats.require_format(format)
         return [formats.render(tool.spec, format) for tool in self._registry.list_by_category(category)]
 

@@ -76,9 +76,6 @@ class Signature:
     """What a function takes: from its caller, and by annotation from its host.
 
     `given` are further types whose values come from the host; `sensitive` names parameters.
-
-    Raises:
-        InvalidToolError: naming the function, the parameter and the way out.
     """
 
     def __init__(

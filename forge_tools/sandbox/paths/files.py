@@ -1,4 +1,7 @@
-"""A file as it was when somebody looked, and new bytes for it, all at once."""
+"""Files as they were when somebody looked, replaced all at once, and deleted; folders with all that is in them.
+
+What is deleted is reached by open handles alone: no link is followed, however fast it is put there.
+"""
 
 import os
 import secrets
@@ -12,9 +15,8 @@ from threading import Thread
 from typing import Any
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.names import MAX_NAME_BYTES, escape_path
 from forge_tools.sandbox.paths.places import Check, Place, require_own
-from forge_tools.sandbox.paths.refusals import PERMISSION_DENIED, STALE, refusal
+from forge_tools.sandbox.paths.refusals import MAX_NAME_BYTES, PERMISSION_DENIED, STALE, escape_path, refusal
 
 KEPT_BYTES = 64 << 20
 """Up to this size the bytes themselves are kept."""
@@ -53,12 +55,12 @@ class Digest:
 
 
 def etag_of(data: bytes) -> str:
-    """The etag of a file that holds these bytes: a short name for them, by which a writer knows that nobody else wrote meanwhile."""
+    """The etag of a file with these bytes: a short name for them, by which a writer sees that nobody else wrote meanwhile."""
     return Digest(data).etag
 
 
 def hashing(data: bytes) -> Future[str]:
-    """Make the etag of these bytes, on a thread of its own where they are many: who has no need of it yet can go on."""
+    """Compute the etag of these bytes, on a thread of its own if they are many, so that the caller can go on."""
     etag: Future[str] = Future()
     if len(data) < _MANY_BYTES:
         etag.set_result(etag_of(data))
@@ -134,9 +136,6 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
     """Write a temporary file beside the old one and put it in its place; the folder must be locked.
 
     `check` is called between pieces; what it raises leaves the old file as it was, and no temporary one.
-
-    Raises:
-        SandboxError: the file system refuses, or somebody else has changed the file; the old one is as it was.
     """
     mode = 0o600 if replacement.seen else 0o666
     try:
@@ -188,11 +187,7 @@ class Survey:
 
 
 def survey(place: Place, check: Check) -> Survey:
-    """Count what would be deleted with the folder at a place, and refuse what may not be.
-
-    Raises:
-        SandboxError: something in it is protected, belongs to another file system or cannot be deleted.
-    """
+    """Count what would be deleted with the folder at a place, and refuse what may not be."""
     found = Survey()
 
     def visit(folder: int, shown: str, entries: list[DirEntry]) -> None:
@@ -240,11 +235,7 @@ def remove_tree(place: Place, check: Check) -> None:
 
 
 def remove_file(place: Place) -> None:
-    """Delete what is at a place and is no folder; of a link, the link.
-
-    Raises:
-        SandboxError: the file system refuses.
-    """
+    """Delete what is at a place and is no folder; of a link, the link."""
     try:
         os.unlink(place.name, dir_fd=place.fd)
     except OSError as error:
@@ -340,7 +331,7 @@ class _Level:
 
 
 def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
-    """Go through a tree of any depth with two open handles; the way back up leads where it came from, or it ends."""
+    """Walk a tree of any depth with two open handles; each way back up must lead to where it came from."""
     levels: list[_Level] = []
     try:
         folder = os.open(place.name, _INTO, dir_fd=place.fd)
@@ -370,13 +361,13 @@ def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
 
 
 def _visited(place: Place, levels: list[_Level], folder: int, visit: Visit) -> list[str]:
-    """Refuse what may not be deleted, visit the rest; return the names of the folders in it, the first one last."""
+    """Refuse what may not be deleted and visit the rest; return the folders in it, the first one last."""
     shown = "/".join([place.shown, *(escape_path(level.name) for level in levels[1:])])
     _require_deletable(folder, os.fstat(place.fd).st_dev, shown)
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
-        place.root.root.protection.check([entry.name], f"{shown}/{escape_path(entry.name)}", is_write=True)
+        place.root.root.protection.check(entry.name, f"{shown}/{escape_path(entry.name)}", is_write=True)
     visit(folder, shown, entries)
     return [entry.name for entry in reversed(entries) if entry.is_dir(follow_symlinks=False)]
 

@@ -10,8 +10,7 @@ from enum import StrEnum
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor, Handle, OpenRoot
-from forge_tools.sandbox.paths.names import escape_path
-from forge_tools.sandbox.paths.refusals import OUTSIDE, refusal
+from forge_tools.sandbox.paths.refusals import OUTSIDE, escape_path, refusal
 
 Sighting = tuple[int, int, int]
 """Device, inode and time of the last change of a folder. The kernel sets that time, and nobody can set it back."""
@@ -52,11 +51,14 @@ class Look:
 
 
 class Changes:
-    """The folders that are not, or not surely, what they were. Paths are relative, those of folders end in a slash."""
+    """The folders below an open one (itself is "") that are not, or not surely, what they were when they were seen.
 
-    def __init__(self, seen: Mapping[str, Sighting] | None = None, changed: frozenset[str] = frozenset()) -> None:
-        self._seen = seen or {}
-        self._changed = changed
+    Paths are relative, those of folders end in a slash.
+    """
+
+    def __init__(self, seen: Mapping[str, Sighting], folder: int) -> None:
+        self._seen = seen
+        self._changed = frozenset(path for path, sighting in seen.items() if _now(folder, path) != sighting)
         self._known: dict[str, str | None] = {}
 
     def __bool__(self) -> bool:
@@ -69,11 +71,6 @@ class Changes:
             ways = ("", *(folder[: at + 1] for at, char in enumerate(folder) if char == "/"))
             self._known[folder] = next((one for one in ways if one in self._changed or one not in self._seen), None)
         return self._known[folder]
-
-
-def changes_since(seen: Mapping[str, Sighting], folder: int) -> Changes:
-    """Look again at folders below an open one (itself is "")."""
-    return Changes(seen, frozenset(path for path, sighting in seen.items() if _now(folder, path) != sighting))
 
 
 def open_allowed(root: OpenRoot, inside: str, shown: str) -> Handle | None:
@@ -170,11 +167,7 @@ class Entry:
 
 
 def scan(folder: Handle) -> list[Entry]:
-    """List an open folder in no order.
-
-    Raises:
-        SandboxError: it cannot be listed.
-    """
+    """List an open folder in no order."""
     try:
         found = _listed(folder.fd)
     except OSError as error:
@@ -226,15 +219,15 @@ def _listed(folder: int) -> Entries:
 
 def _target(folder: Handle, name: str) -> str | None:
     """Where a link leads: as it says, below the root where it says so absolutely; None where that is outside."""
-    parts = folder.root.true_parts(folder.fd)
+    inside = folder.root.truly_below(folder.fd)
     try:
         target = os.readlink(name, dir_fd=folder.fd)
     except OSError:
         return ""
     try:
-        os.close(folder.root.open("/".join([*(parts or ()), name]), OPEN_FOLDER & ~os.O_DIRECTORY | os.O_NONBLOCK))
+        os.close(folder.root.open(f"{inside or '.'}/{name}", OPEN_FOLDER & ~os.O_DIRECTORY | os.O_NONBLOCK))
     except OSError as error:
         if refusal(error, "").code == OUTSIDE:
             return None
-    below = folder.root.parts(target) if target.startswith("/") else None
-    return escape_path(target if below is None else "/".join(below) or ".")
+    below = folder.root.below(target) if target.startswith("/") else None
+    return escape_path(target if below is None else below)

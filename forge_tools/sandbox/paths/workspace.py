@@ -9,9 +9,18 @@ from typing import NamedTuple, Self
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Handle, OpenRoot, Root, nest
-from forge_tools.sandbox.paths.names import check_path, escape_path, parts_of, unescape_path
 from forge_tools.sandbox.paths.places import Place, find_place, with_similar
-from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, NOT_FOUND, OUTSIDE, not_a_file, refusal
+from forge_tools.sandbox.paths.refusals import (
+    NOT_A_DIRECTORY,
+    NOT_FOUND,
+    OUTSIDE,
+    check_path,
+    escape_path,
+    not_a_file,
+    parts_of,
+    refusal,
+    unescape_path,
+)
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.schema import shown, suggestion
 
@@ -40,7 +49,8 @@ class Workspace:
     def __init__(self, root: Path | Sequence[Root], working_dir: str = ".") -> None:
         roots = [Root(root)] if isinstance(root, Path) else root
         self._roots = [OpenRoot(one) for one in roots]
-        nest(self._roots)
+        if len(self._roots) > 1:
+            nest(self._roots)
         self._home, self._working_dir = self._roots[0], ""
         if working_dir != ".":
             self._home, self._working_dir = self._start(working_dir)
@@ -108,10 +118,10 @@ class Workspace:
 
     def inside(self, handle: Handle) -> str:
         """Return where an open file or folder lies below its root: no link on the way, "." for the root itself."""
-        parts = handle.root.true_parts(handle.fd)
-        if parts is None:
+        below = handle.root.truly_below(handle.fd)
+        if below is None:
             raise SandboxError(f"Path is outside the workspace: {handle.name}", OUTSIDE)
-        return "/".join(parts) or "."
+        return below
 
     def shown(self, inside: str, of: Handle | None = None) -> str:
         """Turn a path below a root into one that people see and may pass: relative to the working directory.
@@ -154,11 +164,11 @@ class Workspace:
             # `a/..` is not always `.`: `a` may be a symlink, so such a path is shown as it was given.
             plain = path if ".." in path.split("/") else posixpath.normpath(path)
             return _Located(self._home, joined, escape_path(plain))
-        found = [(root, parts) for root in self._roots if (parts := root.parts(path)) is not None]
+        found = [(root, below) for root in self._roots if (below := root.below(path)) is not None]
         if not found:
             raise SandboxError(f"Path is outside the workspace: {escape_path(path)}", OUTSIDE)
-        root, parts = min(found, key=lambda one: len(one[1]))  # the innermost of roots that lie in each other
-        inside = "/".join(parts) or "."
+        # The innermost of roots that lie in each other.
+        root, inside = min(found, key=lambda one: len(parts_of(one[1])))
         return _Located(root, inside, self._shown(root, inside))
 
     def _shown(self, root: OpenRoot, inside: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands of tools: started under the launcher, read with bounded memory, ended with their whole tree."""
+"""Commands of tools: forked by a program kept ready, read with bounded memory, ended with their whole tree."""
 
 import asyncio
 import atexit
@@ -25,7 +25,7 @@ from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.launcher import REQUEST_LENGTH
 from forge_tools.sandbox.processes.trees import EXECUTION
 
-Sink = Callable[[bytes], bool]
+Sink = Callable[[bytes], bool | None]
 """Takes a chunk of output. False means that enough was seen: the command is ended."""
 
 SPAWN_FAILED = "SPAWN_FAILED"
@@ -131,7 +131,7 @@ class Forker:
             OSError: the program cannot be started, or takes no request.
         """
         for _ in range(_TRIES - 1):
-            # Somebody killed it on the way. Of a request that is not whole nothing comes, so that there may be another.
+            # Somebody killed it meanwhile. A request that is cut off has no effect, so it may be sent again.
             with suppress(BrokenPipeError, ConnectionResetError):
                 return self._request(handles, fields)
         return self._request(handles, fields)
@@ -363,7 +363,7 @@ class _Reader:
             self.close()
             return
         try:
-            if not self._sink(data):
+            if self._sink(data) is False:
                 self._stop(None)
                 self.close()
             elif len(data) < _LITTLE:

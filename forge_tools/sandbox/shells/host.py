@@ -81,11 +81,7 @@ def hostname_of(reach: Reach) -> str:
 
 
 def shells_folder(reach: Reach, *, is_made: bool = False) -> Path:
-    """Where the state of this host's shells is: below the user's own state, where nobody said otherwise.
-
-    Raises:
-        SandboxError: others could write there, or it cannot be made.
-    """
+    """Where the state of this host's shells is: below the user's own state, where nobody said otherwise."""
     folder = reach.shells or Path.home() / ".local" / "state" / "forge-tools" / "shells" / hostname_of(reach)
     try:
         if is_made:
@@ -113,9 +109,6 @@ def start(
     """Start `command` in the open folder handle `place`; return the shell's folder, for the caller to close.
 
     The same deed again returns the shell that it started. Blocks for some milliseconds: call it on a thread.
-
-    Raises:
-        SandboxError: it cannot be started.
     """
     handle = shell_id(hostname, shell.digits())
     environment = _shell_environment(handle, shell.env)

@@ -110,18 +110,13 @@ class _Call:
         whole_bytes = artifacts.max_bytes if artifacts else 0
         kept = HeadTail(self._room, whole_bytes) if options else _Shown(self._room, whole_bytes, self._context)
         terminal = TerminalText(kept)
-
-        def take(data: bytes) -> bool:
-            terminal.feed(data)
-            return True
-
         try:
             completed = await run(
                 [*find_shell(), *options, "-c", self.asked.command],
                 folder=folder.fd,
                 environment=self._environment,
                 timeout=self.seconds,
-                stdout=take,
+                stdout=terminal.feed,
                 stdin=self._stdin,
                 grace=self._grace,
             )

@@ -1,4 +1,4 @@
-"""BashOutput: what a shell in the background has written, from a position on."""
+"""BashOutput: what a shell in the background has written, as pages of lines that are read, awaited and searched."""
 
 import asyncio
 import re
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
-from forge_tools.sandbox.processes.commands import Sink, run
+from forge_tools.sandbox.processes.commands import run
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.streams import plain
 from forge_tools.sandbox.shells.folder import Output, Piece, ShellFolder
 from forge_tools.tools.builtin import ReadingTool, option, parameters_of
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.execution.shells import HANDLE, Shells, state_of
+from forge_tools.tools.execution.shells import HANDLE, Shells, facts_of, state_of
 from forge_tools.tools.file.ripgrep import find_ripgrep, refusal
 
 _NOTES_ROOM = 500
@@ -168,7 +168,7 @@ def fitting(lines: Sequence[Line], room: int) -> int:
 
 
 def head_of(line: Line, output: Output, room: int) -> Line:
-    """Cut a line that is longer than all the room there is; the rest of it begins at the end of what is returned."""
+    """Return the part of a line that fits into the room; the rest begins where it ends."""
     pieces = output.read(line.start, min(max(room, _LONGEST_CHARACTER), line.end - line.start))
     if not pieces or pieces[0].start != line.start:
         return line._replace(text=line.text[:room])
@@ -189,11 +189,7 @@ class Pattern:
         self.is_plain = not _SPECIAL & set(text) and "\n" not in text
 
     async def matches(self, lines: Sequence[Line], seconds: float) -> list[int]:
-        """Return the indexes of the lines that match.
-
-        Raises:
-            SandboxError: it is no regular expression, or the time was over first.
-        """
+        """Return the indexes of the lines that match."""
         if any(wanted in _HARMLESS.sub("", self._text) for wanted in _LINE_BREAKS):
             what = f"Invalid pattern, lines are searched one by one and hold no line break: {self._text[:200]}"
             raise SandboxError(what, "INVALID_REGEX")
@@ -209,8 +205,8 @@ class Pattern:
             environment=child_environment(),
             timeout=limit,
             stdin="".join(texts).encode("utf-8", "replace"),
-            stdout=_into(found),
-            stderr=_into(complaints),
+            stdout=found.extend,
+            stderr=complaints.extend,
             grace=0.5,
         )
         if completed.timed_out:
@@ -263,7 +259,7 @@ class ShellReader:
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     async def status(self) -> ShellRecord:
-        """How the shell is. Look before reading: what is over writes no more, so that its last page is the last."""
+        """Return how the shell is. Call this before reading: only then is the last page of a shell that is over known to be the last."""
         self._is_over = (record := await self._deadline.run(self._shell.record)).status is not ShellStatus.RUNNING
         return record
 
@@ -343,16 +339,8 @@ class ShellReader:
         return page
 
 
-def _into(kept: bytearray) -> Sink:
-    def take(data: bytes) -> bool:
-        kept.extend(data)
-        return True
-
-    return take
-
-
 def _from(pieces: list[Piece], since: int) -> list[Piece]:
-    """Leave out what is before a position; a character that it lies in counts as behind it."""
+    """Drop what lies before a position; a character that spans it is kept whole."""
     if not pieces:
         return []
     first = pieces[0]
@@ -374,7 +362,7 @@ def _length(lead: int) -> int:
 
 
 def _whole(piece: Piece) -> Piece:
-    """Leave out the beginning of a character or an escape sequence at the end."""
+    """Drop an unfinished character or escape sequence at the end."""
     data = piece.data
     for back in range(1, min(3, len(data)) + 1):
         if not _is_inside(data, len(data) - back):
@@ -402,10 +390,7 @@ def _lines(piece: Piece, room: int = 0) -> list[Line]:
 def _answer(shell: ShellFolder, record: ShellRecord, since: int, page: Page, facts: dict[str, Any]) -> ToolResult:
     runtime, age = shell.runtime_seconds(), shell.quiet_seconds()
     facts = {
-        "bash_id": shell.id,
-        "status": str(record.status),
-        "exit_code": record.exit_code,
-        "signal": record.signal,
+        **facts_of(record),
         "since": since,
         "next_cursor": page.next,
         "size": max(record.size, page.next),

@@ -1,4 +1,4 @@
-"""The shells that a call may know of: those of its session, on this host by their folders, elsewhere by the book."""
+"""ListShells, KillShell, and the shells that a call may know of: those of its session, found by folder or in the book."""
 
 import asyncio
 import signal
@@ -131,17 +131,17 @@ def state_of(shell: ShellRecord) -> str:
     return f"{shell.status} with {how}" if how else str(shell.status)
 
 
+def facts_of(shell: ShellRecord) -> dict[str, Any]:
+    """What the metadata of a result say of it."""
+    return {"bash_id": shell.id, "status": str(shell.status), "exit_code": shell.exit_code, "signal": shell.signal}
+
+
 def signal_name(number: int) -> str:
     """`SIGTERM`; `signal 40` for one without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _brief(handle: str) -> str:
-    text = handle if len(handle) <= 80 else f"{handle[:77]}..."
-    return text if text.isprintable() else ascii(text)
 
 
 class ListShells(ReadingTool):
@@ -279,13 +279,8 @@ async def _ended(shell: ShellFolder, seconds: float) -> None:
         pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
-def _ending_facts(record: ShellRecord, **more: Any) -> dict[str, Any]:
-    known = {"bash_id": record.id, "status": str(record.status), "exit_code": record.exit_code, "signal": record.signal}
-    return known | more
-
-
 def _over(record: ShellRecord) -> ToolResult:
-    return ToolResult.ok(f"{named(record)} is over: {state_of(record)}", **_ending_facts(record, already_exited=True))
+    return ToolResult.ok(f"{named(record)} is over: {state_of(record)}", **facts_of(record), already_exited=True)
 
 
 def _stopped(record: ShellRecord, facts: dict[str, Any]) -> ToolResult:
@@ -298,5 +293,10 @@ def _stopped(record: ShellRecord, facts: dict[str, Any]) -> ToolResult:
     text = f"Stopped {named(record)}: {', '.join(parts)}, after {seconds:.1f} s"
     if left := facts.get("left"):
         text += f". {counted(left, 'process', 'processes')} could not be ended"
-    facts = _ending_facts(record, already_exited=False, processes=processes, took_s=seconds, left=left or 0)
-    return ToolResult.ok(text, **facts)
+    more = {"already_exited": False, "processes": processes, "took_s": seconds, "left": left or 0}
+    return ToolResult.ok(text, **facts_of(record), **more)
+
+
+def _brief(handle: str) -> str:
+    text = handle if len(handle) <= 80 else f"{handle[:77]}..."
+    return text if text.isprintable() else ascii(text)

@@ -205,41 +205,8 @@ class Edit(ChangingTool):
     parameters = parameters_of(Editing)
 
 
-def _told(view: View, taken: list[Taken], warnings: list[str]) -> tuple[str, dict[str, Any]]:
-    lines = [line for one in taken for line in one.lines]
-    count, added, removed = (sum(getattr(one, name) for one in taken) for name in ("count", "added", "removed"))
-    where = ", ".join(f"{line:,}" for line in lines[:_SHOWN_LINES]) + (", …" if count > _SHOWN_LINES else "")
-    s = "s" if count > 1 else ""
-    diff = unified(view.text, taken[-1].text, view.readable)
-    told = [f"{count:,} replacement{s} at line{s} {where} (+{added:,} −{removed:,})"]
-    told += [diff if diff is not None else "[the difference is too long to show]"]
-    told += [f"[warning: {warning}]" for warning in warnings]
-    facts = {
-        "replacements": count,
-        "lines": lines[:_SHOWN_LINES],
-        "diffstat": {"added": added, "removed": removed},
-        "matched": max((one.matched for one in taken), key=WAYS.index),
-        "encoding": view.encoding.name,
-    }
-    return "\n".join(told), facts | ({"warnings": warnings} if warnings else {})
-
-
-def _warnings(steps: list[Step]) -> Iterator[str]:
-    for step in steps:
-        if any(map(_OMISSION.search, step.new.splitlines())) and not _OMISSION.search(step.old):
-            yield "new_string seems to leave out code ('... rest unchanged'); it was written as it is"
-        if r"\n" in step.new and "\n" not in step.new and r"\n" not in step.old and "\n" in step.old:
-            yield r"new_string has \n as two characters and no line end; it was written as it is"
-        if "&lt;" in step.new and "<" not in step.new and "<" in step.old:
-            yield "new_string has &lt; where old_string has <; it was written as it is"
-
-
 def take(step: Step, text: str, view: View, shown: str, check: Check) -> Taken:
-    """Replace in `text`, a state of the view.
-
-    Raises:
-        SandboxError: there is no match, or not the one that is meant; with the closest place and the way out.
-    """
+    """Replace in `text`, a state of the view."""
     if step.old == step.new:
         raise SandboxError(f"{step.named('old_string')} and {step.named('new_string')} are identical", NO_CHANGE)
     old = view.pattern(step.old)
@@ -355,3 +322,32 @@ def _lines_touched(text: str, places: Found) -> int:
 
 def _times(number: int) -> str:
     return "once" if number == 1 else f"{number:,} times"
+
+
+def _told(view: View, taken: list[Taken], warnings: list[str]) -> tuple[str, dict[str, Any]]:
+    lines = [line for one in taken for line in one.lines]
+    count, added, removed = (sum(getattr(one, name) for one in taken) for name in ("count", "added", "removed"))
+    where = ", ".join(f"{line:,}" for line in lines[:_SHOWN_LINES]) + (", …" if count > _SHOWN_LINES else "")
+    s = "s" if count > 1 else ""
+    diff = unified(view.text, taken[-1].text, view.readable)
+    told = [f"{count:,} replacement{s} at line{s} {where} (+{added:,} −{removed:,})"]
+    told += [diff if diff is not None else "[the difference is too long to show]"]
+    told += [f"[warning: {warning}]" for warning in warnings]
+    facts = {
+        "replacements": count,
+        "lines": lines[:_SHOWN_LINES],
+        "diffstat": {"added": added, "removed": removed},
+        "matched": max((one.matched for one in taken), key=WAYS.index),
+        "encoding": view.encoding.name,
+    }
+    return "\n".join(told), facts | ({"warnings": warnings} if warnings else {})
+
+
+def _warnings(steps: list[Step]) -> Iterator[str]:
+    for step in steps:
+        if any(map(_OMISSION.search, step.new.splitlines())) and not _OMISSION.search(step.old):
+            yield "new_string seems to leave out code ('... rest unchanged'); it was written as it is"
+        if r"\n" in step.new and "\n" not in step.new and r"\n" not in step.old and "\n" in step.old:
+            yield r"new_string has \n as two characters and no line end; it was written as it is"
+        if "&lt;" in step.new and "<" not in step.new and "<" in step.old:
+            yield "new_string has &lt; where old_string has <; it was written as it is"

@@ -1,7 +1,6 @@
 """Grep: lines, files or counts that match a pattern, searched by ripgrep, and what to say when nothing is found."""
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -28,8 +27,6 @@ _HINT_SECONDS = (0.05, 0.3)  # a fifth of what the search took, within these
 _COUNT_SECONDS = 2.0
 _COUNTED = 10_000  # lines beyond those of the page; how many more there are is worth no search of all
 _GRACE_SECONDS = 0.5
-_FILES = ("file", "files")
-_RECORDS = ("record", "records")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,12 +185,10 @@ class _Call:
         page = Page(offset=search.offset, limit=search.head_limit, room=room_for_records(self._context.max_output_size))
         sink, complaints = _sink(search, page, place, enough=enough), Complaints(place.shown)
         told = {"has_rules": bool(place.rules), "tells_binaries": place.tells_binaries}
-        if isinstance(place, File):
-            os.lseek(place.file.fd, 0, os.SEEK_SET)  # a search before this one may have read it
-        arguments = search.arguments(["-" if isinstance(place, File) else "."], **told)
-        stdin = place.file.fd if isinstance(place, File) else os.fsencode(place.rules)
-        feed = {"stdout": sink.feed, "stderr": complaints.feed}
-        completed = await self._ripgrep(arguments, place, seconds, **feed, stdin=stdin)
+        arguments = search.arguments([place.target], **told)
+        completed = await self._ripgrep(
+            arguments, place, seconds, stdout=sink.feed, stderr=complaints.feed, stdin=place.stdin()
+        )
         lost = await self._recheck(search, place, sink, complaints) if isinstance(place, Folder) else []
         sink.finish()
         if completed.signal is not None:
@@ -227,7 +222,7 @@ class _Call:
         async def again(paths: Sequence[str], sink: NameSink) -> None:
             arguments = search.arguments(paths, has_rules=False)
             left = self._deadline.remaining
-            await self._ripgrep(arguments, place, left, stdout=sink.feed, stderr=lambda _: True, stdin=b"")
+            await self._ripgrep(arguments, place, left, stdout=sink.feed, stderr=lambda _: None, stdin=b"")
 
         recheck = Recheck(place, changes)
         complaints.leave_out(recheck.is_unsure)
@@ -250,7 +245,7 @@ class _Call:
         """Say that nothing matches, and cheaply whether a wider search would find something."""
         result = _result(search, place, answer, _Total(0, 0) if answer.sink.is_sure else None)
         searched = _searched(place, answer)
-        many = "" if searched is None else f" ({counted(searched, *_FILES)} searched)"
+        many = "" if searched is None else f" ({counted(searched, 'file')} searched)"
         where = "the working directory" if target.name == "." else target.name
         text = f"No matches for '{visible(search.pattern[:100])}' in {where}{many}."
         has_case = search.pattern.lower() != search.pattern.upper()
@@ -286,7 +281,7 @@ def _result(search: Search, place: File | Folder, answer: _Answer, total: _Total
     page, told = answer.sink.page, answer.complaints
     notes = Notes(
         page=page,
-        unit=_FILES if search.output_mode != "content" else _RECORDS,
+        unit="file" if search.output_mode != "content" else "record",
         total=_records(search, answer, total),
         in_all=_in_all(search, total),
         is_partial=answer.completed.timed_out or place.is_partial,
@@ -338,16 +333,15 @@ def _in_all(search: Search, total: _Total | None) -> str | None:
     around = "what is around " if search.has_context else ""
     if not total.is_all:
         return f"{around}{total.matches:,} or more matching lines"
-    lines = counted(total.matches, "matching line", "matching lines")
-    return f"{around}{lines} in {counted(total.files, *_FILES)}"
+    return f"{around}{counted(total.matches, 'matching line')} in {counted(total.files, 'file')}"
 
 
 def _left_out(facts: dict[str, Any]) -> list[str]:
     parts = []
     if binary := facts.get("binary_files"):
-        parts.append(counted(binary, "binary file", "binary files"))
+        parts.append(counted(binary, "binary file"))
     if named := facts.get("binary_names"):
-        parts.append(f"about {counted(named, 'binary file', 'binary files')}, going by names")
+        parts.append(f"about {counted(named, 'binary file')}, going by names")
     if secret := facts.get("protected"):
         parts.append(f"{secret:,} that may hold secrets")
     notes = [f"[left out: {', '.join(parts)}]"] if parts else []

@@ -171,11 +171,7 @@ class Rules:
 
 
 def excluding(globs: Sequence[str]) -> Rules | None:
-    """Read globs as lines of a .gitignore, with alternatives; None for none.
-
-    Raises:
-        SandboxError: one of them is no glob (INVALID_GLOB).
-    """
+    """Read globs as lines of a .gitignore, with alternatives; None for none."""
     for glob in globs:
         compile_glob(glob.strip("/") or glob)
     lines = [one for glob in globs for one in alternatives_of(glob)]

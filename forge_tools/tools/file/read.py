@@ -183,14 +183,14 @@ class Reading:
         if wish.encoding or wish.column or whole.startswith((codecs.BOM_UTF8, PDF_MAGIC)):
             return None
         self._bytes_read = len(whole)
-        count = Count()
+        count, wanted = Count(), wish.count
         count.add(whole)
-        first = max(1, count.lines - wish.count + 1) if wish.tail else wish.offset or 1
-        lines, has_more = plain_lines(whole, first, wish.count)
+        first = max(1, count.lines - wanted + 1) if wish.tail else wish.offset or 1
+        lines, has_more = plain_lines(whole, first, wanted)
         text = _numbered(lines, first) if wish.line_numbers else "\n".join(lines)
         if not lines or len(text) >= self._room:
             return None
-        page = _Page(first, lines, {"offset": first + wish.count} if has_more else None)
+        page = _Page(first, lines, {"offset": first + wanted} if has_more else None)
         return self._result(text, page, _UTF8, count, etag_of(whole))
 
     def _encoding(self, sample: bytes) -> Encoding:
@@ -351,12 +351,7 @@ def _numbers() -> list[str]:
 
 
 async def _shown(file: Handle, kind: str, wish: Wish, seconds: float, max_chars: int) -> ToolResult:
-    """Show an image, or pages of a PDF. A process of its own decodes them, so that none of it happens here.
-
-    Raises:
-        InvalidCallError: `pages` are no pages of it.
-        SandboxError: it cannot be decoded, or this host lacks what it takes.
-    """
+    """Show an image, or pages of a PDF. A process of its own decodes them, so that none of it happens here."""
     if kind != PDF:
         return await _image(file, kind, seconds)
     first, last = _page_range(wish.pages, IMAGE_PAGES if wish.page_images else PAGES)

@@ -1,4 +1,4 @@
-"""The ripgrep command lines of a search, and what their failures mean."""
+"""What ripgrep is told to search, what its complaints mean, and which of its hits to trust."""
 
 import asyncio
 import codecs
@@ -11,9 +11,8 @@ from typing import Any
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import Handle
-from forge_tools.sandbox.paths.folders import Changes, changes_since, open_allowed
-from forge_tools.sandbox.paths.names import escape_path
-from forge_tools.sandbox.paths.refusals import Protection
+from forge_tools.sandbox.paths.folders import Changes, open_allowed
+from forge_tools.sandbox.paths.refusals import Protection, escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.tools.file.globs import by_path, compile_glob, only, plain_rule
@@ -94,7 +93,7 @@ class Complaints:
         self._rest = b""
         self._is_debug = False
 
-    def feed(self, data: bytes) -> bool:
+    def feed(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             # What begins otherwise goes on with the line before, which a name with a line break cut in two.
@@ -105,7 +104,6 @@ class Complaints:
                 self.binary_files += 1
                 if self.binary_files <= _MAX_BINARIES:
                     self.binaries.append(os.fsdecode(found[1]))
-        return True
 
     @property
     def text(self) -> str:
@@ -137,11 +135,15 @@ class File:
     """A single file, which the program reads from standard input: no path is looked up a second time."""
 
     is_partial = has_ignored = tells_binaries = False
-    rules = ""
+    rules, target = "", "-"
 
     def __init__(self, file: Handle, root: Handle) -> None:
         self.file = file
         self.folder = root.fd
+
+    def stdin(self) -> int:
+        os.lseek(self.file.fd, 0, os.SEEK_SET)  # a search before this one may have read it
+        return self.file.fd
 
     def wanted(self, _: str) -> bool:
         return True
@@ -160,10 +162,12 @@ class File:
 
 
 class Folder:
-    """A folder to start in, and what of it the search program is told to leave out: what rules ignore, and what holds secrets.
+    """A folder to search, with rules for the search program: it skips what is ignored and what may hold secrets.
 
-    To make one takes the walk, on a thread. Paths are relative to the folder; those of folders in it end in a slash.
+    The constructor walks the folder, so call it on a thread. Paths are relative to the folder; those of folders end in a slash.
     """
+
+    target = "."
 
     def __init__(self, workspace: Workspace, handle: Handle, walk: Walk, *, glob: str | None, hidden: bool) -> None:
         self.folder = handle.fd
@@ -187,6 +191,9 @@ class Folder:
         inside = workspace.inside(handle)
         self._above = "" if inside == "." else f"{inside}/"
         self._shown_above = _prefix(workspace.shown(inside, handle))
+
+    def stdin(self) -> bytes:
+        return os.fsencode(self.rules)
 
     @property
     def has_ignored(self) -> bool:
@@ -215,7 +222,7 @@ class Folder:
 
     def changes(self) -> Changes:
         """Look which folders have changed since they were walked through."""
-        return changes_since(self._seen, self.folder)
+        return Changes(self._seen, self.folder)
 
     def searched(self, failed: Sequence[str]) -> int:
         """Count the files, given those (and folders) that a search without a glob complained of."""
@@ -226,7 +233,7 @@ class Folder:
         return [f"{path}: {reason}" for path, reason in self._faults]
 
     def facts(self, binary_files: int, binaries: list[str]) -> dict[str, Any]:
-        """Count what is not searched: binary files by what is in them where that was told, else by their names."""
+        """Count what is not searched: binary files by their content if the program reports it, else by their names."""
         facts: dict[str, Any] = {"protected": self._protected} if self._protected else {}
         if not self.tells_binaries:
             named = sum(map(self.wanted, self._binary_names))
@@ -249,9 +256,9 @@ class Folder:
 
 
 class Recheck:
-    """A look by our own handles at what a search has told of, where folders changed under it and may have led it outside.
+    """Checks hits through our own handles, where folders changed during the search and may have led it outside.
 
-    `unsure` says which folders those are. What is inside stays. The rest is forgotten, and `lost` names its folders.
+    `unsure` names those folders. Hits that prove to lie inside stay; the others are dropped, and `warnings` names their folders.
     """
 
     def __init__(self, place: Folder, unsure: Changes) -> None:
@@ -315,14 +322,14 @@ class Recheck:
 
 
 def _prefix(shown: str) -> str | None:
-    """What all paths below begin with; None where the working directory may be one of them, which begins otherwise."""
+    """The prefix of all paths below; None if the working directory, which is shown differently, may be among them."""
     if shown.startswith(".."):
         return None
     return "" if shown == "." else f"{shown.rstrip('/')}/"
 
 
 def _stands(origin: Origin, handle: Handle) -> bool:
-    """Whether the file has these bytes there; of one that is searched as UTF-8 and is not, in what it is as UTF-8."""
+    """Whether the file has these bytes at that place; a file with a byte order mark is searched, and so compared, as UTF-8."""
     if origin.digest is None:
         return False
     if os.pread(handle.fd, 3, 0).startswith(_MARKS):

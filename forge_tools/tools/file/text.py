@@ -18,7 +18,7 @@ SAMPLE_BYTES = 1 << 18
 _BINARY_SAMPLE = 8192
 
 UNKNOWN = "unknown-8bit"
-"""What the encoding is called where bytes are neither UTF-8 nor said to be anything: they are shown as Latin-1."""
+"""The name for the encoding of bytes that are not UTF-8 and have no mark; they are shown as Latin-1."""
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -87,7 +87,7 @@ def sniff(sample: bytes, asked: str | None) -> Encoding:
 
 
 def binary_kind(sample: bytes) -> str | None:
-    """Say what kind of file is no text (`PNG image`, `binary data`), or None where it is text."""
+    """Name the kind of a file that is not text, such as `PNG image` or `binary data`; None for text."""
     head = sample[:_BINARY_SAMPLE]
     if head.startswith(PDF_MAGIC):  # some of these are ASCII, and no text for all that
         return "PDF document"
@@ -98,7 +98,7 @@ def binary_kind(sample: bytes) -> str | None:
 
 
 def as_utf8(chunks: Iterable[bytes], encoding: Encoding) -> Iterator[bytes]:
-    """Turn chunks that start after the byte order mark into UTF-8, so that `\\n` is one byte in all of them."""
+    """Convert chunks that start after the byte order mark to UTF-8, in which `\\n` is always one byte."""
     if encoding.codec is None:
         yield from chunks
         return
@@ -116,11 +116,7 @@ def visible(text: str) -> str:
 
 
 def encoding_for(head: bytes | None, asked: str | None) -> Encoding:
-    """Choose how new text is written: as asked, else as the file that starts with `head` is, else UTF-8.
-
-    Raises:
-        SandboxError: there is no text encoding of that name (ENCODING_ERROR).
-    """
+    """Choose how new text is written: as asked, else as the file that starts with `head` is, else UTF-8."""
     if asked is None:
         if not head:
             return Encoding("utf-8")
@@ -136,11 +132,7 @@ def encoding_for(head: bytes | None, asked: str | None) -> Encoding:
 
 
 def encode(text: str, encoding: Encoding, shown: str, what: str) -> bytes:
-    """Turn the text that a parameter holds into bytes, without the byte order mark.
-
-    Raises:
-        SandboxError: it has a character that the encoding lacks (ENCODING_ERROR).
-    """
+    """Turn the text that a parameter holds into bytes, without the byte order mark."""
     if encoding.name == UNKNOWN and not text.isascii():
         sign = next(char for char in text if not char.isascii())
         raise SandboxError(
@@ -194,11 +186,7 @@ class View:
 
     @classmethod
     def of(cls, data: bytes, encoding: Encoding, shown: str) -> "View":
-        """View the bytes of a file.
-
-        Raises:
-            SandboxError: they are no text in that encoding, or cannot be put together again (ENCODING_ERROR).
-        """
+        """View the bytes of a file."""
         if not data.startswith(encoding.bom):  # asked for with the name of the encoding, and not there
             encoding = replace(encoding, bom=b"")
         body = data[len(encoding.bom) :]
@@ -216,7 +204,7 @@ class View:
         return cls(text, encoding, is_decoded=True)
 
     def pattern(self, text: str) -> str | None:
-        """What `text` looks like in this view; None where the encoding has no such characters."""
+        """Return `text` as it looks in this view; None if the encoding lacks its characters."""
         try:
             data = text.encode(self.encoding.codec or "utf-8")
         except UnicodeEncodeError:
@@ -224,11 +212,7 @@ class View:
         return text if self.is_decoded else data.decode("latin-1")
 
     def insertion(self, text: str, shown: str, what: str, known: str) -> str:
-        """What new text looks like in this view; characters that `known` has too are known to be right.
-
-        Raises:
-            SandboxError: the encoding lacks one of its characters (ENCODING_ERROR).
-        """
+        """What new text looks like in this view; characters that `known` has too are known to be right."""
         if self.encoding.name == UNKNOWN:
             encode("".join(char for char in text if char not in known), self.encoding, shown, what)
             encoded = encode(text, Encoding("latin-1", "latin-1"), shown, what)
@@ -243,28 +227,6 @@ class View:
     def readable(self, text: str) -> str:
         """A part of the view as people read it."""
         return text if self.is_decoded else text.encode("latin-1").decode(self.encoding.codec or "utf-8", "replace")
-
-
-def _text_codec(name: str) -> str:
-    try:
-        codec = codecs.lookup(name)
-    except ValueError:  # a NUL, or half a surrogate pair
-        raise LookupError(name) from None
-    if codec.name in _NOT_FOR_FILES or not codec._is_text_encoding:  # noqa: SLF001  the standard library offers no public way to ask
-        raise LookupError(name)
-    return "utf-8" if codec.name == "utf-8-sig" else codec.name
-
-
-def _is_mostly_utf8(sample: bytes) -> bool:
-    """Whether it is UTF-8, give or take stray bytes that well-formed characters outnumber, and a cut at the end."""
-    is_whole = len(sample) < SAMPLE_BYTES
-    text = codecs.getincrementaldecoder("utf-8")("replace").decode(sample, is_whole)
-    strays = text.count("\ufffd")
-    return not strays or sum(not char.isascii() for char in text) - strays > strays
-
-
-def _is_8_bit(codec: str) -> bool:
-    return not codec.startswith(_STATEFUL) and len(_ALL_BYTES.decode(codec, "replace")) == len(_ALL_BYTES)
 
 
 class Line(NamedTuple):
@@ -431,3 +393,25 @@ def _after_newline(chunk: bytes, number: int) -> int:
     for _ in range(number):
         position = chunk.index(b"\n", position) + 1
     return position
+
+
+def _text_codec(name: str) -> str:
+    try:
+        codec = codecs.lookup(name)
+    except ValueError:  # a NUL, or half a surrogate pair
+        raise LookupError(name) from None
+    if codec.name in _NOT_FOR_FILES or not codec._is_text_encoding:  # noqa: SLF001  the standard library offers no public way to ask
+        raise LookupError(name)
+    return "utf-8" if codec.name == "utf-8-sig" else codec.name
+
+
+def _is_mostly_utf8(sample: bytes) -> bool:
+    """Whether it is UTF-8 but for a cut at the end and stray bytes, of which there are fewer than well-formed characters."""
+    is_whole = len(sample) < SAMPLE_BYTES
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(sample, is_whole)
+    strays = text.count("\ufffd")
+    return not strays or sum(not char.isascii() for char in text) - strays > strays
+
+
+def _is_8_bit(codec: str) -> bool:
+    return not codec.startswith(_STATEFUL) and len(_ALL_BYTES.decode(codec, "replace")) == len(_ALL_BYTES)

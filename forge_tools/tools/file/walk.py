@@ -78,8 +78,8 @@ class _Visit:
 class Walk:
     """Goes through a folder, top down. Links are listed and never followed; `.git` is left out.
 
-    `faults` are what could not be looked into, and why. With `keeps_sightings`, `seen` is what each folder that could be
-    listed was right before it was.
+    `faults` lists what could not be read, and why. With `keeps_sightings`, `seen` holds the state of each folder just
+    before it was listed.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Walk:
             level.ignored_folders = out
 
     def _ground_above(self, inside: str) -> _Ground:
-        """Gather the rules from the root down to the target; none, where they leave the target itself out: it was named."""
+        """Gather the rules from the root down to the target. If they ignore the target itself, none apply: the caller named it."""
         ground, path = _Ground(), ""
         if inside == "." or not self._respects:
             return ground
@@ -176,7 +176,7 @@ class Walk:
         return ground
 
     def _ground_in(self, visit: _Visit, folder: Folder, entries: Entries) -> _Ground:
-        """Add what the rule files of this folder say; where a repository begins, the .gitignore files above count no more."""
+        """Add the rule files of this folder. Where a repository begins, the .gitignore files above it no longer count."""
         ground, path = visit.ground, visit.path
         if GIT in entries.folders:
             rules = self._read(
@@ -212,12 +212,45 @@ class Walk:
 _parsed = lru_cache(maxsize=512)(Rules)
 
 
+def tracked_by(git: Folder) -> Tracked:
+    """Read the index of an open `.git` folder; one that is missing or of an unknown form tracks nothing.
+
+    Raises:
+        OSError: it is there and cannot be read.
+    """
+    try:
+        facts = git.stat("index")
+        key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+        tracked = _kept_indexes.get(key)
+        if tracked is None:
+            tracked = parse_index(git.read("index"))
+            if len(_kept_indexes) >= _MAX_KEPT:
+                _kept_indexes.clear()
+            _kept_indexes[key] = tracked
+        return tracked
+    except FileNotFoundError:
+        return NOTHING
+
+
+def parse_index(data: bytes) -> Tracked:
+    """Read an index of version 2 to 4, with SHA-1 or SHA-256 names of objects."""
+    for hash_bytes in (20, 32):
+        try:
+            files = _tracked_files(data, hash_bytes)
+        except (ValueError, struct.error, IndexError):
+            continue
+        folders = {path[: path.rindex("/")] for path in files if "/" in path}
+        above = {name[:index] for name in folders for index, char in enumerate(name) if char == "/"}
+        return Tracked(frozenset(files), frozenset(folders | above))
+    return NOTHING
+
+
 def _rules_in(folder: Folder, name: str) -> Rules:
     return _parsed(folder.read(name))
 
 
 def _ignored(ground: _Ground, path: str, plain: list[str], *, are_folders: bool) -> set[str]:
-    """Choose the names in a folder that rules leave out. Kinds of rule files later in the list decide first."""
+    """Return the names in a folder that rules ignore. Later kinds of rule files take precedence."""
     out: set[str] = set(plain) if ground.is_ignored else set()
     names = Names(plain)
     for said in () if ground.is_ignored else reversed(ground.said):
@@ -230,39 +263,6 @@ def _ignored(ground: _Ground, path: str, plain: list[str], *, are_folders: bool)
         below = path[len(ground.repository) :]
         out = {name for name in out if below + name not in ground.tracked.files}
     return out
-
-
-def tracked_by(git: Folder) -> Tracked:
-    """Read the index of an open `.git` folder; one that is missing or of an unknown form tracks nothing.
-
-    Raises:
-        OSError: it is there and cannot be read.
-    """
-    try:
-        facts = git.stat("index")
-        key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-        tracked = _kept_indexes.get(key)
-        if tracked is None:
-            tracked = parse(git.read("index"))
-            if len(_kept_indexes) >= _MAX_KEPT:
-                _kept_indexes.clear()
-            _kept_indexes[key] = tracked
-        return tracked
-    except FileNotFoundError:
-        return NOTHING
-
-
-def parse(data: bytes) -> Tracked:
-    """Read an index of version 2 to 4, with SHA-1 or SHA-256 names of objects."""
-    for hash_bytes in (20, 32):
-        try:
-            files = _tracked_files(data, hash_bytes)
-        except (ValueError, struct.error, IndexError):
-            continue
-        folders = {path[: path.rindex("/")] for path in files if "/" in path}
-        above = {name[:index] for name in folders for index, char in enumerate(name) if char == "/"}
-        return Tracked(frozenset(files), frozenset(folders | above))
-    return NOTHING
 
 
 def _tracked_files(data: bytes, hash_bytes: int) -> set[str]:
