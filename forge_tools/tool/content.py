@@ -256,7 +256,7 @@ class _Kept(PartReader):
 
 
 def _clean(name: str) -> str:
-    """A name as people, texts and folders can have it."""
+    """Make a name safe for people, texts and folders."""
     shown = "".join(char if char.isprintable() else "_" for char in PurePath(name).name)
     return shown[:MAX_NAME_CHARS] or "_"
 
@@ -309,7 +309,7 @@ async def _of_bytes(data: bytes) -> AsyncIterator[bytes]:
 
 
 def _as_shown(output: Any) -> str:
-    """The text of what was no text, without the secrets that only show in it: objects and bytes have them too."""
+    """Render what is not text, without secrets: those of objects and bytes only show in the rendering."""
     text: str = scrubbed(_json(output, 2))
     return text
 

@@ -87,6 +87,9 @@ class FunctionTool(BaseTool, Generic[P, R]):
 
     `given` are types whose values its host provides: parameters annotated with one are hidden from callers, as those
     annotated ExecutionContext always are.
+
+    Raises:
+        InvalidToolError: naming the function, what of it cannot be told to a model, and the way out.
     """
 
     name: str = ""
@@ -155,7 +158,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
         return await client.submit(self.name, parameters, context)
 
     def _as_returned(self, output: Any) -> Any:
-        """What went through JSON as the type that the function returns."""
+        """Convert what went through JSON to the type that the function returns."""
         return output if self._returns in {None, Any} else TypeAdapter(self._returns).validate_python(output)
 
     @functools.cached_property
@@ -184,7 +187,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
         return self._result(await outcome) if inspect.isawaitable(outcome) else outcome
 
     def _unless_awaitable(self, output: Any) -> Any:
-        """The result of a `def`, made on its thread: reading an iterator to its end may block too."""
+        """Make the result of a `def` on its thread, since reading an iterator to its end may block too."""
         return output if inspect.isawaitable(output) else self._result(output)  # a `def` around an `async def`
 
     def _result(self, output: Any) -> ToolResult:

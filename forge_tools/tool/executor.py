@@ -193,7 +193,11 @@ class ToolExecutor:
         return [formats.render(tool.spec, format) for tool in self._registry.list_all()]
 
     def get_schemas_by_category(self, category: ToolCategory, format: str = "openai") -> list[Schema]:
-        """Return the schemas of the tools of a category."""
+        """Return the schemas of the tools of a category.
+
+        Raises:
+            ValueError: for an unknown format.
+        """
         formats.require_format(format)
         return [formats.render(tool.spec, format) for tool in self._registry.list_by_category(category)]
 
@@ -258,7 +262,7 @@ class ToolExecutor:
         return result
 
     def _scope(self, spec: ToolSpec, context: ExecutionContext) -> CallScope:
-        """That which was made for this call, or one within that of the call whose body makes this one."""
+        """Take the scope that was made for this call, or make one inside that of the calling body."""
         made, reporter = SCOPE.get(), self._reporter()
         scope = made if made is not None and not made.has_begun else scope_for(reporter)
         scope.reporter = reporter
@@ -341,7 +345,7 @@ def _left(spec: ToolSpec, context: ExecutionContext, result: ToolResult) -> floa
 
 
 def _interruption(spec: ToolSpec, arguments: Mapping[str, Any], error: BaseException) -> ToolResult:
-    """What is kept of a call that raises to its caller: Ctrl-C and its like must end more than the call."""
+    """Build the record of a call that raises to its caller, as Ctrl-C must end more than the call."""
     if isinstance(error, asyncio.CancelledError):
         return ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED)
     is_wanted = isinstance(error, KeyboardInterrupt | GeneratorExit)

@@ -242,7 +242,7 @@ def _frames(trace: TracebackType | None, most: int) -> tuple[list[_Place], int]:
 
 
 def _foreign(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
-    """Every frame that is not ours; our own tools are their author's."""
+    """Yield every frame that is not ours; those of the built-in tools count as their author's."""
     for frame, line in walk_tb(trace):
         module = str(frame.f_globals.get("__name__", ""))
         if _root(module) not in _OURS or module.startswith(_OUR_TOOLS):
@@ -270,7 +270,7 @@ def _begun(frames: Iterator[tuple[FrameType, int]]) -> Iterator[_Place]:
 
 
 def _repeats(places: Iterator[_Place]) -> Iterator[_Place]:
-    """The same line several times in a row is one place."""
+    """Merge repetitions of the same line into one place."""
     last: _Place | None = None
     repeated = 0
     for place in places:
@@ -297,7 +297,7 @@ def _root(module: str) -> str:
 
 
 def _source(file: str, line: int) -> str:
-    """The line as it is in the file now; nothing where that is no file of a program's size."""
+    """Return the line as the file has it now; empty if that is no regular file of reasonable size."""
     if file not in linecache.cache:
         with suppress(OSError, ValueError):
             found = Path(file).stat()

@@ -178,7 +178,7 @@ def _submodules(package: ModuleType, source: str) -> Iterator[ModuleType]:
 
 
 def _import_path(path: Path, source: str) -> ModuleType:
-    """Import the module in a file, or the package in a folder, under the name that it has for its neighbours."""
+    """Import a file or a package folder under the name by which its neighbours import it."""
     place = path.resolve()
     if not place.exists():
         raise ConfigurationError(f"{source}: there is no {place}.")
@@ -233,7 +233,6 @@ def _hint(found: Any, missing: str) -> str:
 
 
 def _candidates(found: Any, source: str) -> list[Any]:
-    """List the tools and tool classes that a reference stands for."""
     if not isinstance(found, list | tuple) and not _is_tool(found):
         if inspect.isclass(found) or not callable(found):
             raise ConfigurationError(_no_tool(found, f"{source} is"))

@@ -17,6 +17,10 @@ from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, OUTSIDE, READ_ONLY, Protection, escape_path, parts_of
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+ENTER_FOLDER = OPEN_FOLDER | os.O_NOFOLLOW
+OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""To read. O_NONBLOCK: opening a FIFO must not wait for its writer. O_NOCTTY: no terminal may become ours."""
+
 MAX_LINKS = 40
 
 _SYS_OPENAT2 = 437
@@ -133,7 +137,7 @@ class OpenRoot(Descriptor):
         # EXDEV also means an absolute symlink, which may still lead back inside: only a walk can tell.
         return _Walk(self).open(inside, flags)
 
-    def open_to_read(self, inside: str, flags: int, shown: str) -> Handle:
+    def open_to_read(self, inside: str, shown: str) -> Handle:
         """Open a path below the root that may be read.
 
         Raises:
@@ -141,16 +145,16 @@ class OpenRoot(Descriptor):
             SandboxError: it is protected, or was moved out meanwhile.
         """
         try:
-            straight = self._open_straight(inside, flags)
+            straight = self._open_straight(inside)
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
             straight = None
         if straight is not None:
             return self.admit(straight, shown, inside)
-        return self.admit(self.open(inside, flags), shown)
+        return self.admit(self.open(inside, OPEN_FILE), shown)
 
-    def open_cached(self, inside: str, flags: int, shown: str) -> Handle | None:
+    def open_cached(self, inside: str, shown: str) -> Handle | None:
         """Open as `open_to_read` does if that cannot block; None if it might, or fails.
 
         It cannot block if the kernel has every name on the way in memory. Kernels before Linux 5.12 cannot tell.
@@ -161,7 +165,7 @@ class OpenRoot(Descriptor):
         if not is_offered(os.fstat(self.fd).st_dev):
             return None
         try:
-            fd = self._open_straight(inside, flags, _RESOLVE_NO_XDEV | _RESOLVE_CACHED)
+            fd = self._open_straight(inside, _RESOLVE_NO_XDEV | _RESOLVE_CACHED)
         except OSError:
             return None
         return None if fd is None else self.admit(fd, shown, inside)
@@ -219,11 +223,11 @@ class OpenRoot(Descriptor):
             raise SandboxError(f"Path is outside the workspace: {shown}", OUTSIDE)
         self._require_allowed("/".join([below, *names]), shown, is_write=is_write)
 
-    def _open_straight(self, inside: str, flags: int, resolve: int = 0) -> int | None:
-        """Open where no link is on the way (else ELOOP), so that `inside` is where it is; None where nobody can tell."""
+    def _open_straight(self, inside: str, resolve: int = 0) -> int | None:
+        """Open without following a link (else ELOOP), so that `inside` is the true place; None if nobody can assure that."""
         if ".." in inside or not kernel_confines():
             return None
-        return _openat2(self.fd, inside, flags | os.O_CLOEXEC, _RESOLVE_NO_SYMLINKS | resolve)
+        return _openat2(self.fd, inside, OPEN_FILE, _RESOLVE_NO_SYMLINKS | resolve)
 
     def _require_allowed(self, inside: str, shown: str, *, is_write: bool) -> None:
         root, below = self._innermost(inside, shown, is_write=is_write) if self.inner else (self.root, inside)
@@ -232,7 +236,7 @@ class OpenRoot(Descriptor):
             raise SandboxError(f"{shown} is in a part of the workspace that is read-only. Write elsewhere", READ_ONLY)
 
     def _innermost(self, inside: str, shown: str, *, is_write: bool) -> tuple[Root, str]:
-        """The root whose rules count there, and the path below it; a folder around a read-only one is not written."""
+        """Return the root whose rules count, and the path below it. A folder around a read-only root is not writable."""
         parts = parts_of(inside)
         for above, root in self.inner:
             if parts[: len(above)] == above:

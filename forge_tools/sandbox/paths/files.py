@@ -15,6 +15,7 @@ from threading import Thread
 from typing import Any
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE
 from forge_tools.sandbox.paths.places import Check, Place, require_own
 from forge_tools.sandbox.paths.refusals import MAX_NAME_BYTES, PERMISSION_DENIED, STALE, escape_path, refusal
 
@@ -27,7 +28,6 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXECUTE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 _SUFFIX = ".forge-tmp"
 _OWN_FILES = "/proc/self/fd"
-_INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LISTED = 20
 _CHECK_EVERY = 1000
 
@@ -167,7 +167,7 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
 def set_executable(place: Place, replacement: Replacement) -> None:
     """Change nothing but the execute bits of the file that is there."""
     try:
-        fd = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.fd)
+        fd = os.open(place.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=place.fd)
         try:
             os.fchmod(fd, replacement.mode(0))
         finally:
@@ -258,7 +258,7 @@ def _read(fd: int, check: Check) -> Snapshot:
 
 
 def _kept(fd: int, size: int, check: Check) -> bytes | None:
-    """Read all of a file; None where it has grown beyond what is kept."""
+    """Read a whole file; None if it has grown beyond what is kept."""
     # All at once, and one byte more to see the end: pieces would have to be joined.
     data = os.read(fd, size + 1)
     check()
@@ -334,7 +334,7 @@ def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
     """Walk a tree of any depth with two open handles; each way back up must lead to where it came from."""
     levels: list[_Level] = []
     try:
-        folder = os.open(place.name, _INTO, dir_fd=place.fd)
+        folder = os.open(place.name, ENTER_FOLDER, dir_fd=place.fd)
         try:
             levels.append(_Level(place.name, _identity_of(folder), []))
             levels[-1].folders = _visited(place, levels, folder, visit)
@@ -373,7 +373,7 @@ def _visited(place: Place, levels: list[_Level], folder: int, visit: Visit) -> l
 
 
 def _step(folder: int, name: str) -> int:
-    opened = os.open(name, _INTO, dir_fd=folder)
+    opened = os.open(name, ENTER_FOLDER, dir_fd=folder)
     os.close(folder)
     return opened
 

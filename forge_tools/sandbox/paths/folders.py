@@ -9,15 +9,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor, Handle, OpenRoot
+from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE, OPEN_FOLDER, Descriptor, Handle, OpenRoot
 from forge_tools.sandbox.paths.refusals import OUTSIDE, escape_path, refusal
 
 Sighting = tuple[int, int, int]
 """Device, inode and time of the last change of a folder. The kernel sets that time, and nobody can set it back."""
 
-_INTO = OPEN_FOLDER | os.O_NOFOLLOW
-# O_NONBLOCK: opening a FIFO must not wait for its writer.
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAX_BYTES = 64 << 20
 _OTHERS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 _COARSE_CLOCK = 5 if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_REALTIME  # of Linux: where file times come from
@@ -76,7 +73,7 @@ class Changes:
 def open_allowed(root: OpenRoot, inside: str, shown: str) -> Handle | None:
     """Open a regular file by its path below a root; None where it is gone, leads out or is protected."""
     with suppress(OSError, SandboxError):
-        handle = root.admit(root.open(inside, _READ), shown)
+        handle = root.admit(root.open(inside, OPEN_FILE), shown)
         if handle.is_file:
             return handle
         handle.close()
@@ -110,7 +107,7 @@ class Folder(Descriptor):
 
     def __init__(self, fd: int, name: str = ".") -> None:
         """Open a folder in the one that `fd` has open, or that one itself by a handle of its own."""
-        self.fd = os.open(name, _INTO, dir_fd=fd)
+        self.fd = os.open(name, ENTER_FOLDER, dir_fd=fd)
 
     def enter(self, name: str) -> "Folder":
         """Open a folder in this one; a link is refused, whatever it leads to."""
@@ -126,7 +123,7 @@ class Folder(Descriptor):
         Raises:
             OSError: it is something else, or larger (EFBIG).
         """
-        fd = os.open(name, _READ | os.O_NOFOLLOW, dir_fd=self.fd)
+        fd = os.open(name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=self.fd)
         with os.fdopen(fd, "rb") as file:
             facts = os.fstat(fd)
             if not stat.S_ISREG(facts.st_mode):
@@ -197,7 +194,7 @@ def enter(folder: Handle, name: str) -> Handle:
     """
     shown = escape_path(name) if folder.name == "." else f"{folder.name.rstrip('/')}/{escape_path(name)}"
     try:
-        fd = os.open(name, _INTO, dir_fd=folder.fd)
+        fd = os.open(name, ENTER_FOLDER, dir_fd=folder.fd)
     except OSError as error:
         raise refusal(error, shown) from error
     return folder.root.admit(fd, shown)
@@ -218,7 +215,7 @@ def _listed(folder: int) -> Entries:
 
 
 def _target(folder: Handle, name: str) -> str | None:
-    """Where a link leads: as it says, below the root where it says so absolutely; None where that is outside."""
+    """Return where a link leads, relative to the root if it is absolute; None if outside."""
     inside = folder.root.truly_below(folder.fd)
     try:
         target = os.readlink(name, dir_fd=folder.fd)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.confinement import MAX_LINKS, OPEN_FOLDER, Descriptor, OpenRoot
+from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, MAX_LINKS, OPEN_FILE, OPEN_FOLDER, Descriptor, OpenRoot
 from forge_tools.sandbox.paths.refusals import (
     LOCK_TIMEOUT,
     NOT_A_DIRECTORY,
@@ -36,7 +36,6 @@ PATIENCE = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.01
 _NO_LOCKS = frozenset({errno.EBADF, errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL})
 _MAX_SIBLINGS = 2000
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Place(Descriptor):
@@ -69,7 +68,7 @@ class Place(Descriptor):
         if self.missing:
             return None
         try:
-            fd = os.open(self.name, _READ, dir_fd=self.fd)
+            fd = os.open(self.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=self.fd)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -104,7 +103,7 @@ class Place(Descriptor):
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=self.fd)
                     self._made.append((os.dup(self.fd), name))
-                below = os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self.fd)
+                below = os.open(name, ENTER_FOLDER, dir_fd=self.fd)
                 os.close(self.fd)
                 self.fd = below
                 self.missing = self.missing[1:]
@@ -209,7 +208,7 @@ def _is_taken(folder: int) -> bool:
 
 
 def _no_name(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> SandboxError:
-    """Say why the path of a folder is no place, unless it is one outside."""
+    """Word the refusal of a folder's path; raises if it lies outside."""
     with suppress(FileNotFoundError):
         os.close(root.open(inside, OPEN_FOLDER))
     if follow:

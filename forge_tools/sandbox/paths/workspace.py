@@ -24,9 +24,6 @@ from forge_tools.sandbox.paths.refusals import (
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.schema import shown, suggestion
 
-# O_NONBLOCK: opening a FIFO must not wait for its writer. O_NOCTTY: no terminal may become ours.
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-
 
 class _Located(NamedTuple):
     """A path as it was asked for: below which root, and as people may see it."""
@@ -82,7 +79,7 @@ class Workspace:
         Fit for an event loop; `open_file` then finds out, on a thread, what there is.
         """
         asked = self._locate(unescape_path(path))
-        handle = asked.root.open_cached(asked.inside, _READ, asked.shown)
+        handle = asked.root.open_cached(asked.inside, asked.shown)
         if handle is not None and not handle.is_file:
             handle.close()
             return None
@@ -149,7 +146,7 @@ class Workspace:
 
     def _open(self, asked: _Located) -> Handle:
         try:
-            handle = asked.root.open_to_read(asked.inside, _READ, asked.shown)
+            handle = asked.root.open_to_read(asked.inside, asked.shown)
         except OSError as error:
             raise self._with_similar(refusal(error, asked.shown), asked) from error
         if not handle.is_folder and not handle.is_file:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ShellRecord, ShellStatus, host_of, shell_id
-from forge_tools.sandbox.paths.confinement import OPEN_FOLDER
+from forge_tools.sandbox.paths.confinement import ENTER_FOLDER
 from forge_tools.sandbox.processes.commands import SPAWN_FAILED, UMASK, Forker
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.launcher import Status
@@ -119,7 +119,7 @@ def start(
     except OSError as error:
         raise _refusal(error.errno or 0) from error
     try:
-        fd = os.open(folder / handle, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(folder / handle, ENTER_FOLDER)
         with ShellFolder(fd, handle) as own:
             _write_down(own.fd, shell)
             _ask(own, shell, command, environment, place=place, stdin=stdin)
@@ -203,7 +203,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _identity(folder: Path, name: str) -> tuple[int, ...] | None:
-    """What says that a shell's status is the one that was read before; None where there is none."""
+    """Return what identifies the state of a shell's status file; None if there is none."""
     try:
         seen = os.stat(f"{folder}/{name}/{STATUS}", follow_symlinks=False)  # noqa: PTH116  a host keeps thousands
     except OSError:
@@ -216,7 +216,7 @@ def _open(folder: Path, id: str) -> ShellFolder | None:
     if host_of(id) is None:
         return None
     try:
-        return ShellFolder(os.open(folder / id, OPEN_FOLDER | os.O_NOFOLLOW), id)
+        return ShellFolder(os.open(folder / id, ENTER_FOLDER), id)
     except OSError:
         return None
 
@@ -295,7 +295,7 @@ def _listeners(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def _shell_environment(id: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Without the marks of the worker and the attempt: what carries them ends with them."""
+    """Leave out the marks of the worker and the attempt, as what carries them ends with them."""
     environment = child_environment(env)
     return {name: value for name, value in environment.items() if name not in (INSTANCE, EXECUTION)} | {SHELL: id}
 
@@ -370,7 +370,7 @@ def _refusal(number: int) -> SandboxError:
 
 
 def _keepers_environment() -> dict[str, str]:
-    """With a mark of its own: what it forks shows its environment and must be left alone too."""
+    """Add a mark of its own, since what it forks shows its environment and must be left alone too."""
     return _shell_environment(f"{KEEPS}{os.getpid()}.{secrets.token_hex(4)}", {})
 
 

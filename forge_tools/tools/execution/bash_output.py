@@ -302,7 +302,7 @@ class ShellReader:
                 return page
 
     async def _search(self, pattern: Pattern, until: float, *, is_over: bool) -> str | None:
-        """Search on to the end, or until it is time to answer; return the first line that matches."""
+        """Search on until the end or the time to answer; return the first line that matches."""
         size = self._shell.size
         while True:
             found = await self._read(self._searched_to, _MAX_READ, size, is_over=is_over)
@@ -357,7 +357,7 @@ def _is_inside(data: bytes, index: int) -> bool:
 
 
 def _length(lead: int) -> int:
-    """How many bytes a character has that begins with this one."""
+    """Return the length of a character by its first byte."""
     return 1 if lead < 0xC0 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
 
 

@@ -197,7 +197,7 @@ def _listed_line(shell: ShellRecord, usage: Usage | None) -> str:
 
 
 def _fit(lines: list[str], max_chars: int) -> str:
-    """The newest are last, and are kept where there is not room for all."""
+    """Keep the last lines, which are the newest, if there is not room for all."""
     room = max(1, max_chars - _NOTE_ROOM)
     shown: list[str] = []
     for line in reversed(lines):
@@ -263,7 +263,7 @@ class KillShell(BuiltinTool):
         return ToolResult.ok(text, bash_id=record.id, status=str(record.status), processes=usage.processes)
 
     async def _elsewhere(self, shells: Shells, handle: str) -> ToolResult:
-        """What is over needs no one to end it, wherever it was."""
+        """Report a shell of another host that is over; refuse if it runs."""
         record = await shells.elsewhere(handle)
         if record is not None and record.status is not ShellStatus.RUNNING:
             return _over(record)
@@ -271,7 +271,6 @@ class KillShell(BuiltinTool):
 
 
 async def _ended(shell: ShellFolder, seconds: float) -> None:
-    """Wait until it is over, at most so long."""
     until, pause = time.monotonic() + seconds, _FIRST_PAUSE
     while shell.is_going_on() and time.monotonic() < until:
         shell.rouse()

@@ -107,7 +107,7 @@ def find(workspace: Workspace, target: Handle, wanted: Wanted, deadline: Deadlin
 
 
 def _relative(wanted: Wanted) -> Wanted:
-    """Take the plain folders off the front of an absolute pattern: they are where to start."""
+    """Start an absolute pattern in the folder that its plain names lead to."""
     if not wanted.pattern.startswith("/"):
         return wanted
     names = [name for name in wanted.pattern.split("/") if name]
@@ -152,7 +152,7 @@ def _result(
 
 
 def _wider(wanted: Wanted) -> Iterator[tuple[str, Wanted, str]]:
-    """Searches that may find something where this one finds nothing, and what to say before and after how much."""
+    """Yield wider searches that may find something, each with the words before and after the number it finds."""
     wanted = replace(wanted, sort="path")
     if not wanted.pattern.startswith("**/"):
         deep = f"**/{wanted.pattern}"

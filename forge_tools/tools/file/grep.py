@@ -172,7 +172,7 @@ class _Call:
         return self._workspace.open(path)
 
     async def _place(self, search: Search, target: Handle, deadline: Deadline) -> Folder:
-        """Settle what is left out. A folder that is itself ignored or hidden was named: it is searched by its own rules."""
+        """Decide what is left out. A folder that is itself ignored or hidden was named, so only its own rules count."""
         choices = {"respect_ignore": search.respect_ignore, "hidden": search.hidden}
         walk = Walk(self._workspace, target, deadline, **choices, keeps_sightings=True)
         return await deadline.look(
@@ -199,7 +199,7 @@ class _Call:
     async def _ripgrep(
         self, arguments: list[str], place: File | Folder, seconds: float, *, stdout: Sink, stderr: Sink, stdin: bytes | int
     ) -> Completed:  # fmt: skip
-        """Run the program; everything is an argument, so that nothing is ever read as something else."""
+        """Run the program. Everything is passed as an argument, so no pattern or path is taken for an option."""
         return await run(
             [self._program, *arguments],
             folder=place.folder,
@@ -214,7 +214,7 @@ class _Call:
     async def _recheck(
         self, search: Search, place: Folder, sink: NameSink | MatchSink, complaints: Complaints
     ) -> list[str]:
-        """The program opens by path, and may have been led outside by folders that were swapped: say nothing that it saw there."""
+        """Drop what the program may have seen outside: it opens by path, and folders may have been swapped meanwhile."""
         changes = await asyncio.to_thread(place.changes)
         if not changes:
             return []
@@ -230,7 +230,7 @@ class _Call:
         return recheck.warnings()
 
     async def _total(self, search: Search, place: File | Folder, answer: _Answer) -> _Total | None:
-        """Count, if need be once more and then not much further than the page; None where there is no time to."""
+        """Count the matches, by a second search that stops soon after the page if need be; None if there is no time."""
         if not answer.completed.stopped or not answer.sink.is_sure:
             return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
         counting = replace(search, output_mode="count", offset=0, head_limit=1)
@@ -242,7 +242,7 @@ class _Call:
         return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
 
     async def _nothing(self, search: Search, target: Handle, place: File | Folder, answer: _Answer) -> ToolResult:
-        """Say that nothing matches, and cheaply whether a wider search would find something."""
+        """Say that nothing matches, and after a quick probe whether a wider search would find something."""
         result = _result(search, place, answer, _Total(0, 0) if answer.sink.is_sure else None)
         searched = _searched(place, answer)
         many = "" if searched is None else f" ({counted(searched, 'file')} searched)"
@@ -351,7 +351,7 @@ def _left_out(facts: dict[str, Any]) -> list[str]:
 
 
 def _raise(error: SandboxError | None) -> None:
-    """Raise an error from a frame that lets go of it, so that they do not hold each other, and with them the workspace."""
+    """Raise an error without keeping it in this frame: the cycle would keep the workspace alive."""
     try:
         if error is not None:
             raise error

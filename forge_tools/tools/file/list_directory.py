@@ -147,7 +147,7 @@ class _Listing:
 
 
 def _without(entries: list[Entry], ignored: Rules, above: str) -> list[Entry]:
-    """Leave out what a line of a .gitignore that says the same would leave out."""
+    """Leave out what these globs would leave out as lines of a .gitignore."""
     out: set[tuple[str, bool]] = set()
     for are_folders in (False, True):
         names = Names(entry.name for entry in entries if entry.is_folder is are_folders)

@@ -208,7 +208,7 @@ class Reading:
         )
 
     def _sample(self) -> bytes:
-        """Read how the file begins; nearly always that is all of it."""
+        """Read the beginning of the file, which is nearly always all of it."""
         # No more than is there, or it takes long.
         size = min(SAMPLE_BYTES, max(self._file.stat.st_size + 1, _LEAST_BYTES))
         sample = self._read(0, size)
@@ -231,7 +231,7 @@ class Reading:
         return (None, None) if self._is_partial else (count, digest.etag)
 
     def _lines(self, encoding: Encoding, count: Count | None) -> tuple[int | None, Iterator[Line]]:
-        """Return the number of the first line, None if nobody counted, and the lines from there."""
+        """Return the lines asked for, and the number of the first one, None if the file was not counted."""
         wish, start = self._wish, len(encoding.bom)
         if not wish.tail or count is not None:
             first = max(1, count.lines - wish.tail + 1) if wish.tail and count else wish.offset or 1
@@ -242,7 +242,7 @@ class Reading:
         return None, lines_from(self._chunks(position), 1, wish.column)
 
     def _page(self, first: int | None, lines: Iterator[Line]) -> _Page:
-        """Take as many whole lines as are wanted and fit; only a first line that does not fit is cut."""
+        """Take the whole lines that are wanted and fit. Only a first line that does not fit is cut."""
         page, used, column = _Page(first), 0, 0
         count, room, take = self._wish.count, self._room, page.lines.append
         for index, line in enumerate(lines):
@@ -346,7 +346,7 @@ def _numbered(lines: list[str], first: int) -> str:
 
 @cache
 def _numbers() -> list[str]:
-    """What the first lines of files begin with: to write a number takes longer than all else that is done to its line."""
+    """Cache the numbers that lines begin with: formatting one takes longer than all else that is done to its line."""
     return [f"\n{number:6}\t" for number in range(_KEPT_NUMBERS)]
 
 

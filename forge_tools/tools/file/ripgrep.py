@@ -341,7 +341,7 @@ def _stands(origin: Origin, handle: Handle) -> bool:
 
 
 def _as_utf8(data: bytes) -> bytes:
-    """Take a byte order mark off, and turn what it says is UTF-16 into UTF-8."""
+    """Strip the byte order mark, and convert UTF-16 to UTF-8."""
     if data.startswith(codecs.BOM_UTF8):
         return data.removeprefix(codecs.BOM_UTF8)
     return data.decode("utf-16", "replace").encode()

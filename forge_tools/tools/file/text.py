@@ -374,7 +374,7 @@ class _Line:
         return Line(text[:MAX_LINE_CHARS], self._skipped, hidden)
 
     def _skip(self, piece: bytes) -> bytes:
-        """Drop the characters before the column, and the rest of a character that a chunk's end cut."""
+        """Drop the characters before the column, with what remains of one that a chunk's end cut."""
         missing = self._to_skip - self._skipped
         count = characters(piece)
         if count <= missing:

@@ -290,7 +290,7 @@ def _tracked_files(data: bytes, hash_bytes: int) -> set[str]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Read how many bytes of the name before are dropped, in the form that pack files use for offsets."""
+    """Read how many bytes of the previous name are dropped, encoded as offsets are in pack files."""
     value = data[position] & 0x7F
     while data[position] & 0x80:
         position += 1
