@@ -116,9 +116,7 @@ class InlineExecutor(ToolExecutor):
         finally:
             self._close()
 
-    async def _call(
-        self, name: str, arguments: dict[str, Any], context: object, options: CallOptions | None
-    ) -> ToolResult:
+    async def _call(self, name: str, arguments: dict[str, Any], context: object, options: CallOptions) -> ToolResult:
         try:
             arguments = json.loads(encode_json(arguments, "parameters", MAX_BYTES))
         except InvalidCallError as error:

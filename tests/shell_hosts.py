@@ -8,7 +8,7 @@ from pathlib import Path
 from forge_tools.model import ShellStatus
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.folder import ShellFolder
-from forge_tools.sandbox.shells.start import NewShell, start
+from forge_tools.sandbox.shells.host import NewShell, start
 from tests.waiting import wait_until
 
 

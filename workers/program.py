@@ -16,9 +16,9 @@ from forge_tools.logs import set_up
 from forge_tools.model import ToolCategory
 from forge_tools.model.places import host_queue
 from forge_tools.sandbox.configured import reach_of
+from forge_tools.sandbox.processes.commands import SPAWNER
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
-from forge_tools.sandbox.processes.spawner import SPAWNER
 from forge_tools.tool import admit, load_engine, load_project, load_tools
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor

@@ -96,7 +96,7 @@ def _confinement(folder: Path, scene: Scene) -> dict[str, float]:
 
     def confined() -> None:
         for _ in range(OPENS):
-            root.open_to_read("read", flags, "read").close()
+            root.open_to_read("read", "read").close()
 
     def bare() -> None:
         for _ in range(OPENS):

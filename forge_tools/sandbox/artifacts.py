@@ -35,18 +35,11 @@ _PURGE_SECONDS = 300.0
 logger = logging.getLogger(__name__)
 
 
-async def keep(chunks: AsyncIterator[bytes], context: ExecutionContext, seconds: float) -> dict[str, Any]:
-    """Keep an output; returns what the metadata of a result say of it, `artifact` or `artifact_error`. Never fails.
-
-    Nothing is said where this host has no artifacts.
-    """
-    return await _keep(scrubbed_chunks(chunks), context, seconds)
-
-
 async def keep_text(text: str | AsyncIterator[bytes], context: ExecutionContext, seconds: float) -> dict[str, Any]:
-    """Keep a text as `keep` does; of one that is larger than an artifact may be, the beginning and the end.
+    """Keep an output; of one that is larger than an artifact may be, the beginning and the end. Never fails.
 
-    One that comes as bytes fits already, but for what stands in it for secrets.
+    Returns what the metadata of a result say of it, `artifact` or `artifact_error`; nothing where this host has no artifacts.
+    A text that comes as bytes fits already, but for what stands in it for secrets.
     """
     artifacts = REACH.get().artifacts
     if artifacts is None:
@@ -54,18 +47,13 @@ async def keep_text(text: str | AsyncIterator[bytes], context: ExecutionContext,
     whole = _encoded(text) if isinstance(text, str) else text
     fits = not isinstance(text, str) or len(text) <= artifacts.max_bytes // 4  # whatever it is made of
     clean = scrubbed_chunks(whole)
-    return await _keep(clean if fits and clean is whole else _cut(clean, artifacts.max_bytes), context, seconds)
-
-
-async def _keep(chunks: AsyncIterator[bytes], context: ExecutionContext, seconds: float) -> dict[str, Any]:
-    artifacts = REACH.get().artifacts
-    if artifacts is None:
-        return {}
+    chunks = clean if fits and clean is whole else _cut(clean, artifacts.max_bytes)
+    seconds = min(seconds, KEEP_SECONDS)
     try:
-        async with asyncio.timeout(min(seconds, KEEP_SECONDS)):
+        async with asyncio.timeout(seconds):
             return {"artifact": (await artifacts.put(chunks, context)).handle}
     except TimeoutError:
-        reason = f"it could not be stored within {min(seconds, KEEP_SECONDS):.1f}s"
+        reason = f"it could not be stored within {seconds:.1f}s"
     except ForgeError as error:
         reason = error.message
     except Exception as error:  # noqa: BLE001 whatever keeps it from being kept, the call has its result
@@ -75,13 +63,13 @@ async def _keep(chunks: AsyncIterator[bytes], context: ExecutionContext, seconds
 
 
 async def _encoded(text: str) -> AsyncIterator[bytes]:
-    """Half a surrogate pair, which is no character, comes out as an escape."""
+    """Encode in pieces; half a surrogate pair, which is no character, becomes an escape."""
     for at in range(0, len(text), CHUNK_BYTES):
         yield text[at : at + CHUNK_BYTES].encode("utf-8", "backslashreplace")
 
 
 async def _cut(chunks: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
-    """Of more than `limit` bytes the beginning and the end."""
+    """Yield the beginning and the end of what is more than `limit` bytes."""
     spool = Spool(limit)
     async for chunk in chunks:
         await asyncio.to_thread(spool.write, chunk)
@@ -95,11 +83,7 @@ def is_handle(path: object) -> bool:
 
 
 async def open_artifact(handle: str, context: ExecutionContext, workspace: Workspace) -> Handle:
-    """Open an artifact; it is as good as a file of the workspace.
-
-    Raises:
-        SandboxError: this session has none of that name, it has expired, or this host has no artifacts.
-    """
+    """Open an artifact; it is as good as a file of the workspace."""
     artifacts = REACH.get().artifacts
     if artifacts is None:
         raise SandboxError(
@@ -191,7 +175,7 @@ class FolderArtifacts:
             return self._purge()
 
     def _put(self, gathered: Gathered, context: ExecutionContext, media_type: str) -> None:
-        """Whose it is comes last: whoever is killed half way leaves what nobody sees."""
+        """Note the owner last: after a kill half way, nobody sees what is left."""
         session, numbers = self._session(context.session_id), range(count_parts(gathered.size))
         with self._locked():
             if not self._files.are_there(gathered.id, numbers):
@@ -229,7 +213,7 @@ class FolderArtifacts:
 
     @asynccontextmanager
     async def _refusing(self, found: str, handle: str = "") -> AsyncIterator[None]:
-        """Say what went wrong with an artifact. Bytes that are not the right ones must not keep the right ones out."""
+        """Turn errors into refusals. Damaged bytes are dropped, so that they do not keep the right ones out."""
         try:
             yield
         except FileNotFoundError:
@@ -259,7 +243,7 @@ class FolderArtifacts:
         return gone
 
     def _evict(self, session: Path, latest: str) -> None:
-        """Take from a session that holds too much what it kept first; what is nobody's any more goes."""
+        """Evict the oldest artifacts of a session that holds too much; delete those without an owner."""
         held = 0
         marks = sorted(session.iterdir(), key=lambda mark: (mark.name == latest, mark.stat().st_mtime_ns), reverse=True)
         for mark in marks:
@@ -271,13 +255,13 @@ class FolderArtifacts:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One at a time, of all processes: nobody deletes what another one is about to make its own."""
+        """Lock out all other processes, so that none deletes what another is about to claim."""
         with os.fdopen(os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def _session(self, session_id: str | None) -> Path:
-        """Of any id a name that a folder can have."""
+        """Map any session id to a valid name of a folder."""
         if session_id is None:
             return self._owners / "none"
         return self._owners / blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -18,11 +18,15 @@ def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach
     """What the tools of this host may touch.
 
     Raises:
-        ConfigurationError: a folder of a workspace is not there.
+        ConfigurationError: a folder of a workspace is not there; naming the setting, the workspace and the folder.
     """
+    root: Path | Sequence[Root] = settings.workspace
+    if settings.workspace_roots:
+        others = [_root(one, "FORGE_WORKSPACE_ROOTS: ") for one in settings.workspace_roots]
+        root = (Root(settings.workspace.absolute()), *others)
     return Reach(
-        root=root_of(settings),
-        workspaces=workspaces_of(settings),
+        root=root,
+        workspaces={name: _roots(name, one) for name, one in settings.workspaces.items()},
         hostname=settings.hostname,
         shells=settings.shells_folder,
         artifacts=artifacts,
@@ -32,31 +36,14 @@ def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach
     )
 
 
-def root_of(settings: Settings) -> Path | Sequence[Root]:
-    """The workspace of calls that name none: one folder, or several roots of which it is the first.
-
-    Raises:
-        ConfigurationError: another root is not there; naming the setting and the folder.
-    """
-    if not settings.workspace_roots:
-        return settings.workspace
-    others = [_root(one, "FORGE_WORKSPACE_ROOTS: ") for one in settings.workspace_roots]
-    return (Root(settings.workspace.absolute()), *others)
-
-
-def workspaces_of(settings: Settings) -> dict[str, Sequence[Root]]:
-    """The workspaces by name.
-
-    Raises:
-        ConfigurationError: a root is not there; naming the setting, the workspace and the folder.
-    """
-    return {name: _roots(name, one) for name, one in settings.workspaces.items()}
-
-
 def announced(settings: Settings) -> list[NamedWorkspace]:
     """The workspaces by name, as other hosts and people may see them."""
     return [
-        NamedWorkspace(name=name, is_shared=one.shared, roots=tuple(map(_shown, one.roots)))
+        NamedWorkspace(
+            name=name,
+            is_shared=one.shared,
+            roots=tuple(f"{root.path.absolute()}{' (read-only)' if root.read_only else ''}" for root in one.roots),
+        )
         for name, one in settings.workspaces.items()
     ]
 
@@ -83,7 +70,3 @@ def _web(settings: Settings) -> Web:
         key = settings.web_search_key.get_secret_value()
         search = Search(provider=settings.web_search, url=settings.web_search_url, key=key)
     return Web(allowed=settings.web_allowed, ports=settings.web_ports, obeys_robots=settings.web_robots, search=search)
-
-
-def _shown(one: RootSettings) -> str:
-    return f"{one.path.absolute()}{' (read-only)' if one.read_only else ''}"

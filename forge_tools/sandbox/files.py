@@ -4,10 +4,9 @@ import os
 
 from forge_tools.errors import SandboxError
 from forge_tools.model import ExecutionContext
-from forge_tools.sandbox.paths.files import Replacement, replace_file, temporary_name
+from forge_tools.sandbox.paths.files import Replacement, remove_file, replace_file, temporary_name
 from forge_tools.sandbox.paths.folders import scan
 from forge_tools.sandbox.paths.refusals import NOT_FOUND, refusal
-from forge_tools.sandbox.paths.removal import remove_file
 from forge_tools.sandbox.paths.workspace import Workspace
 
 

@@ -127,7 +127,7 @@ class ReportBuffer(Reporter):
             self._news()
 
     def _add_text(self, text: str, of: "_Source") -> None:
-        """Of a long text that cannot be kept the middle is only counted, and that without a copy where it is ASCII."""
+        """Add a text; the middle of one too long to keep is only counted, without a copy if it is ASCII."""
         if len(text) > 4 * PART_BYTES and text.isascii():
             self._add(text[:PART_BYTES].encode(), of)
             self._skip(len(text) - 3 * PART_BYTES)
@@ -150,7 +150,7 @@ class ReportBuffer(Reporter):
         self._left_out += self._tail.cut(self._tail.size - min(PART_BYTES, max(0, most)))
 
     def _skip(self, count: int) -> None:
-        """Leave a gap here: what is behind the last one is given up, too."""
+        """Leave a gap here, and give up what was kept since the last one."""
         self._is_split = True
         self._left_out += count + self._tail.cut(self._tail.size)
 
@@ -344,7 +344,7 @@ def in_scope(context: ExecutionContext, scope: CallScope, scrubber: Scrubber | N
 
 
 def _number(value: Any, otherwise: float) -> float:
-    """A tool must not fail for what it says of its progress."""
+    """Convert what a tool reports as progress; it must not fail because of that."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

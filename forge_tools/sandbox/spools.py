@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forge_tools.artifacts.reader import after_last_line, next_line
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor
+from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, Descriptor
 
 CHUNK_BYTES = 256 << 10
 TOO_LARGE = "ARTIFACT_TOO_LARGE"
@@ -88,12 +88,12 @@ class Spool(UnnamedFile):
         return start + after_last_line(self._read(start, self._head))
 
     def _tail_start(self) -> int:
-        """Leave out as much more as the marker takes, so that the whole keeps to the limit."""
+        """Skip as much more as the marker takes, so that the whole keeps to the limit."""
         start = self.size - self._ring + min(_MARKER_ROOM, self._ring)
         return start + next_line(self._read(start, min(self.size, start + _LINE_ROOM)))
 
     def _read(self, start: int, end: int) -> bytes:
-        """Read by the position in all that was written."""
+        """Read by positions in all that was written."""
         data = bytearray()
         while start < end:
             at, room = self._place(start)
@@ -122,11 +122,7 @@ class Gathered(UnnamedFile):
 
     @classmethod
     async def of(cls, chunks: AsyncIterator[bytes], limit: int) -> "Gathered":
-        """Write down what comes, without holding up the event loop.
-
-        Raises:
-            SandboxError: it is more than `limit` bytes, or there is no room for it.
-        """
+        """Write down what comes, without holding up the event loop."""
         gathered = cls()
         try:
             async for chunk in chunks:
@@ -197,7 +193,10 @@ class Recent:
                 self._files[id] = os.dup(fd)
             except OSError:  # out of handles: who reads it next fetches it again
                 return
-            while len(self._files) > RECENT_FILES or self._held() > self._max_bytes:
+            while (
+                len(self._files) > RECENT_FILES
+                or sum(os.fstat(one).st_size for one in self._files.values()) > self._max_bytes
+            ):
                 os.close(self._files.pop(next(iter(self._files))))
 
     def close(self) -> None:
@@ -207,9 +206,6 @@ class Recent:
 
     def __del__(self) -> None:
         self.close()
-
-    def _held(self) -> int:
-        return sum(os.fstat(fd).st_size for fd in self._files.values())
 
 
 @contextmanager
@@ -236,7 +232,7 @@ def remove_leftovers(parent: Path, prefix: str) -> None:
     with suppress(OSError):
         for path in sorted(parent.glob(f"{prefix}*")):
             with suppress(OSError):  # a link or a file, somebody else's, or gone by now
-                folder = os.open(path, OPEN_FOLDER | os.O_NOFOLLOW)
+                folder = os.open(path, ENTER_FOLDER)
                 try:
                     facts = os.fstat(folder)  # as `mkdtemp` makes it for this user?
                     if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) == 0o700:
@@ -247,11 +243,11 @@ def remove_leftovers(parent: Path, prefix: str) -> None:
 
 
 def _made(prefix: str) -> tuple[Path, int]:
-    """Somebody who starts at the same time may find the folder before it is locked, and remove it."""
+    """Make and lock the folder; another process that starts may find it before it is locked, and remove it."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix))
         with suppress(FileNotFoundError):
-            folder = os.open(path, OPEN_FOLDER | os.O_NOFOLLOW)
+            folder = os.open(path, ENTER_FOLDER)
             with suppress(OSError):  # a file system without locks, on which nobody can take it for left behind
                 fcntl.flock(folder, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
@@ -261,7 +257,7 @@ def _made(prefix: str) -> tuple[Path, int]:
 
 
 def _remove(path: Path, folder: int) -> None:
-    """Empty the open folder, whatever is at its path by now; of that only an empty folder can go."""
+    """Empty the open folder, then remove what is at its path, which can only be an empty folder."""
     with os.scandir(folder) as entries:
         for entry in list(entries):
             if entry.is_dir(follow_symlinks=False):

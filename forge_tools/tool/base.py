@@ -32,8 +32,7 @@ from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.schema import Validator, clean_text, formats, is_of_type
 from forge_tools.secrets import LEAST_IN_FAILURES, as_shown, scrubbed, scrubber_of
 from forge_tools.tool.dependencies import Depends, dependencies_of, has_engine, with_dependencies
-from forge_tools.tool.diagnosis import diagnosis_of
-from forge_tools.tool.failures import failure_of
+from forge_tools.tool.failures import diagnosis_of, failure_of
 
 __all__ = [
     "BaseTool",
@@ -218,7 +217,7 @@ class BaseTool(ABC):
     async def _checked(self, context: ExecutionContext, parameters: dict[str, Any], *, validate: bool) -> ToolResult:
         valid, error = self.validate_params(**parameters) if validate else (True, None)
         if not valid:
-            return self._refusal(error or "Invalid parameters", parameters)
+            return self._refusal(error or "Invalid parameters", self.validate_all(parameters))
         if self.spec.capabilities.requires_engine and not has_engine():
             return self._without_engine()
         body: Callable[..., Awaitable[Any]] = self._dry_run if context.dry_run else self._execute
@@ -229,8 +228,8 @@ class BaseTool(ABC):
             result.metadata["dry_run"] = True
         return result if result.success else self._presentable(result, parameters)
 
-    def _refusal(self, error: str, parameters: Mapping[str, Any]) -> ToolResult:
-        errors = self.validate_all(parameters) or [error]
+    def _refusal(self, error: str, problems: list[str]) -> ToolResult:
+        errors = problems or [error]
         return ToolResult.fail(
             error,
             error_code=ErrorCode.VALIDATION_ERROR,

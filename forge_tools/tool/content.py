@@ -1,11 +1,13 @@
-"""Turns what a body returned besides text and JSON into parts of its result, whose bytes are kept as artifacts."""
+"""What a body returned, as its result has it: media as parts whose bytes are kept, and an output within its limit."""
 
 import asyncio
 import io
+import json
 import mimetypes
 import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import PurePath
 from typing import Any
@@ -18,13 +20,15 @@ from forge_tools.errors import ErrorCode, ForgeError, SandboxError
 from forge_tools.model import Audio, ExecutionContext, File, Image, Json, Link, Media, Part, Text, ToolResult
 from forge_tools.model.artifacts import SCHEME
 from forge_tools.model.content import CONTENT, MAX_PARTS, as_facts, drawn, holds_parts, human, is_part
+from forge_tools.sandbox.artifacts import keep_text
 from forge_tools.sandbox.paths.confinement import Handle
-from forge_tools.sandbox.paths.names import escape_path
+from forge_tools.sandbox.paths.refusals import escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.sandbox.processes.output import scrubbed_chunks
+from forge_tools.sandbox.processes.output import omissions, position_after, scrubbed_chunks
 from forge_tools.sandbox.reach import REACH, Artifacts
 from forge_tools.sandbox.spools import CHUNK_BYTES
 from forge_tools.secrets import scrubbed
+from forge_tools.tool.base import brief
 
 LEAST_SECONDS = 5.0
 """What a call whose time is nearly over has left for keeping its parts."""
@@ -35,15 +39,17 @@ MAX_JSON_CHARS = 10_000
 MAX_NAME_CHARS = 200
 """Of a file; more some file systems would not take."""
 
+MARKER_CHARS = 250
+"""More than a marker takes."""
+
+LEAST_OUTPUT_SECONDS = 0.5
+"""What a call whose time is nearly over has left for keeping its output."""
+
 _KINDS: dict[str, type[Media]] = {"image": Image, "audio": Audio, "file": File}
 
 
 def opened(part: Media, context: ExecutionContext) -> Media:
-    """A part with its file opened, where it is a path: what happens to the path from now on does not matter.
-
-    Raises:
-        SandboxError: the path leads out of the workspace, or to no file.
-    """
+    """A part with its file opened, where it is a path: what happens to the path from now on does not matter."""
     if not isinstance(part.data, PurePath):
         return part
     handle = Workspace.for_context(context).open_file(escape_path(str(part.data)))
@@ -73,6 +79,55 @@ async def with_parts(
     if gathering.problems:
         update |= _failure(result, gathering.problems)
     return result.model_copy(update=update).bind(gathering.source)
+
+
+def is_overlong(result: ToolResult, limit: int) -> bool:
+    """Whether an output is more than `limit` characters, as text or as JSON."""
+    output = result.output
+    if not result.success or output is None or isinstance(output, bool | int | float):
+        return False
+    return len(output if isinstance(output, str) else _json(output)) > limit
+
+
+async def limit_output(result: ToolResult, context: ExecutionContext, seconds: float) -> ToolResult:
+    """Replace an output that `is_overlong` by its head and tail, and say so in `metadata`.
+
+    All of it is kept as an artifact where there are any and that takes no longer than about `seconds`.
+    """
+    text = result.output
+    if not isinstance(text, str):  # in a thread: indenting megabytes would hold up every other tool of the loop
+        text = await asyncio.to_thread(_as_shown, text)
+    if result.metadata.get("truncated") is True and len(text) <= MARKER_CHARS:
+        return result  # the tool has cut it itself, and a marker of ours would count the characters of its own
+    kept = await keep_text(text, context, max(seconds, LEAST_OUTPUT_SECONDS))
+    shown, facts = shorten(text, context.max_output_size, kept.get("artifact"))
+    return result.model_copy(update={"output": shown, "metadata": result.metadata | facts | kept})
+
+
+def shorten(text: str, limit: int, artifact: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Keep head (40 %) and tail of `text` within `limit` characters, marker included; return it and what was cut.
+
+    Cuts move to the end of a line that lies within 10 % of the limit. A limit too small for the marker gives the marker.
+    """
+    total, lines = len(text), text.count("\n") + 1
+    longest = omissions(total, lines, {"offset": lines, "column": total}, artifact)
+    form = next((at for at, marker in enumerate(longest) if len(marker) <= limit), -1)
+    budget = max(0, limit - len(longest[form]) - 2)
+    head, tail = budget * 2 // 5, total - (budget - budget * 2 // 5)
+    slack = limit // 10
+    if (line_end := text.rfind("\n", max(0, head - slack), head)) >= 0:
+        head = line_end
+    if (line_end := text.find("\n", tail, tail + slack)) >= 0:
+        tail = line_end + 1
+    breaks = text.count("\n", head, tail)  # without a copy of what may be megabytes
+    omitted_lines = breaks + 1 - text.startswith("\n", head, tail) - text.endswith("\n", head, tail)
+    at = position_after(text[: head + (head > 0 and text[head] == "\n")])
+    parts = (text[:head], omissions(tail - head, omitted_lines, at, artifact)[form], text[tail:])
+    shown = text[:head].count("\n") + text[tail:].count("\n") + bool(head) + bool(total - tail)
+    facts: dict[str, Any] = {"truncated": True, "total_chars": total, "total_lines": lines, "shown_lines": shown}
+    if artifact:
+        facts["next"] = {"tool": "Read", "file_path": artifact, **at}
+    return "\n".join(part for part in parts if part), facts
 
 
 def _failure(result: ToolResult, problems: list[str]) -> dict[str, Any]:
@@ -201,7 +256,7 @@ class _Kept(PartReader):
 
 
 def _clean(name: str) -> str:
-    """A name as people, texts and folders can have it."""
+    """Make a name safe for people, texts and folders."""
     shown = "".join(char if char.isprintable() else "_" for char in PurePath(name).name)
     return shown[:MAX_NAME_CHARS] or "_"
 
@@ -251,3 +306,18 @@ async def _of_file(handle: Handle) -> AsyncIterator[bytes]:
 async def _of_bytes(data: bytes) -> AsyncIterator[bytes]:
     for at in range(0, max(1, len(data)), CHUNK_BYTES):
         yield data[at : at + CHUNK_BYTES]
+
+
+def _as_shown(output: Any) -> str:
+    """Render what is not text, without secrets: those of objects and bytes only show in the rendering."""
+    text: str = scrubbed(_json(output, 2))
+    return text
+
+
+def _json(output: Any, indent: int | None = None) -> str:
+    for render in (partial(json.dumps, indent=indent, ensure_ascii=False, default=str), repr):
+        try:
+            return render(output)
+        except Exception:  # noqa: BLE001, S112 the methods of foreign objects may raise anything
+            continue
+    return brief(output)

@@ -158,7 +158,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
         return await client.submit(self.name, parameters, context)
 
     def _as_returned(self, output: Any) -> Any:
-        """What went through JSON as the type that the function returns."""
+        """Convert what went through JSON to the type that the function returns."""
         return output if self._returns in {None, Any} else TypeAdapter(self._returns).validate_python(output)
 
     @functools.cached_property
@@ -178,8 +178,8 @@ class FunctionTool(BaseTool, Generic[P, R]):
     ) -> ToolResult:
         try:
             args, kwargs = self._signature.bind(context, values)
-        except InvalidCallError as error:
-            return self._refused(error)
+        except InvalidCallError as error:  # what only the annotations could find wrong
+            return self._refusal(error.message, error.details)
         call = functools.partial(self._function, *args, **kwargs)
         if self._is_async:
             return self._result(await call())
@@ -187,7 +187,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
         return self._result(await outcome) if inspect.isawaitable(outcome) else outcome
 
     def _unless_awaitable(self, output: Any) -> Any:
-        """The result of a `def`, made on its thread: reading an iterator to its end may block too."""
+        """Make the result of a `def` on its thread, since reading an iterator to its end may block too."""
         return output if inspect.isawaitable(output) else self._result(output)  # a `def` around an `async def`
 
     def _result(self, output: Any) -> ToolResult:
@@ -209,21 +209,11 @@ class FunctionTool(BaseTool, Generic[P, R]):
         try:
             self._signature.bind(context, values)
         except InvalidCallError as error:
-            return self._refused(error)
+            return self._refusal(error.message, error.details)
         return await super()._dry_run(context, **values)
 
     def _takes_extra(self) -> bool:
         return False
-
-    def _refused(self, error: InvalidCallError) -> ToolResult:
-        """What only the annotations could find wrong, in the form in which the checks say it."""
-        return ToolResult.fail(
-            error.message,
-            error_code=ErrorCode.VALIDATION_ERROR,
-            error_details=error.details,
-            errors=error.details,
-            required=[parameter.name for parameter in self.parameters if parameter.required],
-        )
 
     def _require_sound(self) -> None:
         name = self._function.__name__

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -32,17 +33,17 @@ from forge_tools.sandbox.reports import DirectReporter, in_scope
 from forge_tools.schema import clean_text, formats, shown, suggestion
 from forge_tools.secrets import CONCEALED, LEAST_IN_FAILURES, Concealment, scrubber_of
 from forge_tools.tool.base import BaseTool, brief, preview
-from forge_tools.tool.content import opened, with_parts
+from forge_tools.tool.content import is_overlong, limit_output, opened, with_parts
 from forge_tools.tool.dependencies import DEPENDENCIES, Dependencies
 from forge_tools.tool.failures import failure_of, text_of
 from forge_tools.tool.registry import ScopedRegistry, ToolRegistry
-from forge_tools.tool.truncation import is_overlong, limit_output
 
 __all__ = ["SLOW_MS", "CallOptions", "ToolExecutor", "may_be_retried"]
 
 SLOW_MS = 1_000
-_FORM = "call(name, parameters, context=None, options=None)"
 """Calls that take longer are warned about (spec S2-15)."""
+
+_FORM = "call(name, parameters, context=None, options=None)"
 
 _UNRETRIED = frozenset(
     {ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND, ErrorCode.CANCELLED, ErrorCode.BLOCKED, ErrorCode.UNSTORABLE}
@@ -51,6 +52,8 @@ _UNRETRIED = frozenset(
 
 _UNFINISHED = frozenset({ErrorCode.TIMEOUT, ErrorCode.LOST, ErrorCode.OUT_OF_MEMORY})
 """Failures of bodies that were ended from outside: nobody knows how far they came."""
+
+_USUAL = CallOptions()
 
 _logger = logging.getLogger("forge_tools.tools")
 
@@ -111,7 +114,7 @@ class ToolExecutor:
         Raises:
             asyncio.CancelledError, KeyboardInterrupt: when the caller is stopped; the call is recorded as cancelled.
         """
-        return await self._call(tool_name, kwargs, context, None)
+        return await self._call(tool_name, kwargs, context, _USUAL)
 
     async def call(
         self,
@@ -134,7 +137,7 @@ class ToolExecutor:
         listening = SCOPE.set(scope_for(DirectReporter(on_report))) if on_report is not None else None
         try:
             asked = self._default_context if context is None else context
-            return await self._call(name, dict(parameters), asked, options)
+            return await self._call(name, dict(parameters), asked, options or _USUAL)
         finally:
             if listening is not None:
                 SCOPE.reset(listening)
@@ -226,9 +229,7 @@ class ToolExecutor:
         with self._lock:
             return self._stats.as_dict()
 
-    async def _call(
-        self, name: str, arguments: dict[str, Any], context: object, options: CallOptions | None
-    ) -> ToolResult:
+    async def _call(self, name: str, arguments: dict[str, Any], context: object, options: CallOptions) -> ToolResult:
         tool = self._registry.get(name) if isinstance(name, str) else None
         if tool is None:
             return self._refuse_unknown(name)
@@ -236,15 +237,15 @@ class ToolExecutor:
             flaw = f"Invalid context: expected an ExecutionContext, not {type(context).__name__}"
             return wrong_call(flaw, f"execute(name, context, **parameters) or {_FORM}")
         context = self._within_limits(tool.spec, context, options)
-        token = REACH.set(self._reach) if self._reach is not None else None
-        made = DEPENDENCIES.set(self._dependencies)
         scrubber = scrubber_of(tool.spec, arguments, metadata=context.metadata)
-        concealed = CONCEALED.set(scrubber) if scrubber is not None else None
+        around: list[tuple[ContextVar[Any], object]]
+        around = [(REACH, self._reach), (DEPENDENCIES, self._dependencies), (CONCEALED, scrubber)]
+        tokens = [(variable, variable.set(value)) for variable, value in around if value is not None]
         try:
             _log_start(tool.spec, arguments, context)
             scope = self._scope(tool.spec, context)
             with in_scope(context, scope, scrubber) as own:
-                result = await _attempts(tool, arguments, own, options)
+                result = await _attempts(tool, arguments, own, scope, options)
             if scope.attached or holds_parts(result.output):
                 result = await with_parts(result, context, scope.attached or (), _left(tool.spec, context, result))
             if scrubber is not None:
@@ -255,16 +256,13 @@ class ToolExecutor:
             self._record(tool, arguments, context, _interruption(tool.spec, arguments, error))
             raise
         finally:
-            DEPENDENCIES.reset(made)
-            if token is not None:
-                REACH.reset(token)
-            if concealed is not None:
-                CONCEALED.reset(concealed)
+            for variable, token in tokens:
+                variable.reset(token)
         self._record(tool, arguments, context, result)
         return result
 
     def _scope(self, spec: ToolSpec, context: ExecutionContext) -> CallScope:
-        """That which was made for this call, or one within that of the call whose body makes this one."""
+        """Take the scope that was made for this call, or make one inside that of the calling body."""
         made, reporter = SCOPE.get(), self._reporter()
         scope = made if made is not None and not made.has_begun else scope_for(reporter)
         scope.reporter = reporter
@@ -287,11 +285,9 @@ class ToolExecutor:
         result.duration_ms = 0.0
         return result
 
-    def _within_limits(
-        self, spec: ToolSpec, context: ExecutionContext, options: CallOptions | None
-    ) -> ExecutionContext:
+    def _within_limits(self, spec: ToolSpec, context: ExecutionContext, options: CallOptions) -> ExecutionContext:
         """Put the timeout that counts for this call into its context (contradiction C07)."""
-        if options is not None and options.timeout is not None:
+        if options.timeout is not None:
             context = context.model_copy(update={"timeout": options.timeout})
         if self._max_timeout is None:
             return context
@@ -306,15 +302,13 @@ class ToolExecutor:
 
 
 async def _attempts(
-    tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, options: CallOptions | None
+    tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, scope: CallScope, options: CallOptions
 ) -> ToolResult:
     """Run a call, again as far as its retry policy and its tool allow (contradiction C29)."""
-    skip_validation = options is not None and options.skip_validation
-    retry = options.retry if options is not None else None
-    scope = context.scope
-    if retry is not None and scope is not None and scope.execution_id is None:
+    retry, is_counted_here = options.retry, scope.execution_id is None  # else a worker counts
+    if retry is not None and is_counted_here:
         scope.max_attempts = retry.max_attempts
-    result = await _attempt(tool, arguments, context, skip_validation)
+    result = await _attempt(tool, arguments, context, scope, options.skip_validation)
     if retry is None:
         return result
     for attempt in range(1, retry.max_attempts):
@@ -322,21 +316,18 @@ async def _attempts(
         if result.success or not may_be_retried(result.error_code, says, tool.spec.capabilities):
             break
         await asyncio.sleep(retry.delay_after(attempt))
-        if scope is not None and scope.execution_id is None:
-            scope.attempt = attempt + 1
-            scope.attached = None
-        result = await _attempt(tool, arguments, context, skip_validation)
+        if is_counted_here:
+            scope.attempt, scope.attached = attempt + 1, None
+        result = await _attempt(tool, arguments, context, scope, options.skip_validation)
         result.metadata["attempts"] = attempt + 1
     return result
 
 
 async def _attempt(
-    tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, skip_validation: bool
+    tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, scope: CallScope, skip_validation: bool
 ) -> ToolResult:
     started = time.perf_counter()
-    scope = context.scope
-    if scope is not None:
-        scope.begin(tool.spec.timeout_for(context)[0])
+    scope.begin(tool.spec.timeout_for(context)[0])
     run = tool.execute_unchecked if skip_validation else tool.execute
     try:
         result: Any = await run(context, **arguments)
@@ -354,7 +345,7 @@ def _left(spec: ToolSpec, context: ExecutionContext, result: ToolResult) -> floa
 
 
 def _interruption(spec: ToolSpec, arguments: Mapping[str, Any], error: BaseException) -> ToolResult:
-    """What is kept of a call that raises to its caller: Ctrl-C and its like must end more than the call."""
+    """Build the record of a call that raises to its caller, as Ctrl-C must end more than the call."""
     if isinstance(error, asyncio.CancelledError):
         return ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED)
     is_wanted = isinstance(error, KeyboardInterrupt | GeneratorExit)

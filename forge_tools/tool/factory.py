@@ -4,7 +4,8 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self, TypeVar, cast, get_type_hints
+from functools import partial
+from typing import Any, Self, TypeVar, cast, get_type_hints
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.schema import clean_text, suggestion
@@ -15,11 +16,6 @@ from forge_tools.tool.signatures import asked_types
 T = TypeVar("T")
 
 
-class _Recipe(NamedTuple):
-    tool: Any
-    configuration: Mapping[str, Any]
-
-
 class ToolFactory:
     """Creates tools, and gives each what its constructor, or its function, asks for by type.
 
@@ -28,7 +24,7 @@ class ToolFactory:
 
     def __init__(self) -> None:
         self._providers: dict[Any, Callable[..., Any]] = {}
-        self._recipes: list[_Recipe] = []
+        self._recipes: list[Callable[[], BaseTool]] = []
         self._made: dict[tuple[int, Any], Any] = {}
         self._lock = threading.RLock()
 
@@ -42,7 +38,7 @@ class ToolFactory:
 
     def add(self, tool: type[BaseTool] | Callable[..., Any], /, **configuration: Any) -> Self:
         """Have a tool created by the next call: a class with arguments of its constructor, a function with `@tool`'s."""
-        self._recipes.append(_Recipe(tool, configuration))
+        self._recipes.append(partial(self.create, tool, **configuration))
         return self
 
     def create(self, tool: type[BaseTool] | Callable[..., Any], /, **configuration: Any) -> BaseTool:
@@ -67,7 +63,7 @@ class ToolFactory:
 
     def __call__(self) -> list[BaseTool]:
         """Create all that were added, in that order."""
-        return [self.create(recipe.tool, **recipe.configuration) for recipe in self._recipes]
+        return [create() for create in self._recipes]
 
     def _get(self, kind: Any, wanted_by: tuple[Any, ...]) -> Any:
         """What is provided for a type. A forked process makes its own: sockets and files do not outlive a fork."""

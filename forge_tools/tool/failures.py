@@ -1,15 +1,29 @@
-"""What a body raised, as a failed result: a sentence, a code, and whether a network or service was to blame."""
+"""What a body raised: as a failed result, with a code that says whether a network was to blame, and as a diagnosis.
+
+A diagnosis has the author's frames without ours and the chain of causes. It is bounded, and without secrets.
+"""
 
 import errno
+import linecache
 import logging
 import socket
 import ssl
+import stat
+import sysconfig
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType, TracebackType
+from typing import Literal, NamedTuple
 
 from forge_tools.errors import ErrorCode, ForgeError, ToolFailure
-from forge_tools.model import ToolResult, ToolSpec
+from forge_tools.model import Diagnosis, Frame, Raised, ToolResult, ToolSpec
+from forge_tools.schema import clean_text, encode_json
 from forge_tools.secrets import Scrubber
-from forge_tools.tool.diagnosis import diagnosis_of, said_by
 
 MAX_ERROR_CHARS = 4_000
 
@@ -36,7 +50,34 @@ _THEIRS = frozenset(
 )
 """Classes of network failures in the libraries above. They are known by name, as none of the libraries need be installed."""
 
+MOST_BYTES = 16_384
+"""Of a diagnosis as JSON."""
+
+MOST_SOURCE = 4 << 20
+"""Bytes of the largest file that a line of code is read from."""
+
+_OURS = ("forge_tools", "workers")
+_OUR_TOOLS = "forge_tools.tools"
+_PACKAGES = ("site-packages", "dist-packages")
+_STDLIB = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen "})
+
+How = Literal["", "cause", "context", "member"]
+
 _logger = logging.getLogger("forge_tools.tools")
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How much is kept: exceptions, frames of each, characters of a message, and of a line of code or a path."""
+
+    causes: int
+    frames: int
+    message: int
+    text: int
+
+
+_SIZES = (_Size(8, 30, 4_000, 300), _Size(8, 12, 800, 160), _Size(4, 6, 300, 120), _Size(0, 4, 120, 80))
+"""Tried one after the other, until it fits."""
 
 
 def failure_of(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) -> ToolResult:
@@ -47,6 +88,39 @@ def failure_of(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) 
     result = _failure(spec, error, scrubber)
     result.diagnosis = diagnosis_of(error, scrubber)
     return result
+
+
+def diagnosis_of(error: BaseException, scrubber: Scrubber | None) -> Diagnosis:
+    """What people are told of an exception: which it is, where it was raised, and what led to it."""
+    for size in _SIZES:
+        first, *others = (_raised(one, how, scrubber, size) for one, how in islice(_chain(error), size.causes + 1))
+        found = Diagnosis(
+            type=first.type,
+            message=first.message,
+            notes=first.notes,
+            frames=first.frames,
+            left_out=first.left_out,
+            causes=tuple(others),
+        )
+        if len(encode_json(found.as_dict(), "diagnosis", 1 << 30)) <= MOST_BYTES:
+            break
+    return found
+
+
+def text_of(error: BaseException, scrubber: Scrubber | None) -> str:
+    """Return what an exception says, storable and without secrets; the name of its type if it says nothing."""
+    text = said_by(error, scrubber) or type(error).__name__
+    return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}..."
+
+
+def said_by(error: BaseException, scrubber: Scrubber | None) -> str:
+    """What an exception says, storable and without secrets; nothing if its own code fails at that."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 the text of a foreign exception is foreign code too
+        return ""
+    text = text if scrubber is None else scrubber.text(text)  # first: nobody finds a secret that is cut
+    return clean_text(text.strip())
 
 
 def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) -> ToolResult:
@@ -60,7 +134,7 @@ def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) ->
         return ToolResult.fail(text, error_code=error.code, error_details=details)
     shown = error if scrubber is None else _disguised(error, scrubber)
     _logger.error("Unexpected error in %s", spec.name, exc_info=shown, extra={"tool": spec.name})
-    if not any(map(_is_of_the_network, _causes(error))):
+    if not any(_is_of_the_network(one) for one, _ in _chain(error)):
         return ToolResult.fail(f"Unexpected error: {text}", error_code=ErrorCode.EXECUTION_ERROR, error_details=details)
     return ToolResult.fail(
         f"Service unavailable: {text}",
@@ -70,32 +144,11 @@ def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) ->
     )
 
 
-def text_of(error: BaseException, scrubber: Scrubber | None) -> str:
-    """Return what an exception says, storable and without secrets; the name of its type if it says nothing."""
-    text = said_by(error, scrubber) or type(error).__name__
-    return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}..."
-
-
 def _disguised(error: BaseException, scrubber: Scrubber) -> BaseException:
     """Copy an exception for the log: its type's name, traceback and scrubbed text, without causes that may quote more."""
     look_alike = type(type(error).__name__, (Exception,), {})
     disguise: BaseException = look_alike(text_of(error, scrubber))
     return disguise.with_traceback(error.__traceback__)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what is at the bottom of it: libraries wrap what they met in errors of their own."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        found = waiting.pop()
-        if found is None or id(found) in seen:
-            continue
-        seen.add(id(found))
-        yield found
-        waiting.append(found.__cause__ or (None if found.__suppress_context__ else found.__context__))
-        if isinstance(found, BaseExceptionGroup):
-            waiting += found.exceptions
 
 
 def _is_of_the_network(error: BaseException) -> bool:
@@ -105,21 +158,159 @@ def _is_of_the_network(error: BaseException) -> bool:
         return True
     if type(error) is TimeoutError:  # of anything, unless a socket or a library raised it
         return str(error).endswith("timed out") or _passed_through_a_client(error)
-    if type(error) is OSError and str(error).startswith(
-        "Multiple exceptions: [Errno "
-    ):  # asyncio, of several addresses
-        return True
+    if type(error) is OSError and str(error).startswith("Multiple exceptions: [Errno "):
+        return True  # asyncio, of several addresses
     return any(_root(kind.__module__) in _CLIENTS and kind.__name__ in _THEIRS for kind in type(error).__mro__)
 
 
 def _passed_through_a_client(error: BaseException) -> bool:
-    trace = error.__traceback__
-    while trace is not None:
-        if _root(trace.tb_frame.f_globals.get("__name__", "")) in _CLIENTS:
-            return True
-        trace = trace.tb_next
-    return False
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return any(_root(frame.f_globals.get("__name__", "")) in _CLIENTS for frame in frames)
+
+
+def _chain(error: BaseException) -> Iterator[tuple[BaseException, How]]:
+    """The exception and what led to it, as Python would print them; the members of groups behind their group."""
+    seen: set[int] = set()
+    waiting: deque[tuple[BaseException, How]] = deque([(error, "")])
+    while waiting:
+        found, how = waiting.popleft()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found, how
+        if isinstance(found, BaseExceptionGroup):
+            waiting += [(member, "member") for member in found.exceptions]
+        if found.__cause__ is not None:
+            waiting.append((found.__cause__, "cause"))
+        elif found.__context__ is not None and not found.__suppress_context__:
+            waiting.append((found.__context__, "context"))
+
+
+def _raised(error: BaseException, how: How, scrubber: Scrubber | None, size: _Size) -> Raised:
+    notes = getattr(error, "__notes__", None)
+    frames, left_out = _frames(error.__traceback__, size.frames)
+    return Raised(
+        type=_cut(_name(type(error)), size.text, None),
+        message=_shortened(said_by(error, scrubber), size.message),
+        how=how,
+        notes=tuple(_cut(str(note), size.text, scrubber) for note in notes[:5]) if isinstance(notes, list) else (),
+        frames=tuple(frame.shown(scrubber, size) for frame in frames),
+        left_out=left_out,
+    )
+
+
+def _name(kind: type[BaseException]) -> str:
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+class _Place(NamedTuple):
+    """A frame before it is known whether it is kept."""
+
+    code: str
+    line: int
+    function: str
+    module: str
+    root: str
+    repeated: int = 0
+
+    def shown(self, scrubber: Scrubber | None, size: _Size) -> Frame:
+        return Frame(
+            file=_cut(self.code, size.text, scrubber, is_end=True),
+            line=self.line,
+            function=_cut(self.function, size.text, scrubber),
+            code=_cut(_source(self.code, self.line), size.text, scrubber),
+            own=not _is_library(self.code) or (bool(self.root) and _root(self.module) == self.root),
+            repeated=self.repeated,
+        )
+
+
+def _frames(trace: TracebackType | None, most: int) -> tuple[list[_Place], int]:
+    """The first and the last frames of the author's code and what that calls, and how many are between them."""
+    head: list[_Place] = []
+    tail: deque[_Place] = deque(maxlen=most - most // 3)
+    count = 0
+    for place in _repeats(_begun(_foreign(trace))):
+        count += 1 + place.repeated
+        if len(head) < most // 3:
+            head.append(place)
+        else:
+            tail.append(place)
+    kept = [*head, *tail]
+    return kept, count - sum(1 + place.repeated for place in kept)
+
+
+def _foreign(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
+    """Yield every frame that is not ours; those of the built-in tools count as their author's."""
+    for frame, line in walk_tb(trace):
+        module = str(frame.f_globals.get("__name__", ""))
+        if _root(module) not in _OURS or module.startswith(_OUR_TOOLS):
+            yield frame, line
+
+
+def _begun(frames: Iterator[tuple[FrameType, int]]) -> Iterator[_Place]:
+    """From the first frame on that is not the standard library's, whose threads and loops carry bodies.
+
+    The package of that frame is the author's, even where it was installed; where there is none, all frames are kept.
+    """
+    skipped: list[_Place] = []
+    root: str | None = None
+    for frame, line in frames:
+        module = str(frame.f_globals.get("__name__", ""))
+        code = frame.f_code
+        if root is None and not _is_stdlib(code.co_filename):
+            root, skipped = _root(module), []
+        place = _Place(code.co_filename, line, code.co_qualname, module, root or "")
+        if root is None:
+            skipped = [*skipped, place][-50:]
+        else:
+            yield place
+    yield from skipped
+
+
+def _repeats(places: Iterator[_Place]) -> Iterator[_Place]:
+    """Merge repetitions of the same line into one place."""
+    last: _Place | None = None
+    repeated = 0
+    for place in places:
+        if place == last:
+            repeated += 1
+            continue
+        if last is not None:
+            yield last._replace(repeated=repeated)
+        last, repeated = place, 0
+    if last is not None:
+        yield last._replace(repeated=repeated)
+
+
+def _is_stdlib(file: str) -> bool:
+    return file.startswith(_STDLIB) and not any(name in file for name in _PACKAGES)
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_STDLIB) or any(name in file for name in _PACKAGES)
 
 
 def _root(module: str) -> str:
     return module.partition(".")[0]
+
+
+def _source(file: str, line: int) -> str:
+    """Return the line as the file has it now; empty if that is no regular file of reasonable size."""
+    if file not in linecache.cache:
+        with suppress(OSError, ValueError):
+            found = Path(file).stat()
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_SOURCE:
+                return ""
+    return linecache.getline(file, line).strip()
+
+
+def _cut(text: str, most: int, scrubber: Scrubber | None, *, is_end: bool = False) -> str:
+    return _shortened(clean_text(text if scrubber is None else scrubber.text(text)), most, is_end=is_end)
+
+
+def _shortened(text: str, most: int, *, is_end: bool = False) -> str:
+    if len(text) <= most:
+        return text
+    return f"...{text[-most:]}" if is_end else f"{text[:most]}..."

@@ -17,8 +17,8 @@ from forge_tools.project import FILE, TABLE, find_project, is_path
 from forge_tools.schema import clean_text, shown, suggestion
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.dependencies import engine
-from forge_tools.tool.diagnosis import diagnosis_of
 from forge_tools.tool.factory import ToolFactory
+from forge_tools.tool.failures import diagnosis_of
 
 GROUP = "forge_tools.tools"
 _BUILTINS = "forge_tools.tools:BUILTINS"
@@ -178,7 +178,7 @@ def _submodules(package: ModuleType, source: str) -> Iterator[ModuleType]:
 
 
 def _import_path(path: Path, source: str) -> ModuleType:
-    """Import the module in a file, or the package in a folder, under the name that it has for its neighbours."""
+    """Import a file or a package folder under the name by which its neighbours import it."""
     place = path.resolve()
     if not place.exists():
         raise ConfigurationError(f"{source}: there is no {place}.")
@@ -233,7 +233,6 @@ def _hint(found: Any, missing: str) -> str:
 
 
 def _candidates(found: Any, source: str) -> list[Any]:
-    """List the tools and tool classes that a reference stands for."""
     if not isinstance(found, list | tuple) and not _is_tool(found):
         if inspect.isclass(found) or not callable(found):
             raise ConfigurationError(_no_tool(found, f"{source} is"))

@@ -76,9 +76,6 @@ class Signature:
     """What a function takes: from its caller, and by annotation from its host.
 
     `given` are further types whose values come from the host; `sensitive` names parameters.
-
-    Raises:
-        InvalidToolError: naming the function, the parameter and the way out.
     """
 
     def __init__(
@@ -229,7 +226,7 @@ class Signature:
         return default
 
     def _require_callable(self, parameter: ToolParameter, adapter: TypeAdapter[Any]) -> None:
-        """Choices such as bytes or tuples are none of those that JSON can carry."""
+        """Refuse choices that JSON cannot carry, such as bytes or tuples."""
         for choice in parameter.enum or ():
             try:
                 _accepted(adapter, choice)
@@ -272,7 +269,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _closure(function: Any) -> dict[str, Any]:
-    """What the annotations of a function inside another may name, as far as its body does."""
+    """Return the names of enclosing functions that annotations may use, as far as the body uses them."""
     try:
         return dict(inspect.getclosurevars(function).nonlocals)
     except (TypeError, ValueError):
@@ -342,7 +339,7 @@ def _is_secret(schema: Any) -> bool:
 
 
 def _written_out(schema: Schema, definitions: Mapping[str, Schema], inside: tuple[str, ...]) -> Schema:
-    """Copy a schema with what its references stand for in their places, in the keywords that all providers know."""
+    """Copy a schema with its references resolved, in keywords that all providers know."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2].replace("~1", "/").replace("~0", "~")
         if name in inside:
@@ -368,7 +365,7 @@ def _written_out(schema: Schema, definitions: Mapping[str, Schema], inside: tupl
 
 
 def _reworded(schema: Schema) -> Schema:
-    """What is said in keywords that some providers refuse, in ones that all of them know."""
+    """Translate keywords that some providers refuse into ones that all know."""
     said: Schema = {}
     if "const" in schema:
         said["enum"] = [schema["const"]]
@@ -383,7 +380,7 @@ def _reworded(schema: Schema) -> Schema:
 
 
 def _without_null(schema: Schema) -> Schema:
-    """Leave out null: for an optional parameter it means the same as not to give it."""
+    """Drop null: for an optional parameter it means the same as leaving it out."""
     forms = schema.get("anyOf")
     if not isinstance(forms, list) or {"type": "null"} not in forms:
         return schema

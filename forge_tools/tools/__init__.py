@@ -9,8 +9,7 @@ from forge_tools.tools.code.search_code import SearchCode
 from forge_tools.tools.code.symbol_info import SymbolInfo
 from forge_tools.tools.execution.bash import Bash
 from forge_tools.tools.execution.bash_output import BashOutput
-from forge_tools.tools.execution.kill_shell import KillShell
-from forge_tools.tools.execution.list_shells import ListShells
+from forge_tools.tools.execution.shells import KillShell, ListShells
 from forge_tools.tools.file.delete import Delete
 from forge_tools.tools.file.edit import Edit
 from forge_tools.tools.file.glob import Glob

@@ -6,7 +6,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from forge_tools.model import Capabilities, ExecutionContext, Lane, ToolParameter, ToolResult
-from forge_tools.sandbox.paths.names import MAX_PATH_CHARS
+from forge_tools.sandbox.paths.refusals import MAX_PATH_CHARS
 from forge_tools.tool.base import BaseTool
 
 PATH: dict[str, int] = {"min_length": 1, "max_length": MAX_PATH_CHARS}

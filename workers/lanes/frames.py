@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from forge_tools.broker import WAKEUPS_PER_MESSAGE
 from forge_tools.model import ExecutionStatus, Stream
-from forge_tools.tool.diagnosis import MOST_BYTES as MOST_OF_DIAGNOSIS
+from forge_tools.tool.failures import MOST_BYTES as MOST_OF_DIAGNOSIS
 
 HEADER = struct.Struct("!I")
 CHUNK = 1 << 18

@@ -18,8 +18,8 @@ from mcp.types.jsonrpc import jsonrpc_message_adapter
 
 from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.mcp.lines import Lines, LongLine, encoded, refusal
+from forge_tools.sandbox.processes.commands import SPAWNER
 from forge_tools.sandbox.processes.environment import child_environment
-from forge_tools.sandbox.processes.spawner import SPAWNER
 from forge_tools.sandbox.processes.streams import plain
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Self
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.names import check_path, escape_path, parts_of
-from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, OUTSIDE, READ_ONLY, Protection
+from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, OUTSIDE, READ_ONLY, Protection, escape_path, parts_of
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+ENTER_FOLDER = OPEN_FOLDER | os.O_NOFOLLOW
+OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""To read. O_NONBLOCK: opening a FIFO must not wait for its writer. O_NOCTTY: no terminal may become ours."""
+
 MAX_LINKS = 40
 
 _SYS_OPENAT2 = 437
@@ -31,7 +34,7 @@ _STEP = os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW | getattr(os, "O_PATH", os
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 _offering: dict[int, bool] = {}
-"""By device. One that does not offer them (FUSE, NFS) may have to ask somebody, who may be slow, at the open already."""
+"""By device: whether it offers reads that never wait. One that does not (FUSE, NFS) may block at the open already."""
 
 
 class Descriptor:
@@ -105,15 +108,10 @@ class Root:
 
 
 class OpenRoot(Descriptor):
-    """A root while a call uses it. Nothing opened through it lies outside, whatever happens meanwhile.
-
-    Raises:
-        SandboxError: on construction, when the folder cannot be opened.
-    """
+    """A root while a call uses it. Nothing opened through it lies outside, whatever happens meanwhile."""
 
     def __init__(self, root: Root) -> None:
         self.inner: Sequence[tuple[list[str], Root]] = ()
-        check_path(str(root.path))
         self.root = root
         self.path = posixpath.abspath(root.path)
         try:
@@ -139,7 +137,7 @@ class OpenRoot(Descriptor):
         # EXDEV also means an absolute symlink, which may still lead back inside: only a walk can tell.
         return _Walk(self).open(inside, flags)
 
-    def open_to_read(self, inside: str, flags: int, shown: str) -> Handle:
+    def open_to_read(self, inside: str, shown: str) -> Handle:
         """Open a path below the root that may be read.
 
         Raises:
@@ -147,19 +145,19 @@ class OpenRoot(Descriptor):
             SandboxError: it is protected, or was moved out meanwhile.
         """
         try:
-            straight = self._open_straight(inside, flags)
+            straight = self._open_straight(inside)
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
             straight = None
         if straight is not None:
             return self.admit(straight, shown, inside)
-        return self.admit(self.open(inside, flags), shown)
+        return self.admit(self.open(inside, OPEN_FILE), shown)
 
-    def open_cached(self, inside: str, flags: int, shown: str) -> Handle | None:
-        """Open as `open_to_read` does where that surely waits for nothing; None where it might, or fails.
+    def open_cached(self, inside: str, shown: str) -> Handle | None:
+        """Open as `open_to_read` does if that cannot block; None if it might, or fails.
 
-        So it is where the kernel has every name on the way in memory. One before Linux 5.12 cannot tell.
+        It cannot block if the kernel has every name on the way in memory. Kernels before Linux 5.12 cannot tell.
 
         Raises:
             SandboxError: it is protected.
@@ -167,13 +165,13 @@ class OpenRoot(Descriptor):
         if not is_offered(os.fstat(self.fd).st_dev):
             return None
         try:
-            fd = self._open_straight(inside, flags, _RESOLVE_NO_XDEV | _RESOLVE_CACHED)
+            fd = self._open_straight(inside, _RESOLVE_NO_XDEV | _RESOLVE_CACHED)
         except OSError:
             return None
         return None if fd is None else self.admit(fd, shown, inside)
 
     def admit(self, fd: int, shown: str, inside: str | None = None) -> Handle:
-        """Hold what was opened below the root, and may be read. What has no link on its way is `inside`, as the path says.
+        """Return a handle for what was opened below the root, if it may be read. Give `inside` if no link is on its way.
 
         Raises:
             SandboxError: it is protected, or was moved out meanwhile.
@@ -183,78 +181,70 @@ class OpenRoot(Descriptor):
             if inside is None:
                 self.check(fd, shown)
             else:
-                self._require_allowed(parts_of(inside), shown, is_write=False)
+                self._require_allowed(inside, shown, is_write=False)
         except SandboxError:
             handle.close()
             raise
         return handle
 
-    def parts(self, path: str) -> list[str] | None:
-        """Turn an absolute path into the names below the root; None where it is outside."""
-        parts = parts_of(path)
-        for root in (self.path, self._real_path):
-            above = parts_of(root)
-            if parts[: len(above)] == above:
-                return parts[len(above) :]
-        return None
+    def below(self, path: str) -> str | None:
+        """Turn an absolute path into one below the root, "." for the root itself; None where it is outside."""
+        found = _below(path, self.path)
+        return _below(path, self._real_path) if found is None else found
 
-    def parts_of_target(self, target: str) -> list[str]:
-        """Turn the target of an absolute link into the names below the root.
+    def below_of_target(self, target: str) -> str:
+        """Do so with the target of a link.
 
         Raises:
             OSError: it leads outside (EXDEV).
         """
-        parts = self.parts(target)
-        if parts is None:
+        if (below := self.below(target)) is None:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        return parts
+        return below
 
-    def true_parts(self, fd: int) -> list[str] | None:
+    def truly_below(self, fd: int) -> str | None:
         """Ask the kernel where below the root an open file or folder is now, by whatever links it was reached."""
         path = true_path(fd)
         if path.startswith(self._prefix):  # as good as always, and every open asks
-            return path[len(self._prefix) :].split("/")
-        parts = self.parts(path)
-        if parts is None and (here := true_path(self.fd)) != self._real_path:  # the root itself was moved
-            above, parts = parts_of(here), parts_of(path)
-            return parts[len(above) :] if parts[: len(above)] == above else None
-        return parts
+            return path[len(self._prefix) :] or "."
+        below = self.below(path)
+        if below is None and (here := true_path(self.fd)) != self._real_path:  # the root itself was moved
+            return _below(path, here)
+        return below
 
     def check(self, fd: int, shown: str, names: Sequence[str] = (), *, is_write: bool = False) -> None:
         """Refuse what is protected, and writes where only reading is allowed.
 
         The path checked is the one that `fd` really has, followed by `names`. In another root inside this one, that one's
         rules count, as they do for a path that begins there.
-
-        Raises:
-            SandboxError: PATH_PROTECTED, READ_ONLY_WORKSPACE, or that it was moved out meanwhile.
         """
-        parts = self.true_parts(fd)
-        if parts is None:
+        below = self.truly_below(fd)
+        if below is None:
             raise SandboxError(f"Path is outside the workspace: {shown}", OUTSIDE)
-        self._require_allowed([*parts, *names], shown, is_write=is_write)
+        self._require_allowed("/".join([below, *names]), shown, is_write=is_write)
 
-    def _open_straight(self, inside: str, flags: int, resolve: int = 0) -> int | None:
-        """Open where no link is on the way (else ELOOP), so that `inside` is where it is; None where nobody can tell."""
+    def _open_straight(self, inside: str, resolve: int = 0) -> int | None:
+        """Open without following a link (else ELOOP), so that `inside` is the true place; None if nobody can assure that."""
         if ".." in inside or not kernel_confines():
             return None
-        return _openat2(self.fd, inside, flags | os.O_CLOEXEC, _RESOLVE_NO_SYMLINKS | resolve)
+        return _openat2(self.fd, inside, OPEN_FILE, _RESOLVE_NO_SYMLINKS | resolve)
 
-    def _require_allowed(self, parts: list[str], shown: str, *, is_write: bool) -> None:
-        root, below = self._innermost(parts, shown, is_write=is_write) if self.inner else (self.root, parts)
+    def _require_allowed(self, inside: str, shown: str, *, is_write: bool) -> None:
+        root, below = self._innermost(inside, shown, is_write=is_write) if self.inner else (self.root, inside)
         root.protection.check(below, shown, is_write=is_write)
         if is_write and root.is_read_only:
             raise SandboxError(f"{shown} is in a part of the workspace that is read-only. Write elsewhere", READ_ONLY)
 
-    def _innermost(self, parts: list[str], shown: str, *, is_write: bool) -> tuple[Root, list[str]]:
-        """The root whose rules count at `parts`, and the names below it; a folder around a read-only one is not written."""
+    def _innermost(self, inside: str, shown: str, *, is_write: bool) -> tuple[Root, str]:
+        """Return the root whose rules count, and the path below it. A folder around a read-only root is not writable."""
+        parts = parts_of(inside)
         for above, root in self.inner:
             if parts[: len(above)] == above:
-                return root, parts[len(above) :]
+                return root, "/".join(parts[len(above) :])
             if is_write and root.is_read_only and above[: len(parts)] == parts:
                 what = f"{shown} contains {escape_path(str(root.path))}, which is read-only. Leave that folder as it is"
                 raise SandboxError(what, READ_ONLY)
-        return self.root, parts
+        return self.root, inside
 
     @cached_property
     def _prefix(self) -> str:
@@ -266,9 +256,7 @@ class OpenRoot(Descriptor):
 
 
 def nest(roots: Sequence[OpenRoot]) -> None:
-    """Tell each root which others lie in it, however their paths are written: the deepest first."""
-    if len(roots) < 2:
-        return
+    """Tell each root which others lie inside it, the deepest first, however their paths are written."""
     places = [(true_path(root.fd), root.root) for root in roots]
     for outer, (place, _) in zip(roots, places, strict=True):
         above = f"{place.rstrip('/')}/"
@@ -284,7 +272,7 @@ def true_path(fd: int) -> str:
 
 
 def meet(fd: int, device: int) -> None:
-    """Find out, where one may wait, whether the file system of an open file offers reads that never wait."""
+    """Learn, where blocking does no harm, whether the file system of an open file offers reads that never wait."""
     if device not in _offering:
         _offering[device] = bool(_NOWAIT) and _offers(fd)
 
@@ -307,6 +295,11 @@ def kernel_confines() -> bool:
     finally:
         os.close(here)
     return True
+
+
+def _below(path: str, folder: str) -> str | None:
+    parts, above = parts_of(path), parts_of(folder)
+    return "/".join(parts[len(above) :]) or "." if parts[: len(above)] == above else None
 
 
 def _offers(fd: int) -> bool:
@@ -403,7 +396,7 @@ class _Walk:
         if self._links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if target.startswith("/"):
-            todo[:0] = self._root.parts_of_target(target)
+            todo[:0] = parts_of(self._root.below_of_target(target))
             while self._handles:
                 self._up()
         else:

@@ -1,19 +1,23 @@
-"""A file as it was when somebody looked, and new bytes for it, all at once."""
+"""Files as they were when somebody looked, replaced all at once, and deleted; folders with all that is in them.
+
+What is deleted is reached by open handles alone: no link is followed, however fast it is put there.
+"""
 
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from threading import Thread
 from typing import Any
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.names import MAX_NAME_BYTES
-from forge_tools.sandbox.paths.places import Check, Place
-from forge_tools.sandbox.paths.refusals import refusal
+from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE
+from forge_tools.sandbox.paths.places import Check, Place, require_own
+from forge_tools.sandbox.paths.refusals import MAX_NAME_BYTES, PERMISSION_DENIED, STALE, escape_path, refusal
 
 KEPT_BYTES = 64 << 20
 """Up to this size the bytes themselves are kept."""
@@ -24,6 +28,16 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXECUTE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 _SUFFIX = ".forge-tmp"
 _OWN_FILES = "/proc/self/fd"
+_LISTED = 20
+_CHECK_EVERY = 1000
+
+DirEntry = os.DirEntry[str]
+
+Visit = Callable[[int, str, list[DirEntry]], None]
+"""Called with an open folder, its path as people may see it, and what is in it, before its folders are visited."""
+
+Leave = Callable[[int, str], None]
+"""Called with an open folder and the name of a folder in it that is done."""
 
 
 class Digest:
@@ -41,12 +55,12 @@ class Digest:
 
 
 def etag_of(data: bytes) -> str:
-    """The etag of a file that holds these bytes: a short name for them, by which a writer knows that nobody else wrote meanwhile."""
+    """The etag of a file with these bytes: a short name for them, by which a writer sees that nobody else wrote meanwhile."""
     return Digest(data).etag
 
 
 def hashing(data: bytes) -> Future[str]:
-    """Make the etag of these bytes, on a thread of its own where they are many: who has no need of it yet can go on."""
+    """Compute the etag of these bytes, on a thread of its own if they are many, so that the caller can go on."""
     etag: Future[str] = Future()
     if len(data) < _MANY_BYTES:
         etag.set_result(etag_of(data))
@@ -95,36 +109,6 @@ def etag_at(place: Place, check: Check) -> str | None:
     return snapshot.etag if snapshot else None
 
 
-def _read(fd: int, check: Check) -> Snapshot:
-    status = os.fstat(fd)
-    data = _kept(fd, status.st_size, check) if status.st_size <= KEPT_BYTES else None
-    if data is not None:
-        return Snapshot(data[:_CHUNK_BYTES], data, status, hashing(data))
-    digest, head, etag = Digest(), b"", Future[str]()
-    os.lseek(fd, 0, os.SEEK_SET)
-    while chunk := os.read(fd, _CHUNK_BYTES):
-        check()
-        digest.update(chunk)
-        head = head or chunk
-    etag.set_result(digest.etag)
-    return Snapshot(head, None, status, etag)
-
-
-def _kept(fd: int, size: int, check: Check) -> bytes | None:
-    """Read all of a file; None where it has grown beyond what is kept."""
-    # All at once, and one byte more to see the end: pieces would have to be joined.
-    data = os.read(fd, size + 1)
-    check()
-    chunks, size = [data], len(data)
-    while data and (chunk := os.read(fd, _CHUNK_BYTES)):
-        check()
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > KEPT_BYTES:
-            return None
-    return b"".join(chunks) if len(chunks) > 1 else data
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
     """`seen` is the file that is replaced, None where there is none. `is_executable` None keeps what it is."""
@@ -152,9 +136,6 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
     """Write a temporary file beside the old one and put it in its place; the folder must be locked.
 
     `check` is called between pieces; what it raises leaves the old file as it was, and no temporary one.
-
-    Raises:
-        SandboxError: the file system refuses, or somebody else has changed the file; the old one is as it was.
     """
     mode = 0o600 if replacement.seen else 0o666
     try:
@@ -186,13 +167,109 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
 def set_executable(place: Place, replacement: Replacement) -> None:
     """Change nothing but the execute bits of the file that is there."""
     try:
-        fd = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.fd)
+        fd = os.open(place.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=place.fd)
         try:
             os.fchmod(fd, replacement.mode(0))
         finally:
             os.close(fd)
     except OSError as error:
         raise refusal(error, place.shown, "change the mode of") from error
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a folder holds, links counted as files; `first` are some of its paths."""
+
+    files: int = 0
+    folders: int = 0
+    bytes: int = 0
+    first: list[str] = field(default_factory=list)
+
+
+def survey(place: Place, check: Check) -> Survey:
+    """Count what would be deleted with the folder at a place, and refuse what may not be."""
+    found = Survey()
+
+    def visit(folder: int, shown: str, entries: list[DirEntry]) -> None:
+        if os.fstat(folder).st_mode & stat.S_ISVTX:
+            for entry in entries:
+                require_own(folder, entry.stat(follow_symlinks=False), f"{shown}/{escape_path(entry.name)}")
+        files = [entry for entry in entries if not entry.is_dir(follow_symlinks=False)]
+        found.files += len(files)
+        found.folders += len(entries) - len(files)
+        found.bytes += sum(entry.stat(follow_symlinks=False).st_size for entry in files)
+        found.first += [f"{shown}/{escape_path(entry.name)}" for entry in files[: _LISTED - len(found.first)]]
+
+    _walk(place, check, visit, lambda _folder, _name: None)
+    return found
+
+
+def remove_tree(place: Place, check: Check) -> None:
+    """Delete the folder at a place.
+
+    What came into it after a survey is held to the same rules.
+
+    Raises:
+        SandboxError: something in it may not or cannot be deleted, or the folder was moved meanwhile; it says so where a part
+            is gone.
+    """
+    removed = 0
+
+    def visit(folder: int, _shown: str, entries: list[DirEntry]) -> None:
+        nonlocal removed
+        for number, entry in enumerate(entries):
+            if number % _CHECK_EVERY == 0:
+                check()
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.name, dir_fd=folder)
+                removed += 1
+
+    try:
+        _walk(place, check, visit, lambda folder, name: os.rmdir(name, dir_fd=folder))
+    except SandboxError as error:
+        if not removed:
+            raise
+        files = f"{removed:,} file{'' if removed == 1 else 's'}"
+        what = f"{error.message}. The rest stays; {files} of {place.shown.rstrip('/')} {'is' if removed == 1 else 'are'} deleted"
+        raise SandboxError(what, error.code) from error
+
+
+def remove_file(place: Place) -> None:
+    """Delete what is at a place and is no folder; of a link, the link."""
+    try:
+        os.unlink(place.name, dir_fd=place.fd)
+    except OSError as error:
+        raise refusal(error, place.shown, "delete") from error
+
+
+def _read(fd: int, check: Check) -> Snapshot:
+    status = os.fstat(fd)
+    data = _kept(fd, status.st_size, check) if status.st_size <= KEPT_BYTES else None
+    if data is not None:
+        return Snapshot(data[:_CHUNK_BYTES], data, status, hashing(data))
+    digest, head, etag = Digest(), b"", Future[str]()
+    os.lseek(fd, 0, os.SEEK_SET)
+    while chunk := os.read(fd, _CHUNK_BYTES):
+        check()
+        digest.update(chunk)
+        head = head or chunk
+    etag.set_result(digest.etag)
+    return Snapshot(head, None, status, etag)
+
+
+def _kept(fd: int, size: int, check: Check) -> bytes | None:
+    """Read a whole file; None if it has grown beyond what is kept."""
+    # All at once, and one byte more to see the end: pieces would have to be joined.
+    data = os.read(fd, size + 1)
+    check()
+    chunks, size = [data], len(data)
+    while data and (chunk := os.read(fd, _CHUNK_BYTES)):
+        check()
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > KEPT_BYTES:
+            return None
+    return b"".join(chunks) if len(chunks) > 1 else data
 
 
 def _open_unnamed(folder: int, mode: int) -> int | None:
@@ -244,3 +321,71 @@ def _copy_attributes(place: Place, fd: int) -> None:
                         system.setxattr(fd, name, system.getxattr(old, name))
         finally:
             os.close(old)
+
+
+@dataclass(slots=True)
+class _Level:
+    name: str
+    identity: tuple[int, int]
+    folders: list[str]
+
+
+def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
+    """Walk a tree of any depth with two open handles; each way back up must lead to where it came from."""
+    levels: list[_Level] = []
+    try:
+        folder = os.open(place.name, ENTER_FOLDER, dir_fd=place.fd)
+        try:
+            levels.append(_Level(place.name, _identity_of(folder), []))
+            levels[-1].folders = _visited(place, levels, folder, visit)
+            while True:
+                check()
+                if levels[-1].folders:
+                    name = levels[-1].folders.pop()
+                    folder = _step(folder, name)
+                    levels.append(_Level(name, _identity_of(folder), []))
+                    levels[-1].folders = _visited(place, levels, folder, visit)
+                    continue
+                done = levels.pop()
+                if not levels:
+                    break
+                folder = _step(folder, "..")
+                if _identity_of(folder) != levels[-1].identity:
+                    raise SandboxError(f"{place.shown} was moved while it was being deleted. List it again", STALE)
+                leave(folder, done.name)
+        finally:
+            os.close(folder)
+        leave(place.fd, place.name)
+    except OSError as error:
+        raise refusal(error, place.shown, "delete") from error
+
+
+def _visited(place: Place, levels: list[_Level], folder: int, visit: Visit) -> list[str]:
+    """Refuse what may not be deleted and visit the rest; return the folders in it, the first one last."""
+    shown = "/".join([place.shown, *(escape_path(level.name) for level in levels[1:])])
+    _require_deletable(folder, os.fstat(place.fd).st_dev, shown)
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        place.root.root.protection.check(entry.name, f"{shown}/{escape_path(entry.name)}", is_write=True)
+    visit(folder, shown, entries)
+    return [entry.name for entry in reversed(entries) if entry.is_dir(follow_symlinks=False)]
+
+
+def _step(folder: int, name: str) -> int:
+    opened = os.open(name, ENTER_FOLDER, dir_fd=folder)
+    os.close(folder)
+    return opened
+
+
+def _identity_of(folder: int) -> tuple[int, int]:
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _require_deletable(folder: int, device: int, shown: str) -> None:
+    if os.fstat(folder).st_dev != device:
+        raise SandboxError(f"{shown} is another file system, mounted there; it is not deleted", PERMISSION_DENIED)
+    if not os.access(".", os.R_OK | os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
+        mode = f"{stat.S_IMODE(os.fstat(folder).st_mode):04o}"
+        raise SandboxError(f"Permission denied: what is in {shown} cannot be deleted (mode {mode})", PERMISSION_DENIED)

@@ -9,16 +9,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor, Handle, OpenRoot
-from forge_tools.sandbox.paths.names import escape_path
-from forge_tools.sandbox.paths.refusals import OUTSIDE, refusal
+from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE, OPEN_FOLDER, Descriptor, Handle, OpenRoot
+from forge_tools.sandbox.paths.refusals import OUTSIDE, escape_path, refusal
 
 Sighting = tuple[int, int, int]
 """Device, inode and time of the last change of a folder. The kernel sets that time, and nobody can set it back."""
 
-_INTO = OPEN_FOLDER | os.O_NOFOLLOW
-# O_NONBLOCK: opening a FIFO must not wait for its writer.
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAX_BYTES = 64 << 20
 _OTHERS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 _COARSE_CLOCK = 5 if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_REALTIME  # of Linux: where file times come from
@@ -52,11 +48,14 @@ class Look:
 
 
 class Changes:
-    """The folders that are not, or not surely, what they were. Paths are relative, those of folders end in a slash."""
+    """The folders below an open one (itself is "") that are not, or not surely, what they were when they were seen.
 
-    def __init__(self, seen: Mapping[str, Sighting] | None = None, changed: frozenset[str] = frozenset()) -> None:
-        self._seen = seen or {}
-        self._changed = changed
+    Paths are relative, those of folders end in a slash.
+    """
+
+    def __init__(self, seen: Mapping[str, Sighting], folder: int) -> None:
+        self._seen = seen
+        self._changed = frozenset(path for path, sighting in seen.items() if _now(folder, path) != sighting)
         self._known: dict[str, str | None] = {}
 
     def __bool__(self) -> bool:
@@ -71,15 +70,10 @@ class Changes:
         return self._known[folder]
 
 
-def changes_since(seen: Mapping[str, Sighting], folder: int) -> Changes:
-    """Look again at folders below an open one (itself is "")."""
-    return Changes(seen, frozenset(path for path, sighting in seen.items() if _now(folder, path) != sighting))
-
-
 def open_allowed(root: OpenRoot, inside: str, shown: str) -> Handle | None:
     """Open a regular file by its path below a root; None where it is gone, leads out or is protected."""
     with suppress(OSError, SandboxError):
-        handle = root.admit(root.open(inside, _READ), shown)
+        handle = root.admit(root.open(inside, OPEN_FILE), shown)
         if handle.is_file:
             return handle
         handle.close()
@@ -113,7 +107,7 @@ class Folder(Descriptor):
 
     def __init__(self, fd: int, name: str = ".") -> None:
         """Open a folder in the one that `fd` has open, or that one itself by a handle of its own."""
-        self.fd = os.open(name, _INTO, dir_fd=fd)
+        self.fd = os.open(name, ENTER_FOLDER, dir_fd=fd)
 
     def enter(self, name: str) -> "Folder":
         """Open a folder in this one; a link is refused, whatever it leads to."""
@@ -129,7 +123,7 @@ class Folder(Descriptor):
         Raises:
             OSError: it is something else, or larger (EFBIG).
         """
-        fd = os.open(name, _READ | os.O_NOFOLLOW, dir_fd=self.fd)
+        fd = os.open(name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=self.fd)
         with os.fdopen(fd, "rb") as file:
             facts = os.fstat(fd)
             if not stat.S_ISREG(facts.st_mode):
@@ -170,11 +164,7 @@ class Entry:
 
 
 def scan(folder: Handle) -> list[Entry]:
-    """List an open folder in no order.
-
-    Raises:
-        SandboxError: it cannot be listed.
-    """
+    """List an open folder in no order."""
     try:
         found = _listed(folder.fd)
     except OSError as error:
@@ -204,7 +194,7 @@ def enter(folder: Handle, name: str) -> Handle:
     """
     shown = escape_path(name) if folder.name == "." else f"{folder.name.rstrip('/')}/{escape_path(name)}"
     try:
-        fd = os.open(name, _INTO, dir_fd=folder.fd)
+        fd = os.open(name, ENTER_FOLDER, dir_fd=folder.fd)
     except OSError as error:
         raise refusal(error, shown) from error
     return folder.root.admit(fd, shown)
@@ -225,16 +215,16 @@ def _listed(folder: int) -> Entries:
 
 
 def _target(folder: Handle, name: str) -> str | None:
-    """Where a link leads: as it says, below the root where it says so absolutely; None where that is outside."""
-    parts = folder.root.true_parts(folder.fd)
+    """Return where a link leads, relative to the root if it is absolute; None if outside."""
+    inside = folder.root.truly_below(folder.fd)
     try:
         target = os.readlink(name, dir_fd=folder.fd)
     except OSError:
         return ""
     try:
-        os.close(folder.root.open("/".join([*(parts or ()), name]), OPEN_FOLDER & ~os.O_DIRECTORY | os.O_NONBLOCK))
+        os.close(folder.root.open(f"{inside or '.'}/{name}", OPEN_FOLDER & ~os.O_DIRECTORY | os.O_NONBLOCK))
     except OSError as error:
         if refusal(error, "").code == OUTSIDE:
             return None
-    below = folder.root.parts(target) if target.startswith("/") else None
-    return escape_path(target if below is None else "/".join(below) or ".")
+    below = folder.root.below(target) if target.startswith("/") else None
+    return escape_path(target if below is None else below)

@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.confinement import MAX_LINKS, OPEN_FOLDER, Descriptor, OpenRoot
-from forge_tools.sandbox.paths.names import escape_path, parts_of, similar_names
+from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, MAX_LINKS, OPEN_FILE, OPEN_FOLDER, Descriptor, OpenRoot
 from forge_tools.sandbox.paths.refusals import (
     LOCK_TIMEOUT,
     NOT_A_DIRECTORY,
@@ -21,8 +20,11 @@ from forge_tools.sandbox.paths.refusals import (
     PERMISSION_DENIED,
     PROTECTED,
     STALE,
+    escape_path,
     not_a_file,
+    parts_of,
     refusal,
+    similar_names,
 )
 
 Check = Callable[[], None]
@@ -34,7 +36,6 @@ PATIENCE = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.01
 _NO_LOCKS = frozenset({errno.EBADF, errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL})
 _MAX_SIBLINGS = 2000
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Place(Descriptor):
@@ -63,15 +64,11 @@ class Place(Descriptor):
             raise refusal(error, self.shown) from error
 
     def open(self) -> int | None:
-        """Open the regular file that is there for reading; None if nothing is.
-
-        Raises:
-            SandboxError: it is something else, or cannot be read.
-        """
+        """Open the regular file that is there for reading; None if nothing is."""
         if self.missing:
             return None
         try:
-            fd = os.open(self.name, _READ, dir_fd=self.fd)
+            fd = os.open(self.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=self.fd)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -83,11 +80,7 @@ class Place(Descriptor):
         return fd
 
     def require_writable(self, status: os.stat_result | None) -> None:
-        """Refuse, before anything is changed, what the file system would refuse: a dry run must know it too.
-
-        Raises:
-            SandboxError: the file, or the folder that its replacement is made in, cannot be written.
-        """
+        """Refuse, before anything is changed, what the file system would refuse: a dry run must know it too."""
         self.require_writable_folder(status)
         if status is not None and not os.access(self.name, os.W_OK, dir_fd=self.fd, effective_ids=True):
             mode = f"{stat.S_IMODE(status.st_mode):04o}"
@@ -95,11 +88,7 @@ class Place(Descriptor):
             raise SandboxError(what, PERMISSION_DENIED)
 
     def require_writable_folder(self, status: os.stat_result | None = None) -> None:
-        """Refuse where no name can be put into the folder or taken out of it, or not that of what is there.
-
-        Raises:
-            SandboxError: the file system would refuse it (PERMISSION_DENIED).
-        """
+        """Refuse if no name can be added to the folder or removed from it, or not this one."""
         if not os.access(".", os.W_OK | os.X_OK, dir_fd=self.fd, effective_ids=True):
             what = f"Permission denied: the folder of {self.shown} cannot be written"
             raise SandboxError(what, PERMISSION_DENIED)
@@ -114,7 +103,7 @@ class Place(Descriptor):
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=self.fd)
                     self._made.append((os.dup(self.fd), name))
-                below = os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self.fd)
+                below = os.open(name, ENTER_FOLDER, dir_fd=self.fd)
                 os.close(self.fd)
                 self.fd = below
                 self.missing = self.missing[1:]
@@ -134,9 +123,6 @@ class Place(Descriptor):
 
         `check` is called while waiting, and may raise. The kernel drops the lock with its holder. Where the file system has
         none (some network ones), writers are told apart by what they find changed.
-
-        Raises:
-            SandboxError: somebody else holds it for `PATIENCE` seconds (LOCK_TIMEOUT).
         """
         pause, deadline = _FIRST_PAUSE, time.monotonic() + PATIENCE
         while not _is_taken(self.fd):
@@ -153,11 +139,7 @@ class Place(Descriptor):
                 fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def require_unchanged(self, seen: os.stat_result | None) -> None:
-        """Refuse to go on where somebody who takes no locks has written since.
-
-        Raises:
-            SandboxError: the file is not the one that was seen (STALE_FILE).
-        """
+        """Refuse to go on if somebody who takes no locks has written since."""
         now = self.status()
         if _identity(now) != _identity(seen):
             raise SandboxError(f"{self.shown} was changed by someone else at this very moment. Read it again", STALE)
@@ -192,7 +174,7 @@ def find_place(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Plac
         if target is None:
             return Place(root, folder, missing, name, shown)
         os.close(folder)
-        inside = "/".join(root.parts_of_target(target) if target.startswith("/") else [*above, target]) or "."
+        inside = root.below_of_target(target) if target.startswith("/") else "/".join([*above, target])
     raise SandboxError(f"{shown} is a symbolic link that cannot be followed: it leads in a circle", NOT_A_FILE)
 
 
@@ -206,11 +188,7 @@ def with_similar(refused: SandboxError, folder: int, name: str, shown: str) -> S
 
 
 def require_own(folder: int, status: os.stat_result, shown: str) -> None:
-    """Refuse what belongs to others in a folder where everybody takes away only their own (the sticky bit).
-
-    Raises:
-        SandboxError: the file system would refuse it (PERMISSION_DENIED).
-    """
+    """Refuse the files of others in a folder with the sticky bit, where only owners may delete."""
     above, me = os.fstat(folder), os.geteuid()
     if above.st_mode & stat.S_ISVTX and me not in (0, above.st_uid, status.st_uid):
         what = f"Permission denied: {shown} belongs to somebody else, in a folder where only its owner may replace or delete it"
@@ -230,7 +208,7 @@ def _is_taken(folder: int) -> bool:
 
 
 def _no_name(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> SandboxError:
-    """Say why the path of a folder is no place, unless it is one outside."""
+    """Word the refusal of a folder's path; raises if it lies outside."""
     with suppress(FileNotFoundError):
         os.close(root.open(inside, OPEN_FOLDER))
     if follow:

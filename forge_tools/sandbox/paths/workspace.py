@@ -9,19 +9,20 @@ from typing import NamedTuple, Self
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Handle, OpenRoot, Root, nest
-from forge_tools.sandbox.paths.names import (
+from forge_tools.sandbox.paths.places import Place, find_place, with_similar
+from forge_tools.sandbox.paths.refusals import (
+    NOT_A_DIRECTORY,
+    NOT_FOUND,
+    OUTSIDE,
     check_path,
     escape_path,
+    not_a_file,
     parts_of,
+    refusal,
     unescape_path,
 )
-from forge_tools.sandbox.paths.places import Place, find_place, with_similar
-from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, NOT_FOUND, OUTSIDE, not_a_file, refusal
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.schema import shown, suggestion
-
-# O_NONBLOCK: opening a FIFO must not wait for its writer. O_NOCTTY: no terminal may become ours.
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class _Located(NamedTuple):
@@ -45,19 +46,19 @@ class Workspace:
     def __init__(self, root: Path | Sequence[Root], working_dir: str = ".") -> None:
         roots = [Root(root)] if isinstance(root, Path) else root
         self._roots = [OpenRoot(one) for one in roots]
-        nest(self._roots)
-        self._home = self._roots[0]
-        self._working_dir = ""
-        self._home, self._working_dir = self._start(working_dir)
+        if len(self._roots) > 1:
+            nest(self._roots)
+        self._home, self._working_dir = self._roots[0], ""
+        if working_dir != ".":
+            self._home, self._working_dir = self._start(working_dir)
 
     @classmethod
     def for_context(cls, context: ExecutionContext) -> Self:
         """Open the workspace of a call: the one it names, the one in its reach, else the context's working directory."""
         reach = REACH.get()
-        check_path(context.working_dir)
         root = reach.root if context.workspace is None else _named(reach, context.workspace)
         if root is None:
-            return cls(Path(context.working_dir))
+            return cls(Path(check_path(context.working_dir)))
         return cls(root, context.working_dir)
 
     def open(self, path: str) -> Handle:
@@ -78,7 +79,7 @@ class Workspace:
         Fit for an event loop; `open_file` then finds out, on a thread, what there is.
         """
         asked = self._locate(unescape_path(path))
-        handle = asked.root.open_cached(asked.inside, _READ, asked.shown)
+        handle = asked.root.open_cached(asked.inside, asked.shown)
         if handle is not None and not handle.is_file:
             handle.close()
             return None
@@ -114,10 +115,10 @@ class Workspace:
 
     def inside(self, handle: Handle) -> str:
         """Return where an open file or folder lies below its root: no link on the way, "." for the root itself."""
-        parts = handle.root.true_parts(handle.fd)
-        if parts is None:
+        below = handle.root.truly_below(handle.fd)
+        if below is None:
             raise SandboxError(f"Path is outside the workspace: {handle.name}", OUTSIDE)
-        return "/".join(parts) or "."
+        return below
 
     def shown(self, inside: str, of: Handle | None = None) -> str:
         """Turn a path below a root into one that people see and may pass: relative to the working directory.
@@ -145,7 +146,7 @@ class Workspace:
 
     def _open(self, asked: _Located) -> Handle:
         try:
-            handle = asked.root.open_to_read(asked.inside, _READ, asked.shown)
+            handle = asked.root.open_to_read(asked.inside, asked.shown)
         except OSError as error:
             raise self._with_similar(refusal(error, asked.shown), asked) from error
         if not handle.is_folder and not handle.is_file:
@@ -160,11 +161,11 @@ class Workspace:
             # `a/..` is not always `.`: `a` may be a symlink, so such a path is shown as it was given.
             plain = path if ".." in path.split("/") else posixpath.normpath(path)
             return _Located(self._home, joined, escape_path(plain))
-        found = [(root, parts) for root in self._roots if (parts := root.parts(path)) is not None]
+        found = [(root, below) for root in self._roots if (below := root.below(path)) is not None]
         if not found:
             raise SandboxError(f"Path is outside the workspace: {escape_path(path)}", OUTSIDE)
-        root, parts = min(found, key=lambda one: len(one[1]))  # the innermost of roots that lie in each other
-        inside = "/".join(parts) or "."
+        # The innermost of roots that lie in each other.
+        root, inside = min(found, key=lambda one: len(parts_of(one[1])))
         return _Located(root, inside, self._shown(root, inside))
 
     def _shown(self, root: OpenRoot, inside: str) -> str:

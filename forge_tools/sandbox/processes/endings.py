@@ -45,7 +45,7 @@ _KERNEL = 2  # the parent of the kernel's own threads, which have no environment
 
 
 def _can_handle() -> bool:
-    """Whether the kernel gives handles; Python may know them where it (or a sandbox around us) does not."""
+    """Whether the kernel gives handles: it, or a sandbox around us, may lack them where Python has them."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
@@ -249,7 +249,7 @@ class _Search:
         return [*([top] if top else ()), *descendants(self._within.pid, with_shells=True)]
 
     def _belonging(self, processes: list[Process], marks: Mapping[int, frozenset[bytes]]) -> Iterator[Process]:
-        """Those that are to end, the nearest first."""
+        """Yield the processes that are to end, the nearest first."""
         parents = {self._root.pid} if self._root is not None and self._root.send(0) else set()
         seeds = {pid for pid, ticks in self._started.items() if start_ticks(pid) in (0, ticks)}
         groups, closed = set(seeds), {process.group for process in processes if process.pid in self._spare}
@@ -271,7 +271,7 @@ class _Search:
                 groups.update({process.group for process in found} - closed)
 
     def _others(self, processes: list[Process], marks: Mapping[int, frozenset[bytes]]) -> set[int]:
-        """Those of other attempts, and what keeps shells, with all below that carries no mark of ours."""
+        """Return the processes of other attempts and keepers of shells, with all below them that lacks our mark."""
         others = {pid for pid, its in marks.items() if is_keeper(its)}
         while below := {process.pid for process in processes if process.parent in others} - others:
             others |= below

@@ -116,11 +116,7 @@ def _move_environment() -> tuple[int, int]:
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Build the environment of a tool's process; `extra` is what the caller of the tool asked for.
-
-    Raises:
-        SandboxError: a variable that would change which programs run, or that no process could be given.
-    """
+    """Build the environment of a tool's process; `extra` is what the caller of the tool asked for."""
     extra = extra or {}
     if len(extra) > _MAX_VARIABLES:
         raise _invalid(f"env has {len(extra)} variables; the limit is {_MAX_VARIABLES}")

@@ -74,7 +74,7 @@ class ScrubbedText:
             self._write(_decoded(clean))
 
     def _alone(self) -> AbstractContextManager[object]:
-        """In a copy of this process that a tool forked, whoever held the lock is not there."""
+        """Return the lock, or a new one in a forked process, where nobody would release the old one."""
         if self._pid != os.getpid():
             self._lock, self._pid = threading.RLock(), os.getpid()
         return self._lock
@@ -93,7 +93,7 @@ async def _without(secrets: StreamScrubber, chunks: AsyncIterator[bytes]) -> Asy
 
 
 def _left_of(forms: Iterable[bytes]) -> Iterator[bytes]:
-    """Those with line ends of Windows, or with escapes, would be looked for in vain."""
+    """Yield what a terminal leaves of each secret: line ends of Windows and escapes are gone from its output."""
     for form in forms:
         left = plain(_decoded(form))
         if len(left) >= LEAST:
@@ -101,7 +101,7 @@ def _left_of(forms: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _encoded(text: str) -> bytes:
-    """Half a surrogate pair, which is no character, is for whoever gets it to deal with."""
+    """Encode; half a surrogate pair, which is no character, is passed on as it is."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -176,7 +176,7 @@ class HeadTail:
         return "\n".join(part for part in parts if part), facts
 
     def _spool_up(self, text: str) -> None:
-        """Without room for the file there is only what is kept in memory, as ever."""
+        """Write to the file too; without room for it, only what is in memory is kept."""
         try:
             if self._spool is None:
                 self._spool = Spool(self._whole_bytes)

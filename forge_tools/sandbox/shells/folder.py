@@ -99,7 +99,7 @@ class Output:
         return 0, None
 
     def _read(self, name: str, offset: int, limit: int) -> bytes:
-        """Read a file that may be gone by now, or be something that somebody else put there: that holds nothing."""
+        """Read a file; empty if it is gone, or if somebody put something else there."""
         try:
             fd = os.open(name, READ, dir_fd=self._folder)
         except OSError:
@@ -239,7 +239,7 @@ class ShellFolder(Descriptor):
         )
 
     def _load(self, name: str) -> dict[str, Any]:
-        """Read one of the files that are JSON, unless it is still the one read before; what is no such file says nothing."""
+        """Read a JSON file, from memory if it has not changed; empty if it is no such file."""
         try:
             seen = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
             if not stat.S_ISREG(seen.st_mode):
@@ -272,7 +272,7 @@ def _signal(facts: dict[str, Any], number: int) -> bool:
 
 
 def _json(fd: int) -> dict[str, Any]:
-    """Read what is of its kind: what a shell runs may write here too, and whatever it likes."""
+    """Read the sound entries alone: what a shell runs can write anything here."""
     try:
         found = json.loads(os.read(fd, _MAX_BYTES)) if stat.S_ISREG(os.fstat(fd).st_mode) else {}
     except (ValueError, RecursionError):

@@ -128,7 +128,7 @@ class Segments:
         self._names.append(name)
 
     def _give_up(self) -> None:
-        """What follows needs a file of its own. One in which nothing found room must not count, or it would cost another."""
+        """Have what follows start a new file. One in which nothing found room does not count, or it would cost another."""
         if self._fd >= 0 and self._room == self._each:
             self._remove(-1)
         self.close()

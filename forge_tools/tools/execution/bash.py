@@ -17,7 +17,7 @@ from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.output import HeadTail, TerminalText
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.shells.folder import ShellFolder
-from forge_tools.sandbox.shells.start import NewShell, start
+from forge_tools.sandbox.shells.host import NewShell, start
 from forge_tools.tools.builtin import PATH, BuiltinTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.execution.shells import Shells, signal_name
@@ -110,18 +110,13 @@ class _Call:
         whole_bytes = artifacts.max_bytes if artifacts else 0
         kept = HeadTail(self._room, whole_bytes) if options else _Shown(self._room, whole_bytes, self._context)
         terminal = TerminalText(kept)
-
-        def take(data: bytes) -> bool:
-            terminal.feed(data)
-            return True
-
         try:
             completed = await run(
                 [*find_shell(), *options, "-c", self.asked.command],
                 folder=folder.fd,
                 environment=self._environment,
                 timeout=self.seconds,
-                stdout=take,
+                stdout=terminal.feed,
                 stdin=self._stdin,
                 grace=self._grace,
             )

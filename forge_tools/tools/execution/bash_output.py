@@ -1,18 +1,44 @@
-"""BashOutput: what a shell in the background has written, from a position on."""
+"""BashOutput: what a shell in the background has written, as pages of lines that are read, awaited and searched."""
 
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
+from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
-from forge_tools.sandbox.shells.folder import ShellFolder
+from forge_tools.sandbox.processes.commands import run
+from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.processes.streams import plain
+from forge_tools.sandbox.shells.folder import Output, Piece, ShellFolder
 from forge_tools.tools.builtin import ReadingTool, option, parameters_of
-from forge_tools.tools.execution.reader import Page, Pattern, ShellReader
-from forge_tools.tools.execution.shells import HANDLE, Shells, state_of
+from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.execution.shells import HANDLE, Shells, facts_of, state_of
+from forge_tools.tools.file.ripgrep import find_ripgrep, refusal
 
 _NOTES_ROOM = 500
 _MAX_SHOWN_LINE = 200
 _WAIT_FOR_MS = 30_000
 _MAX_POSITION = 1 << 62
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
+_SEARCH_EVERY = 0.05  # seconds between two starts of a search program, of which each costs milliseconds
+_MIN_READ = 64 << 10
+_MAX_READ = 1 << 20
+_MAX_TAIL = 8 << 20
+_MAX_SEARCH_SECONDS = 10.0
+_NUMBER = re.compile(rb"^(\d+):", re.MULTILINE)
+_SPECIAL = frozenset("\\.+*?()|[]{}^$")
+# What in an expression is no line break, though it is spelled so; and what is one.
+_HARMLESS = re.compile(r"\\[^n]|\[(?:\\.|[^\]\\])+\]", re.DOTALL)
+_LINE_BREAKS = ("\n", "\\n")
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
+_LONGEST_CHARACTER = 4  # bytes: less could hold none, and then there would be no going on
+_LONGEST_ESCAPE = 256
+_UNFINISHED_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*|[ -/]*)\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +102,295 @@ class BashOutput(ReadingTool):
             return _answer(shell, record, begin, page, facts)
 
 
+class Line(NamedTuple):
+    """A line as people read it, with the line end where it has one, and the bytes of the stream that it stands for.
+
+    One that `is_gap` says that those bytes are not kept any more.
+    """
+
+    start: int
+    end: int
+    text: str
+    is_gap: bool = False
+
+
+@dataclass(slots=True)
+class Page:
+    """Lines that follow one another. `next` is where to go on: behind what was looked at, or where there was no more room."""
+
+    next: int
+    lines: list[Line] = field(default_factory=list)
+    has_more: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(line.text for line in self.lines)
+
+    @property
+    def dropped(self) -> int:
+        return sum(line.end - line.start for line in self.lines if line.is_gap)
+
+
+def read_page(output: Output, since: int, limit: int, size: int, *, is_over: bool, room: int = 0) -> Page:
+    """Read from a position on, of a stream of that size. What is not whole at the end waits, unless no more can come.
+
+    Plain lines that all fit into `room` characters may come as one: that saves most of the time of a page.
+    """
+    before = max(0, since - 3)
+    read = output.read(before, limit + since - before)
+    pieces = _from(read, since)
+    has_all = sum(len(piece.data) for piece in read) < limit + since - before
+    end = max(size, pieces[-1].end if pieces else 0) if has_all else pieces[-1].end
+    found = Page(max(end, min(since, size)), has_more=not has_all and end < size)
+    at = since if not pieces else min(since, pieces[0].start)
+    if pieces and pieces[-1].end == end and (found.has_more or not is_over):
+        pieces[-1] = _whole(pieces[-1])
+        found.next = end = pieces[-1].end
+    for piece in [*pieces, Piece(end, b"")]:
+        if piece.start > at:
+            text = f"[{piece.start - at:,} bytes are not kept any more]\n"
+            found.lines.append(Line(at, piece.start, text, is_gap=True))
+        at = piece.end
+        found.lines += _lines(piece, 0 if found.has_more else room)
+    if found.has_more and len(found.lines) > 1 and not found.lines[-1].text.endswith("\n"):
+        found.next = found.lines.pop().start  # the rest of the line comes with the next page
+    return found
+
+
+def fitting(lines: Sequence[Line], room: int) -> int:
+    """Count the lines, from the first on, that there is room for."""
+    used = 0
+    for index, line in enumerate(lines):
+        used += len(line.text)
+        if used > room:
+            return index
+    return len(lines)
+
+
+def head_of(line: Line, output: Output, room: int) -> Line:
+    """Return the part of a line that fits into the room; the rest begins where it ends."""
+    pieces = output.read(line.start, min(max(room, _LONGEST_CHARACTER), line.end - line.start))
+    if not pieces or pieces[0].start != line.start:
+        return line._replace(text=line.text[:room])
+    part = _whole(pieces[0])
+    part = part if part.data else pieces[0]
+    return _lines(part)[0]
+
+
+class Pattern:
+    """A regular expression in ripgrep's syntax, searched for by a program that can be stopped, whatever it makes it do.
+
+    `folder` is an open folder, where the program runs.
+    """
+
+    def __init__(self, text: str, folder: int) -> None:
+        self._text = text
+        self._folder = folder
+        self.is_plain = not _SPECIAL & set(text) and "\n" not in text
+
+    async def matches(self, lines: Sequence[Line], seconds: float) -> list[int]:
+        """Return the indexes of the lines that match."""
+        if any(wanted in _HARMLESS.sub("", self._text) for wanted in _LINE_BREAKS):
+            what = f"Invalid pattern, lines are searched one by one and hold no line break: {self._text[:200]}"
+            raise SandboxError(what, "INVALID_REGEX")
+        if self.is_plain:
+            return [index for index, line in enumerate(lines) if self._text in line.text]
+        found, complaints = bytearray(), bytearray()
+        limit = min(seconds, _MAX_SEARCH_SECONDS)
+        options = ("--no-config", "--text", "--engine=auto", "--line-number", "--max-columns=1", "--color=never")
+        texts = (line.text if line.text.endswith("\n") else f"{line.text}\n" for line in lines)
+        completed = await run(
+            [find_ripgrep(), *options, "-e", self._text, "-"],
+            folder=self._folder,
+            environment=child_environment(),
+            timeout=limit,
+            stdin="".join(texts).encode("utf-8", "replace"),
+            stdout=found.extend,
+            stderr=complaints.extend,
+            grace=0.5,
+        )
+        if completed.timed_out:
+            raise SandboxError(f"Searching for {self._text[:200]} took more than {limit:.2g}s", ErrorCode.TIMEOUT)
+        if completed.exit_code not in (0, 1):
+            raise self._refusal(complaints.decode("utf-8", "replace"))
+        return [int(number[1]) - 1 for number in _NUMBER.finditer(found)]
+
+    def _refusal(self, complaints: str) -> SandboxError:
+        refused = refusal(self._text, None, complaints)
+        if refused is None:
+            return SandboxError(f"Searching for {self._text[:200]} failed: {complaints.strip()[:200]}", "INVALID_REGEX")
+        return SandboxError(refused.message.partition(" (to search")[0], refused.code)
+
+
+class ShellReader:
+    """One reader of one shell, for one call."""
+
+    def __init__(self, shell: ShellFolder, context: ExecutionContext) -> None:
+        self._shell = shell
+        self._deadline = Deadline(context.timeout)
+        self._is_over = False
+        self._searched_to = 0
+        self.left_at: int | None = None
+        """How far `wait` has come with its search, where the time was over before it had seen all."""
+
+    async def wait(self, since: int, seconds: float, pattern: Pattern | None) -> str | None:
+        """Wait until there is output behind `since`, or a line there that matches; return that line.
+
+        Nothing more can come of a shell that is over, and the time of the call is a limit too. What was written may be more
+        than can be searched in the time.
+        """
+        until = time.monotonic() + min(seconds, self._deadline.remaining)
+        self._searched_to = since
+        seen, searched, pause = -1, 0.0, _FIRST_PAUSE  # the first search tells what is wrong with the pattern
+        while True:
+            is_over, is_late = not self._shell.is_going_on(), time.monotonic() >= until
+            size = self._shell.size
+            if pattern is None and size > since:
+                return None
+            is_due = pattern is not None and (pattern.is_plain or time.monotonic() - searched >= _SEARCH_EVERY)
+            if pattern is not None and size > seen and (is_due or is_over or is_late):
+                found = await self._search(pattern, until, is_over=is_over)
+                seen, searched = size, time.monotonic()
+                if found is not None:
+                    return found
+            if is_over or is_late:
+                return None
+            await asyncio.sleep(min(pause, max(0.0, until - time.monotonic())))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    async def status(self) -> ShellRecord:
+        """Return how the shell is. Call this before reading: only then is the last page of a shell that is over known to be the last."""
+        self._is_over = (record := await self._deadline.run(self._shell.record)).status is not ShellStatus.RUNNING
+        return record
+
+    async def page(self, since: int, room: int, pattern: Pattern | None) -> Page:
+        """Read as many lines from a position on as there is room for, of those that match."""
+        page = Page(since)
+        limit = _MAX_READ if pattern else min(_MAX_READ, max(_MIN_READ, 4 * room))
+        while True:
+            page.lines += await self._read_on(page, limit, pattern, 0 if pattern else room)
+            if fitting(page.lines, room) < len(page.lines):
+                return self._cut(page, room)
+            if pattern is None or not page.has_more or self._deadline.is_over:
+                return page
+
+    async def tail(self, since: int, room: int, count: int, pattern: Pattern | None) -> Page:
+        """Read the last lines, of those that match; none of them from before a position."""
+        size = self._shell.size
+        window = _MAX_TAIL if pattern else _MIN_READ
+        while True:
+            start = max(since, size - window)
+            page = await self._last(start, since, count, pattern)
+            if len(page.lines) >= count or start == since or window >= _MAX_TAIL or self._deadline.is_over:
+                break
+            window *= 8
+        shown = fitting(page.lines[::-1], room)
+        if page.lines and not shown:
+            page.lines, shown = [page.lines[-1]._replace(text=page.lines[-1].text[-room:])], 1
+        page.lines = page.lines[len(page.lines) - shown :]
+        return page
+
+    async def _last(self, start: int, since: int, count: int, pattern: Pattern | None) -> Page:
+        page = Page(start)
+        kept: deque[Line] = deque(maxlen=count)
+        while True:
+            is_first = page.next == start
+            lines = await self._read_on(page, _MAX_READ, pattern)
+            kept.extend(lines[1:] if is_first and start > since else lines)  # the first may be the end of a longer one
+            if not page.has_more or self._deadline.is_over:
+                page.lines = list(kept)
+                return page
+
+    async def _search(self, pattern: Pattern, until: float, *, is_over: bool) -> str | None:
+        """Search on until the end or the time to answer; return the first line that matches."""
+        size = self._shell.size
+        while True:
+            found = await self._read(self._searched_to, _MAX_READ, size, is_over=is_over)
+            matching = await pattern.matches(found.lines, self._deadline.remaining)
+            hits = [found.lines[index] for index in matching if not found.lines[index].is_gap]
+            if hits:
+                return hits[0].text.rstrip("\n")
+            is_open = not found.has_more and bool(found.lines) and not found.lines[-1].text.endswith("\n")
+            self._searched_to = found.lines[-1].start if is_open else found.next  # a line that grows may match yet
+            self.left_at = found.next if found.has_more and time.monotonic() >= until else None
+            if not found.has_more or self.left_at is not None:
+                return None
+
+    async def _read_on(self, page: Page, limit: int, pattern: Pattern | None, room: int = 0) -> Sequence[Line]:
+        found = await self._read(page.next, limit, self._shell.size, is_over=self._is_over, room=room)
+        page.next, page.has_more = found.next, found.has_more
+        if pattern is None or not found.lines:
+            return found.lines
+        matching = set(await pattern.matches(found.lines, self._deadline.remaining))
+        return [line for index, line in enumerate(found.lines) if index in matching or line.is_gap]
+
+    async def _read(self, since: int, limit: int, size: int, *, is_over: bool, room: int = 0) -> Page:
+        output = self._shell.output
+        return await self._deadline.run(partial(read_page, output, since, limit, size, is_over=is_over, room=room))
+
+    def _cut(self, page: Page, room: int) -> Page:
+        count = fitting(page.lines, room)
+        if count:
+            page.next, page.lines = page.lines[count].start, page.lines[:count]
+        else:
+            page.lines = [head_of(page.lines[0], self._shell.output, room)]
+            page.next = page.lines[0].end
+        page.has_more = True
+        return page
+
+
+def _from(pieces: list[Piece], since: int) -> list[Piece]:
+    """Drop what lies before a position; a character that spans it is kept whole."""
+    if not pieces:
+        return []
+    first = pieces[0]
+    cut = max(0, since - first.start)
+    lead = next((cut - back for back in range(min(3, cut) + 1) if not _is_inside(first.data, cut - back)), cut)
+    if lead < cut and lead + _length(first.data[lead]) > cut:
+        cut = lead
+    rest = [Piece(first.start + cut, first.data[cut:]), *pieces[1:]]
+    return [piece for piece in rest if piece.data]
+
+
+def _is_inside(data: bytes, index: int) -> bool:
+    return index < len(data) and 0x80 <= data[index] < 0xC0
+
+
+def _length(lead: int) -> int:
+    """Return the length of a character by its first byte."""
+    return 1 if lead < 0xC0 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+
+
+def _whole(piece: Piece) -> Piece:
+    """Drop an unfinished character or escape sequence at the end."""
+    data = piece.data
+    for back in range(1, min(3, len(data)) + 1):
+        if not _is_inside(data, len(data) - back):
+            data = data[:-back] if _length(data[-back]) > back else data
+            break
+    if unfinished := _UNFINISHED_ESCAPE.search(data[-_LONGEST_ESCAPE:]):
+        data = data[: len(data) - len(unfinished[0])]
+    return Piece(piece.start, data)
+
+
+def _lines(piece: Piece, room: int = 0) -> list[Line]:
+    lines, at = [], piece.start
+    is_clean = len(piece.data.translate(None, _CONTROLS)) == len(piece.data)
+    if is_clean and 0 < len(piece.data) <= room:
+        return [Line(piece.start, piece.end, piece.data.decode("utf-8", "replace"))]
+    for raw in piece.data.split(b"\n"):
+        end = min(at + len(raw) + 1, piece.end)
+        if end > at:
+            text = raw.decode("utf-8", "replace")
+            lines.append(Line(at, end, (text if is_clean else plain(text)) + ("\n" if end > at + len(raw) else "")))
+        at = end
+    return lines
+
+
 def _answer(shell: ShellFolder, record: ShellRecord, since: int, page: Page, facts: dict[str, Any]) -> ToolResult:
     runtime, age = shell.runtime_seconds(), shell.quiet_seconds()
     facts = {
-        "bash_id": shell.id,
-        "status": str(record.status),
-        "exit_code": record.exit_code,
-        "signal": record.signal,
+        **facts_of(record),
         "since": since,
         "next_cursor": page.next,
         "size": max(record.size, page.next),

@@ -1,16 +1,27 @@
-"""The shells that a call may know of: those of its session, on this host by their folders, elsewhere by the book."""
+"""ListShells, KillShell, and the shells that a call may know of: those of its session, found by folder or in the book."""
 
 import asyncio
 import signal
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from forge_tools.errors import ForgeError, SandboxError
-from forge_tools.model import ExecutionContext, ShellRecord, ShellStatus, host_of
+from forge_tools.errors import ErrorCode, ForgeError, SandboxError
+from forge_tools.model import (
+    Capabilities,
+    ExecutionContext,
+    ShellRecord,
+    ShellStatus,
+    ToolCategory,
+    ToolResult,
+    host_of,
+)
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.shells.folder import ShellFolder
-from forge_tools.sandbox.shells.host import find, survey
-from forge_tools.sandbox.shells.start import hostname_of, shells_folder
+from forge_tools.sandbox.shells.host import Usage, find, hostname_of, shells_folder, survey, usage_of
+from forge_tools.tools.builtin import BuiltinTool, ReadingTool, counted, option, parameters_of
+from forge_tools.tools.deadline import Deadline
 
 SHELL_NOT_FOUND = "SHELL_NOT_FOUND"
 SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"
@@ -20,6 +31,10 @@ HANDLE: dict[str, Any] = {"min_length": 1, "max_length": 256, "names_host": True
 
 _MAX_NAMED = 3
 _MAX_LABEL = 60
+_NOTE_ROOM = 150
+_SHOWN_PORTS = 10
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.02
+_PATIENCE_SECONDS = 12.0  # behind the grace: for processes that are stuck in the kernel, which KILL reaches late
 
 
 class Shells:
@@ -116,12 +131,169 @@ def state_of(shell: ShellRecord) -> str:
     return f"{shell.status} with {how}" if how else str(shell.status)
 
 
+def facts_of(shell: ShellRecord) -> dict[str, Any]:
+    """What the metadata of a result say of it."""
+    return {"bash_id": shell.id, "status": str(shell.status), "exit_code": shell.exit_code, "signal": shell.signal}
+
+
 def signal_name(number: int) -> str:
     """`SIGTERM`; `signal 40` for one without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+class ListShells(ReadingTool):
+    """List the shells that this session has started in the background, those that are over included."""
+
+    name = "ListShells"
+    aliases = ("list_shells",)
+    category = ToolCategory.EXECUTION
+    parameters = ()
+
+    async def _execute(self, context: ExecutionContext) -> ToolResult:
+        shells = Shells(context)
+        found = await shells.all()
+        usage = await asyncio.to_thread(usage_of, [shell for shell in found if shell.hostname == shells.hostname])
+        facts = [_listed_facts(shell, usage.get(shell.id)) for shell in found]
+        lines = [_listed_line(shell, usage.get(shell.id)) for shell in found]
+        running = sum(shell.status is ShellStatus.RUNNING for shell in found)
+        text = _fit(lines, context.max_output_size) or "No shell has been started in this session"
+        more = {"unknown": shells.unknown} if shells.unknown else {}
+        text += f"\n[shells of other hosts are not known: {shells.unknown}]" if shells.unknown else ""
+        return ToolResult.ok(text, shells=facts, running=running, total=len(found), **more)
+
+
+def _listed_facts(shell: ShellRecord, usage: Usage | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "id": shell.id,
+        "host": shell.hostname,
+        "command": shell.command[:500],
+        "description": shell.description,
+        "cwd": shell.cwd,
+        "status": str(shell.status),
+        "exit_code": shell.exit_code,
+        "signal": shell.signal,
+        "bytes": shell.size,
+        "started_at": shell.started_at.isoformat(timespec="milliseconds"),
+        "ended_at": shell.ended_at and shell.ended_at.isoformat(timespec="milliseconds"),
+    }
+    if usage is not None:
+        facts |= {"processes": usage.processes, "rss_bytes": usage.rss_bytes, "cpu_s": usage.cpu_s}
+        facts |= {"listening": list(usage.ports)} if usage.ports else {}
+    return facts
+
+
+def _listed_line(shell: ShellRecord, usage: Usage | None) -> str:
+    parts = [f"{shell.id}  {label(shell)}", state_of(shell)]
+    parts.append(f"since {shell.started_at:%Y-%m-%d %H:%M:%S} UTC")
+    parts.append(f"{shell.size:,} bytes written")
+    if usage is not None:
+        parts.append(counted(usage.processes, "process", "processes"))
+        parts.append(f"{usage.rss_bytes / 1e6:.1f} MB")
+        parts += [f"listens on {', '.join(map(str, usage.ports[:_SHOWN_PORTS]))}"] if usage.ports else []
+    return "; ".join(parts)
+
+
+def _fit(lines: list[str], max_chars: int) -> str:
+    """Keep the last lines, which are the newest, if there is not room for all."""
+    room = max(1, max_chars - _NOTE_ROOM)
+    shown: list[str] = []
+    for line in reversed(lines):
+        room -= len(line) + 1
+        if room < 0 and shown:
+            break
+        shown.append(line)
+    left_out = [f"[{len(lines) - len(shown):,} older ones are left out]"] if len(shown) < len(lines) else []
+    return "\n".join([*left_out, *reversed(shown)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Which shell is ended, and how."""
+
+    shell_id: str = option("The id that Bash gave when it started the shell.", aliases=("bash_id",), **HANDLE)
+    signal: Literal["TERM", "INT", "KILL"] = option(
+        "What it is asked to end with: TERM, INT as from a terminal; or KILL, which asks nobody.", "TERM"
+    )
+    grace_ms: int = option("Milliseconds after which what has not ended is killed.", 2000, minimum=0, maximum=30_000)
+
+
+class KillShell(BuiltinTool):
+    """End a shell that runs in the background, with every process it has started."""
+
+    name = "KillShell"
+    aliases = ("kill_shell",)
+    category = ToolCategory.EXECUTION
+    capabilities = Capabilities(executes_commands=True, idempotent=True, retryable=True)
+    parameters = parameters_of(Order)
+
+    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        asked, shells, deadline = Order(**options), Shells(context), Deadline(context.timeout)
+        shell = shells.open(asked.shell_id)
+        if shell is None:
+            return await self._elsewhere(shells, asked.shell_id)
+        with shell:
+            before = await deadline.run(shell.record)
+            if before.status is not ShellStatus.RUNNING:
+                return _over(before)
+            grace = min(asked.grace_ms / 1000, deadline.remaining / 2)
+            shell.order(asked.signal, grace)
+            await _ended(shell, min(grace + _PATIENCE_SECONDS, deadline.remaining))
+            after = await deadline.run(shell.record)
+            if after.status is not ShellStatus.RUNNING:
+                return _stopped(after, shell.facts())
+        what = f"{named(after)} has been told to end, and has not yet. Call KillShell again to see whether it has"
+        return ToolResult.fail(what, error_code=ErrorCode.TIMEOUT, bash_id=after.id, status=str(after.status))
+
+    async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        asked, shells, deadline = Order(**options), Shells(context), Deadline(context.timeout)
+        shell = shells.open(asked.shell_id)
+        if shell is None:
+            return await self._elsewhere(shells, asked.shell_id)
+        with shell:
+            record = await deadline.run(shell.record)
+        usage = (await deadline.run(lambda: usage_of([record]))).get(record.id)
+        if usage is None:
+            return _over(record)
+        how = "kill" if asked.signal == "KILL" else f"send SIG{asked.signal} to"
+        text = f"[Dry Run] Would {how} {named(record)}: {counted(usage.processes, 'process', 'processes')}"
+        text += "" if asked.signal == "KILL" else f", and kill what is left after {asked.grace_ms / 1000:g}s"
+        return ToolResult.ok(text, bash_id=record.id, status=str(record.status), processes=usage.processes)
+
+    async def _elsewhere(self, shells: Shells, handle: str) -> ToolResult:
+        """Report a shell of another host that is over; refuse if it runs."""
+        record = await shells.elsewhere(handle)
+        if record is not None and record.status is not ShellStatus.RUNNING:
+            return _over(record)
+        raise await shells.refusal(handle)
+
+
+async def _ended(shell: ShellFolder, seconds: float) -> None:
+    until, pause = time.monotonic() + seconds, _FIRST_PAUSE
+    while shell.is_going_on() and time.monotonic() < until:
+        shell.rouse()
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+def _over(record: ShellRecord) -> ToolResult:
+    return ToolResult.ok(f"{named(record)} is over: {state_of(record)}", **facts_of(record), already_exited=True)
+
+
+def _stopped(record: ShellRecord, facts: dict[str, Any]) -> ToolResult:
+    if facts.get("ended_by") is None:  # it ended by itself as we asked it to
+        return _over(record)
+    seconds, processes = facts.get("took_s"), facts.get("processes", 0)
+    parts = [counted(processes, "process", "processes")]
+    if how := exit_of(record):
+        parts.append(how if how.startswith("exit") else f"exit {how}")
+    text = f"Stopped {named(record)}: {', '.join(parts)}, after {seconds:.1f} s"
+    if left := facts.get("left"):
+        text += f". {counted(left, 'process', 'processes')} could not be ended"
+    more = {"already_exited": False, "processes": processes, "took_s": seconds, "left": left or 0}
+    return ToolResult.ok(text, **facts_of(record), **more)
 
 
 def _brief(handle: str) -> str:

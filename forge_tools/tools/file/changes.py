@@ -50,11 +50,7 @@ class Planner(Protocol):
     def file_path(self) -> str: ...
 
     def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
-        """Decide what becomes of a file that is so; touch nothing.
-
-        Raises:
-            SandboxError: what is to be refused, or that nobody waits any more.
-        """
+        """Decide what becomes of a file that is so; touch nothing."""
 
 
 class ChangingTool(BuiltinTool):
@@ -100,11 +96,7 @@ class ChangingTool(BuiltinTool):
 
 
 def require_match(place: Place, seen: Snapshot | None, if_match: str | None) -> None:
-    """Refuse where the file is not the one that the caller has seen.
-
-    Raises:
-        SandboxError: its etag is another one, or it is gone (STALE_FILE).
-    """
+    """Refuse where the file is not the one that the caller has seen."""
     if if_match is None or (seen and seen.etag == if_match):
         return
     if seen is None:
@@ -153,8 +145,8 @@ def _accessed(place: Place, seen: Snapshot | None, data: bytes | None) -> dict[s
     }
 
 
-def unified(old: str, new: str, readable: Callable[[str], str] = str, max_lines: int = MAX_LINES) -> str | None:
-    """Render the difference, or None where it is longer than `max_lines`, or too much to compare.
+def unified(old: str, new: str, readable: Callable[[str], str] = str) -> str | None:
+    """Render the difference; None if it is longer than `MAX_LINES`, or too much to compare.
 
     `readable` turns a line into what people see.
     """
@@ -175,7 +167,7 @@ def unified(old: str, new: str, readable: Callable[[str], str] = str, max_lines:
                 lines += [f" {line}" for line in before[i1:i2]]
             else:
                 lines += [f"-{line}" for line in before[i1:i2]] + [f"+{line}" for line in after[j1:j2]]
-    if len(lines) > max_lines:
+    if len(lines) > MAX_LINES:
         return None
     return "\n".join(_short(visible(readable(line[: 4 * _MAX_CHARS]))) for line in lines)
 
@@ -186,9 +178,10 @@ def line_count(text: str) -> int:
 
 
 def _window(old: str, new: str) -> tuple[int, int]:
-    """How many characters at the start and at the end are the same in both, but for some lines of context."""
-    start = _common(old, new, min(len(old), len(new)))
-    end = _common_end(old, new, min(len(old), len(new)) - start)
+    """Count the characters at the start and at the end that both have, less some lines of context."""
+    most = min(len(old), len(new))
+    start = _common(lambda at, to: old[at:to] == new[at:to], most)
+    end = _common(lambda at, to: old[len(old) - to : len(old) - at] == new[len(new) - to : len(new) - at], most - start)
     for _ in range(_CONTEXT + 1):
         start = old.rfind("\n", 0, max(0, start)) if start > 0 else -1
     start += 1
@@ -200,19 +193,8 @@ def _window(old: str, new: str) -> tuple[int, int]:
     return start, min(end, len(old) - position)
 
 
-def _common(old: str, new: str, most: int) -> int:
-    return _first_difference(lambda start, end: old[start:end] == new[start:end], most)
-
-
-def _common_end(old: str, new: str, most: int) -> int:
-    def is_same(start: int, end: int) -> bool:
-        return old[len(old) - end : len(old) - start] == new[len(new) - end : len(new) - start]
-
-    return _first_difference(is_same, most)
-
-
-def _first_difference(is_same: Callable[[int, int], bool], most: int) -> int:
-    """Find how many of the first `most` are the same, by asking about pieces, and then about parts of the one that differs."""
+def _common(is_same: Callable[[int, int], bool], most: int) -> int:
+    """Count how many of the first `most` characters agree: piece by piece, then by bisecting the first piece that differs."""
     steps = range(0, most, _STEP)
     start = next((at for at in steps if not is_same(at, min(at + _STEP, most))), most)
     part = range(start, min(start + _STEP, most))
@@ -220,7 +202,7 @@ def _first_difference(is_same: Callable[[int, int], bool], most: int) -> int:
 
 
 def _lines(text: str, *, is_last: bool) -> list[str]:
-    """Split at line ends, and let a missing last one show as a difference."""
+    """Split into lines, so that a missing line end at the end of the file shows as a difference."""
     *lines, last = text.split("\n")
     return [*lines, f"{last} [no newline at the end]" if is_last else last] if last else lines
 

@@ -6,11 +6,10 @@ from typing import Any
 
 from forge_tools.errors import InvalidCallError, SandboxError
 from forge_tools.model import Capabilities, ExecutionContext, ToolCategory, ToolResult
-from forge_tools.sandbox.paths.files import take_snapshot
+from forge_tools.sandbox.paths.files import Survey, remove_file, remove_tree, survey, take_snapshot
 from forge_tools.sandbox.paths.journal import Journal
 from forge_tools.sandbox.paths.places import Check, Place
 from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY
-from forge_tools.sandbox.paths.removal import Survey, remove_file, remove_tree, survey
 from forge_tools.tools.builtin import PATH, BuiltinTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.changes import require_match

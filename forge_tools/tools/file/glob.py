@@ -1,7 +1,7 @@
 """Glob: files and folders whose paths match a pattern, in an order that is the same on every host."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from forge_tools.errors import InvalidCallError
@@ -18,7 +18,7 @@ from forge_tools.tools.file.walk import Level, Walk
 
 MAX_EXCLUDED = 50
 _HINT_SECONDS = 0.3  # for each way to find more, where nothing was found
-_KINDS = {"file": ("file", "files"), "directory": ("folder", "folders"), "any": ("path", "paths")}
+_KINDS = {"file": "file", "directory": "folder", "any": "path"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,33 +70,20 @@ class Glob(ReadingTool):
 
         def work() -> ToolResult:
             with workspace.open_folder(wanted.path) as target:
-                found = find(workspace, target, wanted, deadline)
-                result = _result(workspace, target, wanted, found, page)
-                if not found.paths and not found.is_partial:
+                paths, walk = find(workspace, target, wanted, deadline)
+                result = _result(workspace, target, wanted, paths, walk, page=page)
+                if not paths and not walk.is_partial:
                     seconds = min(_HINT_SECONDS, context.timeout / 10)
                     for before, wider, after in _wider(wanted):
-                        if number := len(find(workspace, target, wider, deadline.within(seconds)).paths):
-                            result.output += f" {before}{counted(number, *_KINDS[wider.type])}{after}"
+                        if number := len(find(workspace, target, wider, deadline.within(seconds))[0]):
+                            result.output += f" {before}{counted(number, _KINDS[wider.type])}{after}"
                 return result
 
         return await deadline.look(work)
 
 
-@dataclass(slots=True)
-class Found:
-    """The matches, as paths relative to the folder that was searched; `faults` are folders that could not be looked into."""
-
-    paths: list[str] = field(default_factory=list)
-    faults: list[tuple[str, str]] = field(default_factory=list)
-    is_partial: bool = False
-
-
-def find(workspace: Workspace, target: Handle, wanted: Wanted, deadline: Deadline) -> Found:
-    """Find all that matches below a folder, or what there is time for.
-
-    Raises:
-        SandboxError: the pattern is no glob (INVALID_GLOB).
-    """
+def find(workspace: Workspace, target: Handle, wanted: Wanted, deadline: Deadline) -> tuple[list[str], Walk]:
+    """Find all that matches below a folder, by paths relative to it, or what there is time for; and how the walk was."""
     pattern = Pattern(wanted.pattern, case_sensitive=wanted.case_sensitive)
     excluded = excluding(wanted.exclude or ())
     walk = Walk(workspace, target, deadline, respect_ignore=wanted.respect_ignore, hidden=wanted.hidden)
@@ -116,11 +103,11 @@ def find(workspace: Workspace, target: Handle, wanted: Wanted, deadline: Deadlin
     paths.sort(key=by_path)
     if wanted.sort == "mtime":
         paths.sort(key=times.__getitem__, reverse=True)
-    return Found(paths, walk.faults, walk.is_partial)
+    return paths, walk
 
 
 def _relative(wanted: Wanted) -> Wanted:
-    """Take the plain folders off the front of an absolute pattern: they are where to start."""
+    """Start an absolute pattern in the folder that its plain names lead to."""
     if not wanted.pattern.startswith("/"):
         return wanted
     names = [name for name in wanted.pattern.split("/") if name]
@@ -149,21 +136,23 @@ def _leave_out(level: Level, excluded: Rules) -> None:
             names[:] = [name for name in names if name not in out]
 
 
-def _result(workspace: Workspace, target: Handle, wanted: Wanted, found: Found, page: Page) -> ToolResult:
+def _result(
+    workspace: Workspace, target: Handle, wanted: Wanted, paths: list[str], walk: Walk, *, page: Page
+) -> ToolResult:
     inside, unit = workspace.inside(target), _KINDS[wanted.type]
-    for path in found.paths:
+    for path in paths:
         if not page.add(workspace.shown(path if inside == "." else f"{inside}/{path}", target)):
             break
-    warnings = [f"{path}: {reason}" for path, reason in found.faults]
-    total = None if found.is_partial else len(found.paths)
-    notes = Notes(page=page, unit=unit, total=total, is_partial=found.is_partial, warnings=warnings)
+    warnings = [f"{path}: {reason}" for path, reason in walk.faults]
+    total = None if walk.is_partial else len(paths)
+    notes = Notes(page=page, unit=unit, total=total, is_partial=walk.is_partial, warnings=warnings)
     where = "the working directory" if target.name == "." else target.name
-    none = [] if found.paths else [f"No {unit[1]} match '{clean_text(wanted.pattern)}' in {where}."]
+    none = [] if paths else [f"No {unit}s match '{clean_text(wanted.pattern)}' in {where}."]
     return ToolResult.ok("\n".join([*page.records, *notes.lines(), *none]), **notes.facts())
 
 
 def _wider(wanted: Wanted) -> Iterator[tuple[str, Wanted, str]]:
-    """Searches that may find something where this one finds nothing, and what to say before and after how much."""
+    """Yield wider searches that may find something, each with the words before and after the number it finds."""
     wanted = replace(wanted, sort="path")
     if not wanted.pattern.startswith("**/"):
         deep = f"**/{wanted.pattern}"

@@ -31,16 +31,13 @@ class Pattern:
     """A glob relative to the folder that is searched, on its way down: which folders can hold matches, which names are some.
 
     A path that is literally the glob matches too: `[id]/page.tsx`.
-
-    Raises:
-        SandboxError: on construction, what is wrong with it and where (INVALID_GLOB).
     """
 
     def __init__(self, glob: str, *, case_sensitive: bool = True) -> None:
         _check(glob)
         self._flags = re.DOTALL if case_sensitive else re.DOTALL | re.IGNORECASE
         self._wanted = [
-            [name if name == _DEEP_NAME else _name_expression(name, glob) for name in _names(one)]
+            [name if name == _DEEP_NAME else _starred(list(_tokens(name, glob))) for name in _names(one)]
             for one in alternatives_of(glob)
         ]
         if WILD.search(glob):
@@ -92,11 +89,7 @@ class Pattern:
 
 
 def check_text(name: str, text: str) -> None:
-    """Refuse what no argument of a process and no name of a file can hold.
-
-    Raises:
-        InvalidCallError: saying what it holds.
-    """
+    """Refuse what no argument of a process and no name of a file can hold."""
     if "\0" in text:
         raise InvalidCallError(rf"{name} holds a NUL character; in a pattern write it as \x00")
     if text.encode(errors="replace").decode() != text:
@@ -104,11 +97,7 @@ def check_text(name: str, text: str) -> None:
 
 
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    """Turn a glob into an expression for whole relative paths. A pattern without `/` matches names in every folder.
-
-    Raises:
-        SandboxError: what is wrong with it, and where (INVALID_GLOB).
-    """
+    """Turn a glob into an expression for whole relative paths. A pattern without `/` matches names in every folder."""
     if "\n" in pattern:
         raise _invalid("a glob holds no line break")
     alternatives = [expression_of(_path_tokens(_anywhere(one), pattern)) for one in alternatives_of(pattern)]
@@ -116,11 +105,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 
 
 def alternatives_of(pattern: str) -> list[str]:
-    """Write out the braces of a glob.
-
-    Raises:
-        SandboxError: an unclosed brace, or too many alternatives (INVALID_GLOB).
-    """
+    """Write out the braces of a glob."""
     found = [pattern]
     while any(spans := [_first_braces(one, pattern) for one in found]):
         found = [expanded for one, span in zip(found, spans, strict=True) for expanded in _expand(one, span)]
@@ -223,11 +208,6 @@ def _path_tokens(pattern: str, whole: str) -> list[str]:
     for name in folders:
         tokens += [DEEP] if name == _DEEP_NAME else [*_tokens(name, whole), "/"]
     return [*tokens, *([REST] if last == _DEEP_NAME else _tokens(last, whole))]
-
-
-def _name_expression(name: str, whole: str) -> str:
-    """Translate one name of a glob into an expression, to be matched with zero characters or nothing around it."""
-    return _starred(list(_tokens(name, whole)))
 
 
 def _starred(tokens: list[str]) -> str:

@@ -1,13 +1,12 @@
 """Grep: lines, files or counts that match a pattern, searched by ripgrep, and what to say when nothing is found."""
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
@@ -16,12 +15,11 @@ from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.commands import Completed, Sink, run
 from forge_tools.sandbox.processes.environment import child_environment
-from forge_tools.tools.builtin import ReadingTool, counted, parameters_of
+from forge_tools.tools.builtin import PATH, ReadingTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.globs import check_text
 from forge_tools.tools.file.hits import MatchSink, NameSink, Notes, Page, room_for_records
-from forge_tools.tools.file.ripgrep import Complaints, Search, find_ripgrep, needs_pcre2, refusal
-from forge_tools.tools.file.scope import File, Folder, Recheck
+from forge_tools.tools.file.ripgrep import Complaints, File, Folder, Recheck, find_ripgrep, needs_pcre2, refusal
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.file.walk import Walk
 
@@ -29,8 +27,77 @@ _HINT_SECONDS = (0.05, 0.3)  # a fifth of what the search took, within these
 _COUNT_SECONDS = 2.0
 _COUNTED = 10_000  # lines beyond those of the page; how many more there are is worth no search of all
 _GRACE_SECONDS = 0.5
-_FILES = ("file", "files")
-_RECORDS = ("record", "records")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What to search for and how."""
+
+    pattern: str = option("Regular expression to search for.", min_length=1, max_length=4096)
+    path: str = option(
+        "File or folder to search, by default the working directory; or artifact://..., a long output.",
+        ".", aliases=("file_path",), **PATH,
+    )  # fmt: skip
+    glob: str | None = option(
+        "Only files that match, relative to path: *.py (in every folder), src/**/*.{ts,tsx}.",
+        None, min_length=1, max_length=1024,
+    )  # fmt: skip
+    type: str | None = option("Only files of this ripgrep type: py, ts, rust, ...", None, min_length=1, max_length=64)
+    output_mode: Literal["content", "files_with_matches", "count"] = option(
+        "content: path:line:text; files_with_matches: paths; count: path:matching lines.", "files_with_matches"
+    )
+    ignore_case: bool = option("Let letters match in either case.", default=False, aliases=("-i",))
+    before: int = option("Lines shown before each match (content).", 0, minimum=0, maximum=50, aliases=("-B",))
+    after: int = option("Lines shown after each match (content).", 0, minimum=0, maximum=50, aliases=("-A",))
+    context_lines: int = option(
+        "Lines shown around each match (content).", 0, minimum=0, maximum=50, aliases=("-C", "context")
+    )
+    line_numbers: bool = option("Show line numbers (content).", default=True, aliases=("-n",))
+    multiline: bool = option("Let patterns span lines, and the dot match line ends.", default=False)
+    fixed_strings: bool = option("Search for the pattern as plain text.", default=False, aliases=("-F",))
+    word: bool = option("Match whole words only.", default=False, aliases=("-w",))
+    engine: Literal["auto", "rust", "pcre2"] = option(
+        "auto: rust, or pcre2 where the pattern needs look-around or back-references.", "auto"
+    )
+    max_per_file: int | None = option(
+        "Matching lines per file at most.", None, minimum=1, maximum=1_000_000_000, aliases=("-m",)
+    )
+    head_limit: int = option("Records (lines or files) shown at most.", 250, minimum=1, maximum=5000)
+    offset: int = option("Records to skip, to see the next page.", 0, minimum=0)
+    respect_ignore: bool = option("Leave out what .gitignore and .ignore files name.", default=True)
+    hidden: bool = option("Search hidden files too; .git is always left out.", default=True)
+    max_columns: int = option("Longer lines are cut around the match.", 500, minimum=20, maximum=10_000)
+
+    @property
+    def has_context(self) -> bool:
+        return bool(self.before or self.after or self.context_lines)
+
+    def arguments(self, targets: Sequence[str], *, has_rules: bool, tells_binaries: bool = False) -> list[str]:
+        """Build the command line after the program: what to leave out is in our rules, no file on this host has a say."""
+        options = {
+            "--ignore-case": self.ignore_case,
+            "--multiline": self.multiline,
+            "--multiline-dotall": self.multiline,
+            "--fixed-strings": self.fixed_strings,
+            "--word-regexp": self.word,
+            "--pcre2": self.engine == "pcre2",
+            "--hidden": self.hidden,
+            f"--type={self.type}": self.type is not None,
+            f"--max-count={self.max_per_file}": self.max_per_file is not None,
+            "--ignore-file=/dev/stdin": has_rules,
+            "--debug": tells_binaries,
+        }
+        chosen = [name for name, is_on in options.items() if is_on]
+        fixed = ["--no-config", "--crlf", "--no-ignore", "--glob=!.git"]
+        return [*fixed, *self._mode(), *chosen, "-e", self.pattern, "--", *targets]
+
+    def _mode(self) -> list[str]:
+        if self.output_mode == "content":
+            before, after = self.before or self.context_lines, self.after or self.context_lines
+            return ["--sort=path", "--json", f"--before-context={before}", f"--after-context={after}"]
+        which = "--files-with-matches" if self.output_mode == "files_with_matches" else "--count"
+        # Statistics cost the early end at the first match of a file. What is searched is known but for what these choose.
+        return [which, "--with-filename", "--null", *(["--stats"] if self.type or self.glob else [])]
 
 
 class Grep(ReadingTool):
@@ -95,7 +162,7 @@ class _Call:
                 search = replace(search, engine="pcre2")
                 answer = await self._answer(search, place, self._deadline.remaining)
             if not answer.sink.page.seen and not answer.completed.timed_out:
-                _raise(refusal(search, answer.complaints.text))
+                _raise(refusal(search.pattern, search.type, answer.complaints.text))
                 return await self._nothing(search, target, place, answer)
             return _result(search, place, answer, await self._total(search, place, answer))
 
@@ -105,7 +172,7 @@ class _Call:
         return self._workspace.open(path)
 
     async def _place(self, search: Search, target: Handle, deadline: Deadline) -> Folder:
-        """Settle what is left out. A folder that is itself ignored or hidden was named: it is searched by its own rules."""
+        """Decide what is left out. A folder that is itself ignored or hidden was named, so only its own rules count."""
         choices = {"respect_ignore": search.respect_ignore, "hidden": search.hidden}
         walk = Walk(self._workspace, target, deadline, **choices, keeps_sightings=True)
         return await deadline.look(
@@ -118,12 +185,10 @@ class _Call:
         page = Page(offset=search.offset, limit=search.head_limit, room=room_for_records(self._context.max_output_size))
         sink, complaints = _sink(search, page, place, enough=enough), Complaints(place.shown)
         told = {"has_rules": bool(place.rules), "tells_binaries": place.tells_binaries}
-        if isinstance(place, File):
-            os.lseek(place.file.fd, 0, os.SEEK_SET)  # a search before this one may have read it
-        arguments = search.arguments(["-" if isinstance(place, File) else "."], **told)
-        stdin = place.file.fd if isinstance(place, File) else os.fsencode(place.rules)
-        feed = {"stdout": sink.feed, "stderr": complaints.feed}
-        completed = await self._ripgrep(arguments, place, seconds, **feed, stdin=stdin)
+        arguments = search.arguments([place.target], **told)
+        completed = await self._ripgrep(
+            arguments, place, seconds, stdout=sink.feed, stderr=complaints.feed, stdin=place.stdin()
+        )
         lost = await self._recheck(search, place, sink, complaints) if isinstance(place, Folder) else []
         sink.finish()
         if completed.signal is not None:
@@ -134,7 +199,7 @@ class _Call:
     async def _ripgrep(
         self, arguments: list[str], place: File | Folder, seconds: float, *, stdout: Sink, stderr: Sink, stdin: bytes | int
     ) -> Completed:  # fmt: skip
-        """Run the program; everything is an argument, so that nothing is ever read as something else."""
+        """Run the program. Everything is passed as an argument, so no pattern or path is taken for an option."""
         return await run(
             [self._program, *arguments],
             folder=place.folder,
@@ -149,7 +214,7 @@ class _Call:
     async def _recheck(
         self, search: Search, place: Folder, sink: NameSink | MatchSink, complaints: Complaints
     ) -> list[str]:
-        """The program opens by path, and may have been led outside by folders that were swapped: say nothing that it saw there."""
+        """Drop what the program may have seen outside: it opens by path, and folders may have been swapped meanwhile."""
         changes = await asyncio.to_thread(place.changes)
         if not changes:
             return []
@@ -157,7 +222,7 @@ class _Call:
         async def again(paths: Sequence[str], sink: NameSink) -> None:
             arguments = search.arguments(paths, has_rules=False)
             left = self._deadline.remaining
-            await self._ripgrep(arguments, place, left, stdout=sink.feed, stderr=lambda _: True, stdin=b"")
+            await self._ripgrep(arguments, place, left, stdout=sink.feed, stderr=lambda _: None, stdin=b"")
 
         recheck = Recheck(place, changes)
         complaints.leave_out(recheck.is_unsure)
@@ -165,7 +230,7 @@ class _Call:
         return recheck.warnings()
 
     async def _total(self, search: Search, place: File | Folder, answer: _Answer) -> _Total | None:
-        """Count, if need be once more and then not much further than the page; None where there is no time to."""
+        """Count the matches, by a second search that stops soon after the page if need be; None if there is no time."""
         if not answer.completed.stopped or not answer.sink.is_sure:
             return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
         counting = replace(search, output_mode="count", offset=0, head_limit=1)
@@ -177,10 +242,10 @@ class _Call:
         return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
 
     async def _nothing(self, search: Search, target: Handle, place: File | Folder, answer: _Answer) -> ToolResult:
-        """Say that nothing matches, and cheaply whether a wider search would find something."""
+        """Say that nothing matches, and after a quick probe whether a wider search would find something."""
         result = _result(search, place, answer, _Total(0, 0) if answer.sink.is_sure else None)
         searched = _searched(place, answer)
-        many = "" if searched is None else f" ({counted(searched, *_FILES)} searched)"
+        many = "" if searched is None else f" ({counted(searched, 'file')} searched)"
         where = "the working directory" if target.name == "." else target.name
         text = f"No matches for '{visible(search.pattern[:100])}' in {where}{many}."
         has_case = search.pattern.lower() != search.pattern.upper()
@@ -216,7 +281,7 @@ def _result(search: Search, place: File | Folder, answer: _Answer, total: _Total
     page, told = answer.sink.page, answer.complaints
     notes = Notes(
         page=page,
-        unit=_FILES if search.output_mode != "content" else _RECORDS,
+        unit="file" if search.output_mode != "content" else "record",
         total=_records(search, answer, total),
         in_all=_in_all(search, total),
         is_partial=answer.completed.timed_out or place.is_partial,
@@ -268,16 +333,15 @@ def _in_all(search: Search, total: _Total | None) -> str | None:
     around = "what is around " if search.has_context else ""
     if not total.is_all:
         return f"{around}{total.matches:,} or more matching lines"
-    lines = counted(total.matches, "matching line", "matching lines")
-    return f"{around}{lines} in {counted(total.files, *_FILES)}"
+    return f"{around}{counted(total.matches, 'matching line')} in {counted(total.files, 'file')}"
 
 
 def _left_out(facts: dict[str, Any]) -> list[str]:
     parts = []
     if binary := facts.get("binary_files"):
-        parts.append(counted(binary, "binary file", "binary files"))
+        parts.append(counted(binary, "binary file"))
     if named := facts.get("binary_names"):
-        parts.append(f"about {counted(named, 'binary file', 'binary files')}, going by names")
+        parts.append(f"about {counted(named, 'binary file')}, going by names")
     if secret := facts.get("protected"):
         parts.append(f"{secret:,} that may hold secrets")
     notes = [f"[left out: {', '.join(parts)}]"] if parts else []
@@ -287,7 +351,7 @@ def _left_out(facts: dict[str, Any]) -> list[str]:
 
 
 def _raise(error: SandboxError | None) -> None:
-    """Raise an error from a frame that lets go of it, so that they do not hold each other, and with them the workspace."""
+    """Raise an error without keeping it in this frame: the cycle would keep the workspace alive."""
     try:
         if error is not None:
             raise error

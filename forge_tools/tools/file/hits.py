@@ -75,7 +75,7 @@ class Notes:
     """
 
     page: Page
-    unit: tuple[str, str]
+    unit: str
     total: int | None
     is_partial: bool
     in_all: str | None = None
@@ -98,13 +98,13 @@ class Notes:
 
     def lines(self) -> list[str]:
         page, notes = self.page, []
-        known = "more" if self.total is None else counted(self.total, *self.unit)
+        known = "more" if self.total is None else counted(self.total, self.unit)
         if page.has_more:
             first, last = page.seen - len(page.records) + 1, page.seen
             notes.append(f"[{first:,}-{last:,} of {self.in_all or known}; continue with offset={last}]")
         elif page.seen and not page.records:
             are = "is" if page.seen == 1 else "are"
-            notes.append(f"[nothing after offset {page.offset}: there {are} {counted(page.seen, *self.unit)}]")
+            notes.append(f"[nothing after offset {page.offset}: there {are} {counted(page.seen, self.unit)}]")
         if self.is_partial:
             notes.append("[stopped early: the time for this call was over; narrow path or pattern for the rest]")
         if self.warnings:

@@ -150,7 +150,7 @@ class Rules:
         return ignored, kept
 
     def _is_silent(self, names: Names, folder: str) -> bool:
-        """Say at once, if that is cheap, that no rule is about any of these: so it is in nearly every folder."""
+        """Tell cheaply that no rule concerns any of these names, which is so in nearly every folder."""
         if self._wild or folder in self._folders or not self._names.isdisjoint(names.all):
             return False
         return not _may_end(self._endings, names)
@@ -171,11 +171,7 @@ class Rules:
 
 
 def excluding(globs: Sequence[str]) -> Rules | None:
-    """Read globs as lines of a .gitignore, with alternatives; None for none.
-
-    Raises:
-        SandboxError: one of them is no glob (INVALID_GLOB).
-    """
+    """Read globs as lines of a .gitignore, with alternatives; None for none."""
     for glob in globs:
         compile_glob(glob.strip("/") or glob)
     lines = [one for glob in globs for one in alternatives_of(glob)]
@@ -191,7 +187,7 @@ def _as_text(name: str) -> str:
 
 
 def _may_end(endings: Set[str], names: Names) -> bool:
-    """Say cheaply that no name ends so, as in most folders."""
+    """Rule out cheaply that any name ends so, as in most folders."""
     return len(endings) > _FEW or any(f".{ending}\0" in names.text for ending in endings)
 
 
@@ -200,7 +196,7 @@ def _any_of(expressions: list[str]) -> re.Pattern[str]:
 
 
 def _trimmed(line: str) -> str:
-    """Take spaces off the end, but for those behind a backslash."""
+    """Strip trailing spaces that no backslash quotes."""
     end = index = 0
     while index < len(line):
         is_space = line[index] == " "

@@ -12,8 +12,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Entry, Kind, enter, look_at, scan
-from forge_tools.sandbox.paths.names import escape_path
-from forge_tools.sandbox.paths.refusals import PROTECTED
+from forge_tools.sandbox.paths.refusals import PROTECTED, escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import GLOBS, PATH, ReadingTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
@@ -21,6 +20,7 @@ from forge_tools.tools.file.ignore import Names, Rules, excluding
 
 _NOTE_ROOM = 200  # characters of the output kept free for what is said after the entries
 _CHECK_EVERY = 1000
+_SECOND_NS = 1_000_000_000
 _ENTRIES = ("entry", "entries")
 
 
@@ -71,11 +71,7 @@ class _Listing:
         self._is_cut = self._is_partial = False
 
     def run(self, workspace: Workspace) -> ToolResult:
-        """List the folder.
-
-        Raises:
-            SandboxError: it is none, cannot be listed, or is protected.
-        """
+        """List the folder."""
         with workspace.open_folder(self._wish.path) as folder:
             self._list(folder, self._entries(folder, ""), "", 0)
         shown = len(self._lines)
@@ -151,7 +147,7 @@ class _Listing:
 
 
 def _without(entries: list[Entry], ignored: Rules, above: str) -> list[Entry]:
-    """Leave out what a line of a .gitignore that says the same would leave out."""
+    """Leave out what these globs would leave out as lines of a .gitignore."""
     out: set[tuple[str, bool]] = set()
     for are_folders in (False, True):
         names = Names(entry.name for entry in entries if entry.is_folder is are_folders)
@@ -177,23 +173,23 @@ def _name(entry: Entry) -> str:
 def _details(entry: Entry) -> str:
     if entry.mode is None or entry.mtime_ns is None:
         return f"{'?' * 9} {'?':>12} {'?':>20}  "
-    return f"{stat.filemode(entry.mode)[1:]} {entry.size:>12,} {_moment(entry.mtime_ns)}  "
+    return f"{stat.filemode(entry.mode)[1:]} {entry.size:>12,} {_moment(entry.mtime_ns // _SECOND_NS)}  "
 
 
 def _facts(entry: Entry, above: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"path": escape_path(f"{above}{entry.name}"), "type": entry.type or entry.kind}
     if entry.mode is not None and entry.mtime_ns is not None:
-        facts["size"], facts["mtime"], facts["mode"] = entry.size, _moment(entry.mtime_ns), f"{entry.mode:04o}"
+        facts["size"], facts["mtime"], facts["mode"] = (
+            entry.size,
+            _moment(entry.mtime_ns // _SECOND_NS),
+            f"{entry.mode:04o}",
+        )
     if entry.kind is Kind.LINK:
         facts["target"] = entry.target
     return facts
 
 
-def _moment(ns: int) -> str:
-    return _second(ns // 1_000_000_000)
-
-
 @lru_cache(maxsize=1024)
-def _second(seconds: int) -> str:
+def _moment(seconds: int) -> str:
     """Files of one folder are often of one moment."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

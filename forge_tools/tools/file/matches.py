@@ -118,7 +118,7 @@ def _places(text: str, old: str, check: Check) -> Iterator[Match]:
 
 
 def _but_for_line_ends(text: str, old: str, check: Check) -> Iterator[Match]:
-    """Search where all line ends are the same, which is linear, and count back what that took away."""
+    """Search with all line ends made equal, which is linear, and map the places back."""
     plain, wanted = text.replace("\r\n", "\n"), old.replace("\r\n", "\n")
     removed = array("q", (place.start - index for index, place in enumerate(_places(text, "\r\n", check))))
     for at, end, *_ in _places(plain, wanted, check):
@@ -155,7 +155,7 @@ def _but_for_blanks(text: str, old: str, check: Check) -> Iterator[Match]:
 
 
 def _shift(wanted: list[str], here: list[str]) -> tuple[str, str] | None:
-    """The indentation that each line of the file has more, or less; None where the lines differ in anything else."""
+    """Return the indentation that every line of the file has more, or less; None if the lines differ otherwise."""
     shift: tuple[str, str] | None = None
     for line, other in zip(wanted, here, strict=True):
         found = other.removesuffix("\r").rstrip(_BLANKS)
@@ -181,7 +181,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _candidates(lines: list[str], wanted: list[str]) -> list[int]:
-    """Where the text could start, judged by the lines and then the words that the two have in common, rare ones first."""
+    """Return where the text could start, judged by common lines, else by common words, rare ones first."""
     places = defaultdict(list)
     for number, line in enumerate(lines):
         places[_plain(line)].append(number)
@@ -199,7 +199,7 @@ def _candidates(lines: list[str], wanted: list[str]) -> list[int]:
 
 
 def _plain(line: str) -> str:
-    """A line but for case, blanks and the form of its characters."""
+    """Reduce a line to what remains without case, blanks and the forms of its characters."""
     return " ".join(unicodedata.normalize("NFKC", line).translate(_QUOTES).casefold().split())
 
 

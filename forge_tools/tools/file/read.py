@@ -1,25 +1,42 @@
-"""Read: lines of a text file, of any size, in any encoding, within a budget."""
+"""Read: lines of a text file, of any size, in any encoding, within a budget; images and pages of PDF files."""
 
 import codecs
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import PurePath
 from typing import Any
 
 from forge_tools.artifacts.media import media_type
+from forge_tools.artifacts.reader import MOST_SHOWN
 from forge_tools.errors import InvalidCallError
-from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, Image, ToolCategory, ToolResult
+from forge_tools.model.content import human
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
+from forge_tools.sandbox.decoding import decoded
 from forge_tools.sandbox.paths.confinement import Handle, meet
-from forge_tools.sandbox.paths.files import Digest
+from forge_tools.sandbox.paths.files import Digest, etag_of
 from forge_tools.sandbox.paths.refusals import refusal
 from forge_tools.tools.builtin import PATH, ReadingTool, option, parameters_of
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, plain_lines, tail_start
-from forge_tools.tools.file.media import SHOWN, Showing, shown
-from forge_tools.tools.file.text import PDF_MAGIC, SAMPLE_BYTES, Encoding, as_utf8, binary_kind, sniff, visible
+from forge_tools.tools.file.text import (
+    PDF_MAGIC,
+    SAMPLE_BYTES,
+    Count,
+    Encoding,
+    Line,
+    as_utf8,
+    binary_kind,
+    last_lines,
+    lines_from,
+    plain_lines,
+    sniff,
+    tail_start,
+    visible,
+)
 
 BINARY_FILE = "BINARY_FILE"
 
@@ -27,6 +44,14 @@ MAX_LINES = 20_000
 SURVEYED_BYTES = 64 << 20
 """Up to this size a file is counted and hashed as a whole."""
 
+PDF = "application/pdf"
+PAGES = 20
+IMAGE_PAGES = 5
+
+_SIDE = 1568  # pixels of the longer side of an image; providers give models no more
+_SHOWN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", PDF})
+_RANGE = re.compile(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6}))?\s*")
+_PAGES_ROOM = 200
 _DEFAULT_LINES = 2000
 _GLANCED_BYTES = 64 << 10  # take half a millisecond, and two if they are nothing but line ends
 _UTF8 = Encoding("utf-8")
@@ -82,33 +107,29 @@ class Read(ReadingTool):
         if wish.offset is not None and wish.tail is not None:
             raise InvalidCallError("Pass offset or tail, not both")
         kept = await open_artifact(wish.file_path, context, workspace) if is_handle(wish.file_path) else None
-        if not kept and wish.count <= _DEFAULT_LINES and (file := workspace.open_cached(wish.file_path)):
+        if not kept and wish.count <= _DEFAULT_LINES and (small := workspace.open_cached(wish.file_path)):
             # A small file that the kernel has in memory is read right here: a thread would take longer than that.
-            with file:
-                whole = file.read_at_once(_GLANCED_BYTES)
-                seen = Reading(file, wish, deadline, context.max_output_size).glance(whole) if whole else None
+            with small:
+                whole = small.read_at_once(_GLANCED_BYTES)
+                seen = Reading(small, wish, deadline, context.max_output_size).glance(whole) if whole else None
             if seen is not None:
                 return seen
 
-        def read() -> ToolResult:
-            with kept or workspace.open_file(wish.file_path) as file:
+        def read() -> tuple[Handle, ToolResult]:
+            file = kept or workspace.open_file(wish.file_path)
+            try:
                 meet(file.fd, file.stat.st_dev)
-                return Reading(file, wish, deadline, context.max_output_size).run()
+                return file, Reading(file, wish, deadline, context.max_output_size).run()
+            except BaseException:
+                file.close()
+                raise
 
-        result = await deadline.look(read)
-        is_shown = result.error_code == BINARY_FILE and result.error_details["media_type"] in SHOWN
-        return await self._look(result.error_details["media_type"], wish, context, deadline) if is_shown else result
-
-    async def _look(self, kind: str, wish: Wish, context: ExecutionContext, deadline: Deadline) -> ToolResult:
-        """Show a file that is no text."""
-        workspace = self.workspace(context)
-        if is_handle(wish.file_path):
-            file = await open_artifact(wish.file_path, context, workspace)
-        else:
-            file = await deadline.look(lambda: workspace.open_file(wish.file_path))
+        file, result = await deadline.look(read)
         with file:
-            how = Showing(wish.pages, wish.page_images, context.max_output_size, deadline.remaining)
-            return await shown(file, kind, how)
+            kind = result.error_details["media_type"] if result.error_code == BINARY_FILE else None
+            if kind not in _SHOWN:
+                return result
+            return await _shown(file, kind, wish, deadline.remaining, context.max_output_size)
 
 
 @dataclass(slots=True)
@@ -142,16 +163,16 @@ class Reading:
         if self._is_whole and (seen := self.glance(sample)) is not None:
             return seen
         if not sample:
-            return ToolResult.ok("(empty file)", **self._facts(_UTF8, Count(), Digest()))
+            return ToolResult.ok("(empty file)", **self._facts(_UTF8, Count(), etag_of(b"")))
         encoding = self._encoding(sample)
         if not encoding.bom and not self._wish.encoding and (kind := binary_kind(sample)):
             return self._refuse_binary(kind, sample)
-        count, digest = self._survey(encoding, sample)
+        count, etag = self._survey(encoding, sample)
         page = self._page(*self._lines(encoding, count))
         if not page.lines and not self._is_partial:
             known = "" if count is None else f" ({count.lines:,} lines)"
             raise InvalidCallError(f"offset {self._wish.offset} is past the end of {self._file.name}{known}")
-        return self._result("\n".join(page.lines), page, encoding, count, digest)
+        return self._result("\n".join(page.lines), page, encoding, count, etag)
 
     def glance(self, whole: bytes) -> ToolResult | None:
         """Show lines of a file of these bytes where nothing in it needs a look of its own: nearly every reading.
@@ -162,15 +183,15 @@ class Reading:
         if wish.encoding or wish.column or whole.startswith((codecs.BOM_UTF8, PDF_MAGIC)):
             return None
         self._bytes_read = len(whole)
-        count = Count()
+        count, wanted = Count(), wish.count
         count.add(whole)
-        first = max(1, count.lines - wish.count + 1) if wish.tail else wish.offset or 1
-        lines, has_more = plain_lines(whole, first, wish.count)
+        first = max(1, count.lines - wanted + 1) if wish.tail else wish.offset or 1
+        lines, has_more = plain_lines(whole, first, wanted)
         text = _numbered(lines, first) if wish.line_numbers else "\n".join(lines)
         if not lines or len(text) >= self._room:
             return None
-        page = _Page(first, lines, {"offset": first + wish.count} if has_more else None)
-        return self._result(text, page, _UTF8, count, Digest(whole))
+        page = _Page(first, lines, {"offset": first + wanted} if has_more else None)
+        return self._result(text, page, _UTF8, count, etag_of(whole))
 
     def _encoding(self, sample: bytes) -> Encoding:
         try:
@@ -181,20 +202,20 @@ class Reading:
     def _refuse_binary(self, kind: str, sample: bytes) -> ToolResult:
         size = self._file.stat.st_size
         return ToolResult.fail(
-            f"{self._file.name} is binary ({kind}, {_human(size)}); text tools cannot read it",
+            f"{self._file.name} is binary ({kind}, {human(size)}); text tools cannot read it",
             error_code=BINARY_FILE,
             error_details={"kind": kind, "media_type": media_type(sample), "bytes": size, "head": sample[:64].hex(" ")},
         )
 
     def _sample(self) -> bytes:
-        """Read how the file begins; nearly always that is all of it."""
+        """Read the beginning of the file, which is nearly always all of it."""
         # No more than is there, or it takes long.
         size = min(SAMPLE_BYTES, max(self._file.stat.st_size + 1, _LEAST_BYTES))
         sample = self._read(0, size)
         self._is_whole = len(sample) < size
         return sample
 
-    def _survey(self, encoding: Encoding, sample: bytes) -> tuple[Count | None, Digest | None]:
+    def _survey(self, encoding: Encoding, sample: bytes) -> tuple[Count | None, str | None]:
         """Count and hash the whole file, unless it is large or time runs out."""
         if self._file.stat.st_size > SURVEYED_BYTES:
             return None, None
@@ -207,10 +228,10 @@ class Reading:
 
         for chunk in as_utf8(hashed(), encoding):
             count.add(chunk)
-        return (None, None) if self._is_partial else (count, digest)
+        return (None, None) if self._is_partial else (count, digest.etag)
 
     def _lines(self, encoding: Encoding, count: Count | None) -> tuple[int | None, Iterator[Line]]:
-        """Return the number of the first line, None if nobody counted, and the lines from there."""
+        """Return the lines asked for, and the number of the first one, None if the file was not counted."""
         wish, start = self._wish, len(encoding.bom)
         if not wish.tail or count is not None:
             first = max(1, count.lines - wish.tail + 1) if wish.tail and count else wish.offset or 1
@@ -221,7 +242,7 @@ class Reading:
         return None, lines_from(self._chunks(position), 1, wish.column)
 
     def _page(self, first: int | None, lines: Iterator[Line]) -> _Page:
-        """Take as many whole lines as are wanted and fit; only a first line that does not fit is cut."""
+        """Take the whole lines that are wanted and fit. Only a first line that does not fit is cut."""
         page, used, column = _Page(first), 0, 0
         count, room, take = self._wish.count, self._room, page.lines.append
         for index, line in enumerate(lines):
@@ -262,10 +283,8 @@ class Reading:
         more = f"… [+{line.hidden:,} chars; use column={line.start + len(line.text)}]"
         return f"{prefix}{text}{more}"
 
-    def _result(
-        self, text: str, page: _Page, encoding: Encoding, count: Count | None, digest: Digest | None
-    ) -> ToolResult:
-        facts = self._facts(encoding, count, digest)
+    def _result(self, text: str, page: _Page, encoding: Encoding, count: Count | None, etag: str | None) -> ToolResult:
+        facts = self._facts(encoding, count, etag)
         facts |= {"shown_lines": len(page.lines), "truncated": page.is_cut or bool(page.next)}
         if page.next:
             facts["next"] = page.next
@@ -297,11 +316,11 @@ class Reading:
         self._bytes_read += len(data)
         return data
 
-    def _facts(self, encoding: Encoding, count: Count | None, digest: Digest | None) -> dict[str, Any]:
-        stat = self._file.stat
+    def _facts(self, encoding: Encoding, count: Count | None, etag: str | None) -> dict[str, Any]:
+        stat, lines = self._file.stat, count and count.lines
         facts = {
-            "lines": count and count.lines,
-            "total_lines": count and count.lines,
+            "lines": lines,
+            "total_lines": lines,
             "total_chars": count and count.chars,
             "shown_lines": 0,
             "truncated": False,
@@ -309,7 +328,7 @@ class Reading:
             "encoding": encoding.name,
             "eol": count and count.eol,
             "bom": bool(encoding.bom),
-            "etag": digest and digest.etag,
+            "etag": etag,
             "mtime": datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(),
             "bytes_read": min(self._bytes_read, stat.st_size),  # some are read twice
             "files_accessed": [self._file.name],
@@ -327,13 +346,65 @@ def _numbered(lines: list[str], first: int) -> str:
 
 @cache
 def _numbers() -> list[str]:
-    """What the first lines of files begin with: to write a number takes longer than all else that is done to its line."""
+    """Cache the numbers that lines begin with: formatting one takes longer than all else that is done to its line."""
     return [f"\n{number:6}\t" for number in range(_KEPT_NUMBERS)]
 
 
-def _human(size: float) -> str:
-    units = iter(("bytes", "KB", "MB", "GB", "TB"))
-    unit = next(units)
-    while size >= 1024:
-        size, unit = size / 1024, next(units, "PB")
-    return f"{size:.0f} {unit}"
+async def _shown(file: Handle, kind: str, wish: Wish, seconds: float, max_chars: int) -> ToolResult:
+    """Show an image, or pages of a PDF. A process of its own decodes them, so that none of it happens here."""
+    if kind != PDF:
+        return await _image(file, kind, seconds)
+    first, last = _page_range(wish.pages, IMAGE_PAGES if wish.page_images else PAGES)
+    limits = {"first": first, "last": last}
+    if not wish.page_images:
+        limits["most_chars"] = max(1, max_chars - _PAGES_ROOM)
+    facts, data = await decoded(file.name, file.fd, "pages" if wish.page_images else "text", seconds, **limits)
+    note = _pages_note(file, facts, first, last)
+    shown = [note, *_images(data, facts["sizes"], first)] if wish.page_images else f"{data.decode()}\n\n{note}"
+    return ToolResult.ok(shown, **_media_facts(file, PDF, facts))
+
+
+def _images(data: bytes, sizes: list[int], first: int) -> Iterator[Image]:
+    for number, size in enumerate(sizes, first):
+        yield Image(data[:size], f"page-{number}.png")
+        data = data[size:]
+
+
+async def _image(file: Handle, kind: str, seconds: float) -> ToolResult:
+    facts, data = await decoded(file.name, file.fd, "image", seconds, side=_SIDE, most_bytes=MOST_SHOWN)
+    size = file.stat.st_size
+    said = f"{file.name}: {kind}, {facts['width']:,} x {facts['height']:,} pixels, {human(size)}"
+    if facts["frames"] > 1:
+        said += f", {facts['frames']:,} frames, of which the first is decoded"
+    name = PurePath(file.name)
+    if "shown" in facts:
+        width, height = facts["shown"]
+        said += f"; shown at {width:,} x {height:,}"
+        name = name.with_suffix(".jpg" if media_type(data) == "image/jpeg" else ".png")
+    else:
+        data = os.pread(file.fd, size, 0)
+    return ToolResult.ok([said, Image(data, name.name)], **_media_facts(file, kind, facts))
+
+
+def _pages_note(file: Handle, facts: dict[str, Any], first: int, asked: int) -> str:
+    last, total = facts["last"], facts["pages"]
+    if first > total:
+        raise InvalidCallError(f"page {first:,} is past the end of {file.name}, which has {total:,} pages")
+    more = f"; continue with pages={last + 1}-{min(total, last + 1 + asked - first)}" if last < total else ""
+    return f"[pages {first:,}-{last:,} of {total:,}{more}]"
+
+
+def _media_facts(file: Handle, kind: str, facts: dict[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {name: facts[name] for name in ("width", "height", "pages") if name in facts}
+    return {"bytes": file.stat.st_size, "media_type": kind, **told}
+
+
+def _page_range(pages: str | None, most: int) -> tuple[int, int]:
+    if pages is None:
+        return 1, most
+    found = _RANGE.fullmatch(pages)
+    first = int(found[1]) if found else 0
+    last = int(found[2] or first) if found else 0
+    if not 1 <= first <= last:
+        raise InvalidCallError(f"pages {pages!r} names no pages. Give one, such as 3, or some, such as 3-7")
+    return first, min(last, first + most - 1)

@@ -1,15 +1,24 @@
-"""The ripgrep command lines of a search, and what their failures mean."""
+"""What ripgrep is told to search, what its complaints mean, and which of its hits to trust."""
 
+import asyncio
+import codecs
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
+from hashlib import blake2b
+from typing import Any
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.folders import Changes, open_allowed
+from forge_tools.sandbox.paths.refusals import Protection, escape_path
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.commands import find_beside_python
-from forge_tools.tools.builtin import PATH, option
+from forge_tools.tools.file.globs import by_path, compile_glob, only, plain_rule
+from forge_tools.tools.file.hits import MatchSink, NameSink, Origin, Page
 from forge_tools.tools.file.text import visible
+from forge_tools.tools.file.walk import Level, Walk
 
 _LOOK_AROUND = re.compile(r"error: (look-around|backreferences)[^\n]*not supported")
 _ERROR = re.compile(r"(?:error: |PCRE2: error compiling pattern at offset \d+: )([^\n]+)")
@@ -23,77 +32,20 @@ _OS_ERROR = re.compile(r" \(os error \d+\)$")
 _MAX_BINARIES = 2000
 _MAX_STDERR = 65_536
 _MAX_LINE = 4096
+SearchAgain = Callable[[Sequence[str], NameSink], Awaitable[None]]
+"""Searches files by these paths and feeds the sink."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """What to search for and how."""
-
-    pattern: str = option("Regular expression to search for.", min_length=1, max_length=4096)
-    path: str = option(
-        "File or folder to search, by default the working directory; or artifact://..., a long output.",
-        ".", aliases=("file_path",), **PATH,
-    )  # fmt: skip
-    glob: str | None = option(
-        "Only files that match, relative to path: *.py (in every folder), src/**/*.{ts,tsx}.",
-        None, min_length=1, max_length=1024,
-    )  # fmt: skip
-    type: str | None = option("Only files of this ripgrep type: py, ts, rust, ...", None, min_length=1, max_length=64)
-    output_mode: Literal["content", "files_with_matches", "count"] = option(
-        "content: path:line:text; files_with_matches: paths; count: path:matching lines.", "files_with_matches"
-    )
-    ignore_case: bool = option("Let letters match in either case.", default=False, aliases=("-i",))
-    before: int = option("Lines shown before each match (content).", 0, minimum=0, maximum=50, aliases=("-B",))
-    after: int = option("Lines shown after each match (content).", 0, minimum=0, maximum=50, aliases=("-A",))
-    context_lines: int = option(
-        "Lines shown around each match (content).", 0, minimum=0, maximum=50, aliases=("-C", "context")
-    )
-    line_numbers: bool = option("Show line numbers (content).", default=True, aliases=("-n",))
-    multiline: bool = option("Let patterns span lines, and the dot match line ends.", default=False)
-    fixed_strings: bool = option("Search for the pattern as plain text.", default=False, aliases=("-F",))
-    word: bool = option("Match whole words only.", default=False, aliases=("-w",))
-    engine: Literal["auto", "rust", "pcre2"] = option(
-        "auto: rust, or pcre2 where the pattern needs look-around or back-references.", "auto"
-    )
-    max_per_file: int | None = option(
-        "Matching lines per file at most.", None, minimum=1, maximum=1_000_000_000, aliases=("-m",)
-    )
-    head_limit: int = option("Records (lines or files) shown at most.", 250, minimum=1, maximum=5000)
-    offset: int = option("Records to skip, to see the next page.", 0, minimum=0)
-    respect_ignore: bool = option("Leave out what .gitignore and .ignore files name.", default=True)
-    hidden: bool = option("Search hidden files too; .git is always left out.", default=True)
-    max_columns: int = option("Longer lines are cut around the match.", 500, minimum=20, maximum=10_000)
-
-    @property
-    def has_context(self) -> bool:
-        return bool(self.before or self.after or self.context_lines)
-
-    def arguments(self, targets: Sequence[str], *, has_rules: bool, tells_binaries: bool = False) -> list[str]:
-        """Build the command line after the program: what to leave out is in our rules, no file on this host has a say."""
-        options = {
-            "--ignore-case": self.ignore_case,
-            "--multiline": self.multiline,
-            "--multiline-dotall": self.multiline,
-            "--fixed-strings": self.fixed_strings,
-            "--word-regexp": self.word,
-            "--pcre2": self.engine == "pcre2",
-            "--hidden": self.hidden,
-            f"--type={self.type}": self.type is not None,
-            f"--max-count={self.max_per_file}": self.max_per_file is not None,
-            "--ignore-file=/dev/stdin": has_rules,
-            "--debug": tells_binaries,
-        }
-        chosen = [name for name, is_on in options.items() if is_on]
-        fixed = ["--no-config", "--crlf", "--no-ignore", "--glob=!.git"]
-        return [*fixed, *self._mode(), *chosen, "-e", self.pattern, "--", *targets]
-
-    def _mode(self) -> list[str]:
-        if self.output_mode == "content":
-            before, after = self.before or self.context_lines, self.after or self.context_lines
-            return ["--sort=path", "--json", f"--before-context={before}", f"--after-context={after}"]
-        which = "--files-with-matches" if self.output_mode == "files_with_matches" else "--count"
-        # Statistics cost the early end at the first match of a file. What is searched is known but for what these choose.
-        return [which, "--with-filename", "--null", *(["--stats"] if self.type or self.glob else [])]
+_BINARY_ENDINGS = (
+    "pyc", "pyo", "so", "o", "a", "dylib", "dll", "exe", "class", "jar", "wasm", "png", "jpg", "jpeg", "gif", "webp", "ico",
+    "bmp", "tiff", "pdf", "zip", "gz", "bz2", "xz", "zst", "tar", "tgz", "whl", "7z", "mp3", "mp4", "mov", "avi", "ogg",
+    "woff", "woff2", "ttf", "otf", "eot", "sqlite", "sqlite3", "db", "bin", "dat", "npy", "npz", "parquet", "pkl",
+)  # fmt: skip
+_BINARY_NAME = re.compile(r"\0([^\0]*\.(?:" + "|".join(_BINARY_ENDINGS) + r"))(?=\0)")
+_MAX_NAMED = 20
+_MAX_TOLD = 300  # being told of each file that is binary costs more than the search where there are thousands of them
+_OPEN_FILES = 100
+_MOST_READ = 64 << 20
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def find_ripgrep(configured: str | None = None) -> str:
@@ -114,19 +66,19 @@ def needs_pcre2(stderr: str) -> bool:
     return bool(_LOOK_AROUND.search(stderr))
 
 
-def refusal(search: Search, stderr: str) -> SandboxError | None:
+def refusal(pattern: str, type: str | None, stderr: str) -> SandboxError | None:
     """Say why ripgrep would not search at all, or None where it did and only has warnings."""
     if "PCRE2 is not available" in stderr:
         return SandboxError("Look-around needs engine=pcre2, which this worker does not have", "INVALID_REGEX")
     if needs_pcre2(stderr):
-        return SandboxError(f"Look-around and back-references need engine=pcre2: {search.pattern}", "INVALID_REGEX")
+        return SandboxError(f"Look-around and back-references need engine=pcre2: {pattern}", "INVALID_REGEX")
     if _INVALID.search(stderr):
         found = _ERROR.search(stderr)
         reason = found[1] if found else "not a regular expression"
         hint = "to search for this text literally set fixed_strings=true"
-        return SandboxError(f"Invalid pattern, {reason}: {search.pattern[:200]} ({hint})", "INVALID_REGEX")
+        return SandboxError(f"Invalid pattern, {reason}: {pattern[:200]} ({hint})", "INVALID_REGEX")
     if "unrecognized file type" in stderr:
-        return SandboxError(f"Unknown type '{search.type}'. Use a glob such as *.py instead", "VALIDATION_ERROR")
+        return SandboxError(f"Unknown type '{type}'. Use a glob such as *.py instead", "VALIDATION_ERROR")
     return None
 
 
@@ -141,7 +93,7 @@ class Complaints:
         self._rest = b""
         self._is_debug = False
 
-    def feed(self, data: bytes) -> bool:
+    def feed(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             # What begins otherwise goes on with the line before, which a name with a line break cut in two.
@@ -152,7 +104,6 @@ class Complaints:
                 self.binary_files += 1
                 if self.binary_files <= _MAX_BINARIES:
                     self.binaries.append(os.fsdecode(found[1]))
-        return True
 
     @property
     def text(self) -> str:
@@ -178,3 +129,219 @@ class Complaints:
         path, colon, reason = line.removeprefix("rg: ").partition(": ")
         is_path = path.startswith("./") or path == "<stdin>"
         return f"{self._shown(path) if is_path else visible(path)}{colon}{visible(_OS_ERROR.sub('', reason))}"
+
+
+class File:
+    """A single file, which the program reads from standard input: no path is looked up a second time."""
+
+    is_partial = has_ignored = tells_binaries = False
+    rules, target = "", "-"
+
+    def __init__(self, file: Handle, root: Handle) -> None:
+        self.file = file
+        self.folder = root.fd
+
+    def stdin(self) -> int:
+        os.lseek(self.file.fd, 0, os.SEEK_SET)  # a search before this one may have read it
+        return self.file.fd
+
+    def wanted(self, _: str) -> bool:
+        return True
+
+    def shown(self, _: str) -> str:
+        return self.file.name
+
+    def searched(self, failed: Sequence[str]) -> int:
+        return 1 - bool(failed)
+
+    def warnings(self) -> list[str]:
+        return []
+
+    def facts(self, binary_files: int, binaries: list[str]) -> dict[str, Any]:
+        return {}
+
+
+class Folder:
+    """A folder to search, with rules for the search program: it skips what is ignored and what may hold secrets.
+
+    The constructor walks the folder, so call it on a thread. Paths are relative to the folder; those of folders end in a slash.
+    """
+
+    target = "."
+
+    def __init__(self, workspace: Workspace, handle: Handle, walk: Walk, *, glob: str | None, hidden: bool) -> None:
+        self.folder = handle.fd
+        self._workspace = workspace
+        self._handle = handle
+        self._hidden = hidden
+        self._glob = compile_glob(glob) if glob else None
+        self._left_out: set[str] = set()
+        self._binary_names: list[str] = []
+        self._files = self._protected = 0
+        for level in walk.levels():
+            self._take(level, handle.root.root.protection)
+        self._faults, self._seen, self.is_partial = walk.faults, walk.seen, walk.is_partial
+        self._has_gaps = self.is_partial or bool(self._faults)
+        # What no line of rules can name is told apart afterwards.
+        sayable = sorted(path for path in self._left_out if path.isprintable())
+        self._odd_folders = tuple(path for path in self._left_out if path.endswith("/") and not path.isprintable())
+        self.rules = (only(glob) if glob else "") + "".join(map(plain_rule, sayable))
+        # A program that tells of binary files tells of each file that a glob chose, too.
+        self.tells_binaries = self._glob is None and len(self._binary_names) + len(self._left_out) <= _MAX_TOLD
+        inside = workspace.inside(handle)
+        self._above = "" if inside == "." else f"{inside}/"
+        self._shown_above = _prefix(workspace.shown(inside, handle))
+
+    def stdin(self) -> bytes:
+        return os.fsencode(self.rules)
+
+    @property
+    def has_ignored(self) -> bool:
+        """Whether a search without ignore rules would look into more."""
+        return len(self._left_out) > self._protected
+
+    def wanted(self, path: str) -> bool:
+        path = path.removeprefix("./")
+        if path in self._left_out or path.startswith(self._odd_folders):
+            return False
+        if self._has_gaps and path[: path.rfind("/") + 1] not in self._seen:
+            return False
+        if self._glob and not self._glob.fullmatch(path):
+            return False
+        return self._hidden or not (path.startswith(".") or "/." in path)
+
+    def shown(self, path: str) -> str:
+        path = path.removeprefix("./")
+        if self._shown_above is None:
+            return self._workspace.shown(self._above + path, self._handle)
+        return self._shown_above + escape_path(path)
+
+    def open(self, path: str) -> Handle | None:
+        """Open a file that a search told of, if it is one that may be read."""
+        return open_allowed(self._handle.root, self._above + path.removeprefix("./"), self.shown(path))
+
+    def changes(self) -> Changes:
+        """Look which folders have changed since they were walked through."""
+        return Changes(self._seen, self.folder)
+
+    def searched(self, failed: Sequence[str]) -> int:
+        """Count the files, given those (and folders) that a search without a glob complained of."""
+        folders = {path for path, _ in self._faults}
+        return self._files - sum(1 for path in failed if self.shown(path) not in folders)
+
+    def warnings(self) -> list[str]:
+        return [f"{path}: {reason}" for path, reason in self._faults]
+
+    def facts(self, binary_files: int, binaries: list[str]) -> dict[str, Any]:
+        """Count what is not searched: binary files by their content if the program reports it, else by their names."""
+        facts: dict[str, Any] = {"protected": self._protected} if self._protected else {}
+        if not self.tells_binaries:
+            named = sum(map(self.wanted, self._binary_names))
+            return facts | ({"binary_names": named} if named else {})
+        named_first = [self.shown(path) for path in sorted(binaries, key=by_path)[:_MAX_NAMED]]
+        return facts | ({"binary_files": binary_files, "binary": named_first} if binary_files else {})
+
+    def _take(self, level: Level, protection: Protection) -> None:
+        secrets = protection.hidden_of([*level.files, *level.folders])
+        secret_files, secret_folders = secrets.intersection(level.files), secrets.intersection(level.folders)
+        if secret_folders:
+            level.folders[:] = [name for name in level.folders if name not in secret_folders]
+        out = level.ignored_folders.difference(level.folders) | secret_folders
+        if out or level.ignored or secret_files:
+            self._left_out.update(f"{level.path}{name}/" for name in out)
+            self._left_out.update(level.path + name for name in level.ignored | secret_files)
+        self._files += len(level.files) - len(secret_files)
+        self._protected += len(secret_files) + len(secret_folders)
+        self._binary_names += [level.path + name for name in _BINARY_NAME.findall("\0".join(["", *level.files, ""]))]
+
+
+class Recheck:
+    """Checks hits through our own handles, where folders changed during the search and may have led it outside.
+
+    `unsure` names those folders. Hits that prove to lie inside stay; the others are dropped, and `warnings` names their folders.
+    """
+
+    def __init__(self, place: Folder, unsure: Changes) -> None:
+        self._lost: dict[str, None] = {}
+        self._place = place
+        self._unsure = unsure
+
+    async def names(self, sink: NameSink, again: SearchAgain) -> None:
+        """Search the files that are in doubt once more, each opened by us."""
+        counts, names = sink.counts(), sink.first()
+        right = {name: counts[name] for name in names if not self.is_unsure(name)}
+        doubtful = [name for name in names if name not in right]
+        for index in range(0, len(doubtful), _OPEN_FILES):
+            right |= await self._found_again(doubtful[index : index + _OPEN_FILES], counts, again)
+        self._forget(name for name in names if name not in right)
+        sink.keep(right)
+
+    async def lines(self, sink: MatchSink) -> None:
+        """Look whether the lines that are in doubt stand in the files that we can open, where they were found."""
+        kept = await asyncio.to_thread(self._standing, sink.origins)
+        self._forget(origin.name for index, origin in enumerate(sink.origins) if index not in kept)
+        sink.keep(sorted(kept))
+
+    def warnings(self) -> list[str]:
+        shown = (self._place.shown(folder or ".") for folder in self._lost)
+        return [f"{folder}: changed while it was searched" for folder in shown]
+
+    def is_unsure(self, name: str) -> bool:
+        return self._unsure.above(name.removeprefix("./")) is not None
+
+    def _forget(self, names: Iterable[str]) -> None:
+        self._lost |= dict.fromkeys(name.removeprefix("./").rpartition("/")[0] for name in names)
+
+    async def _found_again(
+        self, names: Sequence[str], counts: dict[str, bytes], again: SearchAgain
+    ) -> dict[str, bytes]:
+        with ExitStack() as stack:
+            opened = [(name, handle) for name in names if (handle := self._place.open(name))]
+            links = {stack.enter_context(handle).link: name for name, handle in opened}
+            if not links:
+                return {}
+            page = Page(offset=0, limit=len(links), room=0)
+            sink = NameSink(page, lambda _: True, str, has_counts=any(counts.values()))
+            await again([*links], sink)
+            return {links[link]: count for link, count in sink.counts().items() if link in links}
+
+    def _standing(self, origins: Sequence[Origin]) -> set[int]:
+        kept: set[int] = set()
+        doubtful: dict[str, list[int]] = {}
+        for index, origin in enumerate(origins):
+            if self.is_unsure(origin.name):
+                doubtful.setdefault(origin.name, []).append(index)
+            else:
+                kept.add(index)
+        for name, indexes in doubtful.items():
+            handle = self._place.open(name)
+            if handle is not None:
+                with closing(handle):
+                    kept.update(index for index in indexes if _stands(origins[index], handle))
+        return kept
+
+
+def _prefix(shown: str) -> str | None:
+    """The prefix of all paths below; None if the working directory, which is shown differently, may be among them."""
+    if shown.startswith(".."):
+        return None
+    return "" if shown == "." else f"{shown.rstrip('/')}/"
+
+
+def _stands(origin: Origin, handle: Handle) -> bool:
+    """Whether the file has these bytes at that place; a file with a byte order mark is searched, and so compared, as UTF-8."""
+    if origin.digest is None:
+        return False
+    if os.pread(handle.fd, 3, 0).startswith(_MARKS):
+        text = _as_utf8(os.pread(handle.fd, _MOST_READ, 0))
+        data = text[origin.offset : origin.offset + origin.length]
+    else:
+        data = os.pread(handle.fd, origin.length, origin.offset)
+    return blake2b(data, digest_size=16).digest() == origin.digest
+
+
+def _as_utf8(data: bytes) -> bytes:
+    """Strip the byte order mark, and convert UTF-16 to UTF-8."""
+    if data.startswith(codecs.BOM_UTF8):
+        return data.removeprefix(codecs.BOM_UTF8)
+    return data.decode("utf-16", "replace").encode()

@@ -1,18 +1,24 @@
-"""Bytes of a file as text and back: which encoding and line ends, whether text at all, what is shown for the unprintable."""
+"""Bytes of a file as text and back, and as lines of bounded length: encoding, line ends, what is shown for the unprintable."""
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from forge_tools.errors import SandboxError
 
 ENCODING_ERROR = "ENCODING_ERROR"
+
+MAX_LINE_CHARS = 2000
+"""Characters of one line that are shown."""
+
 SAMPLE_BYTES = 1 << 18
 _BINARY_SAMPLE = 8192
 
 UNKNOWN = "unknown-8bit"
-"""What the encoding is called where bytes are neither UTF-8 nor said to be anything: they are shown as Latin-1."""
+"""The name for the encoding of bytes that are not UTF-8 and have no mark; they are shown as Latin-1."""
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -50,6 +56,10 @@ _EXACT = {"utf-16": "utf-16-le", "utf-32": "utf-32-le"}
 _STATEFUL = ("iso2022", "hz", "utf-7", "utf_7", "utf7")
 _ALL_BYTES = bytes(range(256))
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_CONTINUATION = bytes(range(0x80, 0xC0))
+_CONTROL_BYTES = bytes((*set(range(0x20)) - set(b"\t\n\r"), 0x7F))
+_LEAD = re.compile(rb"[^\x80-\xbf]")
+_KEPT_BYTES = 4 * (MAX_LINE_CHARS + 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ def sniff(sample: bytes, asked: str | None) -> Encoding:
 
 
 def binary_kind(sample: bytes) -> str | None:
-    """Say what kind of file is no text (`PNG image`, `binary data`), or None where it is text."""
+    """Name the kind of a file that is not text, such as `PNG image` or `binary data`; None for text."""
     head = sample[:_BINARY_SAMPLE]
     if head.startswith(PDF_MAGIC):  # some of these are ASCII, and no text for all that
         return "PDF document"
@@ -88,7 +98,7 @@ def binary_kind(sample: bytes) -> str | None:
 
 
 def as_utf8(chunks: Iterable[bytes], encoding: Encoding) -> Iterator[bytes]:
-    """Turn chunks that start after the byte order mark into UTF-8, so that `\\n` is one byte in all of them."""
+    """Convert chunks that start after the byte order mark to UTF-8, in which `\\n` is always one byte."""
     if encoding.codec is None:
         yield from chunks
         return
@@ -106,11 +116,7 @@ def visible(text: str) -> str:
 
 
 def encoding_for(head: bytes | None, asked: str | None) -> Encoding:
-    """Choose how new text is written: as asked, else as the file that starts with `head` is, else UTF-8.
-
-    Raises:
-        SandboxError: there is no text encoding of that name (ENCODING_ERROR).
-    """
+    """Choose how new text is written: as asked, else as the file that starts with `head` is, else UTF-8."""
     if asked is None:
         if not head:
             return Encoding("utf-8")
@@ -126,11 +132,7 @@ def encoding_for(head: bytes | None, asked: str | None) -> Encoding:
 
 
 def encode(text: str, encoding: Encoding, shown: str, what: str) -> bytes:
-    """Turn the text that a parameter holds into bytes, without the byte order mark.
-
-    Raises:
-        SandboxError: it has a character that the encoding lacks (ENCODING_ERROR).
-    """
+    """Turn the text that a parameter holds into bytes, without the byte order mark."""
     if encoding.name == UNKNOWN and not text.isascii():
         sign = next(char for char in text if not char.isascii())
         raise SandboxError(
@@ -184,11 +186,7 @@ class View:
 
     @classmethod
     def of(cls, data: bytes, encoding: Encoding, shown: str) -> "View":
-        """View the bytes of a file.
-
-        Raises:
-            SandboxError: they are no text in that encoding, or cannot be put together again (ENCODING_ERROR).
-        """
+        """View the bytes of a file."""
         if not data.startswith(encoding.bom):  # asked for with the name of the encoding, and not there
             encoding = replace(encoding, bom=b"")
         body = data[len(encoding.bom) :]
@@ -206,7 +204,7 @@ class View:
         return cls(text, encoding, is_decoded=True)
 
     def pattern(self, text: str) -> str | None:
-        """What `text` looks like in this view; None where the encoding has no such characters."""
+        """Return `text` as it looks in this view; None if the encoding lacks its characters."""
         try:
             data = text.encode(self.encoding.codec or "utf-8")
         except UnicodeEncodeError:
@@ -214,11 +212,7 @@ class View:
         return text if self.is_decoded else data.decode("latin-1")
 
     def insertion(self, text: str, shown: str, what: str, known: str) -> str:
-        """What new text looks like in this view; characters that `known` has too are known to be right.
-
-        Raises:
-            SandboxError: the encoding lacks one of its characters (ENCODING_ERROR).
-        """
+        """What new text looks like in this view; characters that `known` has too are known to be right."""
         if self.encoding.name == UNKNOWN:
             encode("".join(char for char in text if char not in known), self.encoding, shown, what)
             encoded = encode(text, Encoding("latin-1", "latin-1"), shown, what)
@@ -235,6 +229,172 @@ class View:
         return text if self.is_decoded else text.encode("latin-1").decode(self.encoding.codec or "utf-8", "replace")
 
 
+class Line(NamedTuple):
+    """A line without its end. `start` characters before `text` and `hidden` after it are not shown."""
+
+    text: str
+    start: int = 0
+    hidden: int = 0
+
+
+@dataclass(slots=True)
+class Count:
+    """What a pass over a whole file counts."""
+
+    newlines: int = 0
+    crlf: int = 0
+    chars: int = 0
+    last: bytes = b""
+
+    def add(self, chunk: bytes) -> None:
+        if not chunk:
+            return
+        self.newlines += chunk.count(b"\n")
+        if b"\r" in chunk or self.last == b"\r":  # to look for one byte is ten times as fast as for two
+            self.crlf += chunk.count(b"\r\n") + (self.last == b"\r" and chunk[:1] == b"\n")
+        self.chars += characters(chunk)
+        self.last = chunk[-1:]
+
+    @property
+    def lines(self) -> int:
+        return self.newlines + (self.last not in (b"", b"\n"))
+
+    @property
+    def eol(self) -> str | None:
+        return eol_name(self.newlines, self.crlf)
+
+
+def characters(utf8: bytes) -> int:
+    """Count the characters that start in these bytes."""
+    return len(utf8 if utf8.isascii() else utf8.translate(None, _CONTINUATION))
+
+
+def lines_from(chunks: Iterable[bytes], first: int, column: int = 0) -> Iterator[Line]:
+    """Yield the lines from number `first` (1-based) on; of the first of them only what follows `column` characters."""
+    skip = first - 1
+    line, is_new = _Line(column), not column
+    for chunk in chunks:
+        start = 0
+        if skip:
+            newlines = chunk.count(b"\n")
+            start = 0 if newlines < skip else _after_newline(chunk, skip)
+            skip = max(0, skip - newlines)
+            if not start:
+                continue
+        last = chunk.rfind(b"\n")
+        if is_new and last >= start and max(map(len, chunk[start:last].split(b"\n"))) <= MAX_LINE_CHARS:
+            text = chunk[start:last].decode("utf-8", "replace")  # all at once: a line end is no part of any character
+            yield from (Line(piece.removesuffix("\r")) for piece in text.split("\n"))
+            start = last + 1
+        while (end := chunk.find(b"\n", start)) >= 0:
+            if is_new and end - start <= MAX_LINE_CHARS:  # nearly every line: nothing to assemble
+                yield Line(chunk[start:end].removesuffix(b"\r").decode("utf-8", "replace"))
+            else:
+                line.add(chunk[start:end])
+                yield line.finish(is_terminated=True)
+                line, is_new = _Line(), True
+            start = end + 1
+        if start < len(chunk):
+            line.add(chunk[start:])
+            is_new = False
+    if line.size:
+        yield line.finish(is_terminated=False)
+
+
+def plain_lines(utf8: bytes, first: int, count: int) -> tuple[list[str], bool]:
+    """Take lines of a whole file that is UTF-8 without control characters; say whether more follow.
+
+    Else, or if one of the lines is long, there are none.
+    """
+    if len(utf8.translate(None, _CONTROL_BYTES)) < len(utf8):
+        return [], False
+    try:
+        text = utf8.decode()
+    except UnicodeDecodeError:
+        return [], False
+    if "\r" in text and "\r" in (text := text.replace("\r\n", "\n")):
+        return [], False
+    last = min(first - 1 + count, len(text))
+    lines = text.split("\n", last)
+    rest = lines.pop()
+    has_more = bool(rest) and len(lines) == last
+    if rest and not has_more:  # the file does not end with a line end
+        lines.append(rest)
+    wanted = lines[first - 1 :]
+    return ([], False) if max(map(len, wanted), default=0) > MAX_LINE_CHARS else (wanted, has_more)
+
+
+def tail_start(read: Callable[[int, int], bytes], begin: int, end: int, count: int, chunk_bytes: int) -> int:
+    """Find where the last `count` lines of the bytes from `begin` to `end` start, reading backwards."""
+    wanted = count + 1 if read(end - 1, 1) == b"\n" else count
+    position = end
+    while position > begin:
+        size = min(chunk_bytes, position - begin)
+        position -= size
+        chunk = read(position, size)
+        newlines = chunk.count(b"\n")
+        if newlines >= wanted:
+            return position + _after_newline(chunk, newlines - wanted + 1)
+        wanted -= newlines
+    return begin
+
+
+def last_lines(chunks: Iterable[bytes], count: int) -> list[Line]:
+    """Take the last `count` lines of a stream that cannot be read backwards."""
+    return list(deque(lines_from(chunks, 1), maxlen=count))
+
+
+class _Line:
+    """One line while its pieces arrive: what may be shown is kept, the rest is counted."""
+
+    def __init__(self, skip: int = 0) -> None:
+        self.size = 0
+        self._to_skip = skip
+        self._skipped = 0
+        self._kept = bytearray()
+        self._dropped = 0
+        self._last = b""
+
+    def add(self, piece: bytes) -> None:
+        if not piece:
+            return
+        self.size += len(piece)
+        self._last = piece[-1:]
+        if self._skipped < self._to_skip or (self._skipped and not self._kept):
+            piece = self._skip(piece)
+        room = max(0, _KEPT_BYTES - len(self._kept))
+        self._kept += piece[:room]
+        self._dropped += characters(piece[room:])
+
+    def finish(self, *, is_terminated: bool) -> Line:
+        text = self._kept.decode("utf-8", "replace")
+        hidden = max(0, len(text) - MAX_LINE_CHARS) + self._dropped
+        if is_terminated and self._last == b"\r":
+            text, hidden = (text, hidden - 1) if hidden else (text.removesuffix("\r"), 0)
+        return Line(text[:MAX_LINE_CHARS], self._skipped, hidden)
+
+    def _skip(self, piece: bytes) -> bytes:
+        """Drop the characters before the column, with what remains of one that a chunk's end cut."""
+        missing = self._to_skip - self._skipped
+        count = characters(piece)
+        if count <= missing:
+            self._skipped += count
+            return b""
+        for index, match in enumerate(_LEAD.finditer(piece)):
+            if index == missing:
+                self._skipped += missing
+                return piece[match.start() :]
+        return b""
+
+
+def _after_newline(chunk: bytes, number: int) -> int:
+    """Return the position after the newline of that number (1-based)."""
+    position = 0
+    for _ in range(number):
+        position = chunk.index(b"\n", position) + 1
+    return position
+
+
 def _text_codec(name: str) -> str:
     try:
         codec = codecs.lookup(name)
@@ -246,7 +406,7 @@ def _text_codec(name: str) -> str:
 
 
 def _is_mostly_utf8(sample: bytes) -> bool:
-    """Whether it is UTF-8, give or take stray bytes that well-formed characters outnumber, and a cut at the end."""
+    """Whether it is UTF-8 but for a cut at the end and stray bytes, of which there are fewer than well-formed characters."""
     is_whole = len(sample) < SAMPLE_BYTES
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(sample, is_whole)
     strays = text.count("\ufffd")

@@ -1,5 +1,7 @@
 """What lies below a folder of the workspace, and which of it rules leave out: the one list that every search starts from."""
 
+import os
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -9,7 +11,6 @@ from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Entries, Folder, Look, Sighting
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.git_index import NOTHING, Tracked, tracked_by
 from forge_tools.tools.file.ignore import Names, Rules, TooManyRulesError
 
 Answer = TypeVar("Answer")
@@ -17,6 +18,13 @@ Answer = TypeVar("Answer")
 GIT = ".git"
 MAX_DEPTH = 256
 _RULE_FILES = (".gitignore", ".ignore", ".rgignore")
+_HEADER = struct.Struct(">4sII")
+_STAT_BYTES = 40
+_MODE_AT = 24
+_MODES = {0o040000, 0o100644, 0o100664, 0o100755, 0o120000, 0o160000}
+_EXTENDED = 0x4000
+_LENGTH = 0x0FFF
+_MAX_KEPT = 8
 
 
 @dataclass(slots=True)
@@ -34,6 +42,19 @@ class Level:
     others: list[str]
     ignored: set[str] = field(default_factory=set)
     ignored_folders: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """Tracked paths, and the folders on the way to them, relative to the repository."""
+
+    files: frozenset[str] = frozenset()
+    folders: frozenset[str] = frozenset()
+
+
+NOTHING = Tracked()
+
+_kept_indexes: dict[tuple[int, ...], "Tracked"] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +78,8 @@ class _Visit:
 class Walk:
     """Goes through a folder, top down. Links are listed and never followed; `.git` is left out.
 
-    `faults` are what could not be looked into, and why. With `keeps_sightings`, `seen` is what each folder that could be
-    listed was right before it was.
+    `faults` lists what could not be read, and why. With `keeps_sightings`, `seen` holds the state of each folder just
+    before it was listed.
     """
 
     def __init__(
@@ -136,7 +157,7 @@ class Walk:
             level.ignored_folders = out
 
     def _ground_above(self, inside: str) -> _Ground:
-        """Gather the rules from the root down to the target; none, where they leave the target itself out: it was named."""
+        """Gather the rules from the root down to the target. If they ignore the target itself, none apply: the caller named it."""
         ground, path = _Ground(), ""
         if inside == "." or not self._respects:
             return ground
@@ -155,7 +176,7 @@ class Walk:
         return ground
 
     def _ground_in(self, visit: _Visit, folder: Folder, entries: Entries) -> _Ground:
-        """Add what the rule files of this folder say; where a repository begins, the .gitignore files above count no more."""
+        """Add the rule files of this folder. Where a repository begins, the .gitignore files above it no longer count."""
         ground, path = visit.ground, visit.path
         if GIT in entries.folders:
             rules = self._read(
@@ -191,12 +212,45 @@ class Walk:
 _parsed = lru_cache(maxsize=512)(Rules)
 
 
+def tracked_by(git: Folder) -> Tracked:
+    """Read the index of an open `.git` folder; one that is missing or of an unknown form tracks nothing.
+
+    Raises:
+        OSError: it is there and cannot be read.
+    """
+    try:
+        facts = git.stat("index")
+        key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+        tracked = _kept_indexes.get(key)
+        if tracked is None:
+            tracked = parse_index(git.read("index"))
+            if len(_kept_indexes) >= _MAX_KEPT:
+                _kept_indexes.clear()
+            _kept_indexes[key] = tracked
+        return tracked
+    except FileNotFoundError:
+        return NOTHING
+
+
+def parse_index(data: bytes) -> Tracked:
+    """Read an index of version 2 to 4, with SHA-1 or SHA-256 names of objects."""
+    for hash_bytes in (20, 32):
+        try:
+            files = _tracked_files(data, hash_bytes)
+        except (ValueError, struct.error, IndexError):
+            continue
+        folders = {path[: path.rindex("/")] for path in files if "/" in path}
+        above = {name[:index] for name in folders for index, char in enumerate(name) if char == "/"}
+        return Tracked(frozenset(files), frozenset(folders | above))
+    return NOTHING
+
+
 def _rules_in(folder: Folder, name: str) -> Rules:
     return _parsed(folder.read(name))
 
 
 def _ignored(ground: _Ground, path: str, plain: list[str], *, are_folders: bool) -> set[str]:
-    """Choose the names in a folder that rules leave out. Kinds of rule files later in the list decide first."""
+    """Return the names in a folder that rules ignore. Later kinds of rule files take precedence."""
     out: set[str] = set(plain) if ground.is_ignored else set()
     names = Names(plain)
     for said in () if ground.is_ignored else reversed(ground.said):
@@ -209,3 +263,36 @@ def _ignored(ground: _Ground, path: str, plain: list[str], *, are_folders: bool)
         below = path[len(ground.repository) :]
         out = {name for name in out if below + name not in ground.tracked.files}
     return out
+
+
+def _tracked_files(data: bytes, hash_bytes: int) -> set[str]:
+    magic, version, count = _HEADER.unpack_from(data)
+    if magic != b"DIRC" or version not in (2, 3, 4):
+        raise ValueError("not an index")
+    files: set[str] = set()
+    position, name = _HEADER.size, b""
+    for _ in range(count):
+        if int.from_bytes(data[position + _MODE_AT : position + _MODE_AT + 4]) not in _MODES:
+            raise ValueError("not an entry")
+        flags = position + _STAT_BYTES + hash_bytes
+        facts = int.from_bytes(data[flags : flags + 2])
+        begin = flags + (4 if facts & _EXTENDED else 2)
+        dropped = 0
+        if version == 4:
+            dropped, begin = _varint(data, begin)
+        end = data.index(b"\0", begin)
+        name = name[: len(name) - dropped] + data[begin:end] if version == 4 else data[begin:end]
+        if facts & _LENGTH != min(len(name), _LENGTH):
+            raise ValueError("not an entry")
+        files.add(os.fsdecode(name))
+        position = end + 1 if version == 4 else position + ((end - position) // 8 + 1) * 8
+    return files
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Read how many bytes of the previous name are dropped, encoded as offsets are in pack files."""
+    value = data[position] & 0x7F
+    while data[position] & 0x80:
+        position += 1
+        value = (value + 1 << 7) | (data[position] & 0x7F)
+    return value, position + 1

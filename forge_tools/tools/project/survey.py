@@ -9,7 +9,7 @@ from typing import Any, Literal
 from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import open_allowed
-from forge_tools.sandbox.paths.names import escape_path
+from forge_tools.sandbox.paths.refusals import escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import ReadingTool, counted
 from forge_tools.tools.deadline import Deadline

@@ -7,7 +7,7 @@ import pytest
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, SandboxError
-from forge_tools.sandbox.configured import announced, root_of, workspaces_of
+from forge_tools.sandbox.configured import announced, reach_of
 from forge_tools.sandbox.paths.workspace import Workspace
 
 
@@ -27,7 +27,7 @@ def test_a_workspace_has_its_roots_in_order_and_says_so(folders: Path) -> None:
     roots = [str(folders / "repo"), {"path": str(folders / "docs"), "read_only": True}]
     given = settings(folders, repo={"roots": roots, "shared": True}, own={"roots": roots[:1]})
 
-    assert [(root.path.name, root.is_read_only) for root in workspaces_of(given)["repo"]] == [
+    assert [(root.path.name, root.is_read_only) for root in reach_of(given).workspaces["repo"]] == [
         ("repo", False),
         ("docs", True),
     ]
@@ -38,9 +38,9 @@ def test_a_workspace_has_its_roots_in_order_and_says_so(folders: Path) -> None:
 
 
 def test_what_a_workspace_protects_comes_beside_the_usual(folders: Path) -> None:
-    [docs] = workspaces_of(
+    [docs] = reach_of(
         settings(folders, docs={"roots": [str(folders / "docs")], "protected": ["*.draft"]})
-    ).values()
+    ).workspaces.values()
     for name in ("plan.draft", ".env", "id_rsa"):
         (folders / "docs" / name).touch()
         with pytest.raises(SandboxError, match="protected by policy"):
@@ -50,19 +50,21 @@ def test_what_a_workspace_protects_comes_beside_the_usual(folders: Path) -> None
 def test_the_unnamed_workspace_may_have_more_roots(folders: Path) -> None:
     more = [{"path": str(folders / "docs"), "read_only": True}]
     given = Settings.load(workspace=folders / "repo", workspace_roots=more)
-    workspace = Workspace(root_of(given))
+    root = reach_of(given).root
+    assert root is not None
+    workspace = Workspace(root)
     workspace.place("new").close()
     workspace.open(f"{folders}/docs/plan.draft").close()
     with pytest.raises(SandboxError, match="read-only"):
         workspace.place(f"{folders}/docs/new")
-    assert root_of(Settings.load(workspace=folders / "repo")) == folders / "repo"
+    assert reach_of(Settings.load(workspace=folders / "repo")).root == folders / "repo"
 
 
 @pytest.mark.parametrize(("path", "why"), [("gone", "No such file"), ("docs/plan.draft", "Not a directory")])
 def test_a_root_that_is_not_there_is_named_with_its_setting(folders: Path, path: str, why: str) -> None:
     given = settings(folders, repo={"roots": [str(folders / path)]})
     with pytest.raises(ConfigurationError, match=f"FORGE_WORKSPACES: workspace repo: .*{path} cannot be opened.*{why}"):
-        workspaces_of(given)
+        reach_of(given)
     given = Settings.load(workspace=folders / "repo", workspace_roots=[str(folders / path)])
     with pytest.raises(ConfigurationError, match=f"FORGE_WORKSPACE_ROOTS: .*{path} cannot be opened"):
-        root_of(given)
+        reach_of(given)

@@ -14,8 +14,8 @@ from forge_tools.model import Diagnosis
 from forge_tools.schema import encode_json
 from forge_tools.tool import FunctionTool, tool
 from forge_tools.tool.base import ExecutionContext, ToolResult
-from forge_tools.tool.diagnosis import MOST_BYTES, diagnosis_of
 from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.failures import MOST_BYTES, diagnosis_of
 from forge_tools.tool.registry import ScopedRegistry
 
 HERE = __file__

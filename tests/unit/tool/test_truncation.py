@@ -13,9 +13,9 @@ from forge_tools.model import Artifact
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.content import shorten
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
-from forge_tools.tool.truncation import shorten
 
 HANDLE = f"artifact://{'0123456789abcdef' * 2}"
 LIMITS = [*range(70), 100, 139, 140, 141, 180, 200, 1000, 5000]

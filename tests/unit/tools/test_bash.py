@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.model import ToolResult
-from forge_tools.sandbox.processes.spawner import SPAWNER
+from forge_tools.sandbox.processes.commands import SPAWNER
 from forge_tools.tools.execution.bash import Bash
 from tests.waiting import reached
 

@@ -13,7 +13,7 @@ import pytest
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.model import ExecutionContext, ShellStatus
 from forge_tools.sandbox.reach import REACH, Reach
-from forge_tools.sandbox.shells import start
+from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.host import find, survey
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
@@ -148,14 +148,14 @@ async def test_an_execution_that_runs_again_starts_nothing_more(calls: Session) 
 
 async def test_a_cancelled_call_leaves_no_shell(calls: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, may_go_on = asyncio.Event(), []
-    loop, ask = asyncio.get_running_loop(), start._ask
+    loop, ask = asyncio.get_running_loop(), host._ask
 
     def slow(*arguments: object, **options: object) -> None:
         ask(*arguments, **options)
         loop.call_soon_threadsafe(begun.set)
         wait_until(lambda: may_go_on)
 
-    monkeypatch.setattr(start, "_ask", slow)
+    monkeypatch.setattr(host, "_ask", slow)
     call = asyncio.ensure_future(calls.bash(command="sleep 61", run_in_background=True))
     await begun.wait()
     call.cancel()
@@ -180,7 +180,7 @@ async def test_without_a_folder_of_its_own_it_uses_one_of_the_user(
     token = REACH.set(Reach(root=tmp_path / "ws"))
     handle = await calls.start("echo here; exit 2")
     assert (await calls.ended(handle)).metadata["exit_code"] == 2
-    assert find(start.shells_folder(REACH.get()), handle) is not None
+    assert find(host.shells_folder(REACH.get()), handle) is not None
     (tmp_path / "file").touch()
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
     assert "Give the executor Reach(shells=...)" in (await calls.bash(command="ls", run_in_background=True)).error

@@ -13,7 +13,7 @@ import pytest
 
 from forge_tools.model import ShellRecord, ShellStatus
 from forge_tools.sandbox.shells.host import find
-from forge_tools.tools.execution import reader
+from forge_tools.tools.execution import bash_output
 from forge_tools.tools.file import ripgrep
 from tests.unit.tools.shell_session import Book, Session
 from tests.waiting import within
@@ -171,7 +171,7 @@ async def test_a_filter_that_does_not_end_is_ended(
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setattr(ripgrep, "find_beside_python", lambda _: str(slow))
-    monkeypatch.setattr(reader, "_MAX_SEARCH_SECONDS", 0.5)
+    monkeypatch.setattr(bash_output, "_MAX_SEARCH_SECONDS", 0.5)
     handle = await calls.start("echo aaa")
     await calls.ended(handle)
     assert (await calls.output(handle, filter="^a")).error == "Searching for ^a took more than 0.5s"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.sandbox.paths.folders import Folder
-from forge_tools.tools.file.git_index import NOTHING, parse, tracked_by
+from forge_tools.tools.file.walk import NOTHING, parse_index, tracked_by
 from tests.unit.tools.repositories import git
 
 FILES = ["a", "deep/er/b", "deep/er/bc", "deep/x", "é", "z" * 100]
@@ -25,7 +25,7 @@ def test_every_version_of_the_index_is_read(repository: Path, version: str) -> N
     git(repository, "update-index", "--index-version", version)
     git(repository, "add", *FILES)
     git(repository, "add", "--intent-to-add", "later")  # an entry of the longer form
-    tracked = parse((repository / ".git/index").read_bytes())
+    tracked = parse_index((repository / ".git/index").read_bytes())
     assert tracked.files == {*FILES, "later"}
     assert tracked.folders == {"deep", "deep/er"}
 
@@ -42,5 +42,5 @@ def test_a_new_index_is_read_again(repository: Path) -> None:
 @pytest.mark.parametrize("cut", [0, 3, 12, 40, 100, 200])
 def test_a_broken_index_tracks_nothing(repository: Path, cut: int) -> None:
     git(repository, "add", *FILES)
-    assert parse((repository / ".git/index").read_bytes()[:cut]) == NOTHING
-    assert parse(b"\0" * 500) == NOTHING
+    assert parse_index((repository / ".git/index").read_bytes()[:cut]) == NOTHING
+    assert parse_index(b"\0" * 500) == NOTHING

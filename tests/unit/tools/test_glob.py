@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.model import ToolResult
-from forge_tools.sandbox.paths.names import unescape_path
+from forge_tools.sandbox.paths.refusals import unescape_path
 from forge_tools.tools.file.glob import Glob
 from forge_tools.tools.file.grep import Grep
 from tests.descriptors import descriptors

@@ -11,8 +11,8 @@ import pytest
 from forge_tools.model import ToolResult
 from forge_tools.sandbox.processes import commands
 from forge_tools.sandbox.processes.environment import child_environment
-from forge_tools.tools.file.grep import Grep
-from forge_tools.tools.file.ripgrep import Complaints, Search, refusal
+from forge_tools.tools.file.grep import Grep, Search
+from forge_tools.tools.file.ripgrep import Complaints, refusal
 from forge_tools.tools.file.walk import MAX_DEPTH
 from tests.waiting import within
 
@@ -347,9 +347,8 @@ async def test_a_program_in_the_workspace_is_never_run(grep: Call, tree: Path, m
 
 
 def test_what_ripgrep_lacks_is_told_apart_from_what_is_wrong() -> None:
-    search = Search(pattern="(?=a)")
-    assert "does not have" in str(refusal(search, "rg: PCRE2 is not available in this build of ripgrep"))
-    assert refusal(search, "rg: f: Permission denied (os error 13)") is None
+    assert "does not have" in str(refusal("(?=a)", None, "rg: PCRE2 is not available in this build of ripgrep"))
+    assert refusal("(?=a)", None, "rg: f: Permission denied (os error 13)") is None
 
 
 def test_complaints_are_told_apart_from_what_is_only_said() -> None:
@@ -359,6 +358,6 @@ def test_complaints_are_told_apart_from_what_is_only_said() -> None:
         b"ror 13)\nrg: DEBUG|x|y: ignoring ./b: found binary data",
         b" at offset 4\n",
     ):
-        assert complaints.feed(part)
+        complaints.feed(part)
     assert complaints.warnings() == ["A: Permission denied"]
     assert (complaints.binary_files, complaints.binaries) == (1, ["b"])

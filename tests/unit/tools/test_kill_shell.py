@@ -12,7 +12,7 @@ import pytest
 
 from forge_tools.model import ShellRecord, ShellStatus
 from forge_tools.sandbox.shells.host import find
-from forge_tools.tools.execution import kill_shell
+from forge_tools.tools.execution import shells
 from tests.shell_hosts import processes_of
 from tests.unit.tools.shell_session import Book, Session
 from tests.waiting import wait_until
@@ -88,7 +88,7 @@ async def test_a_shell_that_has_lost_its_supervisor_is_over(calls: Session) -> N
 async def test_one_that_does_not_end_in_time_is_a_failure_that_says_what_to_do(
     calls: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kill_shell, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(shells, "_PATIENCE_SECONDS", 0.1)
     handle = await calls.start("sleep 61")
     orders = calls.folder / handle / "orders"
     orders.rename(calls.folder / "its-orders")

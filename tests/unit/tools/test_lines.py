@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.tools.file.lines import (
+from forge_tools.tools.file.text import (
     MAX_LINE_CHARS,
     Count,
     Line,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.paths.confinement import Root
-from forge_tools.sandbox.paths.names import MAX_NAME_BYTES, escape_path, unescape_path
-from forge_tools.sandbox.paths.refusals import Protection
+from forge_tools.sandbox.paths.refusals import MAX_NAME_BYTES, Protection, escape_path, unescape_path
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tool.base import BaseTool
 from forge_tools.tools.execution.bash import Bash

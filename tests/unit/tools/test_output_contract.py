@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forge_tools.model import ExecutionContext, ToolResult
-from forge_tools.tool.truncation import MARKER_CHARS
+from forge_tools.tool.content import MARKER_CHARS
 from tests.unit.tools.every_tool import FINE, executor, fill
 from tests.waiting import within
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forge_tools.sandbox.shells.folder import Output
 from forge_tools.sandbox.shells.supervisor import Segments
-from forge_tools.tools.execution.reader import Line, fitting, head_of, read_page
+from forge_tools.tools.execution.bash_output import Line, fitting, head_of, read_page
 from tests.waiting import within
 
 PARTS = st.lists(

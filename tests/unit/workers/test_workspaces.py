@@ -14,8 +14,7 @@ from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode
 from forge_tools.model import ExecutionStatus, NamedWorkspace, Wakeup, WorkerRecord
-from forge_tools.sandbox.configured import root_of, workspaces_of
-from forge_tools.sandbox.reach import Reach
+from forge_tools.sandbox.configured import reach_of
 from forge_tools.setting_types import WorkspaceSettings
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import executions, workers
@@ -93,7 +92,7 @@ def settings(tmp_path: Path, valkey_url: str) -> Settings:
 
 
 def build(settings: Settings) -> Engine:
-    return Engine(setup_of(settings, Note, reach=Reach(root=root_of(settings), workspaces=workspaces_of(settings))))
+    return Engine(setup_of(settings, Note, reach=reach_of(settings)))
 
 
 @pytest.fixture

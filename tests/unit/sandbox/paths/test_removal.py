@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.removal import remove_tree, survey
+from forge_tools.sandbox.paths.files import remove_tree, survey
 from forge_tools.sandbox.paths.workspace import Workspace
 from tests.descriptors import descriptors
 from tests.waiting import within

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.paths.folders import Changes, Look, Sighting, changes_since, open_allowed
+from forge_tools.sandbox.paths.folders import Changes, Look, Sighting, open_allowed
 from forge_tools.sandbox.paths.workspace import Workspace
 from tests.descriptors import descriptors
 
@@ -31,7 +31,7 @@ def seen(tree: Path) -> dict[str, Sighting]:
 def changes(tree: Path, before: dict[str, Sighting]) -> Changes:
     fd = os.open(tree, os.O_RDONLY)
     try:
-        return changes_since(before, fd)
+        return Changes(before, fd)
     finally:
         os.close(fd)
 

@@ -20,8 +20,8 @@ from forge_tools.sandbox.processes.endings import ProcessHandle, end, has_unmark
 from forge_tools.sandbox.processes.environment import attempt_mark, instance_mark
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.reach import Reach
-from forge_tools.sandbox.shells import host, start
-from forge_tools.sandbox.shells.start import KEEPER, hostname_of, shells_folder
+from forge_tools.sandbox.shells import host
+from forge_tools.sandbox.shells.host import KEEPER, hostname_of, shells_folder
 from tests.shell_hosts import has_ended, output_of, run_shell, shell_host
 from tests.waiting import wait_until
 
@@ -274,12 +274,12 @@ def test_the_same_deed_starts_one_shell(folder: Path, marker: str, sleepers: Cal
 
 def test_one_that_cannot_be_started_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fd = os.open("/", os.O_RDONLY)
-    new = start.NewShell(command="x", cwd=".")
+    new = host.NewShell(command="x", cwd=".")
     with pytest.raises(SandboxError, match="No such file"):
-        start.start(folder, "h1", new, ["/no/such/program"], place=fd, stdin=b"")
+        host.start(folder, "h1", new, ["/no/such/program"], place=fd, stdin=b"")
     monkeypatch.setattr(KEEPER, "request", _fails)
     with pytest.raises(SandboxError, match="Too many open files"):
-        start.start(folder, "h1", new, ["/bin/true"], place=fd, stdin=b"")
+        host.start(folder, "h1", new, ["/bin/true"], place=fd, stdin=b"")
     os.close(fd)
     assert list(folder.iterdir()) == []
 
