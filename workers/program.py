@@ -23,14 +23,13 @@ from forge_tools.tool import admit, load_engine, load_project, load_tools
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
-from workers.app import run_worker, worker_app
-from workers.artifacts import ArtifactDesk, WorkerArtifacts, ask_engine
+from workers.app import drain, leave_on_signals, run_worker, worker_app
+from workers.artifacts import ArtifactDesk
 from workers.capture import capture, capture_logs
-from workers.drain import drain, leave_on_signals
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore
-from workers.services.servers import Servers
+from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
+from workers.services.tools import Servers
 from workers.worker import Post, Setup
 
 HOSTING = "forge_tools.mcp.hosted.servers"

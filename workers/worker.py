@@ -28,9 +28,9 @@ from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Heartbeat, Question
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
-from workers.activity import Activity
-from workers.artifacts import ArtifactDesk
-from workers.claims import Claims
+from workers.activity import Activity, Lease
+from workers.artifacts import ArtifactDesk, Proofs
+from workers.claims import Claims, Recorder
 from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
 from workers.lanes.loop import LoopLane
@@ -40,23 +40,15 @@ from workers.middleware.notifications import Notifications
 from workers.middleware.reports import Reports
 from workers.middleware.retries import Retries
 from workers.middleware.workspaces import Workspaces
-from workers.proofs import Proofs
 from workers.reception import Reception
-from workers.recorder import Recorder
 from workers.remote_store import RemoteStore
-from workers.services.audit import AuditChain, signer_of
-from workers.services.cancels import Cancels
-from workers.services.delivery import Delivery
-from workers.services.due import DueCalls, Share
+from workers.services.calls import Cancels, Delivery, DueCalls, Share
 from workers.services.fitness import Fitness
-from workers.services.heartbeat import Asker, Heartbeats, Lease
 from workers.services.recovery import ClockWatch, Recovery
-from workers.services.retention import Retention
-from workers.services.servers import Servers, ServerTools
-from workers.services.service import Leadership, Service, ServiceRunner
+from workers.services.service import Asker, Heartbeats, Leadership, Service, ServiceRunner
 from workers.services.shells import DesertedShells, ShellWatch
-from workers.services.tools import HostedTools
-from workers.services.upkeep import ExpiredArtifacts, Leftovers, RollUps, SpentKeys
+from workers.services.tools import HostedTools, Servers, ServerTools
+from workers.services.upkeep import AuditChain, ExpiredArtifacts, Leftovers, Retention, RollUps, SpentKeys, signer_of
 
 QUIET_SECONDS = 5.0
 

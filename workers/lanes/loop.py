@@ -14,8 +14,7 @@ from forge_tools.model import Claim, ExecutionStatus, Outcome
 from forge_tools.tool.executor import ToolExecutor
 from workers.lanes.base import Body, Guard, Host, Verdict, execute, outcome_of_task, scope_of
 from workers.lanes.ownership import bury_orphans, end_processes, own_processes
-from workers.lanes.tool_loop import TaskCloser, ToolLoop
-from workers.lanes.watch import LoopHeldError, Step, Watch
+from workers.lanes.tool_loop import LoopHeldError, Step, TaskCloser, ToolLoop, Watch
 from workers.outcomes import blocked, cancelled, handed_back, lost, timed_out
 
 HELD_SECONDS = 1.0

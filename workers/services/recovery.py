@@ -12,8 +12,7 @@ from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import BEATS, NOW, OVER, Answers, Question
-from workers.services.heartbeat import Asker
-from workers.services.service import Leadership, Service
+from workers.services.service import Asker, Leadership, Service
 
 LEASE = "recovery"
 CLOCK_LEASE = "clock"

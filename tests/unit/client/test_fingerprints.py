@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.client.idempotency import differences, digest_key, fingerprint, is_comparable
+from forge_tools.client.links import differences, digest_key, fingerprint, is_comparable
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forge_tools.client.call import Call
-from forge_tools.client.replays import repeated
+from forge_tools.client.links import repeated
 from forge_tools.errors import InvalidCallError
 from forge_tools.model import (
     ExecutionContext,

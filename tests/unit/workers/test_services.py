@@ -10,12 +10,10 @@ import pytest
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.storage.heartbeat import BEATS, Answers, Heartbeat
 from tests import virtual_time
-from workers.services.audit import AuditChain
-from workers.services.heartbeat import Asker, Heartbeats, Lease
-from workers.services.retention import Retention
-from workers.services.service import Leadership, Service, ServiceRunner, keep
+from workers.activity import Lease
+from workers.services.service import Asker, Heartbeats, Leadership, Service, ServiceRunner, keep
 from workers.services.shells import DesertedShells
-from workers.services.upkeep import RollUps, SpentKeys
+from workers.services.upkeep import AuditChain, Retention, RollUps, SpentKeys
 
 ME, OLDER = "b", "a"
 
