@@ -99,18 +99,6 @@ def silence_warnings() -> None:
     warnings.filterwarnings("ignore", message=lost, category=CPendingDeprecationWarning)
 
 
-def _worker_class(app: Celery, engine: Engine) -> Any:
-    """Celery's, without its way with signals, from the moment it takes them."""
-
-    class Worker(app.Worker):  # type: ignore[name-defined, misc]  # made by Celery for each app
-        def install_platform_tweaks(self, worker: Any) -> None:
-            super().install_platform_tweaks(worker)
-            take_signals()
-            engine.worker.fitness.begin()
-
-    return Worker
-
-
 class PatientConsumer(Consumer):
     """Celery's own ends its worker there, and so cuts what runs; whether this one is fit to go on its engine decides."""
 
@@ -127,6 +115,57 @@ class PatientConsumer(Consumer):
     def on_connection_error_before_connected(self, exc: BaseException) -> None:
         """Say so without the URL, which takes a descriptor to be written."""
         logger.error("The broker is not reached; another try follows", extra={"error": str(exc)})
+
+
+def drain_step(engine: Engine) -> type[bootsteps.StartStopStep]:
+    """The step of Celery's worker that stops before its pool does."""
+
+    class Drain(bootsteps.StartStopStep):
+        requires = ("celery.worker.components:Pool",)
+
+        def stop(self, parent: Any) -> None:
+            drain(engine)
+            parent.pool.terminate()
+
+        def terminate(self, parent: Any) -> None:
+            engine.stop(drain=0)
+            parent.pool.terminate()
+
+    return Drain
+
+
+def leave_on_signals() -> None:
+    """Until Celery runs: what starts is left at once, and `drain` then sees by which signal."""
+    keep_ignored_here()
+    _handle(_leave, at_once=_leave_at_once)
+
+
+def take_signals() -> None:
+    """From then on in place of Celery's handlers, which heed no second SIGTERM and cancel what its threads cannot cancel."""
+    _handle(_stop, at_once=_terminate)
+
+
+def drain(engine: Engine) -> None:
+    """Let bodies finish within their time; SIGQUIT, or a second SIGTERM or Ctrl-C, cuts it short."""
+    state.should_stop = EX_OK
+    take_signals()
+    stopping = threading.Thread(target=engine.stop, name="forge-drain")
+    stopping.start()
+    while stopping.is_alive() and state.should_terminate is None:
+        stopping.join(POLL_SECONDS)
+    engine.stop(drain=0)
+
+
+def _worker_class(app: Celery, engine: Engine) -> Any:
+    """Celery's, without its way with signals, from the moment it takes them."""
+
+    class Worker(app.Worker):  # type: ignore[name-defined, misc]  # made by Celery for each app
+        def install_platform_tweaks(self, worker: Any) -> None:
+            super().install_platform_tweaks(worker)
+            take_signals()
+            engine.worker.fitness.begin()
+
+    return Worker
 
 
 class _Handing:
@@ -175,45 +214,6 @@ def _is_for_want_of_descriptors(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def drain_step(engine: Engine) -> type[bootsteps.StartStopStep]:
-    """The step of Celery's worker that stops before its pool does."""
-
-    class Drain(bootsteps.StartStopStep):
-        requires = ("celery.worker.components:Pool",)
-
-        def stop(self, parent: Any) -> None:
-            drain(engine)
-            parent.pool.terminate()
-
-        def terminate(self, parent: Any) -> None:
-            engine.stop(drain=0)
-            parent.pool.terminate()
-
-    return Drain
-
-
-def leave_on_signals() -> None:
-    """Until Celery runs: what starts is left at once, and `drain` then sees by which signal."""
-    keep_ignored_here()
-    _handle(_leave, at_once=_leave_at_once)
-
-
-def take_signals() -> None:
-    """From then on in place of Celery's handlers, which heed no second SIGTERM and cancel what its threads cannot cancel."""
-    _handle(_stop, at_once=_terminate)
-
-
-def drain(engine: Engine) -> None:
-    """Let bodies finish within their time; SIGQUIT, or a second SIGTERM or Ctrl-C, cuts it short."""
-    state.should_stop = EX_OK
-    take_signals()
-    stopping = threading.Thread(target=engine.stop, name="forge-drain")
-    stopping.start()
-    while stopping.is_alive() and state.should_terminate is None:
-        stopping.join(POLL_SECONDS)
-    engine.stop(drain=0)
 
 
 def _handle(handler: Callable[..., None], *, at_once: Callable[..., None]) -> None:

@@ -45,7 +45,7 @@ from workers.remote_store import RemoteStore
 from workers.services.calls import Cancels, Delivery, DueCalls, Share
 from workers.services.fitness import Fitness
 from workers.services.recovery import ClockWatch, Recovery
-from workers.services.service import Asker, Heartbeats, Leadership, Service, ServiceRunner
+from workers.services.service import Heartbeats, Leadership, Service, ServiceRunner
 from workers.services.shells import DesertedShells, ShellWatch
 from workers.services.tools import HostedTools, Servers, ServerTools
 from workers.services.upkeep import AuditChain, ExpiredArtifacts, Leftovers, Retention, RollUps, SpentKeys, signer_of
@@ -120,7 +120,14 @@ class Worker:
         self.workspaces = Workspaces(store, scope, self.activity, self.send_on, settings)
         self._decryption = Decryption(settings, self.tools.specs, setup.secrets)
         self._notifications = Notifications(self.broker, with_results=settings.result_notifications)
-        middleware = self._middleware()
+        middleware: list[Middleware] = [  # in the order in which calls meet it
+            self.workspaces,
+            self._decryption,
+            self.fitness,
+            Retries(),
+            self.reports,
+            self._notifications,
+        ]
         self.recorder = Recorder(store, self.activity, middleware, retry_seconds=settings.heartbeat)
         self.claims = Claims(
             store,
@@ -135,10 +142,6 @@ class Worker:
         )
         self._leadership = Leadership(self.id)
         self._runner = ServiceRunner(self._leadership, engine.broken)
-
-    def _middleware(self) -> list[Middleware]:
-        """In the order in which calls meet it."""
-        return [self.workspaces, self._decryption, self.fitness, Retries(), self.reports, self._notifications]
 
     def _services(self) -> list[Service]:
         setup, store, settings, lead = self._setup, self.store, self._setup.settings, self._leadership
@@ -165,8 +168,7 @@ class Worker:
         ]
         if setup.servers is not None:
             services.append(ServerTools(setup.servers, setup.registry, self.tools, store, retry=beat))
-        askers = [service for service in services if isinstance(service, Asker)]
-        return [Heartbeats(store, beat, self.lease, self._heartbeat, askers, lapsed=self.workspaces.renew), *services]
+        return [Heartbeats(store, beat, self.lease, self._heartbeat, services, lapsed=self.workspaces.renew), *services]
 
     async def start(self) -> None:
         """Register this worker instance, publish its tools, and begin to run calls."""

@@ -1,4 +1,4 @@
-"""What clients and workers ask of a broker, and which one a URL means. Nobody waits for it: what it loses costs time, never a call."""
+"""What clients and workers ask of a broker. Nobody waits for it: what it loses costs time, never a call."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -47,23 +47,3 @@ class Broker(Protocol):
     async def close(self) -> None:
         """Send what is on its way, within a bounded time."""
         ...
-
-
-def open_broker(url: str) -> Broker:
-    """The quickest way into that broker; it is met at the first use.
-
-    Raises:
-        ConfigurationError: that is no URL of a broker.
-    """
-    if speaks_redis(url):
-        from forge_tools.broker.redis import RedisBroker  # here, for who imports a client and calls nothing
-
-        return RedisBroker(url)
-    from forge_tools.broker.celery_app import KombuBroker  # which builds on this module
-
-    return KombuBroker(url)
-
-
-def speaks_redis(url: str) -> bool:
-    """Whether that broker is a Redis or Valkey that is reached directly."""
-    return url.startswith(("redis", "valkey", "unix"))

@@ -1,4 +1,4 @@
-"""The Celery app that workers consume with; and brokers that do not speak Redis' protocol, such as RabbitMQ, which clients publish to with it."""
+"""Which broker a URL means; the Celery app that workers consume with, and clients publish with where it does not speak Redis' protocol."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from forge_tools.broker.base import CLOSE_SECONDS, PAUSE_SECONDS, Hear
+from forge_tools.broker.base import CLOSE_SECONDS, PAUSE_SECONDS, Broker, Hear
 from forge_tools.broker.message import BULK, KEY_PREFIX, TASK, Message, list_name, queue_name
 
 if TYPE_CHECKING:
@@ -17,6 +17,24 @@ if TYPE_CHECKING:
 _PRIORITIES = (0, BULK)
 
 logger = logging.getLogger(__name__)
+
+
+def open_broker(url: str) -> Broker:
+    """The quickest way into that broker; it is met at the first use.
+
+    Raises:
+        ConfigurationError: that is no URL of a broker.
+    """
+    if speaks_redis(url):
+        from forge_tools.broker.redis import RedisBroker  # here, for who imports a client and calls nothing
+
+        return RedisBroker(url)
+    return KombuBroker(url)
+
+
+def speaks_redis(url: str) -> bool:
+    """Whether that broker is a Redis or Valkey that is reached directly."""
+    return url.startswith(("redis", "valkey", "unix"))
 
 
 def celery_app(broker_url: str) -> "Celery":
@@ -55,37 +73,6 @@ def celery_app(broker_url: str) -> "Celery":
     return app
 
 
-def _is_rabbit(broker_url: str) -> bool:
-    return broker_url.startswith(("amqp", "pyamqp"))
-
-
-def _settings_of_rabbit() -> dict[str, Any]:
-    return {
-        "task_default_queue_type": "quorum",
-        "task_create_missing_queue_type": "quorum",
-        "worker_detect_quorum_queues": True,
-        "broker_native_delayed_delivery_queue_type": "classic",
-        "broker_heartbeat": 20,
-    }
-
-
-def _transport_options(broker_url: str) -> dict[str, Any]:
-    reconnecting = {"max_retries": 1, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5}
-    if _is_rabbit(broker_url):
-        return {"confirm_publish": True, "read_timeout": 3, "write_timeout": 3, **reconnecting}
-    if not broker_url.startswith(("redis", "valkey")):
-        return {"max_retries": 1}
-    return {
-        "socket_timeout": 5,
-        "socket_connect_timeout": 3,
-        "health_check_interval": 15,
-        **reconnecting,
-        "ack_emulation": False,
-        "priority_steps": list(_PRIORITIES),
-        "global_keyprefix": KEY_PREFIX,
-    }
-
-
 def backlog(app: "Celery", queues: Sequence[str]) -> int:
     """How many messages wait in those broker queues; a queue that is not there holds none. Blocks; raises what kombu does."""
     if app.conf.broker_url.startswith(("redis", "valkey")):
@@ -97,14 +84,6 @@ def backlog(app: "Celery", queues: Sequence[str]) -> int:
                 channel: Any = opened  # celery-types knows less of it than every transport has
                 waiting += channel.queue_declare(queue, passive=True).message_count
     return waiting
-
-
-def _lengths(app: "Celery", queues: Sequence[str]) -> int:
-    """As `backlog`, over a connection that stays: two commands a queue. kombu declares a queue with a dozen."""
-    connections: Any = app.pool  # celery-types takes what is in there for producers
-    with connections.acquire(block=True) as connection:
-        client = connection.default_channel.client
-        return sum(client.llen(list_name(queue, priority)) for queue in queues for priority in _PRIORITIES)
 
 
 class KombuBroker:
@@ -175,3 +154,42 @@ class KombuBroker:
                 time_limit=message.limits.hard,
                 retry=False,
             )
+
+
+def _is_rabbit(broker_url: str) -> bool:
+    return broker_url.startswith(("amqp", "pyamqp"))
+
+
+def _settings_of_rabbit() -> dict[str, Any]:
+    return {
+        "task_default_queue_type": "quorum",
+        "task_create_missing_queue_type": "quorum",
+        "worker_detect_quorum_queues": True,
+        "broker_native_delayed_delivery_queue_type": "classic",
+        "broker_heartbeat": 20,
+    }
+
+
+def _transport_options(broker_url: str) -> dict[str, Any]:
+    reconnecting = {"max_retries": 1, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5}
+    if _is_rabbit(broker_url):
+        return {"confirm_publish": True, "read_timeout": 3, "write_timeout": 3, **reconnecting}
+    if not broker_url.startswith(("redis", "valkey")):
+        return {"max_retries": 1}
+    return {
+        "socket_timeout": 5,
+        "socket_connect_timeout": 3,
+        "health_check_interval": 15,
+        **reconnecting,
+        "ack_emulation": False,
+        "priority_steps": list(_PRIORITIES),
+        "global_keyprefix": KEY_PREFIX,
+    }
+
+
+def _lengths(app: "Celery", queues: Sequence[str]) -> int:
+    """As `backlog`, over a connection that stays: two commands a queue. kombu declares a queue with a dozen."""
+    connections: Any = app.pool  # celery-types takes what is in there for producers
+    with connections.acquire(block=True) as connection:
+        client = connection.default_channel.client
+        return sum(client.llen(list_name(queue, priority)) for queue in queues for priority in _PRIORITIES)

@@ -158,6 +158,49 @@ def differences(mine: str, theirs: str) -> list[str]:
     return found if len(found) <= MOST_NAMED else [*found[:MOST_NAMED], f"and {len(found) - MOST_NAMED} more"]
 
 
+def repeated(
+    record: ExecutionRecord,
+    spec: ToolSpec | None,
+    parameters: Mapping[str, Any],
+    dry_run: bool | None,
+    changes: Mapping[str, Any],
+) -> Call:
+    """The call that `record` was, with these parameters in place of its own; `changes` are fields of `Call`.
+
+    `dry_run` None leaves it as it was.
+
+    Raises:
+        InvalidCallError: it is not over, or a value is wanted that history does not keep.
+    """
+    if not record.is_over and not dry_run:
+        raise InvalidCallError(
+            f"Execution {record.id} is {record.status.value}: to run it again now would be to run it twice. Wait for its "
+            "end or cancel it first; a dry run can be had at once."
+        )
+    values = _merged(record, spec, parameters)
+    if "context" not in changes and _is_hidden(record.context.get("metadata")):
+        raise InvalidCallError(
+            f"History does not keep what is secret, and the metadata of execution {record.id} had such: give its context "
+            "again, as `context=` of `client.calls.replay`."
+        )
+    return replace(Call(record.tool, values, _context(record, dry_run), queue=_queue(record)), **changes)
+
+
+def explained(rejected: Rejected, record: ExecutionRecord, spec: ToolSpec | None) -> Rejected:
+    """Say of a call that is refused today what it repeats, and that its tool has changed, if that may be why."""
+    error, metadata = rejected.outcome.error or "", {**rejected.result.metadata, "replay_of": record.id}
+    if spec is not None and spec.digest != record.tool_digest:
+        was, is_now = record.tool_version, spec.version
+        change = f"is {is_now}, and was {was}" if was != is_now else "has another definition than it had"
+        why = f"{spec.name} {change} when execution {record.id} was made"
+        error = f"{error}. {why}"
+        metadata["errors"] = [*metadata.get("errors", ()), why]
+    outcome = replace(rejected.outcome, error=error, metadata=json.dumps(metadata))
+    return rejected._replace(
+        outcome=outcome, result=rejected.result.model_copy(update={"error": error, "metadata": metadata})
+    )
+
+
 def _checked(asked: object) -> IdempotencyKey:
     key = IdempotencyKey(asked) if isinstance(asked, str) else asked
     if not isinstance(key, IdempotencyKey):
@@ -213,49 +256,6 @@ def _make(path: Path) -> None:
         os.fsync(file.fileno())
         with suppress(FileExistsError):
             os.link(file.name, path)
-
-
-def repeated(
-    record: ExecutionRecord,
-    spec: ToolSpec | None,
-    parameters: Mapping[str, Any],
-    dry_run: bool | None,
-    changes: Mapping[str, Any],
-) -> Call:
-    """The call that `record` was, with these parameters in place of its own; `changes` are fields of `Call`.
-
-    `dry_run` None leaves it as it was.
-
-    Raises:
-        InvalidCallError: it is not over, or a value is wanted that history does not keep.
-    """
-    if not record.is_over and not dry_run:
-        raise InvalidCallError(
-            f"Execution {record.id} is {record.status.value}: to run it again now would be to run it twice. Wait for its "
-            "end or cancel it first; a dry run can be had at once."
-        )
-    values = _merged(record, spec, parameters)
-    if "context" not in changes and _is_hidden(record.context.get("metadata")):
-        raise InvalidCallError(
-            f"History does not keep what is secret, and the metadata of execution {record.id} had such: give its context "
-            "again, as `context=` of `client.calls.replay`."
-        )
-    return replace(Call(record.tool, values, _context(record, dry_run), queue=_queue(record)), **changes)
-
-
-def explained(rejected: Rejected, record: ExecutionRecord, spec: ToolSpec | None) -> Rejected:
-    """Say of a call that is refused today what it repeats, and that its tool has changed, if that may be why."""
-    error, metadata = rejected.outcome.error or "", {**rejected.result.metadata, "replay_of": record.id}
-    if spec is not None and spec.digest != record.tool_digest:
-        was, is_now = record.tool_version, spec.version
-        change = f"is {is_now}, and was {was}" if was != is_now else "has another definition than it had"
-        why = f"{spec.name} {change} when execution {record.id} was made"
-        error = f"{error}. {why}"
-        metadata["errors"] = [*metadata.get("errors", ()), why]
-    outcome = replace(rejected.outcome, error=error, metadata=json.dumps(metadata))
-    return rejected._replace(
-        outcome=outcome, result=rejected.result.model_copy(update={"error": error, "metadata": metadata})
-    )
 
 
 def _merged(record: ExecutionRecord, spec: ToolSpec | None, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -266,22 +266,6 @@ class Submissions:
         task.add_done_callback(self._tasks.discard)
 
 
-def _doubtful(calls: Sequence[NewExecution | LinkedExecution], error: BaseException) -> list[ForgeError]:
-    """What each of the calls is told when storing them broke off."""
-    return [
-        SubmitOutcomeUnknownError(
-            f"Storing execution {new.id} broke off ({_named(error)}), so it may or may not be queued. Attach to the id to find out.",
-            new.id,
-        )
-        for new in calls
-    ]
-
-
-def _named(error: BaseException) -> str:
-    said = clean_text(str(error))
-    return f"{type(error).__name__}: {said[:MAX_REASON_CHARS]}" if said else type(error).__name__
-
-
 @dataclass(frozen=True, slots=True)
 class Silence:
     """A host without a live worker; `seconds` None where it never had one. `sentence` is for the agent."""
@@ -310,6 +294,22 @@ async def reach(call: Call, accepted: Accepted, catalogue: Catalogue, store: Sto
         return silence
     patience = new.expires_in if call.expires_in is not None else min(new.expires_in, lease)
     return accepted._replace(new=replace(new, expires_in=patience))
+
+
+def _doubtful(calls: Sequence[NewExecution | LinkedExecution], error: BaseException) -> list[ForgeError]:
+    """What each of the calls is told when storing them broke off."""
+    return [
+        SubmitOutcomeUnknownError(
+            f"Storing execution {new.id} broke off ({_named(error)}), so it may or may not be queued. Attach to the id to find out.",
+            new.id,
+        )
+        for new in calls
+    ]
+
+
+def _named(error: BaseException) -> str:
+    said = clean_text(str(error))
+    return f"{type(error).__name__}: {said[:MAX_REASON_CHARS]}" if said else type(error).__name__
 
 
 async def _silence_of(hostname: str, handle: str, new: NewExecution, store: Store, lease: float) -> Silence | None:

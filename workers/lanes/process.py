@@ -114,55 +114,9 @@ def said(code: int | None) -> str:
     return f"was ended by signal {-code} ({_signal_name(-code)}{hint})"
 
 
-def _exit_code(pid: int, process: Any) -> int | None:
-    """Look without reaping, which is the pool's to do; where it has done so, it remembers."""
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13
-        return None if process is None else process.exitcode
-    try:
-        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return None if process is None else process.exitcode
-    if end is None:
-        return None
-    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-
-
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else "unknown"
-
-
 def heavy(pids: Sequence[int], limit: int) -> list[int]:
     """Those processes that with their descendants hold more than `limit` bytes of real memory."""
     return [pid for pid in pids if _resident([pid, *(process.pid for process in descendants(pid))], limit) > limit]
-
-
-def _resident(tree: Sequence[int], limit: int) -> int:
-    """What forked processes share counts once: looking that up costs milliseconds, so only where the quick sum is too much."""
-    quick = sum(_pages(pid) for pid in tree) * PAGE
-    return quick if quick <= limit else sum(_share(pid) for pid in tree)
-
-
-def _pages(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except OSError:  # gone, or no /proc
-        return 0
-
-
-def _share(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return _pages(pid) * PAGE
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
-
-
-@dataclass(slots=True)
-class _Message:
-    """`waiting` counts its ids that nobody has taken yet."""
-
-    waiting: int
-    rest: Callable[[], None]
 
 
 class Messages:
@@ -207,3 +161,49 @@ class Messages:
     def forget(self, process: int) -> None:
         """Its task is gone with it; its ids stay."""
         self._held.pop(process, None)
+
+
+def _exit_code(pid: int, process: Any) -> int | None:
+    """Look without reaping, which is the pool's to do; where it has done so, it remembers."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return None if process is None else process.exitcode
+    try:
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None if process is None else process.exitcode
+    if end is None:
+        return None
+    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else "unknown"
+
+
+def _resident(tree: Sequence[int], limit: int) -> int:
+    """What forked processes share counts once: looking that up costs milliseconds, so only where the quick sum is too much."""
+    quick = sum(_pages(pid) for pid in tree) * PAGE
+    return quick if quick <= limit else sum(_share(pid) for pid in tree)
+
+
+def _pages(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:  # gone, or no /proc
+        return 0
+
+
+def _share(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return _pages(pid) * PAGE
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+@dataclass(slots=True)
+class _Message:
+    """`waiting` counts its ids that nobody has taken yet."""
+
+    waiting: int
+    rest: Callable[[], None]

@@ -98,27 +98,6 @@ class ToolLoop(asyncio.SelectorEventLoop):
         return task
 
 
-class _Turns(selectors.DefaultSelector):
-    """Selects as ever, and notes when the loop comes and goes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.number = 0
-        self.since: float | None = None
-        self.excused = -1
-        self.left_out = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        if self.since is not None and self.excused == self.number:
-            self.left_out += time.monotonic() - self.since
-        self.since = None
-        try:
-            return super().select(timeout)
-        finally:
-            self.number += 1
-            self.since = time.monotonic()
-
-
 class TaskCloser:
     """Ends what a body leaves on the tool loop, where it works: tasks it forgot, and those that swallow cancellation.
 
@@ -157,22 +136,6 @@ class TaskCloser:
         if self._loop.tasks_of(body):
             logger.critical("A tool swallows cancellation and cannot be closed", extra=body.claim.facts())
             self._survived(body)
-
-
-def _close(task: asyncio.Task[object]) -> None:
-    """Throw GeneratorExit into its coroutine, which cannot take a step any more unless it swallows that too."""
-    coroutine = task.get_coro()
-    task.add_done_callback(_forget)
-    with suppress(BaseException):  # whatever the tool's own code raises on its way out
-        if coroutine is not None:
-            coroutine.close()
-    task.cancel()  # its next step finds the coroutine closed, which ends the task
-
-
-def _forget(task: asyncio.Task[object]) -> None:
-    """Ask for how it ended, or asyncio would log that nobody did."""
-    if not task.cancelled():
-        task.exception()
 
 
 class LoopHeldError(BaseException):
@@ -263,6 +226,43 @@ class Watch:
                 handle: asyncio.Handle = frame.f_locals["self"]
                 return handle
         return None
+
+
+class _Turns(selectors.DefaultSelector):
+    """Selects as ever, and notes when the loop comes and goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+        self.since: float | None = None
+        self.excused = -1
+        self.left_out = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        if self.since is not None and self.excused == self.number:
+            self.left_out += time.monotonic() - self.since
+        self.since = None
+        try:
+            return super().select(timeout)
+        finally:
+            self.number += 1
+            self.since = time.monotonic()
+
+
+def _close(task: asyncio.Task[object]) -> None:
+    """Throw GeneratorExit into its coroutine, which cannot take a step any more unless it swallows that too."""
+    coroutine = task.get_coro()
+    task.add_done_callback(_forget)
+    with suppress(BaseException):  # whatever the tool's own code raises on its way out
+        if coroutine is not None:
+            coroutine.close()
+    task.cancel()  # its next step finds the coroutine closed, which ends the task
+
+
+def _forget(task: asyncio.Task[object]) -> None:
+    """Ask for how it ended, or asyncio would log that nobody did."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _stack(thread: threading.Thread) -> Iterator[FrameType]:

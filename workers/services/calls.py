@@ -16,7 +16,7 @@ from forge_tools.storage.heartbeat import CANCELS, DUE, Answers, Question
 from workers.activity import Activity
 from workers.claims import DUE_UNREAD, Claims
 from workers.lanes.base import BodyLane
-from workers.services.service import Asker, Service
+from workers.services.service import Service
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -31,7 +31,7 @@ FORCE_SECONDS = 30.0
 logger = logging.getLogger(__name__)
 
 
-class DueCalls(Service, Asker):
+class DueCalls(Service):
     """Messages may be lost, rows are not: heartbeats ask for due rows at once when no message came lately, now and then when busy."""
 
     name = "due calls"
@@ -133,7 +133,7 @@ class Share:
         return self._workers[uuid.UUID(wakeup.id).int % len(self._workers)] == self._scope.instance
 
 
-class Cancels(Service, Asker):
+class Cancels(Service):
     """Listens on the channel of this worker instance. Anybody may write there: what does not run here is nothing to ask for.
 
     What is asked for while a statement is under way waits for the next one.

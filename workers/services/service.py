@@ -52,6 +52,16 @@ class Service:
         """Do what there is to do now; returns in how many seconds to go on, None for the interval."""
         raise NotImplementedError
 
+    def ask(self) -> Sequence[Question[Any]]:
+        """What to ask with the heartbeat that is about to be sent."""
+        return ()
+
+    def hear(self, answers: Answers) -> None:
+        """Take the answers to what it asked."""
+
+    def missed(self) -> None:
+        """The heartbeat failed: nothing is known."""
+
     def lead_is_lost(self) -> None:
         """Forget what only the leader knows: called in place of a step where `leader_only` keeps this worker from one."""
 
@@ -110,20 +120,6 @@ class ServiceRunner:
             self._broken(error)
 
 
-class Asker:
-    """A part of the worker that asks something with each heartbeat."""
-
-    def ask(self) -> Sequence[Question[Any]]:
-        """What to ask with the heartbeat that is about to be sent."""
-        return ()
-
-    def hear(self, answers: Answers) -> None:
-        """Take the answers to what it asked."""
-
-    def missed(self) -> None:
-        """The heartbeat failed: nothing is known."""
-
-
 class Heartbeats(Service):
     """Sends them. `describe` says who beats and what is for others to read; `lapsed` is awaited before the lease is renewed after it ran out."""
 
@@ -137,7 +133,7 @@ class Heartbeats(Service):
         interval: float,
         lease: Lease,
         describe: Callable[[tuple[Question[Any], ...]], Heartbeat],
-        askers: Iterable[Asker],
+        askers: Iterable[Service],
         *,
         lapsed: Callable[[], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,

@@ -15,7 +15,7 @@ from forge_tools.storage.heartbeat import DEMOTED, DISABLED, PINNED, Answers, Qu
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
-from workers.services.service import Asker, Service
+from workers.services.service import Service
 
 SETTLE_SECONDS = 0.5
 """After a demotion, until the calls that were handed back for it are in the queue again."""
@@ -23,7 +23,7 @@ SETTLE_SECONDS = 0.5
 logger = logging.getLogger(__name__)
 
 
-class HostedTools(Service, Asker):
+class HostedTools(Service):
     """What an executor hosts, as data, and which calls of it this worker claims.
 
     A tool that blocks is demoted to the process lane: here at once, in SQL soon after, in other workers within seconds. A tool

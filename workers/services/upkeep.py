@@ -20,7 +20,7 @@ from forge_tools.storage import Store
 from forge_tools.storage.audit import OvertakenError, Signer
 from forge_tools.storage.heartbeat import NOW, SPENT_KEYS, Answers, Question, Reach, unchained
 from forge_tools.storage.retention import PruneRun
-from workers.services.service import Asker, Leadership, Service
+from workers.services.service import Leadership, Service
 
 REST = 4.0
 """A batch, or an hour, is followed by a rest of so many times what it took: a fifth of one processor at most, less under load."""
@@ -56,7 +56,7 @@ def signer_of(settings: Settings) -> Signer | None:
     return Signer.load_or_make(settings.embedded_audit_key) if settings.is_embedded else None
 
 
-class AuditChain(Service, Asker):
+class AuditChain(Service):
     """Asks every few seconds, with a heartbeat, whether there is anything to append. The lease keeps two workers that both think they
     lead from doing it twice.
 
@@ -233,7 +233,7 @@ class ExpiredArtifacts(Service):
             pass
 
 
-class SpentKeys(Service, Asker):
+class SpentKeys(Service):
     """Deletes idempotency keys that no longer hold, a small batch at a time, and lets calls go between two.
 
     A heartbeat shows whether there are any: without, there is nothing to send.
