@@ -14,16 +14,13 @@ from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.model import (
     DEFAULT_TIMEOUT,
-    Claim,
     ExecutionContext,
     Lane,
-    Outcome,
     Scope,
     Wakeup,
     WorkerRecord,
     new_id,
 )
-from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Heartbeat, Question
 from forge_tools.tool.executor import ToolExecutor
@@ -111,7 +108,7 @@ class Worker:
         self.store = store
         self.activity = Activity()
         self.lease = Lease(settings.lease)
-        self._setup, self._engine = setup, engine
+        self._setup = setup
         self.broker = open_broker(settings.broker)
         self.lane = lane_of(setup)
         self.tools = HostedTools(store, scope, setup.executor, self.lane.ban, settings)
@@ -142,6 +139,11 @@ class Worker:
         )
         self._leadership = Leadership(self.id)
         self._runner = ServiceRunner(self._leadership, engine.broken)
+
+        # The host of its lane: what that tells and asks goes straight to the part that it concerns.
+        self.finished, self.begin_reports = self.recorder.add, self.reports.begin
+        self.claim, self.slot_opened = self.claims.claim_woken, self.activity.announce
+        self.demote, self.replace_process = self.tools.demote, engine.replace_process
 
     def _services(self) -> list[Service]:
         setup, store, settings, lead = self._setup, self.store, self._setup.settings, self._leadership
@@ -224,28 +226,9 @@ class Worker:
         for part in Message(queue, self._setup.post.lane, tuple(wakeups), limits, is_bulk).parts():
             self.broker.publish(part)
 
-    # The host of the lane.
-
-    def finished(self, outcome: Outcome) -> None:
-        self.recorder.add(outcome)
-
-    def begin_reports(self, claim: Claim) -> ReportBuffer:
-        return self.reports.begin(claim)
-
-    async def claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
-        return await self.claims.claim_woken(wakeups)
-
-    async def slot_opened(self) -> None:
-        await self.activity.announce()
-
     async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
+        """Do what the tools of children ask of artifacts."""
         return await self._setup.artifacts.answer_child(self.store.artifacts, request, context, proofs)
-
-    def demote(self, tool: str, why: str) -> None:
-        self.tools.demote(tool, why)
-
-    def replace_process(self, why: str) -> None:
-        self._engine.replace_process(why)
 
 
 def lane_of(setup: Setup) -> BodyLane:
