@@ -1,4 +1,4 @@
-"""Artifacts on a worker, the side of the engine: it answers what tools ask, and keeps what children send once that is what its id says."""
+"""Artifacts on a worker, the side of the engine: it answers tools, and keeps what children send once that is what its id says."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The way of calls through a worker: messages become bodies where a free slot waits, and outcomes are committed, and kept through an outage."""
+"""The way of calls through a worker: messages become bodies where a free slot waits, and outcomes are committed or kept."""
 
 import asyncio
 import logging

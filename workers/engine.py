@@ -1,4 +1,4 @@
-"""The engine: one loop on its own thread does all of a worker's SQL, heartbeat, notifications, cancels and recovery; a watchdog outside sees that it moves."""
+"""The engine: one loop on its own thread does all of a worker's SQL, heartbeats and notifications; a watchdog sees that it moves."""
 
 import asyncio
 import logging
@@ -31,8 +31,8 @@ WARNING_SECONDS = 10.0
 
 LEAVE_SECONDS = 20.0
 
-PROGRAM = str(Path(__file__).with_name("watchdog.py"))
-END_SECONDS = 2.0
+WATCHDOG = str(Path(__file__).with_name("watchdog.py"))
+WATCHDOG_END_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -241,7 +241,7 @@ class Lifeline:
         try:
             with theirs:
                 self._watchdog = subprocess.Popen(
-                    [sys.executable, "-I", "-S", PROGRAM, *map(str, facts)],
+                    [sys.executable, "-I", "-S", WATCHDOG, *map(str, facts)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     env={},
@@ -264,7 +264,7 @@ class Lifeline:
         if self._watchdog is None or kind is not None:
             return
         try:
-            self._watchdog.wait(END_SECONDS)
+            self._watchdog.wait(WATCHDOG_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._watchdog.kill()
             self._watchdog.wait()

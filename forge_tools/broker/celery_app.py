@@ -1,4 +1,4 @@
-"""Which broker a URL means; the Celery app that workers consume with, and clients publish with where it does not speak Redis' protocol."""
+"""Which broker a URL means, and the Celery app that workers consume with; clients publish by it where Redis' protocol is not spoken."""
 
 import asyncio
 import logging

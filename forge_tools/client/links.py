@@ -1,4 +1,4 @@
-"""What ties a call to others: the idempotency key that it has, as digests that say nothing of its values, and the execution of the past that it repeats."""
+"""What ties a call to others: its idempotency key, as digests that say nothing of its values, and the execution that it repeats."""
 
 import asyncio
 import hmac

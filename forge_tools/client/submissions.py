@@ -1,4 +1,4 @@
-"""Calls on their way out: stored in as few statements as they fit, then published, never the other way round; and what is said of hosts where no worker could answer."""
+"""Calls on their way out: stored in as few statements as they fit, then published; and what is said where nobody could answer."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The processes of the pool as their engine sees them: the line to each, how it ended, its memory; and the messages that they brought."""
+"""The processes of the pool as their engine sees them: the line to each, how it ended, its memory, what messages it brought."""
 
 import asyncio
 import os
@@ -26,7 +26,6 @@ PATIENCE = 0.5
 START_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
 """What a process may take to start, and an idle one to answer."""
-
 
 Limit = Callable[[Limits], TimeLimit]
 """Sets time limits of Celery's on the body that is about to start."""

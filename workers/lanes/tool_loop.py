@@ -1,4 +1,4 @@
-"""The event loop that bodies of the async lane share: it knows its turns and whose task is whose; and the watch that finds the step which holds it."""
+"""The event loop that bodies of the async lane share, which knows whose task is whose, and the watch that finds what holds it."""
 
 import asyncio
 import ctypes

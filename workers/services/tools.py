@@ -1,4 +1,4 @@
-"""The tools of a worker: published as they come, those of MCP servers too, and claimed but for those that are disabled, pinned elsewhere or that block."""
+"""The tools of a worker, those of its MCP servers too: which are published, and which are claimed."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Duties that keep the database and the host tidy: audit chain, retention, roll-ups, expired artifacts, spent keys, processes that were left behind."""
+"""Duties that keep the database and the host in order: audit chain, retention, roll-ups, artifacts, keys, processes left behind."""
 
 import asyncio
 import logging
