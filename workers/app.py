@@ -68,14 +68,13 @@ def worker_app(setup: Setup, engine: Engine) -> Celery:
 
 def run_worker(app: Celery, setup: Setup, engine: Engine) -> int:
     """Run until stopped; returns the exit code."""
-    post = setup.post
     silence_warnings()
     if os.getuid() == 0:
         logger.warning("Running as root; tools run as root too. Use a user of its own outside a container.")
     worker = _worker_class(app, engine)(
-        hostname=f"{post.lane}-{os.getpid()}@{setup.settings.hostname}",
-        concurrency=post.concurrency if post.lane == "process" else MESSAGES_AT_ONCE,
-        queues=[queue_name(queue, post.lane) for queue in post.queues],
+        hostname=f"{setup.lane}-{os.getpid()}@{setup.settings.hostname}",
+        concurrency=setup.concurrency if setup.lane == "process" else MESSAGES_AT_ONCE,
+        queues=[queue_name(queue, setup.lane) for queue in setup.queues],
         optimization="fair",
         without_gossip=True,
         without_mingle=True,

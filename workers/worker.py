@@ -50,21 +50,14 @@ from workers.services.upkeep import AuditChain, ExpiredArtifacts, Leftovers, Ret
 QUIET_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
-    """What one worker process is there for."""
-
-    lane: Lane
-    queues: tuple[str, ...]
-    concurrency: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """What a worker is built of besides its Store: what is there before that is open."""
 
     settings: Settings
-    post: Post
+    lane: Lane
+    queues: tuple[str, ...]
+    concurrency: int
     executor: ToolExecutor
     artifacts: ArtifactDesk
     remote_store: RemoteStore = field(default_factory=RemoteStore)
@@ -81,8 +74,8 @@ class Setup:
             instance=self.worker_id,
             hostname=self.settings.hostname,
             pid=os.getpid(),
-            lane=self.post.lane,
-            queues=self.post.queues,
+            lane=self.lane,
+            queues=self.queues,
             tool_keys=(),
         )
 
@@ -151,7 +144,7 @@ class Worker:
         signer = signer_of(settings)
         share = Share(store, self.tools.scope, heartbeat=beat, lease=lease)
         clocks = ClockWatch(store, self.id, lease)
-        queues = [queue_name(queue, setup.post.lane) for queue in setup.post.queues]
+        queues = [queue_name(queue, setup.lane) for queue in setup.queues]
         services: list[Service] = [
             Cancels(store, self.id, self.broker, self.lane),
             Recovery(store, self.id, lease, clocks, lead, tell=self._notifications.tell),
@@ -174,19 +167,19 @@ class Worker:
 
     async def start(self) -> None:
         """Register this worker instance, publish its tools, and begin to run calls."""
-        settings, post = self._setup.settings, self._setup.post
-        self._setup.remote_store.open(self.store)
+        setup = self._setup
+        setup.remote_store.open(self.store)
         await self.lane.start(self)
         await self.store.workers.register(
             WorkerRecord(
                 id=self.id,
-                hostname=settings.hostname,
+                hostname=setup.settings.hostname,
                 pid=os.getpid(),
-                lane=post.lane,
-                queues=post.queues,
-                concurrency=post.concurrency,
+                lane=setup.lane,
+                queues=setup.queues,
+                concurrency=setup.concurrency,
                 version=__version__,
-                servers=() if self._setup.servers is None else self._setup.servers.states(),
+                servers=() if setup.servers is None else setup.servers.states(),
             )
         )
         await self.workspaces.announce()
@@ -223,7 +216,7 @@ class Worker:
     def send_on(self, wakeups: Sequence[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
         """Send ids to a queue, for whoever has room for them."""
         limits = self._setup.settings.ladder.limits(DEFAULT_TIMEOUT)
-        for part in Message(queue, self._setup.post.lane, tuple(wakeups), limits, is_bulk).parts():
+        for part in Message(queue, self._setup.lane, tuple(wakeups), limits, is_bulk).parts():
             self.broker.publish(part)
 
     async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
@@ -234,7 +227,7 @@ class Worker:
 def lane_of(setup: Setup) -> BodyLane:
     """Where bodies run."""
     settings = setup.settings
-    if setup.post.lane == "process":
+    if setup.lane == "process":
         return ChildrenLane(
             hostname=settings.hostname,
             ladder=settings.ladder,
@@ -243,7 +236,7 @@ def lane_of(setup: Setup) -> BodyLane:
         )
     return LoopLane(
         setup.executor,
-        concurrency=setup.post.concurrency,
+        concurrency=setup.concurrency,
         ladder=settings.ladder,
         max_output_bytes=settings.max_output_bytes,
     )
