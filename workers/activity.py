@@ -1,6 +1,7 @@
-"""What is under way in a worker, and how its parts wait for that: for a slot, for a commit, for the end."""
+"""What the parts of a worker know of the whole: what is under way, and for how long others take it for alive."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -38,3 +39,22 @@ class Activity:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._changed:
                 await self._changed.wait_for(lambda: bool(is_so()))
+
+
+class Lease:
+    """How long the others take this worker for alive after a heartbeat of its own that was answered."""
+
+    def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.renewed_at = float("-inf")
+        """When the last heartbeat that was answered was sent, on the monotonic clock."""
+        self._seconds = seconds
+        self._clock = clock
+
+    def renew(self, sent_at: float) -> None:
+        """A heartbeat that was sent then has been answered."""
+        self.renewed_at = sent_at
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the others know that this worker lives: else it must start nothing."""
+        return self._clock() - self.renewed_at <= self._seconds

@@ -1,24 +1,29 @@
-"""The Celery worker: the app that clients publish with, one task, and the engine behind it."""
+"""The Celery worker: the app that clients publish with, one task, the engine behind it, and how the two end."""
 
 import errno
 import gc
 import logging
 import os
+import signal
+import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery, bootsteps, signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
+from celery.platforms import EX_FAILURE, EX_OK
+from celery.worker import state as celery_state
 from celery.worker.consumer import Consumer
 from kombu.exceptions import OperationalError
 
 from forge_tools.broker import BULK, TASK, celery_app, queue_name, queue_of
 from forge_tools.broker.message import ids_of
+from forge_tools.signals import heeded, keep_ignored_here
 from workers.claims import Claims
-from workers.drain import drain_step, take_signals
 from workers.engine import Engine
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
@@ -34,6 +39,10 @@ COLLECT_EVERY = 100_000
 
 AGAIN_SECONDS = 1.0
 """Between two tries; Celery warns of more than five restarts a second."""
+
+POLL_SECONDS = 0.1
+
+state: Any = celery_state  # celery-types knows the first values of its flags only
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +68,13 @@ def worker_app(setup: Setup, engine: Engine) -> Celery:
 
 def run_worker(app: Celery, setup: Setup, engine: Engine) -> int:
     """Run until stopped; returns the exit code."""
-    post = setup.post
     silence_warnings()
     if os.getuid() == 0:
         logger.warning("Running as root; tools run as root too. Use a user of its own outside a container.")
     worker = _worker_class(app, engine)(
-        hostname=f"{post.lane}-{os.getpid()}@{setup.settings.hostname}",
-        concurrency=post.concurrency if post.lane == "process" else MESSAGES_AT_ONCE,
-        queues=[queue_name(queue, post.lane) for queue in post.queues],
+        hostname=f"{setup.lane}-{os.getpid()}@{setup.settings.hostname}",
+        concurrency=setup.concurrency if setup.lane == "process" else MESSAGES_AT_ONCE,
+        queues=[queue_name(queue, setup.lane) for queue in setup.queues],
         optimization="fair",
         without_gossip=True,
         without_mingle=True,
@@ -90,18 +98,6 @@ def silence_warnings() -> None:
     warnings.filterwarnings("ignore", message=lost, category=CPendingDeprecationWarning)
 
 
-def _worker_class(app: Celery, engine: Engine) -> Any:
-    """Celery's, without its way with signals, from the moment it takes them."""
-
-    class Worker(app.Worker):  # type: ignore[name-defined, misc]  # made by Celery for each app
-        def install_platform_tweaks(self, worker: Any) -> None:
-            super().install_platform_tweaks(worker)
-            take_signals()
-            engine.worker.fitness.begin()
-
-    return Worker
-
-
 class PatientConsumer(Consumer):
     """Celery's own ends its worker there, and so cuts what runs; whether this one is fit to go on its engine decides."""
 
@@ -118,6 +114,57 @@ class PatientConsumer(Consumer):
     def on_connection_error_before_connected(self, exc: BaseException) -> None:
         """Say so without the URL, which takes a descriptor to be written."""
         logger.error("The broker is not reached; another try follows", extra={"error": str(exc)})
+
+
+def drain_step(engine: Engine) -> type[bootsteps.StartStopStep]:
+    """The step of Celery's worker that stops before its pool does."""
+
+    class Drain(bootsteps.StartStopStep):
+        requires = ("celery.worker.components:Pool",)
+
+        def stop(self, parent: Any) -> None:
+            drain(engine)
+            parent.pool.terminate()
+
+        def terminate(self, parent: Any) -> None:
+            engine.stop(drain=0)
+            parent.pool.terminate()
+
+    return Drain
+
+
+def leave_on_signals() -> None:
+    """Until Celery runs: what starts is left at once, and `drain` then sees by which signal."""
+    keep_ignored_here()
+    _handle(_leave, at_once=_leave_at_once)
+
+
+def take_signals() -> None:
+    """From then on in place of Celery's handlers, which heed no second SIGTERM and cancel what its threads cannot cancel."""
+    _handle(_stop, at_once=_terminate)
+
+
+def drain(engine: Engine) -> None:
+    """Let bodies finish within their time; SIGQUIT, or a second SIGTERM or Ctrl-C, cuts it short."""
+    state.should_stop = EX_OK
+    take_signals()
+    stopping = threading.Thread(target=engine.stop, name="forge-drain")
+    stopping.start()
+    while stopping.is_alive() and state.should_terminate is None:
+        stopping.join(POLL_SECONDS)
+    engine.stop(drain=0)
+
+
+def _worker_class(app: Celery, engine: Engine) -> Any:
+    """Celery's, without its way with signals, from the moment it takes them."""
+
+    class Worker(app.Worker):  # type: ignore[name-defined, misc]  # made by Celery for each app
+        def install_platform_tweaks(self, worker: Any) -> None:
+            super().install_platform_tweaks(worker)
+            take_signals()
+            engine.worker.fitness.begin()
+
+    return Worker
 
 
 class _Handing:
@@ -166,3 +213,32 @@ def _is_for_want_of_descriptors(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _handle(handler: Callable[..., None], *, at_once: Callable[..., None]) -> None:
+    handlers = {signal.SIGTERM: handler, signal.SIGINT: handler, signal.SIGQUIT: at_once}
+    for number in heeded(*handlers):
+        signal.signal(number, handlers[number])
+
+
+def _leave(*_: object) -> None:
+    take_signals()  # a second signal must not interrupt what the first one has end
+    state.should_stop = EX_OK  # for Celery's first look: Python ignores what is raised inside a `__del__`
+    sys.exit(EX_OK)
+
+
+def _leave_at_once(*_: object) -> None:
+    take_signals()
+    _terminate()
+    sys.exit(EX_FAILURE)
+
+
+def _stop(*_: object) -> None:
+    if state.should_stop is None:
+        state.should_stop = EX_OK
+    else:
+        _terminate()
+
+
+def _terminate(*_: object) -> None:
+    state.should_terminate = EX_FAILURE

@@ -1,33 +1,142 @@
-"""Artifacts on a worker: the side of the tools, which has no database, asks the side of the engine, which has."""
+"""Artifacts on a worker, the side of the engine: it answers tools, and keeps what children send once that is what its id says."""
 
 import asyncio
-import base64
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import datetime
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from hashlib import blake2b
+from typing import Any, ParamSpec, TypeVar
 
-from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, PartFiles, count_parts, pack, unpack
+from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PartFiles, count_parts, unpack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, SandboxError
 from forge_tools.model import Artifact, ExecutionContext, artifact_id
 from forge_tools.model.artifacts import TEXT
-from forge_tools.sandbox.artifacts import damaged, unknown
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
-from forge_tools.sandbox.spools import Gathered, Recent
+from forge_tools.sandbox.spools import UnnamedFile
 from forge_tools.storage.artifacts import Keeping, StoredArtifacts
-from workers.proofs import Proofs, Sent
-from workers.remote_store import RemoteStore
 
 MOST_TRIES = 3
 _MOST_MEDIA_TYPE = 255
 
+MOST_UNPROVEN = 16
+"""So many artifacts a call may send at once; of more, that is given up of which no part came for longest."""
+
+T = TypeVar("T")
+
+P = ParamSpec("P")
+
 Message = dict[str, Any]
-Ask = Callable[[Message, ExecutionContext], Awaitable[Message]]
-"""Sends a request of a call to the engine, wherever that is, and returns its answer."""
 
 Do = Callable[[StoredArtifacts, Message, ExecutionContext], Awaitable[Message]]
+
+
+class Proofs:
+    """What one call has sent of artifacts so far. No other call sees it, and it goes with the call."""
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[str, int], Sent] = {}
+        self._is_over = False
+
+    async def begin(self, new: Artifact) -> None:
+        """Wait for the bytes of an artifact; those that the call has sent already stay."""
+        if _key(new) in self._sent:
+            return
+        sent = await _on_disk(Sent, new)
+        if not self._is_over:
+            self._sent.setdefault(_key(new), sent)
+        while len(self._sent) > MOST_UNPROVEN:
+            del self._sent[next(iter(self._sent))]
+
+    async def add(self, new: Artifact, number: int, data: bytes) -> bool:
+        """Set the next part aside; False if it is not waited for, or no longer.
+
+        Raises:
+            ValueError: it is not the next, or no such part of that artifact.
+            SandboxError: there is no room for it.
+        """
+        sent = self._sent.pop(_key(new), None)
+        if sent is None:
+            return False
+        self._sent[_key(new)] = sent  # the last in the row is the last that is given up
+        await _on_disk(sent.add, number, data)
+        return True
+
+    def take(self, new: Artifact) -> "Sent | None":
+        """Hand over all of an artifact, which is proven now; None if parts are missing, then begin again.
+
+        Raises:
+            SandboxError: these are other bytes.
+        """
+        sent = self._sent.pop(_key(new), None)
+        return sent if sent is not None and sent.is_proven() else None
+
+    def end(self) -> None:
+        """Let go of it all: each file goes with the last thread that is at it."""
+        self._is_over = True
+        self._sent.clear()
+
+
+class Sent(UnnamedFile):
+    """The packed parts of one artifact, in their order, in a file without a name."""
+
+    def __init__(self, new: Artifact) -> None:
+        super().__init__()
+        self._new = new
+        self._digest = blake2b(digest_size=16)
+        self._parts: list[_Part] = []
+
+    def add(self, number: int, data: bytes) -> None:
+        """Write down the next part. One that is here already may come again: the whole decides whether it was right."""
+        with self._in_use:  # two threads may bring the same part
+            if number < len(self._parts):
+                return
+            if number > len(self._parts):
+                raise ValueError(f"part {number} before part {len(self._parts)}")
+            chunk = unpack(data, number, self._new.size)
+            view = memoryview(data)
+            while view:
+                view = view[os.pwrite(self.fd, view, self.size + len(data) - len(view)) :]
+            self._digest.update(chunk)
+            self._parts.append(_Part(self.size, len(data), chunk.count(b"\n"), _mark(data)))
+            self.size += len(data)
+
+    def is_proven(self) -> bool:
+        """Whether it is all here; nothing can be added any more then.
+
+        Raises:
+            SandboxError: these are other bytes.
+        """
+        if len(self._parts) < count_parts(self._new.size):
+            return False
+        if self._digest.hexdigest() != self._new.id:
+            raise _refusal(self._new, "other bytes were sent than its id says")
+        return True
+
+    async def part(self, number: int) -> tuple[bytes, int]:
+        """Return a packed part as it was sent, and how many lines end in it.
+
+        Raises:
+            SandboxError: it is not there any more as it was.
+        """
+        part = self._parts[number]
+        data = await _on_disk(self._read, part)
+        if _mark(data) != part.mark:  # with the rights of this user /proc leads even to files without a name
+            raise _refusal(self._new, "somebody changed its bytes on this host")
+        return data, part.breaks
+
+    def _read(self, part: "_Part") -> bytes:
+        with self._in_use:
+            return os.pread(self.fd, part.size, part.start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    start: int
+    size: int
+    breaks: int
+    mark: bytes
 
 
 class ArtifactDesk:
@@ -133,107 +242,6 @@ class ArtifactDesk:
         return number, data
 
 
-def ask_engine(desk: ArtifactDesk, store: RemoteStore) -> Ask:
-    """Have the engine of this process answer requests of its own tools, whose code is trusted."""
-
-    async def ask(request: Message, context: ExecutionContext) -> Message:
-        return await store.ask(lambda opened: desk.answer(opened.artifacts, request, context))
-
-    return ask
-
-
-class WorkerArtifacts:
-    """The side of the tools: bytes are hashed and compressed here, and sent one part at a time."""
-
-    def __init__(self, max_bytes: int, ask: Ask) -> None:
-        self.max_bytes = max_bytes
-        self.ask = ask
-        self._recent = Recent()
-
-    async def put(
-        self,
-        chunks: AsyncIterator[bytes],
-        context: ExecutionContext,
-        *,
-        limit: int | None = None,
-        media_type: str = TEXT,
-    ) -> Artifact:
-        """Keep the bytes; the same bytes again are kept once, and for longer."""
-        gathered = await Gathered.of(chunks, limit or self.max_bytes)
-        try:
-            for _ in range(MOST_TRIES):
-                if kept := await self._try_to_put(gathered, context, media_type):
-                    return kept
-        finally:
-            gathered.close()
-        raise SandboxError("The output could not be kept: others deleted it meanwhile. Try again", ErrorCode.TOOL_ERROR)
-
-    async def open(self, handle: str, context: ExecutionContext) -> int:
-        """Return a descriptor of a file without a name that holds its bytes; they are fetched once for several calls."""
-        found = artifact_id(handle)
-        if found is None:
-            raise unknown(handle)
-        facts = await self._asked("find", context, id=found, size=0)
-        if not facts:
-            raise unknown(handle)
-        if (fd := self._recent.open(found)) is not None:
-            return fd
-        try:
-            fetched = await self._fetch(handle, found, facts["size"], context)
-            fd = fetched.take(datetime.fromisoformat(facts["created_at"]).timestamp())
-            self._recent.add(found, fd)
-        except OSError as error:
-            reason = os.strerror(error.errno or 0)
-            raise SandboxError(f"{handle} cannot be fetched to this host: {reason}", ErrorCode.TOOL_ERROR) from error
-        return fd
-
-    async def _try_to_put(self, gathered: Gathered, context: ExecutionContext, media_type: str) -> Artifact | None:
-        what = {"id": gathered.id, "size": gathered.size, "media_type": media_type}
-        facts = await self._asked("begin", context, **what)
-        if not facts:
-            for number in range(count_parts(gathered.size)):
-                data, breaks = await asyncio.to_thread(_packed, gathered, number, media_type)
-                added = await self._asked("add", context, **what, number=number, data=data, breaks=breaks)
-                if not added["is_waiting"]:
-                    return None  # somebody else was quicker, or it was given up
-            facts = await self._asked("finish", context, **what)
-        if not facts:
-            return None
-        return Artifact(
-            id=gathered.id,
-            size=gathered.size,
-            media_type=media_type,
-            session_id=context.session_id,
-            created_at=datetime.fromisoformat(facts["created_at"]),
-            expires_at=datetime.fromisoformat(facts["expires_at"]),
-        )
-
-    async def _fetch(self, handle: str, found: str, size: int, context: ExecutionContext) -> Gathered:
-        gathered = Gathered()
-        try:
-            for number in range(count_parts(size)):
-                answer = await self._asked("part", context, id=found, size=size, number=number)
-                if not answer:
-                    raise unknown(handle)
-                await asyncio.to_thread(_unpack_into, gathered, answer["data"], number, size)
-            if gathered.id != found:
-                raise ValueError("other bytes than the id says")
-        except ValueError:
-            gathered.close()
-            await self._asked("check", context, id=found, size=0)
-            raise damaged(handle) from None
-        except BaseException:
-            gathered.close()
-            raise
-        return gathered
-
-    async def _asked(self, want: str, context: ExecutionContext, **what: Any) -> Message:
-        answer = await self.ask({"want": want, **what}, context)
-        if "error" in answer:
-            raise SandboxError(answer["error"], answer["code"])
-        return answer
-
-
 def _prepare(settings: Settings) -> None:
     if settings.artifact_dir is not None:
         try:
@@ -260,27 +268,28 @@ async def _add_all(stored: StoredArtifacts, new: Artifact, sent: Sent) -> bool:
     return True
 
 
-def _packed(gathered: Gathered, number: int, media_type: str) -> tuple[bytes, int]:
-    chunk = gathered.read(number * PART_BYTES, PART_BYTES)
-    return pack(chunk, media_type), chunk.count(b"\n")
-
-
-def _unpack_into(gathered: Gathered, data: bytes, number: int, size: int) -> None:
-    gathered.add(unpack(data, number, size))
-
-
-def to_text(message: Message) -> Message:
-    """Make a message one that JSON can carry."""
-    return message | {"data": base64.b64encode(message["data"]).decode()} if "data" in message else message
-
-
-def from_text(message: Message) -> Message:
-    """Undo `to_text`."""
-    return message | {"data": base64.b64decode(message["data"])} if "data" in message else message
-
-
 def _facts(artifact: Artifact | None) -> Message:
     if artifact is None or artifact.created_at is None or artifact.expires_at is None:
         return {}
     created, expires = artifact.created_at.isoformat(), artifact.expires_at.isoformat()
     return {"size": artifact.size, "created_at": created, "expires_at": expires}
+
+
+def _mark(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
+
+
+def _key(new: Artifact) -> tuple[str, int]:
+    return new.id, new.size
+
+
+def _refusal(new: Artifact, reason: str) -> SandboxError:
+    return SandboxError(f"{new.handle} is not kept: {reason}. Run the call again", ErrorCode.VALIDATION_ERROR)
+
+
+async def _on_disk(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    try:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise SandboxError(f"The output cannot be written down on this host: {reason}", ErrorCode.TOOL_ERROR) from error

@@ -1,22 +1,27 @@
-"""The engine: one loop on its own thread does all of a worker's SQL, heartbeat, notifications, cancels and recovery."""
+"""The engine: one loop on its own thread does all of a worker's SQL, heartbeats and notifications; a watchdog sees that it moves."""
 
 import asyncio
 import logging
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import Any, NoReturn
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
 
 from forge_tools.errors import ForgeError
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.storage import open_store
-from workers.lifeline import Lifeline
 from workers.outcomes import ends_of_cut, stopped
+from workers.watchdog import FAREWELL
 from workers.worker import Setup, Worker
 
 START_DEADLINE = 60.0
@@ -25,6 +30,9 @@ WARNING_SECONDS = 10.0
 """How long before calls are cut the log names them."""
 
 LEAVE_SECONDS = 20.0
+
+WATCHDOG = str(Path(__file__).with_name("watchdog.py"))
+WATCHDOG_END_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -206,3 +214,69 @@ def end_process(worker_id: str) -> NoReturn:
             end(instance_mark(worker_id))
     finally:
         os._exit(os.EX_TEMPFAIL)
+
+
+class Lifeline:
+    """While entered, a watchdog kills this process after `limit` seconds without a beat; None, or no /proc: it has none.
+
+    It does so too when our end is closed without a farewell, which is said by who leaves with nothing raised. Forked children close the sockets they inherit, so the watchdog sees our end whoever outlives us.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self._limit = limit if Path("/proc/self/stat").exists() else None
+        self._lifeline: socket.socket | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    @property
+    def watchdog(self) -> int | None:
+        """The pid of the watchdog."""
+        return None if self._watchdog is None else self._watchdog.pid
+
+    def __enter__(self) -> Self:
+        if self._limit is None:
+            return self
+        self._lifeline, theirs = socket.socketpair()
+        self._lifeline.settimeout(0)
+        facts = [theirs.fileno(), os.getpid(), self._limit]
+        try:
+            with theirs:
+                self._watchdog = subprocess.Popen(
+                    [sys.executable, "-I", "-S", WATCHDOG, *map(str, facts)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    env={},
+                    cwd="/",
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C is meant for the worker, which then drains
+                )
+        except OSError as error:
+            logger.warning("This worker runs without its watchdog", extra={"error": str(error)})
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._lifeline is not None:
+            with suppress(OSError):
+                if kind is None:
+                    self._lifeline.send(FAREWELL)
+            self._lifeline.close()
+        if self._watchdog is None or kind is not None:
+            return
+        try:
+            self._watchdog.wait(WATCHDOG_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._watchdog.kill()
+            self._watchdog.wait()
+
+    def beat(self) -> None:
+        """Say that this process moves. A watchdog that is gone or behind is no reason to stop."""
+        if self._lifeline is not None:
+            with suppress(OSError):
+                self._lifeline.send(b".")
+
+    async def beat_for_ever(self, seconds: float) -> None:
+        """Say so whenever the loop comes to it, whatever the database does."""
+        while True:
+            self.beat()
+            await asyncio.sleep(seconds)

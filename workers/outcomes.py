@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.ladder import timed_out_after
@@ -12,6 +13,8 @@ from forge_tools.secrets import LEAST_IN_FAILURES, Scrubber
 from forge_tools.tool.failures import MOST_BYTES, diagnosis_of
 
 MAX_ERROR_CHARS = 10_000
+MAX_BYTES = 1_000_000
+"""Of a result that says why a body gave none."""
 
 
 def outcome_of(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
@@ -28,61 +31,50 @@ def outcome_of(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
 
 def timed_out(claim: Claim, after_ms: float) -> Outcome:
     """The outcome of a body that did not stop when its time was up and was ended by force."""
-    result = ToolResult.fail(timed_out_after(claim.timeout), error_code=ErrorCode.TIMEOUT, forced=True)
-    return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
+    return _failed(claim, timed_out_after(claim.timeout), ErrorCode.TIMEOUT, after_ms, forced=True)
 
 
 def blocked(claim: Claim, place: str, held_seconds: float, after_ms: float) -> Outcome:
     """The outcome of a body in the async lane that blocked, and was stopped for its neighbours' sake."""
-    result = ToolResult.fail(
+    why = (
         f"Tool {claim.tool} held the worker's event loop for {held_seconds:.1f}s (in {place}), so it was stopped. It now "
-        'runs in the process lane; await instead of blocking, or declare lane = "process".',
-        error_code=ErrorCode.BLOCKED,
-        forced=True,
+        'runs in the process lane; await instead of blocking, or declare lane = "process".'
     )
-    return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
+    return _failed(claim, why, ErrorCode.BLOCKED, after_ms, forced=True)
 
 
 def cancelled(claim: Claim, after_ms: float) -> Outcome:
     """The outcome of a body that somebody asked to cancel, and that ended for it or was ended."""
-    result = ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED, forced=True)
-    outcome = outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
+    outcome = _failed(claim, "Tool execution cancelled", ErrorCode.CANCELLED, after_ms, forced=True)
     return replace(outcome, status=ExecutionStatus.CANCELLED)
 
 
 def interrupted(claim: Claim, after_ms: float) -> Outcome:
     """The outcome of a body that nobody asked to cancel: itself or a neighbour cancelled the tasks of its event loop."""
-    result = ToolResult.fail(
-        "Tool execution cancelled, which nobody asked for: code on the event loop of the tools cancelled its task.",
-        error_code=ErrorCode.EXECUTION_ERROR,
-        **({"retryable": True} if claim.idempotent else {}),
-    )
-    return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
+    why = "Tool execution cancelled, which nobody asked for: code on the event loop of the tools cancelled its task."
+    hint: dict[str, Any] = {"retryable": True} if claim.idempotent else {}
+    return _failed(claim, why, ErrorCode.EXECUTION_ERROR, after_ms, **hint)
 
 
 def crashed(claim: Claim, error: BaseException, after_ms: float) -> Outcome:
     """The outcome of a body that ended in what no tool should raise, or whose row cannot be read."""
     scrubber = Scrubber(claim.secrets, LEAST_IN_FAILURES)
-    text = scrubber.text(f"Unexpected error: {type(error).__name__}: {error}")
-    result = ToolResult.fail(text[:MAX_ERROR_CHARS], error_code=ErrorCode.EXECUTION_ERROR)
-    more = {"duration_ms": after_ms, "diagnosis": diagnosis_of(error, scrubber)}
-    return outcome_of(claim, result.model_copy(update=more), max_bytes=1_000_000)
+    text = scrubber.text(f"Unexpected error: {type(error).__name__}: {error}")[:MAX_ERROR_CHARS]
+    return _failed(claim, text, ErrorCode.EXECUTION_ERROR, after_ms, diagnosis_of(error, scrubber))
 
 
 def out_of_memory(claim: Claim, limit: int, after_ms: float, diagnosis: Diagnosis | None = None) -> Outcome:
     """The outcome of a body that wanted more memory than one call may have."""
-    result = ToolResult.fail(
+    why = (
         f"{claim.tool} needed more than {limit / 2**20:,.0f} MiB of memory, the limit for one call with all its processes. "
-        "Give it less to do at once, or raise FORGE_TOOL_MEMORY on the workers (bytes; 0 for no limit).",
-        error_code=ErrorCode.OUT_OF_MEMORY,
+        "Give it less to do at once, or raise FORGE_TOOL_MEMORY on the workers (bytes; 0 for no limit)."
     )
-    more = {"duration_ms": after_ms, "diagnosis": diagnosis}
-    return outcome_of(claim, result.model_copy(update=more), max_bytes=1_000_000)
+    return _failed(claim, why, ErrorCode.OUT_OF_MEMORY, after_ms, diagnosis)
 
 
 def not_run(claim: Claim, failure: ToolResult) -> Outcome:
     """The outcome of a call whose body this worker must not start, and nobody else can."""
-    return outcome_of(claim, failure.model_copy(update={"duration_ms": 0.0}), max_bytes=1_000_000)
+    return outcome_of(claim, failure.model_copy(update={"duration_ms": 0.0}), MAX_BYTES)
 
 
 def handed_back(claim: Claim) -> Outcome:
@@ -123,6 +115,13 @@ def ends_of_cut(claims: Sequence[Claim], hostname: str) -> dict[str, list[str]]:
         "lost": [id_ for id_, end in ends.items() if end.retry_in is None],
         "run_again": [id_ for id_, end in ends.items() if end.retry_in is not None],
     }
+
+
+def _failed(
+    claim: Claim, why: str, code: str, after_ms: float, diagnosis: Diagnosis | None = None, **metadata: Any
+) -> Outcome:
+    result = ToolResult.fail(why, error_code=code, **metadata)
+    return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms, "diagnosis": diagnosis}), MAX_BYTES)
 
 
 def _encode(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:

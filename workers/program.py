@@ -23,15 +23,14 @@ from forge_tools.tool import admit, load_engine, load_project, load_tools
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
-from workers.app import run_worker, worker_app
-from workers.artifacts import ArtifactDesk, WorkerArtifacts, ask_engine
+from workers.app import drain, leave_on_signals, run_worker, worker_app
+from workers.artifacts import ArtifactDesk
 from workers.capture import capture, capture_logs
-from workers.drain import drain, leave_on_signals
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore
-from workers.services.servers import Servers
-from workers.worker import Post, Setup
+from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
+from workers.services.tools import Servers
+from workers.worker import Setup
 
 HOSTING = "forge_tools.mcp.hosted.servers"
 """What needs the SDK of MCP; workers without configured servers do without."""
@@ -61,7 +60,7 @@ def main(arguments: Sequence[str] | None = None, *, tell: Callable[[str | None],
 def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
     """Load tools, start the engine, run Celery until it is told to stop."""
     setup = setup_of(options, Settings.load())
-    post, engine = setup.post, Engine(setup, is_watched=True)
+    engine = Engine(setup, is_watched=True)
     leave_on_signals()
     mark_worker(setup.worker_id)
     try:
@@ -69,7 +68,7 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
         tell(None)
         signals.setup_logging.connect(_keep_logging)
         app = worker_app(setup, engine)
-        facts = {"lane": post.lane, "queues": ",".join(post.queues), "tools": setup.registry.count()}
+        facts = {"lane": setup.lane, "queues": ",".join(setup.queues), "tools": setup.registry.count()}
         logger.info("Worker ready", extra=facts)
         code = run_worker(app, setup, engine)
         if engine.is_broken:
@@ -94,11 +93,9 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
         reach = replace(reach, book=RemoteShells(store), documents=RemoteDocuments(store))
     return Setup(
         settings=settings,
-        post=Post(
-            lane=options.lane,
-            queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
-            concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
-        ),
+        lane=options.lane,
+        queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
+        concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
         executor=ToolExecutor(
             registry, max_timeout=settings.max_timeout, reach=reach, history_limit=0, overrides=load_engine(settings)
         ),

@@ -16,13 +16,12 @@ from forge_tools.broker.message import (
     MalformedMessageError,
     body,
     envelope,
-    headers,
     list_name,
     read_body,
     read_envelope,
 )
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import Wakeup, new_id
+from forge_tools.model import Wakeup
 
 HEADER_FRAME = 2
 HEADER_BYTES = 12
@@ -166,7 +165,7 @@ class _RabbitChannel(pyamqp.Channel):
             channel=self,
             content_type="application/json",
             content_encoding="utf-8",
-            application_headers=headers(new_id(), None),
+            application_headers=envelope(wakeups, queue, 0)["headers"],
         )
         message.delivery_info = {**received.delivery_info, "routing_key": queue}
         callback(message)

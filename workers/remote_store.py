@@ -1,15 +1,39 @@
-"""The engine's Store for tools, whose loops are others."""
+"""What tools ask of the engine, which has the database, from loops of their own: artifacts, rows of shells, documents."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
-from forge_tools.errors import DatabaseUnavailableError, StorageError
-from forge_tools.model import Document, DocumentScope, DocumentWriter, Revise, ShellRecord
+from forge_tools.artifacts.parts import PART_BYTES, count_parts, pack, unpack
+from forge_tools.errors import (
+    DatabaseUnavailableError,
+    ErrorCode,
+    SandboxError,
+    StorageError,
+)
+from forge_tools.model import (
+    Artifact,
+    Document,
+    DocumentScope,
+    DocumentWriter,
+    ExecutionContext,
+    Revise,
+    ShellRecord,
+    artifact_id,
+)
+from forge_tools.model.artifacts import TEXT
+from forge_tools.sandbox.artifacts import damaged, unknown
+from forge_tools.sandbox.spools import Gathered, Recent
 from forge_tools.storage import Store
+from workers.artifacts import MOST_TRIES, ArtifactDesk, Message
 
 T = TypeVar("T")
+
+Ask = Callable[[Message, ExecutionContext], Awaitable[Message]]
+"""Sends a request of a call to the engine, wherever that is, and returns its answer."""
 
 logger = logging.getLogger(__name__)
 
@@ -85,3 +109,113 @@ class RemoteDocuments:
     ) -> dict[str, Document]:
         """Change them; `revise` runs on the engine's loop."""
         return await self._store.ask(lambda store: store.documents.change(scope, paths, revise, writer))
+
+
+def ask_engine(desk: ArtifactDesk, store: RemoteStore) -> Ask:
+    """Have the engine of this process answer requests of its own tools, whose code is trusted."""
+
+    async def ask(request: Message, context: ExecutionContext) -> Message:
+        return await store.ask(lambda opened: desk.answer(opened.artifacts, request, context))
+
+    return ask
+
+
+class WorkerArtifacts:
+    """The side of the tools: bytes are hashed and compressed here, and sent one part at a time."""
+
+    def __init__(self, max_bytes: int, ask: Ask) -> None:
+        self.max_bytes = max_bytes
+        self.ask = ask
+        self._recent = Recent()
+
+    async def put(
+        self,
+        chunks: AsyncIterator[bytes],
+        context: ExecutionContext,
+        *,
+        limit: int | None = None,
+        media_type: str = TEXT,
+    ) -> Artifact:
+        """Keep the bytes; the same bytes again are kept once, and for longer."""
+        gathered = await Gathered.of(chunks, limit or self.max_bytes)
+        try:
+            for _ in range(MOST_TRIES):
+                if kept := await self._try_to_put(gathered, context, media_type):
+                    return kept
+        finally:
+            gathered.close()
+        raise SandboxError("The output could not be kept: others deleted it meanwhile. Try again", ErrorCode.TOOL_ERROR)
+
+    async def open(self, handle: str, context: ExecutionContext) -> int:
+        """Return a descriptor of a file without a name that holds its bytes; they are fetched once for several calls."""
+        found = artifact_id(handle)
+        if found is None:
+            raise unknown(handle)
+        facts = await self._asked("find", context, id=found, size=0)
+        if not facts:
+            raise unknown(handle)
+        if (fd := self._recent.open(found)) is not None:
+            return fd
+        try:
+            fetched = await self._fetch(handle, found, facts["size"], context)
+            fd = fetched.take(datetime.fromisoformat(facts["created_at"]).timestamp())
+            self._recent.add(found, fd)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise SandboxError(f"{handle} cannot be fetched to this host: {reason}", ErrorCode.TOOL_ERROR) from error
+        return fd
+
+    async def _try_to_put(self, gathered: Gathered, context: ExecutionContext, media_type: str) -> Artifact | None:
+        what = {"id": gathered.id, "size": gathered.size, "media_type": media_type}
+        facts = await self._asked("begin", context, **what)
+        if not facts:
+            for number in range(count_parts(gathered.size)):
+                data, breaks = await asyncio.to_thread(_packed, gathered, number, media_type)
+                added = await self._asked("add", context, **what, number=number, data=data, breaks=breaks)
+                if not added["is_waiting"]:
+                    return None  # somebody else was quicker, or it was given up
+            facts = await self._asked("finish", context, **what)
+        if not facts:
+            return None
+        return Artifact(
+            id=gathered.id,
+            size=gathered.size,
+            media_type=media_type,
+            session_id=context.session_id,
+            created_at=datetime.fromisoformat(facts["created_at"]),
+            expires_at=datetime.fromisoformat(facts["expires_at"]),
+        )
+
+    async def _fetch(self, handle: str, found: str, size: int, context: ExecutionContext) -> Gathered:
+        gathered = Gathered()
+        try:
+            for number in range(count_parts(size)):
+                answer = await self._asked("part", context, id=found, size=size, number=number)
+                if not answer:
+                    raise unknown(handle)
+                await asyncio.to_thread(_unpack_into, gathered, answer["data"], number, size)
+            if gathered.id != found:
+                raise ValueError("other bytes than the id says")
+        except ValueError:
+            gathered.close()
+            await self._asked("check", context, id=found, size=0)
+            raise damaged(handle) from None
+        except BaseException:
+            gathered.close()
+            raise
+        return gathered
+
+    async def _asked(self, want: str, context: ExecutionContext, **what: Any) -> Message:
+        answer = await self.ask({"want": want, **what}, context)
+        if "error" in answer:
+            raise SandboxError(answer["error"], answer["code"])
+        return answer
+
+
+def _packed(gathered: Gathered, number: int, media_type: str) -> tuple[bytes, int]:
+    chunk = gathered.read(number * PART_BYTES, PART_BYTES)
+    return pack(chunk, media_type), chunk.count(b"\n")
+
+
+def _unpack_into(gathered: Gathered, data: bytes, number: int, size: int) -> None:
+    gathered.add(unpack(data, number, size))

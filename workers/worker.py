@@ -14,23 +14,20 @@ from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.model import (
     DEFAULT_TIMEOUT,
-    Claim,
     ExecutionContext,
     Lane,
-    Outcome,
     Scope,
     Wakeup,
     WorkerRecord,
     new_id,
 )
-from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Heartbeat, Question
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
-from workers.activity import Activity
-from workers.artifacts import ArtifactDesk
-from workers.claims import Claims
+from workers.activity import Activity, Lease
+from workers.artifacts import ArtifactDesk, Proofs
+from workers.claims import Claims, Recorder
 from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
 from workers.lanes.loop import LoopLane
@@ -40,34 +37,17 @@ from workers.middleware.notifications import Notifications
 from workers.middleware.reports import Reports
 from workers.middleware.retries import Retries
 from workers.middleware.workspaces import Workspaces
-from workers.proofs import Proofs
 from workers.reception import Reception
-from workers.recorder import Recorder
 from workers.remote_store import RemoteStore
-from workers.services.audit import AuditChain, signer_of
-from workers.services.cancels import Cancels
-from workers.services.delivery import Delivery
-from workers.services.due import DueCalls, Share
+from workers.services.calls import Cancels, Delivery, DueCalls, Share
 from workers.services.fitness import Fitness
-from workers.services.heartbeat import Asker, Heartbeats, Lease
 from workers.services.recovery import ClockWatch, Recovery
-from workers.services.retention import Retention
-from workers.services.servers import Servers, ServerTools
-from workers.services.service import Leadership, Service, ServiceRunner
+from workers.services.service import Heartbeats, Leadership, Service, ServiceRunner
 from workers.services.shells import DesertedShells, ShellWatch
-from workers.services.tools import HostedTools
-from workers.services.upkeep import ExpiredArtifacts, Leftovers, RollUps, SpentKeys
+from workers.services.tools import HostedTools, Servers, ServerTools
+from workers.services.upkeep import AuditChain, ExpiredArtifacts, Leftovers, Retention, RollUps, SpentKeys, signer_of
 
 QUIET_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
-    """What one worker process is there for."""
-
-    lane: Lane
-    queues: tuple[str, ...]
-    concurrency: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +55,9 @@ class Setup:
     """What a worker is built of besides its Store: what is there before that is open."""
 
     settings: Settings
-    post: Post
+    lane: Lane
+    queues: tuple[str, ...]
+    concurrency: int
     executor: ToolExecutor
     artifacts: ArtifactDesk
     remote_store: RemoteStore = field(default_factory=RemoteStore)
@@ -92,8 +74,8 @@ class Setup:
             instance=self.worker_id,
             hostname=self.settings.hostname,
             pid=os.getpid(),
-            lane=self.post.lane,
-            queues=self.post.queues,
+            lane=self.lane,
+            queues=self.queues,
             tool_keys=(),
         )
 
@@ -119,7 +101,7 @@ class Worker:
         self.store = store
         self.activity = Activity()
         self.lease = Lease(settings.lease)
-        self._setup, self._engine = setup, engine
+        self._setup = setup
         self.broker = open_broker(settings.broker)
         self.lane = lane_of(setup)
         self.tools = HostedTools(store, scope, setup.executor, self.lane.ban, settings)
@@ -128,7 +110,14 @@ class Worker:
         self.workspaces = Workspaces(store, scope, self.activity, self.send_on, settings)
         self._decryption = Decryption(settings, self.tools.specs, setup.secrets)
         self._notifications = Notifications(self.broker, with_results=settings.result_notifications)
-        middleware = self._middleware()
+        middleware: list[Middleware] = [  # in the order in which calls meet it
+            self.workspaces,
+            self._decryption,
+            self.fitness,
+            Retries(),
+            self.reports,
+            self._notifications,
+        ]
         self.recorder = Recorder(store, self.activity, middleware, retry_seconds=settings.heartbeat)
         self.claims = Claims(
             store,
@@ -144,9 +133,10 @@ class Worker:
         self._leadership = Leadership(self.id)
         self._runner = ServiceRunner(self._leadership, engine.broken)
 
-    def _middleware(self) -> list[Middleware]:
-        """In the order in which calls meet it."""
-        return [self.workspaces, self._decryption, self.fitness, Retries(), self.reports, self._notifications]
+        # The host of its lane: what that tells and asks goes straight to the part that it concerns.
+        self.finished, self.begin_reports = self.recorder.add, self.reports.begin
+        self.claim, self.slot_opened = self.claims.claim_woken, self.activity.announce
+        self.demote, self.replace_process = self.tools.demote, engine.replace_process
 
     def _services(self) -> list[Service]:
         setup, store, settings, lead = self._setup, self.store, self._setup.settings, self._leadership
@@ -154,7 +144,7 @@ class Worker:
         signer = signer_of(settings)
         share = Share(store, self.tools.scope, heartbeat=beat, lease=lease)
         clocks = ClockWatch(store, self.id, lease)
-        queues = [queue_name(queue, setup.post.lane) for queue in setup.post.queues]
+        queues = [queue_name(queue, setup.lane) for queue in setup.queues]
         services: list[Service] = [
             Cancels(store, self.id, self.broker, self.lane),
             Recovery(store, self.id, lease, clocks, lead, tell=self._notifications.tell),
@@ -173,24 +163,23 @@ class Worker:
         ]
         if setup.servers is not None:
             services.append(ServerTools(setup.servers, setup.registry, self.tools, store, retry=beat))
-        askers = [service for service in services if isinstance(service, Asker)]
-        return [Heartbeats(store, beat, self.lease, self._heartbeat, askers, lapsed=self.workspaces.renew), *services]
+        return [Heartbeats(store, beat, self.lease, self._heartbeat, services, lapsed=self.workspaces.renew), *services]
 
     async def start(self) -> None:
         """Register this worker instance, publish its tools, and begin to run calls."""
-        settings, post = self._setup.settings, self._setup.post
-        self._setup.remote_store.open(self.store)
+        setup = self._setup
+        setup.remote_store.open(self.store)
         await self.lane.start(self)
         await self.store.workers.register(
             WorkerRecord(
                 id=self.id,
-                hostname=settings.hostname,
+                hostname=setup.settings.hostname,
                 pid=os.getpid(),
-                lane=post.lane,
-                queues=post.queues,
-                concurrency=post.concurrency,
+                lane=setup.lane,
+                queues=setup.queues,
+                concurrency=setup.concurrency,
                 version=__version__,
-                servers=() if self._setup.servers is None else self._setup.servers.states(),
+                servers=() if setup.servers is None else setup.servers.states(),
             )
         )
         await self.workspaces.announce()
@@ -227,37 +216,18 @@ class Worker:
     def send_on(self, wakeups: Sequence[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
         """Send ids to a queue, for whoever has room for them."""
         limits = self._setup.settings.ladder.limits(DEFAULT_TIMEOUT)
-        for part in Message(queue, self._setup.post.lane, tuple(wakeups), limits, is_bulk).parts():
+        for part in Message(queue, self._setup.lane, tuple(wakeups), limits, is_bulk).parts():
             self.broker.publish(part)
 
-    # The host of the lane.
-
-    def finished(self, outcome: Outcome) -> None:
-        self.recorder.add(outcome)
-
-    def begin_reports(self, claim: Claim) -> ReportBuffer:
-        return self.reports.begin(claim)
-
-    async def claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
-        return await self.claims.claim_woken(wakeups)
-
-    async def slot_opened(self) -> None:
-        await self.activity.announce()
-
     async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
+        """Do what the tools of children ask of artifacts."""
         return await self._setup.artifacts.answer_child(self.store.artifacts, request, context, proofs)
-
-    def demote(self, tool: str, why: str) -> None:
-        self.tools.demote(tool, why)
-
-    def replace_process(self, why: str) -> None:
-        self._engine.replace_process(why)
 
 
 def lane_of(setup: Setup) -> BodyLane:
     """Where bodies run."""
     settings = setup.settings
-    if setup.post.lane == "process":
+    if setup.lane == "process":
         return ChildrenLane(
             hostname=settings.hostname,
             ladder=settings.ladder,
@@ -266,7 +236,7 @@ def lane_of(setup: Setup) -> BodyLane:
         )
     return LoopLane(
         setup.executor,
-        concurrency=setup.post.concurrency,
+        concurrency=setup.concurrency,
         ladder=settings.ladder,
         max_output_bytes=settings.max_output_bytes,
     )

@@ -1,8 +1,7 @@
 """The way to workers and back. Alone here and in `workers` it is known which broker there is, and that Celery reads from it."""
 
 from forge_tools.broker.base import CHANNEL_PREFIX, REPLY_MARK, Broker
-from forge_tools.broker.brokers import open_broker, speaks_redis
-from forge_tools.broker.celery_app import backlog, celery_app
+from forge_tools.broker.celery_app import backlog, celery_app, open_broker, speaks_redis
 from forge_tools.broker.message import BULK, TASK, WAKEUPS_PER_MESSAGE, Allowance, Message, queue_name, queue_of
 
 __all__ = [

@@ -1,15 +1,40 @@
-"""The Celery app that workers consume with, and clients publish with where the broker does not speak Redis' protocol."""
+"""Which broker a URL means, and the Celery app that workers consume with; clients publish by it where Redis' protocol is not spoken."""
 
-from collections.abc import Sequence
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from forge_tools.broker.message import BULK, KEY_PREFIX, list_name
+from forge_tools.broker.base import CLOSE_SECONDS, PAUSE_SECONDS, Broker, Hear
+from forge_tools.broker.message import BULK, KEY_PREFIX, TASK, Message, list_name, queue_name
 
 if TYPE_CHECKING:
     from celery import Celery
 
 _PRIORITIES = (0, BULK)
+
+logger = logging.getLogger(__name__)
+
+
+def open_broker(url: str) -> Broker:
+    """The quickest way into that broker; it is met at the first use.
+
+    Raises:
+        ConfigurationError: that is no URL of a broker.
+    """
+    if speaks_redis(url):
+        from forge_tools.broker.redis import RedisBroker  # here, for who imports a client and calls nothing
+
+        return RedisBroker(url)
+    return KombuBroker(url)
+
+
+def speaks_redis(url: str) -> bool:
+    """Whether that broker is a Redis or Valkey that is reached directly."""
+    return url.startswith(("redis", "valkey", "unix"))
 
 
 def celery_app(broker_url: str) -> "Celery":
@@ -48,6 +73,89 @@ def celery_app(broker_url: str) -> "Celery":
     return app
 
 
+def backlog(app: "Celery", queues: Sequence[str]) -> int:
+    """How many messages wait in those broker queues; a queue that is not there holds none. Blocks; raises what kombu does."""
+    if app.conf.broker_url.startswith(("redis", "valkey")):
+        return _lengths(app, queues)
+    waiting = 0
+    with app.connection_for_write() as connection:
+        for queue in queues:
+            with suppress(*connection.channel_errors), connection.channel() as opened:
+                channel: Any = opened  # celery-types knows less of it than every transport has
+                waiting += channel.queue_declare(queue, passive=True).message_count
+    return waiting
+
+
+class KombuBroker:
+    """Messages gather while one publish is under way. Clients poll for results, and workers hear of cancels by their heartbeat."""
+
+    is_down = False
+    is_listening = False
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._app: Celery | None = None
+        self._pending: list[Message] = []
+        self._publishing: asyncio.Task[None] | None = None
+        self._failed_at = float("-inf")
+        self._is_closed = False
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forge-publish")
+
+    def publish(self, message: Message) -> None:
+        if self._is_closed:
+            return
+        self._pending.append(message)
+        if self._publishing is None:
+            self._publishing = asyncio.ensure_future(self._publish_all())
+
+    def notify(self, channel: str, notification: bytes) -> None: ...
+
+    def listen(self, channel: str, hear: Hear, missed: Callable[[], None] = lambda: None) -> None: ...
+
+    async def close(self) -> None:
+        self._is_closed = True
+        publishing = self._publishing
+        if publishing is not None:
+            await asyncio.wait([publishing], timeout=CLOSE_SECONDS)
+            publishing.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._app is not None:
+            self._app.close()
+
+    async def _publish_all(self) -> None:
+        try:
+            while self._pending:
+                messages, self._pending = self._pending, []
+                if time.monotonic() - self._failed_at >= PAUSE_SECONDS:
+                    await self._publish(messages)
+        finally:
+            self._publishing = None
+
+    async def _publish(self, messages: Sequence[Message]) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._send, messages)
+        except Exception as error:  # noqa: BLE001 every transport has its own errors; a lost message costs time, never a call
+            self._failed_at = time.monotonic()
+            if not self.is_down:
+                logger.warning("Broker unavailable; workers find calls in SQL", extra={"error": str(error)})
+            self.is_down = True
+        else:
+            self.is_down = False
+
+    def _send(self, messages: Sequence[Message]) -> None:
+        if self._app is None:
+            self._app = celery_app(self._url)
+        for message in messages:
+            self._app.send_task(
+                TASK,
+                args=[message.wakeups],
+                queue=queue_name(message.queue, message.lane),
+                soft_time_limit=message.limits.soft,
+                time_limit=message.limits.hard,
+                retry=False,
+            )
+
+
 def _is_rabbit(broker_url: str) -> bool:
     return broker_url.startswith(("amqp", "pyamqp"))
 
@@ -77,19 +185,6 @@ def _transport_options(broker_url: str) -> dict[str, Any]:
         "priority_steps": list(_PRIORITIES),
         "global_keyprefix": KEY_PREFIX,
     }
-
-
-def backlog(app: "Celery", queues: Sequence[str]) -> int:
-    """How many messages wait in those broker queues; a queue that is not there holds none. Blocks; raises what kombu does."""
-    if app.conf.broker_url.startswith(("redis", "valkey")):
-        return _lengths(app, queues)
-    waiting = 0
-    with app.connection_for_write() as connection:
-        for queue in queues:
-            with suppress(*connection.channel_errors), connection.channel() as opened:
-                channel: Any = opened  # celery-types knows less of it than every transport has
-                waiting += channel.queue_declare(queue, passive=True).message_count
-    return waiting
 
 
 def _lengths(app: "Celery", queues: Sequence[str]) -> int:

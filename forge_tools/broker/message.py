@@ -11,7 +11,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -61,14 +61,19 @@ class Message:
     is_bulk: bool = False
 
     def parts(self, workers: Mapping[tuple[str, str], int] = MappingProxyType({})) -> "Iterator[Message]":
-        """The same in as few messages as its lane and the number of workers of each (queue, lane) allow."""
-        size = _size(self.lane, len(self.wakeups), workers.get((self.queue, self.lane), 1))
-        if len(self.wakeups) <= size:
+        """The same in as few messages as its lane and the number of workers of each (queue, lane) allow.
+
+        One worker takes a whole message, so several workers need several.
+        """
+        count, lane, sharing = len(self.wakeups), self.lane, workers.get((self.queue, self.lane), 1)
+        size = WAKEUPS_PER_MESSAGE[lane]
+        if sharing > 1:
+            size = min(size, max(LEAST_SHARED[lane], math.ceil(count / (MESSAGES_PER_WORKER[lane] * sharing))))
+        if count <= size:
             yield self
             return
-        for start in range(0, len(self.wakeups), size):
-            part = self.wakeups[start : start + size]
-            yield Message(self.queue, self.lane, part, self.limits, self.is_bulk)
+        for start in range(0, count, size):
+            yield replace(self, wakeups=self.wakeups[start : start + size])
 
 
 class Allowance:
@@ -115,31 +120,26 @@ def body(wakeups: Sequence[Wakeup]) -> str:
     return json.dumps([[wakeups], {}, embedded])
 
 
-def headers(task_id: str, limits: Limits | None) -> dict[str, Any]:
-    """The headers by the same protocol."""
-    return {
-        "lang": "py",
-        "task": TASK,
-        "id": task_id,
-        "root_id": task_id,
-        "parent_id": None,
-        "group": None,
-        "eta": None,
-        "expires": None,
-        "retries": 0,
-        "timelimit": [None, None] if limits is None else [limits.hard, limits.soft],
-        "origin": _ORIGIN,
-    }
-
-
 def envelope(wakeups: Sequence[Wakeup], queue: str, priority: int, limits: Limits | None = None) -> dict[str, Any]:
-    """What kombu keeps, as JSON, in a list of Redis for a message in that broker queue."""
+    """What kombu keeps, as JSON, in a list of Redis for a message in that broker queue; the headers are those of the same protocol."""
     task_id = str(uuid.uuid4())
     return {
         "body": base64.b64encode(body(wakeups).encode()).decode(),
         "content-encoding": "utf-8",
         "content-type": "application/json",
-        "headers": headers(task_id, limits),
+        "headers": {
+            "lang": "py",
+            "task": TASK,
+            "id": task_id,
+            "root_id": task_id,
+            "parent_id": None,
+            "group": None,
+            "eta": None,
+            "expires": None,
+            "retries": 0,
+            "timelimit": [None, None] if limits is None else [limits.hard, limits.soft],
+            "origin": _ORIGIN,
+        },
         "properties": {
             "correlation_id": task_id,
             "delivery_mode": 2,
@@ -168,14 +168,6 @@ def read_body(text: bytes) -> list[Wakeup]:
 def ids_of(text: bytes | str) -> list[Wakeup]:
     """The ids of a body that was built here: it is believed."""
     return [Wakeup(*pair) for pair in json.loads(text)[0][0]]
-
-
-def _size(lane: Lane, count: int, workers: int) -> int:
-    """How many ids go into one message: one worker takes a whole message, so several workers need several."""
-    most = WAKEUPS_PER_MESSAGE[lane]
-    if workers < 2:
-        return most
-    return min(most, max(LEAST_SHARED[lane], math.ceil(count / (MESSAGES_PER_WORKER[lane] * workers))))
 
 
 def _read(text: bytes, body_of: Callable[[bytes], bytes]) -> list[Wakeup]:

@@ -15,11 +15,9 @@ from forge_tools.client.call import Awaited, Call
 from forge_tools.client.catalogue import REFRESH_INTERVAL, Catalogue
 from forge_tools.client.connection import Connection
 from forge_tools.client.handle import Handle, listen
-from forge_tools.client.hosts import Silence, reach
-from forge_tools.client.idempotency import Claims, conflict
 from forge_tools.client.intake import Accepted, Intake, Rejected
-from forge_tools.client.replays import explained, repeated
-from forge_tools.client.submissions import CLOSING, Submissions
+from forge_tools.client.links import Claims, conflict, explained, repeated
+from forge_tools.client.submissions import CLOSING, Silence, Submissions, reach
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, InvalidCallError
 from forge_tools.model import (

@@ -113,7 +113,10 @@ class Intake:
             error = f"Unknown tool: {clean_text(call.name)[:MAX_NAME]}{told_of(call.name, snapshot.servers)}"
             return self._reject(call, error, ErrorCode.TOOL_NOT_FOUND, **_known(call.name, snapshot))
         try:
-            return self._accept(call, self._plan(spec, snapshot), snapshot)
+            plan = self._plans.get(spec.name)
+            if plan is None or plan.spec is not spec:  # each snapshot has specs of its own
+                plan = self._plans[spec.name] = self._planned(spec, snapshot)
+            return self._accept(call, plan, snapshot)
         except InvalidCallError as error:
             required = [parameter.name for parameter in spec.declared if parameter.required]
             return self._reject(call, error.message, error.code, spec, errors=error.details, required=required)
@@ -124,24 +127,21 @@ class Intake:
         """Reject a call that was accepted as far as this looks; keywords become the result's metadata."""
         return self._reject(call, error, code, snapshot.find(call.name), **metadata)
 
-    def _plan(self, spec: ToolSpec, snapshot: Snapshot) -> _Plan:
-        plan = self._plans.get(spec.name)
-        if plan is None or plan.spec is not spec:  # each snapshot has specs of its own
-            queue = _checked_queue(self._settings.queue_for(spec.name, spec.category.value))
-            plan = self._plans[spec.name] = _Plan(
-                spec,
-                snapshot.validator(spec),
-                queue,
-                tuple(parameter.name for parameter in spec.parameters if parameter.names_host),
-                Concealment.of(spec, self._patterns),
-                partial(
-                    NewExecution,
-                    **self._identity(spec),
-                    **_repetition(spec.retry, spec, spec.attempts),
-                    **self._timing(Call(spec.name), spec, queue),
-                ),
-            )
-        return plan
+    def _planned(self, spec: ToolSpec, snapshot: Snapshot) -> _Plan:
+        queue = _checked_queue(self._settings.queue_for(spec.name, spec.category.value))
+        return _Plan(
+            spec,
+            snapshot.validator(spec),
+            queue,
+            tuple(parameter.name for parameter in spec.parameters if parameter.names_host),
+            Concealment.of(spec, self._patterns),
+            partial(
+                NewExecution,
+                **self._identity(spec),
+                **_repetition(spec.retry, spec, spec.attempts),
+                **self._timing(Call(spec.name), spec, queue),
+            ),
+        )
 
     def _identity(self, spec: ToolSpec) -> dict[str, Any]:
         return {

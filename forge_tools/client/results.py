@@ -100,7 +100,14 @@ class Results:
             self._others.setdefault(execution_id, []).append(future)
             return future
         self._waiting[execution_id] = future
-        self._watch(self._poll_of(execution_id, SILENCE if is_expected else FIRST_POLL))
+        interval = SILENCE if is_expected else FIRST_POLL
+        due, newest = asyncio.get_running_loop().time() + interval, self._newest.get(interval)
+        if newest is not None and newest.interval == interval and newest.due >= due - TOGETHER * interval:
+            newest.ids.append(execution_id)
+            return future
+        poll = self._newest[interval] = _Poll(interval, due, [execution_id])
+        self._polls.append(poll)
+        self._watch(poll)
         return future
 
     def end(self, execution_id: str, future: "asyncio.Future[StoredResult]") -> None:
@@ -193,16 +200,6 @@ class Results:
             yield first
         if execution_id in self._others:
             yield from [future for future in self._others[execution_id] if not future.done()]
-
-    def _poll_of(self, execution_id: str, interval: float) -> _Poll:
-        """The poll that this one goes with: the newest, unless that is due too much sooner."""
-        due, newest = asyncio.get_running_loop().time() + interval, self._newest.get(interval)
-        if newest is not None and newest.interval == interval and newest.due >= due - TOGETHER * interval:
-            newest.ids.append(execution_id)
-            return newest
-        poll = self._newest[interval] = _Poll(interval, due, [execution_id])
-        self._polls.append(poll)
-        return poll
 
     def _watch(self, poll: _Poll) -> None:
         """Have SQL asked when that poll is due, or another before."""

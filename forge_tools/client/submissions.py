@@ -1,20 +1,35 @@
-"""Calls on their way out: stored in as few statements as they fit, then published; never the other way round."""
+"""Calls on their way out: stored in as few statements as they fit, then published; and what is said where nobody could answer."""
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from forge_tools.broker import Allowance, Message, open_broker
+from forge_tools.client.call import Call
 from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue
 from forge_tools.client.connection import Connection
+from forge_tools.client.intake import Accepted
 from forge_tools.client.results import Results
 from forge_tools.errors import ConfigurationError, ForgeError, SubmitOutcomeUnknownError
 from forge_tools.ladder import Limits
-from forge_tools.model import Holder, Lane, LinkedExecution, NewExecution, StoredResult, Wakeup
+from forge_tools.model import (
+    Holder,
+    Lane,
+    LinkedExecution,
+    NewExecution,
+    ShellRecord,
+    ShellStatus,
+    StoredResult,
+    Wakeup,
+    host_of,
+)
 from forge_tools.model.places import serving_command
-from forge_tools.schema import clean_text
+from forge_tools.schema import clean_text, shown
+from forge_tools.storage import Store
 
 CHECK_SECONDS = 1.0
 """How long after a call it is looked whether its queue is still served."""
@@ -32,12 +47,12 @@ CLOSING = "The client is being closed and takes no more calls; connect another o
 
 MAX_REASON_CHARS = 500
 
-logger = logging.getLogger(__name__)
-
 Answer = Holder | ForgeError | None
 """Who had the key of a call before, why it is not stored, or None: it is."""
 
 Row = TypeVar("Row", NewExecution, LinkedExecution)
+
+logger = logging.getLogger(__name__)
 
 
 class Submissions:
@@ -251,6 +266,36 @@ class Submissions:
         task.add_done_callback(self._tasks.discard)
 
 
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A host without a live worker; `seconds` None where it never had one. `sentence` is for the agent."""
+
+    hostname: str
+    seconds: float | None
+    sentence: str
+
+
+async def reach(call: Call, accepted: Accepted, catalogue: Catalogue, store: Store, lease: float) -> Accepted | Silence:
+    """Refuse what only a dead host could answer: an agent would wait until it expires. One that may be restarting is
+    waited for, for a lease; and any by a call that is for later, or asks for that host's queue itself.
+    """
+    new, handle = accepted.new, accepted.handle
+    host = host_of(handle)
+    if handle is None or host is None or call.due_in or call.queue == new.queue:
+        return accepted
+    try:
+        await catalogue.refresh_since(time.monotonic() - SERVED_INTERVAL)
+        if (new.queue, new.lane) in catalogue.workers:
+            return accepted
+        silence = await _silence_of(host, handle, new, store, lease)
+    except ForgeError:  # storing the call says it better
+        return accepted
+    if silence is not None:
+        return silence
+    patience = new.expires_in if call.expires_in is not None else min(new.expires_in, lease)
+    return accepted._replace(new=replace(new, expires_in=patience))
+
+
 def _doubtful(calls: Sequence[NewExecution | LinkedExecution], error: BaseException) -> list[ForgeError]:
     """What each of the calls is told when storing them broke off."""
     return [
@@ -265,3 +310,31 @@ def _doubtful(calls: Sequence[NewExecution | LinkedExecution], error: BaseExcept
 def _named(error: BaseException) -> str:
     said = clean_text(str(error))
     return f"{type(error).__name__}: {said[:MAX_REASON_CHARS]}" if said else type(error).__name__
+
+
+async def _silence_of(hostname: str, handle: str, new: NewExecution, store: Store, lease: float) -> Silence | None:
+    """Find out why `new`, which names that host by a shell's id, would wait; None where its worker may only be restarting."""
+    seconds = await store.workers.silence_of(hostname, new.lane)
+    if seconds is None:
+        what = (
+            f"Host '{hostname}' is not known: it never had a worker. Compare the id with those that ListShells shows."
+        )
+        return Silence(hostname, None, what)
+    if seconds < lease:
+        return None
+    shell = await store.shells.find(handle)
+    known = _known(shell) if shell is not None and shell.session_id == new.session_id else ""
+    what = f"Host '{hostname}' cannot be reached: its workers have been silent for {seconds:.0f} s.{known}"
+    return Silence(hostname, seconds, f"{what} Try again in a minute, or do without it; ListShells says what is known.")
+
+
+def _known(shell: ShellRecord) -> str:
+    name = f"{shell.id} ({shown(shell.command)})"
+    match shell.status:
+        case ShellStatus.RUNNING:
+            return f" {name} ran when it was last heard of, and may go on there unseen."
+        case ShellStatus.LOST:
+            return f" {name} is lost: nobody knows whether it goes on."
+        case _:
+            end = f"code {shell.exit_code}" if shell.exit_code is not None else f"signal {shell.signal}"
+            return f" {name} is over ({shell.status}, {end}); its output is on that host."

@@ -23,13 +23,12 @@ from forge_tools.storage.queue.queue import ExecutionQueue
 from forge_tools.storage.store import Store
 from forge_tools.storage.tables import execution_attempts, execution_queue
 from workers import app, engine
-from workers.engine import Engine
+from workers.engine import Engine, Lifeline
 from workers.lanes import loop
 from workers.lanes.base import Body, Host
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
 from workers.lanes.frames import HEADER
-from workers.lifeline import Lifeline
 from workers.program import main
 from workers.services.fitness import Fitness
 from workers.services.recovery import Recovery

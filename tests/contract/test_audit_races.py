@@ -18,7 +18,7 @@ from tests.contract.calls import finished, submitted
 from tests.contract.sealed import forge, past, seal_all, sealed_past, verified
 from tests.contract.test_retention import by, everything, pruned
 from tests.waiting import reached
-from workers.services.audit import AuditChain
+from workers.services.upkeep import AuditChain
 
 
 async def open_ended(url: str, store: Store) -> tuple[asyncpg.Connection, str]:

@@ -15,7 +15,7 @@ from forge_tools.storage.workspaces import KEPT_SECONDS
 from tests.contract.calls import ended, instance, running, scope, submitted
 from tests.contract.sealed import forge
 from tests.contract.test_shells import exited, lost, shell
-from workers.services.retention import Retention
+from workers.services.upkeep import Retention
 
 DAY = 86_400.0
 

@@ -22,7 +22,7 @@ from forge_tools.storage.retention import Pace, PruneRun
 from tests.contract.calls import call, ended, finished, running, submitted
 from tests.contract.sealed import forge, past, said, seal_all, sealed_past, verified
 from tests.waiting import within
-from workers.services.retention import Retention
+from workers.services.upkeep import Retention
 
 
 def by(signer: Signer | None = None) -> PruneRun:

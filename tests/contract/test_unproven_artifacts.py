@@ -18,8 +18,8 @@ from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import StoredArtifacts
 from forge_tools.storage.tables import artifact_parts
 from tests.contract.test_artifacts import artifact, contents, files, folder, rows
-from workers.artifacts import ArtifactDesk, Message, WorkerArtifacts
-from workers.proofs import MOST_UNPROVEN, Proofs
+from workers.artifacts import MOST_UNPROVEN, ArtifactDesk, Message, Proofs
+from workers.remote_store import WorkerArtifacts
 
 __all__ = ["folder"]
 

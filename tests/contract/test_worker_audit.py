@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import workers.services.audit
+import workers.services.upkeep
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.storage import Store
@@ -17,8 +17,8 @@ from forge_tools.storage.heartbeat import Answers, Heartbeat
 from tests.contract.calls import instance, scope
 from tests.contract.sealed import past, sealed_past, verified
 from tests.waiting import within
-from workers.services.audit import LEASE, AuditChain, signer_of
 from workers.services.service import Leadership, keep
+from workers.services.upkeep import AUDIT_LEASE, AuditChain, signer_of
 
 OLDEST, YOUNGER = "instance-1", "instance-2"
 
@@ -36,7 +36,7 @@ async def test_what_was_appended_once_is_not_appended_again(store: Store) -> Non
 
 async def test_of_two_that_both_think_they_lead_one_appends(store: Store) -> None:
     await past(store)
-    assert await store.workers.take_lease(LEASE, "instance-0", 15.0)
+    assert await store.workers.take_lease(AUDIT_LEASE, "instance-0", 15.0)
     assert await chain(store).append() == 0
 
 
@@ -44,7 +44,7 @@ async def test_of_two_that_both_think_they_lead_one_appends(store: Store) -> Non
 async def test_calls_come_first_for_a_while_and_then_it_is_sealed_all_the_same(
     store: Store, monkeypatch: pytest.MonkeyPatch, patience: float
 ) -> None:
-    monkeypatch.setattr(workers.services.audit, "PATIENCE_SECONDS", patience)
+    monkeypatch.setattr(workers.services.upkeep, "PATIENCE_SECONDS", patience)
     await past(store)
     looks: list[float] = []
 

@@ -30,7 +30,8 @@ from pathlib import Path
 from forge_tools.config import Settings
 from forge_tools.model import ExecutionContext
 from forge_tools.storage import open_store
-from workers.artifacts import ArtifactDesk, WorkerArtifacts
+from workers.artifacts import ArtifactDesk
+from workers.remote_store import WorkerArtifacts
 
 async def main():
     async def chunks():

@@ -28,7 +28,7 @@ HEARTBEAT = 3.0
 
 INCOMPATIBLE = {
     "secrets are encrypted for another purpose": ("forge_tools/secrets/encryption.py", "parameters 1", "parameters 2"),
-    "messages carry names instead of pairs": ("forge_tools/broker/message.py", "[one.id, one.attempt]", "[one.attempt, one.id]"),
+    "messages carry names instead of pairs": ("forge_tools/broker/message.py", "[[wakeups]", "[[[one[::-1] for one in wakeups]]"),
     "queues of the broker have other names": ("forge_tools/broker/message.py", 'f"forge.{queue}', 'f"forge2.{queue}'),
     "notifications go to other channels": ("forge_tools/broker/base.py", '"forge:notifications:"', '"forge:notes:"'),
     "a column has another name": ("forge_tools/storage/models.py", '"reply_to"', '"replies_to"'),

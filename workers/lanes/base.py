@@ -14,9 +14,9 @@ from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.schema import Unreadable, decode_json
 from forge_tools.tool.executor import ToolExecutor
+from workers.artifacts import Proofs
 from workers.lanes.birth import shortage
 from workers.outcomes import cancelled, crashed, interrupted, not_run, out_of_memory, outcome_of
-from workers.proofs import Proofs
 from workers.redaction import concealed
 
 STALL_SECONDS = 0.5

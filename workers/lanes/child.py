@@ -29,11 +29,11 @@ from forge_tools.sandbox.processes.environment import Marking
 from forge_tools.sandbox.processes.trees import adopt_orphans, descendants
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.tool.executor import ToolExecutor
-from workers.artifacts import WorkerArtifacts, from_text, to_text
 from workers.capture import ChildOutput, Pipes, siblings_ends
 from workers.lanes.base import execute, outcome_of_task, scope_of
 from workers.lanes.birth import Birth, Surroundings, fell_short, limit_this_process, shortage
-from workers.lanes.frames import ChildLine, Frame, fields_of
+from workers.lanes.frames import ChildLine, Frame, fields_of, from_text, to_text
+from workers.remote_store import WorkerArtifacts
 
 END_SECONDS = 5.0
 SEND_SECONDS = 0.05

@@ -17,15 +17,13 @@ from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
 from forge_tools.sandbox.processes.output import scrubbed_text
 from forge_tools.secrets import Scrubber
-from workers.artifacts import from_text, to_text
+from workers.artifacts import Proofs
 from workers.capture import ChildOutput
 from workers.lanes import frames
 from workers.lanes.base import Body, Guard, Host, Verdict, context_of, swept
-from workers.lanes.frames import Line, fields_of, most_from_child
-from workers.lanes.messages import Messages
-from workers.lanes.process import Limit, PoolProcess, heavy, until_silent
+from workers.lanes.frames import Line, fields_of, from_text, most_from_child, to_text
+from workers.lanes.process import Limit, Messages, PoolProcess, heavy, until_silent
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
-from workers.proofs import Proofs
 
 STOPPED = (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED)
 IDLE_SHARE = 2

@@ -1,6 +1,7 @@
 """What an engine and its children say to each other, each child over a socket pair that only the two hold."""
 
 import asyncio
+import base64
 import json
 import logging
 import socket
@@ -261,3 +262,13 @@ def _places(error: ValidationError) -> str:
     """What is wrong and where, without the values: those may be secret."""
     wrong = [f"{'.'.join(map(str, one['loc'])) or 'frame'}: {one['type']}" for one in error.errors()]
     return ", ".join(wrong[:3])[:200]
+
+
+def to_text(message: Frame) -> Frame:
+    """Make a message one that JSON can carry."""
+    return message | {"data": base64.b64encode(message["data"]).decode()} if "data" in message else message
+
+
+def from_text(message: Frame) -> Frame:
+    """Undo `to_text`."""
+    return message | {"data": base64.b64decode(message["data"])} if "data" in message else message

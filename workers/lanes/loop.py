@@ -14,8 +14,7 @@ from forge_tools.model import Claim, ExecutionStatus, Outcome
 from forge_tools.tool.executor import ToolExecutor
 from workers.lanes.base import Body, Guard, Host, Verdict, execute, outcome_of_task, scope_of
 from workers.lanes.ownership import bury_orphans, end_processes, own_processes
-from workers.lanes.tool_loop import TaskCloser, ToolLoop
-from workers.lanes.watch import LoopHeldError, Step, Watch
+from workers.lanes.tool_loop import LoopHeldError, Step, TaskCloser, ToolLoop, Watch
 from workers.outcomes import blocked, cancelled, handed_back, lost, timed_out
 
 HELD_SECONDS = 1.0
@@ -99,11 +98,12 @@ class LoopLane:
         self._is_started = True
 
     def free_slots(self) -> int:
-        """None while a body holds the loop: other workers are quicker."""
-        return 0 if self._is_held() else self._concurrency - len(self._bodies)
+        return max(0, self.answering() - len(self._bodies))
 
     def answering(self) -> int:
-        return 0 if self._is_held() else self._concurrency
+        """None while a body holds the loop: other workers are quicker."""
+        owner = self._hold.step.owner if self._hold is not None else None
+        return self._concurrency if owner is None or owner.is_over else 0
 
     def run(self, claims: Sequence[Claim]) -> None:
         bodies = [LoopBody(claim) for claim in claims if claim.tool not in self._banned]
@@ -114,7 +114,8 @@ class LoopLane:
             body.reports = self._host.begin_reports(body.claim)
             self._bodies[body.key] = body
             self._not_begun[id(body)] = body
-            self._set_guard(body, self._ladder.force(body.claim.timeout))
+            body.due = self._tools.time() + (seconds := self._ladder.force(body.claim.timeout))
+            body.guard = Guard(seconds, partial(self._on_due, body), patience=self._grace)
         self._tools.call_soon_threadsafe(self._launch, bodies)
 
     def cancel(self, execution_id: str, attempt: int) -> None:
@@ -170,8 +171,8 @@ class LoopLane:
             return
         if body.guard is not None:
             body.guard.stop()
-        if _was_stopped(body, outcome):
-            body.is_ending = True  # from now on it starts no process
+        if body.hold is not None or outcome.status not in {ExecutionStatus.SUCCEEDED, ExecutionStatus.FAILED}:
+            body.is_ending = True  # it did not come to an end of its own, and starts no process from now on
         if body.is_ending and body.processes:
             self._sweeps.add(sweep := self._engine.create_task(self._sweep_and_tell(body, outcome)))
             sweep.add_done_callback(self._sweeps.discard)
@@ -193,10 +194,6 @@ class LoopLane:
     def _withdraw(self, body: LoopBody) -> bool:
         """Keep a body from beginning, unless it has begun: whoever takes it out first, this thread or the other, wins."""
         return self._not_begun.pop(id(body), None) is not None
-
-    def _set_guard(self, body: LoopBody, seconds: float) -> None:
-        body.due = self._tools.time() + seconds
-        body.guard = Guard(seconds, partial(self._on_due, body), patience=self._grace)
 
     def _on_due(self, body: LoopBody) -> None:
         """Its time is up, unless the time in which another one held the loop has to be added."""
@@ -222,10 +219,6 @@ class LoopLane:
         self._tell(body, self._judgement(body))
 
     # Still the engine's side: a step that holds the loop.
-
-    def _is_held(self) -> bool:
-        owner = self._hold.step.owner if self._hold is not None else None
-        return owner is not None and not owner.is_over
 
     def _see(self, step: Step, seconds: float) -> None:
         """The same step as at the last look: blame it in time, interrupt it, at last give up on the process."""
@@ -377,11 +370,6 @@ class LoopLane:
     def _end(self) -> None:
         self._is_over = True
         self._tools.stop()
-
-
-def _was_stopped(body: LoopBody, outcome: Outcome) -> bool:
-    """Whether it did not come to an end of its own."""
-    return body.hold is not None or outcome.status not in {ExecutionStatus.SUCCEEDED, ExecutionStatus.FAILED}
 
 
 def _for_blocking(body: LoopBody, hold: Hold) -> Outcome:

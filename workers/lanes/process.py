@@ -1,8 +1,9 @@
-"""A process of the pool as its engine sees it: the line to it, whether it answers, how it ended, how much memory its tree holds."""
+"""The processes of the pool as their engine sees them: the line to each, how it ended, its memory, what messages it brought."""
 
 import asyncio
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.ladder import Limits
+from forge_tools.model import Wakeup
 from forge_tools.sandbox.processes.endings import ProcessHandle
 from forge_tools.sandbox.processes.trees import descendants
 from workers.capture import ChildOutput
@@ -25,9 +27,11 @@ START_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
 """What a process may take to start, and an idle one to answer."""
 
-
 Limit = Callable[[Limits], TimeLimit]
 """Sets time limits of Celery's on the body that is about to start."""
+
+MOST_WAITING = 1000
+"""Wakeups kept at most; what does not fit is pulled from SQL in its turn."""
 
 
 @dataclass(slots=True)
@@ -109,6 +113,55 @@ def said(code: int | None) -> str:
     return f"was ended by signal {-code} ({_signal_name(-code)}{hint})"
 
 
+def heavy(pids: Sequence[int], limit: int) -> list[int]:
+    """Those processes that with their descendants hold more than `limit` bytes of real memory."""
+    return [pid for pid in pids if _resident([pid, *(process.pid for process in descendants(pid))], limit) > limit]
+
+
+class Messages:
+    """Wakeups are served in the order in which they came, whichever child brought them.
+
+    Celery brings no message to a child whose task waits here, and what a full worker does not take another one gets. So
+    a task also waits, with all its ids taken, until a child is idle.
+    """
+
+    def __init__(self) -> None:
+        self._wakeups: deque[tuple[Wakeup, _Message]] = deque()
+        self._held: dict[int, _Message] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many ids nobody has taken yet."""
+        return len(self._wakeups)
+
+    def add(self, holder: int, wakeups: Sequence[Wakeup], rest: Callable[[], None]) -> None:
+        """Keep what came to the process `holder`, whose task waits until `rest` is called."""
+        kept = wakeups[: MOST_WAITING - len(self._wakeups)]
+        message = self._held[holder] = _Message(len(kept), rest)
+        self._wakeups.extend((wakeup, message) for wakeup in kept)
+
+    def take(self, count: int) -> list[Wakeup]:
+        """The next ids, `count` of them at most."""
+        taken = [self._wakeups.popleft() for _ in range(min(count, len(self._wakeups)))]
+        for _, message in taken:
+            message.waiting -= 1
+        return [wakeup for wakeup, _ in taken]
+
+    def holds(self, process: int) -> bool:
+        """Whether the task of that process waits here."""
+        return process in self._held
+
+    def let_rest(self, count: int) -> None:
+        """Let up to `count` tasks return whose ids were all taken."""
+        done = [holder for holder, message in self._held.items() if message.waiting == 0]
+        for holder in done[: max(0, count)]:
+            self._held.pop(holder).rest()
+
+    def forget(self, process: int) -> None:
+        """Its task is gone with it; its ids stay."""
+        self._held.pop(process, None)
+
+
 def _exit_code(pid: int, process: Any) -> int | None:
     """Look without reaping, which is the pool's to do; where it has done so, it remembers."""
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
@@ -124,11 +177,6 @@ def _exit_code(pid: int, process: Any) -> int | None:
 
 def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else "unknown"
-
-
-def heavy(pids: Sequence[int], limit: int) -> list[int]:
-    """Those processes that with their descendants hold more than `limit` bytes of real memory."""
-    return [pid for pid in pids if _resident([pid, *(process.pid for process in descendants(pid))], limit) > limit]
 
 
 def _resident(tree: Sequence[int], limit: int) -> int:
@@ -150,3 +198,11 @@ def _share(pid: int) -> int:
     except OSError:
         return _pages(pid) * PAGE
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+@dataclass(slots=True)
+class _Message:
+    """`waiting` counts its ids that nobody has taken yet."""
+
+    waiting: int
+    rest: Callable[[], None]

@@ -32,7 +32,7 @@ def _with_retry(claim: Claim, outcome: Outcome) -> Outcome:
     A failed result is an answer. Without a policy it is retried only if it says itself that it is `retryable`, or if its
     process lacked descriptors, memory or threads, which is no answer.
     """
-    options, says = _object(claim.options), _object(outcome.metadata).get("retryable")
+    options, says = json.loads(claim.options), json.loads(outcome.metadata).get("retryable")
     may_pass = says is True or (claim.idempotent and fell_short(outcome))
     policy = _policy(options) or (UNASKED if may_pass else None)
     if policy is None:
@@ -59,13 +59,4 @@ def _is_amount(value: object) -> bool:
 def _explained(claim: Claim, outcome: Outcome) -> Outcome:
     """The same end, saying why the retries that were asked for did not happen."""
     why = f"{claim.tool} is not idempotent, so a second run could repeat what the first one did."
-    return replace(outcome, metadata=json.dumps(_object(outcome.metadata) | {"not_retried": why}))
-
-
-def _object(text: str) -> dict[str, Any]:
-    """A JSON object, empty where there is none; rows are written by others, too."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+    return replace(outcome, metadata=json.dumps(json.loads(outcome.metadata) | {"not_retried": why}))

@@ -9,11 +9,10 @@ import time
 from forge_tools.errors import ForgeError
 from forge_tools.model import Claim, Outcome
 from forge_tools.storage import Store
-from workers.activity import Activity
+from workers.activity import Activity, Lease
 from workers.lanes.base import BodyLane
 from workers.lanes.birth import Birth, fell_short, shortage
 from workers.middleware.base import Middleware
-from workers.services.heartbeat import Lease
 from workers.services.service import Service
 
 LONGEST_RUN = 5

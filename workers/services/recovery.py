@@ -12,7 +12,6 @@ from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import BEATS, NOW, OVER, Answers, Question
-from workers.services.heartbeat import Asker
 from workers.services.service import Leadership, Service
 
 LEASE = "recovery"
@@ -101,7 +100,7 @@ class ClockWatch:
         return False
 
 
-class Recovery(Service, Asker):
+class Recovery(Service):
     """Every worker compares beats over time, so that whoever holds the lease can act at once; one at a time does.
 
     None trusts a clock that it did not watch itself. A worker is dead only if its beat stayed the same for one lease during

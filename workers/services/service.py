@@ -1,12 +1,16 @@
-"""What a service is, which worker leads, and the one runner that keeps services going."""
+"""What a service is, which worker leads, the one runner that keeps services going, and the first of them: the heartbeat."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
 from forge_tools.errors import ForgeError
+from forge_tools.storage import Store
+from forge_tools.storage.heartbeat import Answers, Heartbeat, Question
+from workers.activity import Lease
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +51,16 @@ class Service:
     async def step(self) -> float | None:
         """Do what there is to do now; returns in how many seconds to go on, None for the interval."""
         raise NotImplementedError
+
+    def ask(self) -> Sequence[Question[Any]]:
+        """What to ask with the heartbeat that is about to be sent."""
+        return ()
+
+    def hear(self, answers: Answers) -> None:
+        """Take the answers to what it asked."""
+
+    def missed(self) -> None:
+        """The heartbeat failed: nothing is known."""
 
     def lead_is_lost(self) -> None:
         """Forget what only the leader knows: called in place of a step where `leader_only` keeps this worker from one."""
@@ -104,3 +118,45 @@ class ServiceRunner:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._broken(error)
+
+
+class Heartbeats(Service):
+    """Sends them. `describe` says who beats and what is for others to read; `lapsed` is awaited before the lease is renewed after it ran out."""
+
+    name = "heartbeat"
+    failure = "Heartbeat failed"
+    starts_at_once = True
+
+    def __init__(
+        self,
+        store: Store,
+        interval: float,
+        lease: Lease,
+        describe: Callable[[tuple[Question[Any], ...]], Heartbeat],
+        askers: Iterable[Service],
+        *,
+        lapsed: Callable[[], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(interval)
+        self._store = store
+        self._lease = lease
+        self._describe = describe
+        self._askers = tuple(askers)
+        self._lapsed = lapsed
+        self._clock = clock
+
+    async def step(self) -> None:
+        heartbeat = self._describe(tuple(question for asker in self._askers for question in asker.ask()))
+        sent_at = self._clock()  # not when the answer came: in between this process may have been suspended
+        try:
+            answers = await self._store.workers.beat(heartbeat)
+            if not self._lease.is_held:  # when it came: the others judge by that
+                await self._lapsed()
+        except ForgeError:
+            for asker in self._askers:
+                asker.missed()
+            raise
+        self._lease.renew(sent_at)
+        for asker in self._askers:
+            asker.hear(answers)

@@ -1,28 +1,200 @@
-"""Small duties that keep the database and the host tidy: roll-ups, expired artifacts, spent keys, processes that were left behind."""
+"""Duties that keep the database and the host in order: audit chain, retention, roll-ups, artifacts, keys, processes left behind."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from forge_tools.errors import SandboxError
+from forge_tools.config import Settings
+from forge_tools.errors import ForgeError, SandboxError
+from forge_tools.model import new_id
+from forge_tools.model.audit import Head, Pruning
 from forge_tools.sandbox.processes.endings import end, marked_instances
 from forge_tools.sandbox.processes.environment import instance_mark
+from forge_tools.setting_types import RetentionRule
 from forge_tools.storage import Store
-from forge_tools.storage.heartbeat import SPENT_KEYS, Answers, Question
-from workers.services.heartbeat import Asker
+from forge_tools.storage.audit import OvertakenError, Signer
+from forge_tools.storage.heartbeat import NOW, SPENT_KEYS, Answers, Question, Reach, unchained
+from forge_tools.storage.retention import PruneRun
 from workers.services.service import Leadership, Service
 
-ROLLUP_SECONDS = 300.0
 REST = 4.0
-"""An hour is followed by a rest of so many times what it took: a fifth of one processor at most, while there are many."""
+"""A batch, or an hour, is followed by a rest of so many times what it took: a fifth of one processor at most, less under load."""
 
+AUDIT_LEASE = "audit"
+HURRIED_REST = 1.0
+HURRY_SECONDS = 60.0
+"""A chain that is behind by more than this rests less."""
+
+PATIENCE_SECONDS = 60.0
+"""A worker that has calls to run leaves the chain for later, for so long at most."""
+
+LONGEST_REST = 2.0
+
+RETENTION_LEASE = "retention"
+RETENTION_SECONDS = 600.0
+ROLLUP_SECONDS = 300.0
 PURGE_SECONDS = 300.0
 KEYS_AT_ONCE = 500
 PAUSE_SECONDS = 0.1
 
 logger = logging.getLogger(__name__)
+
+
+def signer_of(settings: Settings) -> Signer | None:
+    """The key of the settings; the embedded stack makes one of its own.
+
+    Raises:
+        ConfigurationError: the file is not there, no key, or open to others.
+    """
+    if settings.audit_key is not None:
+        return Signer.load(settings.audit_key)
+    return Signer.load_or_make(settings.embedded_audit_key) if settings.is_embedded else None
+
+
+class AuditChain(Service):
+    """Asks every few seconds, with a heartbeat, whether there is anything to append. The lease keeps two workers that both think they
+    lead from doing it twice.
+
+    While `is_idle` denies it, calls come first.
+    """
+
+    name = "audit chain"
+    failure = "What is over is not sealed yet"
+    leader_only = True
+
+    def __init__(
+        self,
+        store: Store,
+        worker_id: str,
+        settings: Settings,
+        signer: Signer | None,
+        *,
+        is_idle: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__(settings.audit_interval or None)
+        self._store = store
+        self._worker_id = worker_id
+        self._lease = settings.lease
+        self._signer = signer
+        self._is_idle = is_idle
+        self._busy_since: float | None = None
+        self._last: Head | None = None
+        self._reach: Reach | None = None
+        self._asked: Reach | None = None
+        self._answer: asyncio.Future[bool] | None = None
+
+    def ask(self) -> Sequence[Question[Any]]:
+        self._asked = None if self._answer is None else self._reach
+        return () if self._asked is None else (NOW, unchained(self._asked))
+
+    def hear(self, answers: Answers) -> None:
+        """If there is nothing, the next question need not go back as far."""
+        if self._asked is None or self._answer is None:
+            return
+        now, is_behind = datetime.fromtimestamp(answers[NOW], UTC), answers[unchained(self._asked)]
+        self._reach = None if is_behind else replace(self._asked, end=max(self._asked.end, now))
+        if not self._answer.done():
+            self._answer.set_result(is_behind)
+        self._answer = None
+
+    async def step(self) -> None:
+        if not self._is_for_later() and await self._is_behind():
+            await self.append()
+
+    async def append(self) -> int:
+        """Append all there is, if no other worker does; returns how many executions that were."""
+        if not await self._may_append():
+            return 0
+        await self._check_last()
+        count = 0
+        with suppress(OvertakenError):  # somebody prunes, or seals by hand
+            async for sealed in self._store.audit.sweep(self._signer, sealer=self._worker_id):
+                self._last = sealed.head
+                count += sealed.executions
+                await asyncio.sleep(_rest(sealed.seconds, sealed.ended_until))
+                if self._is_for_later() or not await self._may_append():
+                    break
+        return count
+
+    async def _is_behind(self) -> bool:
+        self._reach = self._reach or await self._store.audit.reach()
+        self._answer = asyncio.get_running_loop().create_future()
+        return await self._answer
+
+    def _is_for_later(self) -> bool:
+        now = time.monotonic()
+        if self._is_idle():
+            self._busy_since = None
+            return False
+        self._busy_since = self._busy_since or now
+        return now - self._busy_since < PATIENCE_SECONDS
+
+    async def _may_append(self) -> bool:
+        return await self._store.workers.take_lease(AUDIT_LEASE, self._worker_id, self._lease)
+
+    async def _check_last(self) -> None:
+        """Say so, where logs are kept, if the chain that this worker made is no longer there."""
+        if self._last is not None and not await self._store.audit.holds(self._last):
+            logger.error(
+                "A batch that this worker sealed is gone from the audit chain: the database was restored, or the chain cut",
+                extra={"head": str(self._last)},
+            )
+            self._last = None
+
+
+class Retention(Service):
+    """The lease keeps two workers that both think they lead apart."""
+
+    name = "retention"
+    failure = "What is too old is not pruned yet"
+    leader_only = True
+
+    def __init__(self, store: Store, worker_id: str, settings: Settings, signer: Signer | None) -> None:
+        super().__init__(RETENTION_SECONDS)
+        self._store = store
+        self._worker_id = worker_id
+        self._rules = settings.retention
+        self._lease = settings.lease
+        self._shells_kept = settings.shell_kept
+        self._signer = signer
+
+    async def step(self) -> None:
+        await self._clear()
+        await self.prune()
+
+    async def prune(self) -> int:
+        """Prune by every rule; returns how many executions went."""
+        return sum([await self._apply(rule) for rule in self._rules])
+
+    async def _clear(self) -> None:
+        """What cannot be cleared away keeps nothing else from being pruned."""
+        try:
+            count = await self._store.leftovers.clear(shells_kept=self._shells_kept)
+        except ForgeError as error:
+            logger.warning("What others left behind is not cleared away yet", extra={"error": str(error)})
+            return
+        if count:
+            logger.info("Cleared away what workers, shells and sessions left behind", extra={"rows": count})
+
+    async def _apply(self, rule: RetentionRule) -> int:
+        before = datetime.now(UTC) - timedelta(days=rule.days)
+        what = Pruning(ended_before=before, **rule.model_dump(exclude={"days"}))
+        run = PruneRun(new_id(), f"retention of {rule.days:g} days", self._signer)
+        count, taken_at = 0, float("-inf")
+        async for gone in self._store.retention.sweep(what, run):
+            count += gone.executions
+            if time.monotonic() - taken_at > self._lease / 3:
+                if not await self._store.workers.take_lease(RETENTION_LEASE, self._worker_id, self._lease):
+                    break
+                taken_at = time.monotonic()
+        if count:
+            logger.info("Pruned what is too old", extra={"executions": count, "days": rule.days, "run": run.id})
+        return count
 
 
 class RollUps(Service):
@@ -61,7 +233,7 @@ class ExpiredArtifacts(Service):
             pass
 
 
-class SpentKeys(Service, Asker):
+class SpentKeys(Service):
     """Deletes idempotency keys that no longer hold, a small batch at a time, and lets calls go between two.
 
     A heartbeat shows whether there are any: without, there is nothing to send.
@@ -119,3 +291,8 @@ class Leftovers(Service):
             logger.warning(
                 "A worker that stopped had left processes; they are ended", extra={"worker": stopped, "count": count}
             )
+
+
+def _rest(took: float, ended_until: datetime | None) -> float:
+    delay = (datetime.now(UTC) - ended_until).total_seconds() if ended_until else 0.0
+    return min(LONGEST_REST, took * (HURRIED_REST if delay > HURRY_SECONDS else REST))

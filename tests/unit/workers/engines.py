@@ -13,7 +13,7 @@ from forge_tools.tool.registry import ScopedRegistry
 from tests.waiting import reached, wait_until
 from workers.artifacts import ArtifactDesk
 from workers.engine import Engine
-from workers.worker import Post, Setup
+from workers.worker import Setup
 
 
 def setup_of(
@@ -27,8 +27,14 @@ def setup_of(
     registry = ScopedRegistry()
     registry.register_many([tool() for tool in tools])
     executor = ToolExecutor(registry, history_limit=0, reach=reach)
-    post = Post(lane=lane, queues=("default",), concurrency=concurrency)
-    return Setup(settings=settings, post=post, executor=executor, artifacts=ArtifactDesk(settings))
+    return Setup(
+        settings=settings,
+        lane=lane,
+        queues=("default",),
+        concurrency=concurrency,
+        executor=executor,
+        artifacts=ArtifactDesk(settings),
+    )
 
 
 def begun(engine: Engine) -> Engine:

@@ -8,8 +8,7 @@ from forge_tools.model import Claim, ExecutionContext, Outcome, Wakeup
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.storage import Store
 from tests.waiting import reached
-from workers.artifacts import ArtifactDesk
-from workers.proofs import Proofs
+from workers.artifacts import ArtifactDesk, Proofs
 
 
 class LaneHost:

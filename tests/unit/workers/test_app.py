@@ -34,7 +34,7 @@ def test_a_worker_has_one_task_and_drains_its_own_engine(lane: Lane, tmp_path: P
     app, engine = app_of(lane, tmp_path)
 
     assert list(app.tasks) == [TASK]
-    [step] = [step for step in app.steps["worker"] if step.__module__ == "workers.drain"]
+    [step] = [step for step in app.steps["worker"] if step.__module__ == "workers.app"]
     step.terminate(None, SimpleNamespace(pool=SimpleNamespace(terminate=lambda: None)))
     assert engine.stopped == [0]
 

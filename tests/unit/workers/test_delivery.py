@@ -13,8 +13,8 @@ from forge_tools.broker import BULK, backlog, celery_app
 from forge_tools.broker.message import list_name
 from tests.services import client
 from tests.waiting import reached
-from workers.services import delivery as module
-from workers.services.delivery import LOOKS, Delivery
+from workers.services import calls as module
+from workers.services.calls import LOOKS, Delivery
 from workers.services.service import Leadership, keep
 
 EVERY = 0.02

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from workers.drain import drain_step, leave_on_signals, state, take_signals
+from workers.app import drain_step, leave_on_signals, state, take_signals
 
 
 class Engine:

@@ -8,7 +8,7 @@ import pytest
 
 from forge_tools.model import Lane, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.storage import Store
-from workers.services.due import Share
+from workers.services.calls import Share
 
 
 class Rows:

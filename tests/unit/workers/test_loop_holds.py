@@ -13,7 +13,7 @@ from forge_tools.model import ExecutionStatus
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from tests.unit.workers.test_loop_lane import Act, Bench, claim
 from workers.lanes import loop as module
-from workers.lanes.watch import LoopHeldError
+from workers.lanes.tool_loop import LoopHeldError
 
 LET_GO = threading.Event()
 NAP = 1.6

@@ -1,7 +1,7 @@
 """Wakeups wait in the order in which they came, and whose were all taken may rest."""
 
 from forge_tools.model import Wakeup
-from workers.lanes.messages import MOST_WAITING, Messages
+from workers.lanes.process import MOST_WAITING, Messages
 
 
 def wakeups(*ids: str) -> list[Wakeup]:

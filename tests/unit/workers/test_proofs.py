@@ -22,9 +22,9 @@ from forge_tools.model import Artifact
 from forge_tools.storage import Store
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from tests.waiting import reached
-from workers.artifacts import ArtifactDesk, to_text
+from workers.artifacts import MOST_UNPROVEN, ArtifactDesk, Proofs, Sent
 from workers.lanes.base import Body
-from workers.proofs import MOST_UNPROVEN, Proofs, Sent
+from workers.lanes.frames import to_text
 
 BYTES = random.Random(4).randbytes(2 * PART_BYTES + 5)
 NEW = Artifact(id=blake2b(BYTES, digest_size=16).hexdigest(), size=len(BYTES), session_id="s")

@@ -15,10 +15,10 @@ from forge_tools.model import Claim, ExecutionStatus, Kept, Outcome, ToolResult
 from forge_tools.secrets import decrypted_reply, new_reply_key
 from forge_tools.storage import result_of
 from tests.waiting import reached
+from workers.claims import Recorder
 from workers.middleware.notifications import MOST_WITH_RESULTS, Notifications
 from workers.middleware.retries import Retries
 from workers.outcomes import handed_back
-from workers.recorder import Recorder
 
 CLAIM = Claim(
     id="id",

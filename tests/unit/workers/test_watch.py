@@ -11,8 +11,7 @@ import pytest
 from tests.unit.workers.test_loop_lane import claim
 from tests.waiting import reached
 from workers.lanes.base import Body
-from workers.lanes.tool_loop import ToolLoop
-from workers.lanes.watch import LATE_SECONDS, LOOK_SECONDS, LoopHeldError, Step, Watch
+from workers.lanes.tool_loop import LATE_SECONDS, LOOK_SECONDS, LoopHeldError, Step, ToolLoop, Watch
 
 
 class Bench:

@@ -13,7 +13,7 @@ import pytest
 from tests.fleet import ROOT
 from tests.waiting import is_alive, wait_until
 from workers import watchdog as module
-from workers.lifeline import Lifeline
+from workers.engine import Lifeline
 from workers.watchdog import FAREWELL, LATE_SECONDS, Silence, is_stopped, watch
 
 LIMIT = 2.0
@@ -83,7 +83,7 @@ def worker(tmp_path: Path, work: str) -> "subprocess.Popen[str]":
     """A process with a lifeline, whose watchdog's pid it prints first."""
     program = f"""
         import ctypes, os, sys, time
-        from workers.lifeline import Lifeline
+        from workers.engine import Lifeline
         def raise_in(lifeline):
             lifeline.__exit__(OSError, OSError(), None)
         with Lifeline({LIMIT}) as lifeline:

@@ -19,10 +19,10 @@ from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.storage import Store
 from forge_tools.storage.tables import artifact_parts
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
-from workers.artifacts import ArtifactDesk, Message, WorkerArtifacts, ask_engine, from_text, to_text
+from workers.artifacts import ArtifactDesk, Message, Proofs
 from workers.lanes.children import MOST_ASKED
-from workers.proofs import Proofs
-from workers.remote_store import RemoteStore
+from workers.lanes.frames import from_text, to_text
+from workers.remote_store import RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.service import Leadership, keep
 from workers.services.upkeep import ExpiredArtifacts
 
