@@ -3,14 +3,12 @@
 import asyncio
 import json
 import sqlite3
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import cache, lru_cache, partial
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from forge_tools.errors import ForgeError, StorageError
@@ -60,8 +58,8 @@ class SqliteHotPath:
     def __init__(self, address: Address, owner: Owner) -> None:
         self.guard = owner.guard
         self.write_lock = asyncio.Lock()
-        self._writer = _Thread(address, "forge-sqlite-writer")
-        self._reader = _Thread(address, "forge-sqlite-reader")
+        self._writer = _Connection(address, "forge-sqlite-writer")
+        self._reader = _Connection(address, "forge-sqlite-reader")
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
         return await self._write(_submit, rows)
@@ -98,8 +96,8 @@ class SqliteHotPath:
         """Nothing to do: nobody waits for a file that does not answer."""
 
     async def close(self) -> None:
-        await self._writer.close()
-        await self._reader.close()
+        self._writer.close()
+        self._reader.close()
 
     async def _write(self, work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R]) -> list[T]:
         """Write all rows in one transaction, as of one moment."""
@@ -107,69 +105,44 @@ class SqliteHotPath:
             return await self._writer.run(partial(_in_transaction, work, rows))
 
 
-class _Thread:
-    """One connection, used by one thread only, which is started at the first use. It ends with this."""
+class _Connection:
+    """One connection and the only thread that uses it; both are there from the first use until this is closed, or gone."""
 
     def __init__(self, address: Address, name: str) -> None:
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._thread = threading.Thread(target=_serve, args=(self._jobs, address), name=name, daemon=True)
-        self._end = weakref.finalize(self, self._jobs.put, None)
-        self._is_closed = False
+        self._address = address
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._opened: list[sqlite3.Connection] = []
+        self._end = weakref.finalize(self, _part, self._thread, self._opened)
+        self._end.atexit = False  # by then the thread has ended, and the connection with it
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Have the thread do this with its connection. Cancelling who waits does not stop it."""
-        if self._is_closed:
+        """Have the thread do this with its connection. Cancelling whoever waits does not stop what has begun."""
+        if not self._end.alive:
             raise closed()
-        if self._thread.ident is None:
-            self._thread.start()
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._jobs.put((work, answer))
-        return await answer
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work)
 
-    async def close(self) -> None:
-        self._is_closed = True
+    def close(self) -> None:
         self._end()
-        if self._thread.ident is not None:
-            self._thread.join()  # all that is waited for has been settled; a statement that nobody waits for is short
+        self._thread.shutdown()  # all that is waited for has been settled; a statement that nobody waits for is short
+
+    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            if not self._opened:
+                self._opened.append(_connect(self._address))
+            return work(self._opened[0])
+        except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
+            raise explain(error, self._address.shown) from error
 
 
-_Job = tuple[Callable[[sqlite3.Connection], Any], "asyncio.Future[Any]"]
+def _part(thread: ThreadPoolExecutor, opened: list[sqlite3.Connection]) -> None:
+    """Have the thread close its connection as the last thing that it does."""
+    thread.submit(_close, opened)
+    thread.shutdown(wait=False)
 
 
-def _serve(jobs: "SimpleQueue[_Job | None]", address: Address) -> None:
-    with ExitStack() as stack:
-        connection = cache(lambda: stack.enter_context(closing(_connect(address))))
-        while (job := jobs.get()) is not None:
-            _do(*job, connection, address.shown)
-            del job
-
-
-def _do(
-    work: Callable[[sqlite3.Connection], Any],
-    answer: "asyncio.Future[Any]",
-    connection: Callable[[], sqlite3.Connection],
-    shown: str,
-) -> None:
-    result: Any = None
-    failure: BaseException | None = None
-    try:
-        result = work(connection())
-    except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
-        failure = explain(error, shown)
-        failure.__cause__ = error
-    except BaseException as error:  # noqa: BLE001 whatever it is, whoever waits has to hear of it
-        failure = error
-    with suppress(RuntimeError):  # the loop has ended: nobody waits
-        answer.get_loop().call_soon_threadsafe(_tell, answer, result, failure)
-
-
-def _tell(answer: "asyncio.Future[Any]", result: Any, failure: BaseException | None) -> None:
-    if answer.done():  # who waited was cancelled
-        return
-    if failure is None:
-        answer.set_result(result)
-    else:
-        answer.set_exception(failure)
+def _close(opened: list[sqlite3.Connection]) -> None:
+    for connection in opened:
+        connection.close()
 
 
 def _connect(address: Address) -> sqlite3.Connection:
