@@ -20,7 +20,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, InvalidCallError
 from forge_tools.model import ExecutionContext, Holder, IdempotencyKey, KeyClaim
 from forge_tools.schema import shown
-from forge_tools.storage.connection.address import Address
+from forge_tools.storage.connection.drivers import Address
 
 MAX_KEY = 255
 """Characters of a key, and of a scope."""

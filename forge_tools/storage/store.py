@@ -9,9 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from forge_tools.model import Outcome
-from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.deadline import answered_within
-from forge_tools.storage.connection.drivers import Owner
+from forge_tools.storage.connection.drivers import Address, Owner, answered_within
 from forge_tools.storage.connection.faults import require_usable
 from forge_tools.storage.connection.pool import Connections
 from forge_tools.storage.directory import Definitions, Directories
@@ -23,10 +21,9 @@ from forge_tools.storage.queue.sqlite import SqliteHotPath
 if TYPE_CHECKING:
     from forge_tools.storage.artifacts import StoredArtifacts
     from forge_tools.storage.audit import AuditChain
-    from forge_tools.storage.catalogue import Catalogue
+    from forge_tools.storage.catalogue import Catalogue, EncryptionKeys
     from forge_tools.storage.connection.database import Database
     from forge_tools.storage.documents import Documents
-    from forge_tools.storage.encryption_keys import EncryptionKeys
     from forge_tools.storage.history.history import History
     from forge_tools.storage.history.overview import Overviews
     from forge_tools.storage.history.rollups import Rollups
@@ -94,7 +91,7 @@ class Store:
     overviews: "Overviews" = _part("history.overview.Overviews")
     reports: "Reports" = _part("reports.Reports")
     documents: "Documents" = _part("documents.Documents")
-    encryption_keys: "EncryptionKeys" = _part("encryption_keys.EncryptionKeys")
+    encryption_keys: "EncryptionKeys" = _part("catalogue.EncryptionKeys")
     leftovers: "Leftovers" = _part("retention.Leftovers")
     retention: "Retention" = _part("retention.Retention")
     rollups: "Rollups" = _part("history.rollups.Rollups")

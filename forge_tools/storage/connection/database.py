@@ -15,8 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.deadline import alarm, answered_within
 from forge_tools.storage.connection.drivers import (
     ANSWER_SECONDS,
     BUSY_SECONDS,
@@ -24,7 +22,10 @@ from forge_tools.storage.connection.drivers import (
     READ_TEXT,
     SQLITE_SETUP,
     STATEMENT_SECONDS,
+    Address,
     Owner,
+    alarm,
+    answered_within,
     connect_postgres,
     forge_now,
     load_asyncpg,
@@ -140,16 +141,9 @@ class Database:
         for connection in list(self._opened):
             connection.terminate()
 
-    async def check(self, *, has_tables: bool = True) -> None:
-        """Make sure that the database answers, and that this code can work on its tables: they are its own, or newer ones that say so.
-
-        Raises:
-            SchemaVersionError: with the way out.
-        """
+    async def check(self) -> None:
+        """Make sure that the database answers, and that this code can work on its tables; raises what `Store.check` raises."""
         async with self.reading() as connection:
-            if not has_tables:
-                await connection.execute(text("SELECT 1"))
-                return
             revision: str | None = await connection.scalar(text("SELECT version_num FROM alembic_version"))
         require_usable(self.address.shown, revision)
 

@@ -13,9 +13,15 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from forge_tools.errors import ForgeError
-from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.deadline import SENT, alarm
-from forge_tools.storage.connection.drivers import CLIENT_SECONDS, STATEMENT_SECONDS, closed, connect_postgres
+from forge_tools.storage.connection.drivers import (
+    CLIENT_SECONDS,
+    SENT,
+    STATEMENT_SECONDS,
+    Address,
+    alarm,
+    closed,
+    connect_postgres,
+)
 from forge_tools.storage.connection.faults import UnreachableError, translated
 
 HOT = 10

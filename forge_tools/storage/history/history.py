@@ -22,8 +22,8 @@ from forge_tools.model import (
     Selection,
     is_id,
 )
-from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.drivers import Address
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.history.figures import read_figures
 from forge_tools.storage.history.pages import (

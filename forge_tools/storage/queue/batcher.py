@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from forge_tools.errors import DatabaseUnavailableError, ForgeError, StorageError
-from forge_tools.storage.connection.deadline import SENT, answered_within
-from forge_tools.storage.connection.drivers import closed
+from forge_tools.storage.connection.drivers import SENT, answered_within, closed
 from forge_tools.storage.connection.faults import ConflictError, RefusedError, UnreachableError
 
 Row = TypeVar("Row")

@@ -24,8 +24,15 @@ from forge_tools.model import (
     Wakeup,
 )
 from forge_tools.model.ids import id_time
-from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.drivers import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, Owner, closed, forge_now
+from forge_tools.storage.connection.drivers import (
+    BUSY_SECONDS,
+    READ_TEXT,
+    SQLITE_SETUP,
+    Address,
+    Owner,
+    closed,
+    forge_now,
+)
 from forge_tools.storage.connection.faults import explain
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values
 from forge_tools.storage.models import NOBODY

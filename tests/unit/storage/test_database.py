@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import text
 
 from forge_tools.errors import ConfigurationError, SchemaVersionError
-from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.database import Database, forge_now
+from forge_tools.storage.connection.drivers import Address
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite"])
