@@ -313,19 +313,20 @@ class StoredArtifacts:
 
     async def _evicting(self, artifact: Artifact | None, keeping: Keeping) -> Artifact | None:
         """Take from a session that holds too much what it kept longest."""
-        if artifact is not None:
-            await self._evict_oldest(session_key(artifact.session_id), keeping.quota)
-        return artifact
-
-    async def _evict_oldest(self, key: str, quota: int) -> None:
+        if artifact is None:
+            return None
+        key = session_key(artifact.session_id)
         latest_first = (owner.kept_at.desc(), owner.artifact_id)
         held = select(owner.artifact_id, func.sum(owner.size).over(order_by=latest_first).label("held")).where(
             owner.session_key == key
         )
         rows = held.subquery()
-        excess: Sequence[str] = await self._database.scalars(select(rows.c.artifact_id).where(rows.c.held > quota))
+        excess: Sequence[str] = await self._database.scalars(
+            select(rows.c.artifact_id).where(rows.c.held > keeping.quota)
+        )
         for one in sorted(excess):
             await self._database.write(partial(_evict, one, key))
+        return artifact
 
 
 async def _evict(id: str, key: str, connection: AsyncConnection) -> None:

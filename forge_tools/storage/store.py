@@ -136,7 +136,7 @@ class Store:
 
     @cached_property
     def _database(self) -> "Database":
-        database: Database = _loaded("connection.database.Database").open(
+        database: Database = _loaded("connection.database.Database")(
             self._address,
             connect_timeout=self._connect_timeout,
             deadline=self._limits.deadline,

@@ -94,43 +94,30 @@ class Database:
     def __init__(
         self,
         address: Address,
-        engine: AsyncEngine,
-        patient: AsyncEngine,
         *,
+        connect_timeout: float,
         deadline: float | None = None,
         write_lock: asyncio.Lock | None = None,
         owner: Owner | None = None,
     ) -> None:
         self.address = address
         self.dialect = address.dialect
-        self._engine = engine
-        self._patient = patient
-        self._writer = engine.execution_options(forge_write=True)
+        self.guard = (owner or Owner()).guard
+        self._engine = self._patient = create_engine(address, connect_timeout=connect_timeout)
+        self._writer = self._engine.execution_options(forge_write=True)
         self._write_lock = write_lock or asyncio.Lock()
         self._long_reads = asyncio.Semaphore(LONG_READS)
-        self.guard = (owner or Owner()).guard
         self._abandoned: set[asyncio.Future[Any]] = set()
         self._users = 0
         self._is_unused = asyncio.Event()
         self._is_closed = self._is_cut_off = False
-        self._deadline = deadline if address.dialect == "postgresql" else None
+        self._deadline: float | None = None
         self._opened: WeakSet[Any] = WeakSet()
-        for one in () if address.dialect == "sqlite" else (engine, patient):
-            event.listen(one.sync_engine, "connect", self._remember)
-
-    @classmethod
-    def open(
-        cls,
-        address: Address,
-        *,
-        connect_timeout: float,
-        deadline: float | None = None,
-        write_lock: asyncio.Lock | None = None,
-        owner: Owner | None = None,
-    ) -> "Database":
-        engine = create_engine(address, connect_timeout=connect_timeout)
-        patient = engine if address.dialect == "sqlite" else _patient_engine(address, connect_timeout)
-        return cls(address, engine, patient, deadline=deadline, write_lock=write_lock, owner=owner)
+        if address.dialect == "postgresql":
+            self._deadline = deadline
+            self._patient = _patient_engine(address, connect_timeout)
+            for one in (self._engine, self._patient):
+                event.listen(one.sync_engine, "connect", self._remember)
 
     def _remember(self, connection: Any, _: object) -> None:
         self._opened.add(connection.driver_connection)

@@ -59,7 +59,7 @@ async def open_history(url: str, *, connect_timeout: float = 3.0) -> AsyncIterat
     """Open the history alone: a store has more parts to load. Raises what `open_store` raises."""
     address = Address.parse(url)
     address.require_file()
-    database = Database.open(address, connect_timeout=connect_timeout)
+    database = Database(address, connect_timeout=connect_timeout)
     try:
         await database.check()
         yield History(database)

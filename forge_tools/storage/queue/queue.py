@@ -158,7 +158,9 @@ class ExecutionQueue:
                 is_taken = isinstance(result, UnstorableRowError)  # its number, by an attempt that somebody else wrote
                 settled[index] = await self._settle(rows[index]) if is_taken else result
         kept = dict.fromkeys(range(len(outcomes)), Kept.LATE)
-        for place, (index, took_effect) in enumerate(zip(known, _values(settled), strict=True)):
+        for place, (index, took_effect) in enumerate(zip(known, settled, strict=True)):
+            if isinstance(took_effect, ForgeError):
+                raise took_effect
             if took_effect:
                 kept[index] = Kept.REPLACED if place in refused else Kept.WHOLE
         return list(kept.values())

@@ -48,7 +48,6 @@ from forge_tools.storage.rows import (
     links,
     outcome_by_name,
     refusal,
-    skewed,
     stored_result,
 )
 from forge_tools.storage.statements import sqlite_statement as sql
@@ -209,7 +208,7 @@ def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: st
     skew = id_time(new.id) - time.time()
     if abs(skew) > MAX_SKEW:
         known = connection.execute(sql("known"), {"id": new.id}).fetchone()
-        return _ALREADY_THERE if known else skewed(new, skew)
+        return _ALREADY_THERE if known else refusal(new, skew)
     inserted = connection.execute(sql("insert"), {"now": now, **asked_by_name(new)}).rowcount
     return None if inserted else _ALREADY_THERE
 
@@ -246,13 +245,9 @@ def _record(connection: sqlite3.Connection, row: Record, clock: Clock) -> ForgeE
     new, outcome = row
     refused = _insert_execution(connection, new, now)
     if refused is None:
-        _insert_attempt(connection, outcome, id=new.id, attempt=0, final=True, now=now, **NOBODY)
+        end = {"id": new.id, "attempt": 0, "final": True, "now": now, **NOBODY}  # what never started has no token
+        connection.execute(sql("insert_attempt"), outcome_by_name(outcome) | end)
     return None if refused is _ALREADY_THERE else refused
-
-
-def _insert_attempt(connection: sqlite3.Connection, outcome: Outcome, **values: object) -> None:
-    """`values` go before those of the outcome: what never started has no token."""
-    connection.execute(sql("insert_attempt"), {**outcome_by_name(outcome), **values})
 
 
 def _claim(asker: Mapping[str, object], connection: sqlite3.Connection, ask: Ask, clock: Clock) -> Claim | None:
@@ -287,7 +282,8 @@ def _finish(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> b
         )
     else:
         owner = dict(zip(("owner", "hostname", "pid", "started_at"), who, strict=True))
-        _insert_attempt(connection, outcome, final=not requeue, now=now, **fence, **owner)
+        end = {"final": not requeue, "now": now, **fence, **owner}
+        connection.execute(sql("insert_attempt"), outcome_by_name(outcome) | end)
     return True
 
 

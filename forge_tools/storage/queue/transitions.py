@@ -97,10 +97,12 @@ class Transitions:
         detail = {"reason": clean(reason), "worker": instance}
 
         async def work(connection: AsyncConnection) -> tuple[list[str], list[str]]:
-            if beat is not None and await _beat(connection, instance) != beat:
+            it = select(workers.c.beat, workers.c.last_seen_at).where(workers.c.id == instance).with_for_update()
+            last = (await connection.execute(it)).one_or_none()
+            if beat is not None and beat != (last.beat if last else -1):
                 return [], []
+            silence = f"its last heartbeat was at {moment(last.last_seen_at)}" if last else clean(reason)
             rows = await _lock(connection, (live.owner == instance) & (live.status == RUNNING))
-            silence = await _silence(connection, instance, clean(reason))
             losses = {row.id: _loss(row, silence) for row in rows}
             is_it = (workers.c.id == instance) & workers.c.stopped_at.is_(None)
             await connection.execute(update(workers).where(is_it).values(stopped_at=from_now(0.0)))
@@ -272,18 +274,6 @@ async def _requeue(connection: AsyncConnection, rows: Sequence[Row[Any]], detail
     moved = [row for row in rows if row.id in moves]
     await _add_events(connection, stayed, "requeue", "recovery", detail)
     await _add_events(connection, moved, "requeue", "recovery", detail | {"lane": "process, to run alone"})
-
-
-async def _beat(connection: AsyncConnection, instance: str) -> int:
-    """The beat of a worker instance, locked until this transaction ends; -1 if it has no row."""
-    beat = await connection.scalar(select(workers.c.beat).where(workers.c.id == instance).with_for_update())
-    return -1 if beat is None else beat
-
-
-async def _silence(connection: AsyncConnection, instance: str, reason: str) -> str:
-    """What is known about the end of a worker."""
-    seen = await connection.scalar(select(workers.c.last_seen_at).where(workers.c.id == instance))
-    return reason if seen is None else f"its last heartbeat was at {moment(seen)}"
 
 
 async def _add_events(
