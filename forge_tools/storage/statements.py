@@ -76,9 +76,9 @@ def _lists(dialect: str) -> Mapping[str, str]:
     }
     forms: dict[str, Callable[[Column], str]] = {
         "": attrgetter("name"),
-        "_arrays": _array,
-        "_parameters": _parameter,
-        "_values": _cast if dialect == "postgresql" else _place,
+        "_arrays": lambda column: f":{column.name}::{column.kind.array}[]",  # JSON travels as text
+        "_parameters": lambda column: f":{column.name}::{'json' if column.kind.is_json else column.kind.array}",
+        "_values": _cast if dialect == "postgresql" else lambda column: f":{column.name}",
     }
     return {
         "claim_columns": ", ".join(f"e.{name}" for name in CLAIM),
@@ -89,18 +89,5 @@ def _lists(dialect: str) -> Mapping[str, str]:
     }
 
 
-def _array(column: Column) -> str:
-    """JSON travels as text."""
-    return f":{column.name}::{column.kind.array}[]"
-
-
-def _parameter(column: Column) -> str:
-    return f":{column.name}::{'json' if column.kind.is_json else column.kind.array}"
-
-
 def _cast(column: Column) -> str:
     return f"{column.name}::json" if column.kind.is_json else column.name
-
-
-def _place(column: Column) -> str:
-    return f":{column.name}"

@@ -71,11 +71,12 @@ class Workspaces:
 
         async def work(connection: AsyncConnection) -> list[str]:
             await self._lock(connection)  # or two hosts could each find that the other has nothing
-            rows = [_record(row) for row in (await connection.execute(_rows(within))).all()]
-            taken = [_resolved(theirs, hostname) for theirs in rivals(named, rows, hostname)]
+            there = [_record(row) for row in (await connection.execute(_rows(within))).all()]
+            taken = [_resolved(theirs, hostname) for theirs in rivals(named, there, hostname)]
             await connection.execute(delete(workspaces).where(_is_stale(instance, hostname, named, within)))
             if named:
-                await connection.execute(_ANNOUNCE, [_values(one, instance, hostname) for one in named])
+                rows = [{"name": one.name, "shared": one.is_shared, "roots": list(one.roots)} for one in named]
+                await connection.execute(_ANNOUNCE.values(instance=instance, hostname=hostname), rows)
             return list(dict.fromkeys(taken))
 
         return await self._database.write(work)
@@ -180,16 +181,6 @@ def _is_stale(instance: str, hostname: str, named: Sequence[NamedWorkspace], wit
     return or_(
         known.instance == instance, is_had_again, ~has_owner & or_(known.hostname == hostname, elsewhere, ~is_recent)
     )
-
-
-def _values(one: NamedWorkspace, instance: str, hostname: str) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "instance": instance,
-        "hostname": hostname,
-        "shared": one.is_shared,
-        "roots": list(one.roots),
-    }
 
 
 def _record(row: Row[Any]) -> WorkspaceRecord:

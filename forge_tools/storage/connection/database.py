@@ -117,10 +117,7 @@ class Database:
             self._deadline = deadline
             self._patient = _patient_engine(address, connect_timeout)
             for one in (self._engine, self._patient):
-                event.listen(one.sync_engine, "connect", self._remember)
-
-    def _remember(self, connection: Any, _: object) -> None:
-        self._opened.add(connection.driver_connection)
+                event.listen(one.sync_engine, "connect", lambda made, _: self._opened.add(made.driver_connection))
 
     def cut_off(self) -> None:
         """Break off all statements, those to come included."""
@@ -307,12 +304,9 @@ def migration_engine(address: Address, *, connect_timeout: float) -> AsyncEngine
 def _patient_engine(address: Address, connect_timeout: float) -> AsyncEngine:
     """Make an engine with one connection for each long read, since the client's time limit belongs to a connection."""
     engine = _postgres_engine(address, connect_timeout, LONG_SECONDS + ANSWER_SECONDS, poolclass=NullPool)
-    event.listen(engine.sync_engine, "begin", _allow_long_statements)
+    longer = f"SET LOCAL statement_timeout = {LONG_SECONDS * 1000:.0f}"
+    event.listen(engine.sync_engine, "begin", lambda connection: connection.exec_driver_sql(longer))
     return engine
-
-
-def _allow_long_statements(connection: Connection) -> None:
-    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {LONG_SECONDS * 1000:.0f}")
 
 
 def _postgres_engine(

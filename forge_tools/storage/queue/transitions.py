@@ -7,7 +7,6 @@ from typing import Any, Literal
 from sqlalchemy import (
     ColumnElement,
     Row,
-    Update,
     bindparam,
     case,
     cast,
@@ -69,7 +68,8 @@ class Transitions:
         if not is_id(execution_id):
             raise _no_such_execution(execution_id)
         if self._may_only_ask is None:
-            self._may_only_ask = await self._is_told_to_ask()
+            # As a client whose role may not write to the queue (deploy/postgres/roles.sql).
+            self._may_only_ask = not await self._database.scalar(select(is_granted(execution_queue.name, "DELETE")))
         cancel = self._ask_to_cancel if self._may_only_ask else self._cancel
         return await cancel(execution_id, clean(actor), clean(reason))
 
@@ -135,7 +135,13 @@ class Transitions:
         Set forward, nothing expires that had time left; set back, nothing due waits for the old time to come again. Rows from before
         are told by when they came, or come back, into the queue. Returns how many rows moved.
         """
-        return await self._database.execute(_forward(step) if step > 0 else _back(step))
+        due: ColumnElement[Any] = from_now(seconds_between(from_now(0.0), live.not_before) + step)
+        if step > 0:
+            was_due = live.not_before <= from_now(-step)
+            due, moved = case((was_due, live.not_before), else_=due), _waiting.where(_came_in <= -step / 2)
+        else:
+            moved = _waiting.where(_came_in > LEAST_LEAD)
+        return await self._database.execute(moved.values(not_before=due, expires_at=from_now(_expires_in + step)))
 
     async def listeners(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """(channel, id) of whoever has to be notified about `ids`: the worker instance that runs one, else its submitter."""
@@ -160,10 +166,6 @@ class Transitions:
         overdue = select(kept.execution_id).where(_is_spent()).order_by(kept.expires_at).limit(most)
         gone = delete(idempotency_keys).where(kept.execution_id.in_(overdue.with_for_update(skip_locked=True)))
         return await self._database.execute(gone)
-
-    async def _is_told_to_ask(self) -> bool:
-        """Whether this is a client whose role may not write to the queue (deploy/postgres/roles.sql)."""
-        return not await self._database.scalar(select(is_granted(execution_queue.name, "DELETE")))
 
     async def _ask_to_cancel(self, execution_id: str, actor: str, reason: str) -> Cancellation:
         """Do what `_cancel` does, through the function that such a role may call."""
@@ -389,22 +391,6 @@ async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[
 _expires_in = seconds_between(from_now(0.0), live.expires_at)
 _came_in = _expires_in - live.expires_in
 _waiting = update(execution_queue).where(live.status.in_([QUEUED, AWAITING]))
-
-
-def _forward(step: float) -> Update:
-    was_due = live.not_before <= from_now(-step)
-    due = case((was_due, live.not_before), else_=_moved(step))
-    return _waiting.where(_came_in <= -step / 2).values(not_before=due, expires_at=from_now(_expires_in + step))
-
-
-def _back(step: float) -> Update:
-    return _waiting.where(_came_in > LEAST_LEAD).values(
-        not_before=_moved(step), expires_at=from_now(_expires_in + step)
-    )
-
-
-def _moved(step: float) -> from_now:
-    return from_now(seconds_between(from_now(0.0), live.not_before) + step)
 
 
 def _is_spent() -> ColumnElement[bool]:
