@@ -105,9 +105,7 @@ class Catalogue:
 
     async def hosted(self, instance: str, name: str) -> tuple[str, str] | None:
         """Version and digest of a tool as a worker instance hosts it; None if that is not known."""
-        known: dict[str, str] = (
-            await self._database.scalar(select(workers.c.tools).where(workers.c.id == instance)) or {}
-        )
+        known = await self._database.scalar(select(workers.c.tools).where(workers.c.id == instance)) or {}
         version, _, digest = str(known.get(name, "")).partition(" ")
         return (version, digest) if digest else None
 
@@ -218,8 +216,7 @@ class Catalogue:
     async def demoted(self) -> set[tuple[str, str]]:
         """(name, digest) of every demoted definition."""
         query = select(tools.c.name, tools.c.digest).where(tools.c.demoted_at.is_not(None))
-        async with self._database.reading() as connection:
-            return {(row.name, row.digest) for row in await connection.execute(query)}
+        return {(row.name, row.digest) for row in await self._database.rows(query)}
 
     async def divert(self, keys: Sequence[str]) -> int:
         """Move queued calls of demoted tools out of the async lane, where more have come since; returns how many."""
