@@ -298,14 +298,10 @@ async def _left_alone(connection: AsyncConnection, specs: Sequence[ToolSpec]) ->
 
 
 def _values(spec: ToolSpec) -> dict[str, object]:
-    return {
-        "name": spec.name,
-        "version": spec.version,
+    said = spec.model_dump(mode="json")
+    return {name: said[name] for name in ("name", "version", "category", "lane", "timeout")} | {
         "digest": spec.digest,
-        "category": spec.category.value,
-        "lane": spec.lane,
-        "timeout": spec.timeout,
-        "spec": spec.model_dump(mode="json"),
+        "spec": said,
     }
 
 

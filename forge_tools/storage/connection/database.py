@@ -176,7 +176,11 @@ class Database:
         self.guard()
         for remaining in reversed(range(CONFLICT_TRIES)):
             try:
-                return await self._write_once(work)
+                with explained(self.address.shown):
+                    if self.dialect == "postgresql":
+                        return await self._transact(work)
+                    async with self._write_lock:
+                        return await self._transact_to_its_end(work)
             except ConflictError as conflict:
                 if not remaining:
                     raise DatabaseUnavailableError(
@@ -184,13 +188,6 @@ class Database:
                     ) from conflict
                 await asyncio.sleep(0.02 * (CONFLICT_TRIES - remaining))
         raise AssertionError("unreachable")
-
-    async def _write_once(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        with explained(self.address.shown):
-            if self.dialect == "postgresql":
-                return await self._transact(work)
-            async with self._write_lock:
-                return await self._transact_to_its_end(work)
 
     async def _transact(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         async with self._connection(self._writer) as connection:

@@ -56,14 +56,6 @@ class Limits:
     deadline: float | None = None
 
 
-def _weightless(_: object) -> int:
-    return 0
-
-
-def _as_it_is(_: object, error: ForgeError) -> ForgeError:
-    return error
-
-
 @dataclass(slots=True, eq=False)
 class Batcher(Generic[Row, Result]):
     """Gather rows and hand them to `flush`, one flush at a time.
@@ -75,8 +67,8 @@ class Batcher(Generic[Row, Result]):
 
     flush: Callable[[Sequence[Row]], Awaitable[Sequence[Result | ForgeError]]]
     limits: Limits = Limits()
-    size: Callable[[Row], int] = _weightless
-    give_up: Callable[[Row, ForgeError], ForgeError] = _as_it_is
+    size: Callable[[Row], int] = lambda _: 0
+    give_up: Callable[[Row, ForgeError], ForgeError] = lambda _, error: error
     _pending: deque[tuple[Row, _Call[Result], int]] = field(default_factory=deque)
     _flusher: "asyncio.Future[None] | None" = None
     _closed: bool = False
