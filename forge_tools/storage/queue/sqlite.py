@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import cache, lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.model import (
@@ -52,6 +52,7 @@ from forge_tools.storage.rows import (
 )
 from forge_tools.storage.statements import sqlite_statement as sql
 
+P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 Clock = Callable[[float], str]
@@ -63,34 +64,33 @@ class SqliteHotPath:
 
     def __init__(self, address: Address, owner: Owner) -> None:
         self.guard = owner.guard
-        self.write_lock = asyncio.Lock()
         self._writer = _Connection(address, "forge-sqlite-writer")
+        self.write_lock = self._writer.turn
         self._reader = _Connection(address, "forge-sqlite-reader")
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        return await self._write(_submit, rows)
+        return await self._writer.run(_in_transaction, _submit, rows)
 
     async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        return await self._write(_submit_linked, rows)
+        return await self._writer.run(_in_transaction, _submit_linked, rows)
 
     async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]:
-        return await self._write(_record, rows)
+        return await self._writer.run(_in_transaction, _record, rows)
 
     async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]:
-        return await self._write(partial(_claim, _asker(scope)), rows)
+        return await self._writer.run(_in_transaction, partial(_claim, _asker(scope)), rows)
 
     async def finish(self, rows: Sequence[Outcome]) -> list[bool]:
-        return await self._write(_finish, rows)
+        return await self._writer.run(_in_transaction, _finish, rows)
 
     async def beat(self, rows: Sequence[Heartbeat]) -> list[Answers | StorageError]:
-        async with self.write_lock:
-            return await self._writer.run(partial(_beat, rows))
+        return await self._writer.run(_beat, rows)
 
     async def due(self, scope: Scope, limit: int) -> list[Wakeup]:
-        return await self._reader.run(partial(_due, scope, limit))
+        return await self._reader.run(_due, scope, limit)
 
     async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
-        return await self._reader.run(partial(_results, ids))
+        return await self._reader.run(_results, ids)
 
     async def read(self, name: str, **values: object) -> list[Any]:
         self.guard()
@@ -105,37 +105,34 @@ class SqliteHotPath:
         self._writer.close()
         self._reader.close()
 
-    async def _write(self, work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R]) -> list[T]:
-        """Write all rows in one transaction, as of one moment."""
-        async with self.write_lock:
-            return await self._writer.run(partial(_in_transaction, work, rows))
-
 
 class _Connection:
     """One connection and the only thread that uses it; both are there from the first use until this is closed, or gone."""
 
     def __init__(self, address: Address, name: str) -> None:
+        self.turn = asyncio.Lock()
         self._address = address
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._opened: list[sqlite3.Connection] = []
         self._end = weakref.finalize(self, _part, self._thread, self._opened)
         self._end.atexit = False  # by then the thread has ended, and the connection with it
 
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Have the thread do this with its connection. Cancelling whoever waits does not stop what has begun."""
+    async def run(self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **_: P.kwargs) -> T:
+        """Have the thread do this with its connection, in turn. Cancelling whoever waits does not stop what has begun."""
         if not self._end.alive:
             raise closed()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work)
+        async with self.turn:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work, *args)
 
     def close(self) -> None:
         self._end()
         self._thread.shutdown()  # all that is waited for has been settled; a statement that nobody waits for is short
 
-    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _do(self, work: Callable[..., T], *args: Any) -> T:
         try:
             if not self._opened:
                 self._opened.append(_connect(self._address))
-            return work(self._opened[0])
+            return work(self._opened[0], *args)
         except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
             raise explain(error, self._address.shown) from error
 
@@ -162,8 +159,9 @@ def _connect(address: Address) -> sqlite3.Connection:
 
 
 def _in_transaction(
-    work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R], connection: sqlite3.Connection
+    connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R]
 ) -> list[T]:
+    """Write all rows in one transaction, as of one moment."""
     clock = cache(forge_now)
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -297,7 +295,7 @@ def _settle_late(connection: sqlite3.Connection, outcome: Outcome, fence: dict[s
     return False
 
 
-def _beat(rows: Sequence[Heartbeat], connection: sqlite3.Connection) -> list[Answers | StorageError]:
+def _beat(connection: sqlite3.Connection, rows: Sequence[Heartbeat]) -> list[Answers | StorageError]:
     """Each heartbeat is a transaction of its own."""
     now = forge_now()
     moment = datetime.fromisoformat(now).replace(tzinfo=UTC)
@@ -315,12 +313,12 @@ def _beat(rows: Sequence[Heartbeat], connection: sqlite3.Connection) -> list[Ans
     return answers
 
 
-def _due(scope: Scope, limit: int, connection: sqlite3.Connection) -> list[Wakeup]:
+def _due(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[Wakeup]:
     return [
         Wakeup(*row) for row in connection.execute(sql("due"), {**_asker(scope), "now": forge_now(), "limit": limit})
     ]
 
 
-def _results(ids: Sequence[str], connection: sqlite3.Connection) -> list[StoredResult | None]:
+def _results(connection: sqlite3.Connection, ids: Sequence[str]) -> list[StoredResult | None]:
     found = {id_: row for id_, *row in connection.execute(sql("results"), {"ids": json.dumps(ids)})}
     return [stored_result(id_, found[id_]) if id_ in found else None for id_ in ids]
