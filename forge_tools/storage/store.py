@@ -15,7 +15,7 @@ from forge_tools.storage.connection.pool import Connections
 from forge_tools.storage.directory import Definitions, Directories
 from forge_tools.storage.queue.batcher import Limits
 from forge_tools.storage.queue.postgres import PostgresHotPath
-from forge_tools.storage.queue.queue import ExecutionQueue
+from forge_tools.storage.queue.queue import ExecutionQueue, HotPath
 from forge_tools.storage.queue.sqlite import SqliteHotPath
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Store:
         self._artifact_dir = artifact_dir
         self._is_cut_off = False
         self._owner = owner = Owner()
-        self._hot: SqliteHotPath | PostgresHotPath
+        self._hot: HotPath
         if address.dialect == "sqlite":
             self._hot = SqliteHotPath(address, owner)
         else:

@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from forge_tools.errors import ForgeError, SubmitOutcomeUnknownError, UnstorableRowError
 from forge_tools.model import (
@@ -20,39 +20,16 @@ from forge_tools.model import (
     is_id,
 )
 from forge_tools.storage.connection.faults import UnreachableError
-from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.storage.queue.batcher import Batcher, Limits
+from forge_tools.storage.queue.postgres import PostgresHotPath
+from forge_tools.storage.queue.sqlite import SqliteHotPath
 from forge_tools.storage.rows import Answer, Ask, Record, unstorable
 
 Result = TypeVar("Result")
 
 
-class HotPath(Protocol):
-    """The hot statements of one database. Each takes rows, returns one answer a row in order, and may be repeated whole."""
-
-    def guard(self) -> None:
-        """Refuse use in another process or event loop."""
-
-    async def read(self, name: str, **values: object) -> Sequence[Sequence[Any]]:
-        """All rows of a statement that changes nothing."""
-
-    async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]: ...
-
-    async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]: ...
-
-    async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]: ...
-
-    async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]: ...
-
-    async def finish(self, rows: Sequence[Outcome]) -> list[bool]: ...
-
-    async def results(self, ids: Sequence[str]) -> list[StoredResult | None]: ...
-
-    async def beat(self, rows: Sequence[Heartbeat]) -> Sequence[Answers | ForgeError]: ...
-
-    async def due(self, scope: Scope, limit: int) -> list[Wakeup]: ...
-
-    async def close(self) -> None: ...
+HotPath = SqliteHotPath | PostgresHotPath
+"""The hot statements of one database. Each takes rows, returns one answer a row in order, and may be repeated whole."""
 
 
 class ExecutionQueue:
