@@ -12,7 +12,7 @@ from forge_tools.errors import ConfigurationError, ToolNotFoundError
 from forge_tools.model import EncryptionKey, ExecutionStatus, ToolSpec, ToolVersion
 from forge_tools.schema import shown, suggestion
 from forge_tools.storage.connection.database import Database, prepare
-from forge_tools.storage.directory import LIVE_SECONDS, Definitions, Directories
+from forge_tools.storage.directory import LIVE_SECONDS, Directories
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.queue.workers import is_alive
 from forge_tools.storage.rows import clean, record_of
@@ -43,10 +43,9 @@ def chosen(versions: Sequence[ToolVersion], definition: str) -> ToolVersion:
 class Catalogue:
     """Tools as data, so that a client validates and exports them without importing any."""
 
-    def __init__(self, database: Database, directories: Directories, definitions: Definitions) -> None:
+    def __init__(self, database: Database, directories: Directories) -> None:
         self._database = database
         self._directories = directories
-        self._definitions = definitions
 
     async def publish(self, specs: Sequence[ToolSpec], instance: str, *, keeps_first: bool = False) -> list[str]:
         """Write which tools `instance`, which must be registered, hosts from now on beside those it published before.
@@ -194,7 +193,7 @@ class Catalogue:
         ]
 
     def _published(self, row: Row[Any]) -> ToolSpec | None:
-        return self._definitions.read(row.name, row.version, row.digest, row.spec)
+        return self._directories.definition(row.name, row.version, row.digest, row.spec)
 
     async def demote(self, spec: ToolSpec, reason: str) -> None:
         """Move a tool as defined by `spec` to the process lane for good, with its calls that wait in the async lane.

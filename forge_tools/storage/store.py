@@ -12,7 +12,7 @@ from forge_tools.model import Outcome
 from forge_tools.storage.connection.drivers import Address, Owner, answered_within
 from forge_tools.storage.connection.faults import require_usable
 from forge_tools.storage.connection.pool import Connections
-from forge_tools.storage.directory import Definitions, Directories
+from forge_tools.storage.directory import Directories
 from forge_tools.storage.queue.batcher import Limits
 from forge_tools.storage.queue.postgres import PostgresHotPath
 from forge_tools.storage.queue.queue import ExecutionQueue, HotPath
@@ -115,8 +115,7 @@ class Store:
             self._hot = PostgresHotPath(address, owner, connect_timeout=connect_timeout, deadline=limits.deadline)
         self.dialect: str = address.dialect
         self.queue = ExecutionQueue(self._hot, self._settle, limits=limits)
-        self._definitions = Definitions()
-        self.directories = Directories(self._hot, self._definitions)
+        self.directories = Directories(self._hot.read)
 
     @cached_property
     def artifacts(self) -> "StoredArtifacts":
@@ -125,8 +124,7 @@ class Store:
 
     @cached_property
     def catalogue(self) -> "Catalogue":
-        kind = _loaded("catalogue.Catalogue")
-        catalogue: Catalogue = kind(self._database, self.directories, self._definitions)
+        catalogue: Catalogue = _loaded("catalogue.Catalogue")(self._database, self.directories)
         return catalogue
 
     @cached_property

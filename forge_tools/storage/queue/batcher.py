@@ -127,19 +127,17 @@ class Batcher(Generic[Row, Result]):
     async def _run(self) -> None:
         try:
             while self._pending:
-                await self._flush_next()
+                entries = self._take()
+                try:
+                    outcomes = await self._settle([row for row, _, _ in entries])
+                except asyncio.CancelledError:
+                    cut_off = StorageError("The Store was closed while these rows were being written.")
+                    _answer(entries, [cut_off] * len(entries))
+                    raise
+                _answer(entries, outcomes)
         finally:
             self._flusher = None
             self._answer_rest(StorageError("The Store was closed before these rows were written."))
-
-    async def _flush_next(self) -> None:
-        entries = self._take()
-        try:
-            outcomes = await self._settle([row for row, _, _ in entries])
-        except asyncio.CancelledError:
-            _answer(entries, [StorageError("The Store was closed while these rows were being written.")] * len(entries))
-            raise
-        _answer(entries, outcomes)
 
     def _take(self) -> list[tuple[Row, _Call[Result], int]]:
         """Take the next rows that fit the limits; a row larger than the limit goes alone."""
