@@ -15,7 +15,7 @@ from forge_tools.config import Settings
 from forge_tools.embedded.stack import ensure_key
 from forge_tools.sandbox.processes.commands import LAUNCHER
 from forge_tools.storage import open_store
-from forge_tools.storage.connection.address import Address
+from forge_tools.storage.connection.drivers import Address
 from tests.migrated import migrated
 from tests.waiting import wait_until
 from tests.warm import Forked, WarmInterpreter, shared

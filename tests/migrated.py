@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.database import create_engine
+from forge_tools.storage.connection.drivers import Address
 from forge_tools.storage.migrate import upgrade
 
 SQLITE = "sqlite:///"

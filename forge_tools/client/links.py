@@ -31,7 +31,7 @@ from forge_tools.model import (
 )
 from forge_tools.model.places import HOST_PREFIX
 from forge_tools.schema import shown
-from forge_tools.storage.connection.address import Address
+from forge_tools.storage.connection.drivers import Address
 
 MAX_KEY = 255
 """Characters of a key, and of a scope."""

@@ -26,7 +26,7 @@ from forge_tools.errors import (
 from forge_tools.model import Artifact, ArtifactPage, PageWish
 from forge_tools.model.artifacts import SCHEME
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.functions import from_now
+from forge_tools.storage.functions import any_of, from_now
 from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.tables import artifact_owners, artifact_parts, artifacts
 
@@ -313,27 +313,29 @@ class StoredArtifacts:
 
     async def _evicting(self, artifact: Artifact | None, keeping: Keeping) -> Artifact | None:
         """Take from a session that holds too much what it kept longest."""
-        if artifact is not None:
-            await self._evict_oldest(session_key(artifact.session_id), keeping.quota)
-        return artifact
-
-    async def _evict_oldest(self, key: str, quota: int) -> None:
+        if artifact is None:
+            return None
+        key = session_key(artifact.session_id)
         latest_first = (owner.kept_at.desc(), owner.artifact_id)
         held = select(owner.artifact_id, func.sum(owner.size).over(order_by=latest_first).label("held")).where(
             owner.session_key == key
         )
         rows = held.subquery()
-        excess: Sequence[str] = await self._database.scalars(select(rows.c.artifact_id).where(rows.c.held > quota))
+        excess: Sequence[str] = await self._database.scalars(
+            select(rows.c.artifact_id).where(rows.c.held > keeping.quota)
+        )
         for one in sorted(excess):
-            await self._database.write(partial(_evict, one, key))
+            await self._database.write(partial(disown, [one], owner.session_key == key))
+        return artifact
 
 
-async def _evict(id: str, key: str, connection: AsyncConnection) -> None:
-    """Take an artifact from a session; it expires if nobody owns it any more."""
-    await connection.execute(select(kept.id).where(kept.id == id).with_for_update())
-    await connection.execute(delete(artifact_owners).where(owner.artifact_id == id, owner.session_key == key))
-    is_owned = exists().where(owner.artifact_id == id)
-    nobodys = update(artifacts).where(kept.id == id, kept.is_whole, ~is_owned)
+async def disown(ids: Sequence[str], whose: ColumnElement[bool], connection: AsyncConnection) -> None:
+    """Take artifacts from these owners; those that nobody owns any more expire at once, and go like all that have expired."""
+    is_it, is_owned = any_of(kept.id, ids), exists().where(owner.artifact_id == kept.id)
+    await connection.execute(select(kept.id).where(is_it).order_by(kept.id).with_for_update())
+    # Another call may have kept it meanwhile, and then the row is that call's.
+    await connection.execute(delete(artifact_owners).where(any_of(owner.artifact_id, ids), whose))
+    nobodys = update(artifacts).where(is_it, kept.is_whole, ~is_owned)
     await connection.execute(nobodys.values(expires_at=from_now(0.0)))
 
 

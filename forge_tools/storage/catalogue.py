@@ -1,23 +1,26 @@
-"""The catalogue: every definition of a tool that a worker ever published, and which one counts: the pinned one, else the one seen last."""
+"""What workers publish for clients: every definition of a tool, of which the pinned one counts, else the one seen last; and keys to encrypt with."""
 
+import base64
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from sqlalchemy import Row, Update, false, func, or_, select, true, tuple_, update
+from sqlalchemy import Row, Update, delete, false, func, or_, select, true, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.errors import ToolNotFoundError
-from forge_tools.model import ExecutionStatus, ToolSpec, ToolVersion
+from forge_tools.errors import ConfigurationError, ToolNotFoundError
+from forge_tools.model import EncryptionKey, ExecutionStatus, ToolSpec, ToolVersion
 from forge_tools.schema import shown, suggestion
 from forge_tools.storage.connection.database import Database, prepare
-from forge_tools.storage.directory import LIVE_SECONDS, Definitions, Directories
+from forge_tools.storage.directory import LIVE_SECONDS, Directories
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.queue.workers import is_alive
 from forge_tools.storage.rows import clean, record_of
-from forge_tools.storage.tables import execution_queue, tools, workers
+from forge_tools.storage.tables import encryption_keys, execution_queue, tools, workers
 
 LEAST_DIGEST = 4
+
+known_keys = encryption_keys.c
 
 
 def chosen(versions: Sequence[ToolVersion], definition: str) -> ToolVersion:
@@ -40,10 +43,9 @@ def chosen(versions: Sequence[ToolVersion], definition: str) -> ToolVersion:
 class Catalogue:
     """Tools as data, so that a client validates and exports them without importing any."""
 
-    def __init__(self, database: Database, directories: Directories, definitions: Definitions) -> None:
+    def __init__(self, database: Database, directories: Directories) -> None:
         self._database = database
         self._directories = directories
-        self._definitions = definitions
 
     async def publish(self, specs: Sequence[ToolSpec], instance: str, *, keeps_first: bool = False) -> list[str]:
         """Write which tools `instance`, which must be registered, hosts from now on beside those it published before.
@@ -102,9 +104,7 @@ class Catalogue:
 
     async def hosted(self, instance: str, name: str) -> tuple[str, str] | None:
         """Version and digest of a tool as a worker instance hosts it; None if that is not known."""
-        known: dict[str, str] = (
-            await self._database.scalar(select(workers.c.tools).where(workers.c.id == instance)) or {}
-        )
+        known = await self._database.scalar(select(workers.c.tools).where(workers.c.id == instance)) or {}
         version, _, digest = str(known.get(name, "")).partition(" ")
         return (version, digest) if digest else None
 
@@ -193,7 +193,7 @@ class Catalogue:
         ]
 
     def _published(self, row: Row[Any]) -> ToolSpec | None:
-        return self._definitions.read(row.name, row.version, row.digest, row.spec)
+        return self._directories.definition(row.name, row.version, row.digest, row.spec)
 
     async def demote(self, spec: ToolSpec, reason: str) -> None:
         """Move a tool as defined by `spec` to the process lane for good, with its calls that wait in the async lane.
@@ -215,8 +215,7 @@ class Catalogue:
     async def demoted(self) -> set[tuple[str, str]]:
         """(name, digest) of every demoted definition."""
         query = select(tools.c.name, tools.c.digest).where(tools.c.demoted_at.is_not(None))
-        async with self._database.reading() as connection:
-            return {(row.name, row.digest) for row in await connection.execute(query)}
+        return {(row.name, row.digest) for row in await self._database.rows(query)}
 
     async def divert(self, keys: Sequence[str]) -> int:
         """Move queued calls of demoted tools out of the async lane, where more have come since; returns how many."""
@@ -298,12 +297,65 @@ async def _left_alone(connection: AsyncConnection, specs: Sequence[ToolSpec]) ->
 
 
 def _values(spec: ToolSpec) -> dict[str, object]:
-    return {
-        "name": spec.name,
-        "version": spec.version,
+    said = spec.model_dump(mode="json")
+    return {name: said[name] for name in ("name", "version", "category", "lane", "timeout")} | {
         "digest": spec.digest,
-        "category": spec.category.value,
-        "lane": spec.lane,
-        "timeout": spec.timeout,
-        "spec": spec.model_dump(mode="json"),
+        "spec": said,
     }
+
+
+class EncryptionKeys:
+    """Clients use the newest key that is not retired; what was encrypted with another one is decrypted all the same."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def publish(self, id: str, public: bytes) -> None:
+        """Have clients encrypt with this key from now on. Publishing it again changes nothing."""
+        row = {"id": id, "public": base64.b64encode(public).decode(), "created_at": from_now(0.0)}
+        statement = self._database.upsert(encryption_keys).values(row).on_conflict_do_nothing()
+        await self._database.execute(statement)
+
+    async def list(self) -> list[EncryptionKey]:
+        """All keys, the newest first, with the number of executions under way that each is needed for."""
+        newest_first = select(encryption_keys).order_by(known_keys.created_at.desc(), known_keys.id)
+        async with self._database.reading() as connection:
+            return [
+                record_of(
+                    EncryptionKey,
+                    row,
+                    public=base64.b64decode(row.public),
+                    live=await _needing(connection, row.id),
+                )
+                for row in (await connection.execute(newest_first)).all()
+            ]
+
+    async def retire(self, ids: Sequence[str]) -> None:
+        """Have clients use these no more; workers go on decrypting what was encrypted with them."""
+        retired = update(encryption_keys).where(known_keys.id.in_(ids), known_keys.retired_at.is_(None))
+        await self._database.execute(retired.values(retired_at=from_now(0.0)))
+
+    async def forget(self, id: str) -> None:
+        """Delete a key that is retired and that nothing under way needs.
+
+        Raises:
+            ConfigurationError: it is neither, and why.
+        """
+
+        async def work(connection: AsyncConnection) -> None:
+            in_use = select(known_keys.id).where(known_keys.id == id, known_keys.retired_at.is_(None))
+            if await connection.scalar(in_use) is not None:
+                raise ConfigurationError(f"Key {id} is in use. Retire it first: forge-tools keys retire {id}")
+            if live := await _needing(connection, id):
+                raise ConfigurationError(
+                    f"{live:,} calls under way are encrypted with key {id}. Wait until they are over."
+                )
+            await connection.execute(delete(encryption_keys).where(known_keys.id == id))
+
+        await self._database.write(work)
+
+
+async def _needing(connection: AsyncConnection, id: str) -> int:
+    """How many calls under way need it: what is encrypted begins with the version of its form and the id of its key."""
+    needed = select(func.count()).select_from(execution_queue).where(execution_queue.c.encrypted.like(f"%.{id}.%"))
+    return int(await connection.scalar(needed) or 0)

@@ -4,9 +4,9 @@ import base64
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -21,10 +21,8 @@ LIVE_SECONDS = 60.0
 """A worker instance silent for longer is not asked what it hosts."""
 
 
-class Reads(Protocol):
-    """The statements of one database that change nothing."""
-
-    async def read(self, name: str, **values: object) -> Sequence[Sequence[Any]]: ...
+Read = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
+"""Takes the name of a statement that changes nothing, and its values; returns all rows."""
 
 
 class PublicKey(NamedTuple):
@@ -49,14 +47,17 @@ class Directory(NamedTuple):
     queues: Counter[tuple[str, str]]
 
 
-class Definitions:
-    """Reads definitions of tools, and warns once of each that this code cannot read."""
+class Directories:
+    """Reads the directory of a database, and what only some calls have to know beside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Read) -> None:
+        self._read = read
         self._unreadable: set[str] = set()
 
-    def read(self, name: str, version: str, digest: str, spec: Any, *, is_demoted: bool = False) -> ToolSpec | None:
-        """None if newer code published it."""
+    def definition(
+        self, name: str, version: str, digest: str, spec: Any, *, is_demoted: bool = False
+    ) -> ToolSpec | None:
+        """Read the definition of a tool; None, and one warning, if newer code published it."""
         try:
             return spec_of(spec, digest, is_demoted=is_demoted)
         except ValidationError as error:
@@ -70,21 +71,13 @@ class Definitions:
                 )
             return None
 
-
-class Directories:
-    """Reads the directory of a database, and what only some calls have to know beside it."""
-
-    def __init__(self, reads: Reads, definitions: Definitions) -> None:
-        self._reads = reads
-        self._definitions = definitions
-
     async def read(self, within: float = LIVE_SECONDS) -> Directory:
         """A worker lives that has not stopped and was seen `within` seconds; the hosts of a workspace with a live one come first."""
-        [[said]] = await self._reads.read("directory", within=within)
+        [[said]] = await self._read("directory", within=within)
         told = json.loads(said)
         enabled, disabled = list[ToolSpec](), list[ToolSpec]()
         for name, version, digest, is_enabled, is_demoted, spec in told["tools"] or ():
-            found = self._definitions.read(name, version, digest, decode_json(spec), is_demoted=bool(is_demoted))
+            found = self.definition(name, version, digest, decode_json(spec), is_demoted=bool(is_demoted))
             if found is not None:
                 (enabled if is_enabled else disabled).append(found)
         hosts: dict[str, str | None] = {}
@@ -105,7 +98,7 @@ class Directories:
 
     async def workspace_of(self, session_id: str) -> str | None:
         """The workspace that a session was bound to, if any."""
-        rows = await self._reads.read("workspace_of_session", session_id=clean(session_id))
+        rows = await self._read("workspace_of_session", session_id=clean(session_id))
         return rows[0][0] if rows else None
 
 

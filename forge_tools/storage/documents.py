@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, delete, exists, func, insert, literal, or_, select
+from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, insert, literal, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model import Document, DocumentScope, DocumentWriter, Revise
@@ -44,12 +44,12 @@ class Documents:
         ]
         query = _newest(scope, [under], content=content).where(*has_all)
         rows = await self._database.rows(query.order_by(kept.updated_at.desc(), kept.path).limit(limit))
-        return sorted(map(_document, rows), key=lambda found: found.path)
+        return sorted([record_of(Document, row) for row in rows], key=lambda found: found.path)
 
     async def read(self, scope: DocumentScope, path: str) -> Document | None:
         """Read one; None where there is none."""
         rows = await self._database.rows(_newest(scope, []).where(kept.path == clean(path)))
-        return _document(rows[0]) if rows else None
+        return record_of(Document, rows[0]) if rows else None
 
     async def change(
         self, scope: DocumentScope, paths: Sequence[str], revise: Revise, writer: DocumentWriter
@@ -64,7 +64,8 @@ class Documents:
 
         async def work(connection: AsyncConnection) -> dict[str, Document]:
             await self._lock(connection, scope)
-            if not writer.is_repeated or not await connection.scalar(_is_written(scope, writer)):
+            is_written = select(kept.version).where(_of(scope), kept.call == writer.call).limit(1)
+            if not writer.is_repeated or not await connection.scalar(is_written):
                 before = await _found(connection, scope, paths)
                 await _write(connection, scope, revise(before), writer)
             return await _found(connection, scope, paths)
@@ -82,7 +83,7 @@ async def _found(connection: AsyncConnection, scope: DocumentScope, paths: Seque
     rows = (await connection.execute(_newest(scope, paths).limit(MAX_CHANGED + 1))).all()
     if len(rows) > MAX_CHANGED:
         raise too_many_changed(paths[0])
-    return {row.path: _document(row) for row in rows}
+    return {row.path: record_of(Document, row) for row in rows}
 
 
 async def _write(
@@ -120,10 +121,6 @@ def _newest(scope: DocumentScope, under: Sequence[str], *, content: Any = kept.c
     return found.where(_of(scope), kept.content.is_not(None), ~is_replaced, *(() if at is None else (at,)))
 
 
-def _is_written(scope: DocumentScope, writer: DocumentWriter) -> Select[Any]:
-    return select(kept.version).where(_of(scope), kept.call == writer.call).limit(1)
-
-
 def _of(scope: DocumentScope) -> ColumnElement[bool]:
     return and_(kept.scope == scope.kind, kept.owner_key == _key(scope))
 
@@ -131,7 +128,3 @@ def _of(scope: DocumentScope) -> ColumnElement[bool]:
 def _key(scope: DocumentScope) -> str:
     said = f"{scope.kind}:{'' if scope.owner is None else f'of {scope.owner}'}"
     return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def _document(row: Row[Any]) -> Document:
-    return record_of(Document, row)

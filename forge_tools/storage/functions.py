@@ -37,13 +37,6 @@ class seconds_between(FunctionElement[float]):  # noqa: N801 it reads as the SQL
     inherit_cache = True
 
 
-class server_name(FunctionElement[str]):  # noqa: N801 it reads as the SQL function it is
-    """The database and its version, such as `PostgreSQL 18.6`."""
-
-    type = Text()
-    inherit_cache = True
-
-
 class is_granted(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function it is
     """Whether this role has a right, such as DELETE, on a table."""
 
@@ -108,10 +101,6 @@ _WORDS: dict[type[FunctionElement[Any]], dict[str, str]] = {
         # Not extract(): that computes with numeric, which took a fifth of the time of the figures of a day.
         "postgresql": "date_part('epoch', {1} - {0})",
         "sqlite": "((julianday({1}) - julianday({0})) * 86400.0)",
-    },
-    server_name: {
-        "postgresql": "'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1)",
-        "sqlite": "'SQLite ' || sqlite_version()",
     },
     is_granted: {"postgresql": "has_table_privilege({0}, {1})", "sqlite": "(1 OR {0} OR {1})"},
     hour_of: {

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, CursorResult, func, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
-from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.database import create_engine, explained, migration_engine
+from forge_tools.storage.connection.drivers import Address
 from forge_tools.storage.connection.faults import ConflictError, ForbiddenError, is_usable, unknown_version
 from forge_tools.storage.statements import settings
 from forge_tools.storage.tables import check_name, rollup_figures

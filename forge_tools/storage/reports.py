@@ -97,7 +97,8 @@ class Reports:
         async with self._database.reading() as connection:
             states = await _states(connection, [position.execution_id for position in positions])
             rows = await _behind(connection, positions)
-            notes = await _notes(connection, [one for one in positions if _has_notes(states, one)])
+            behind = [one for one in positions if one.execution_id in states and states[one.execution_id][1] > one.note]
+            notes = await _notes(connection, behind)
         is_full = len(rows) == MOST_READ
         of = {id_: list(group) for id_, group in groupby(rows, key=lambda row: row.execution_id)}
         return [
@@ -165,10 +166,6 @@ def _is_behind(position: Position) -> ColumnElement[bool]:
     )
 
 
-def _has_notes(states: Mapping[str, tuple[StateChange, int]], position: Position) -> bool:
-    return states.get(position.execution_id, (None, 0))[1] > position.note
-
-
 async def _notes(connection: AsyncConnection, positions: Sequence[Position]) -> dict[str, list[tuple[int, Event]]]:
     found: dict[str, list[tuple[int, Event]]] = {}
     if not positions:
@@ -193,16 +190,16 @@ def _sight(
         heard.append(Note(event=noted, cursor=position.cursor))
     for row in rows:
         position = replace(position, attempt=row.attempt, number=row.number)
-        heard.append(_progress(row, position.cursor) if row.slot == 0 else _output(row, position.cursor))
+        heard.append(
+            _progress(row, position.cursor)
+            if row.slot == 0
+            else record_of(Output, row, text=row.text or "", cursor=position.cursor)
+        )
     return Sight(state=state[0] if state else None, heard=tuple(heard), position=position, has_more=is_full)
 
 
 def _progress(row: Row[Any], cursor: str) -> Progress:
     return Progress(done=row.done, total=row.total, message=row.text, attempt=row.attempt, at=row.at, cursor=cursor)
-
-
-def _output(row: Row[Any], cursor: str) -> Output:
-    return record_of(Output, row, text=row.text or "", cursor=cursor)
 
 
 def _slot(report: NewReport) -> int:

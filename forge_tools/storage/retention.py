@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import ShellStatus, id_floor
 from forge_tools.model.audit import Pruned, Pruning
+from forge_tools.storage.artifacts import disown
 from forge_tools.storage.audit import Signer, batches
 from forge_tools.storage.audit.batches import PRUNE, Batch, OvertakenError, Portion
 from forge_tools.storage.audit.hashes import line, root_of
@@ -24,7 +25,6 @@ from forge_tools.storage.history.rollups import unroll
 from forge_tools.storage.rows import MAX_SKEW, clean
 from forge_tools.storage.tables import (
     artifact_owners,
-    artifacts,
     audit_events,
     audit_executions,
     documents,
@@ -300,28 +300,16 @@ async def _mark(connection: AsyncConnection, chosen: _Chosen, checkpoint: int) -
 
 
 async def _delete(connection: AsyncConnection, ids: Sequence[str]) -> Pruned:
-    await _disown_artifacts(connection, ids)
+    theirs = any_of(artifact_owners.c.execution_id, map(str, ids))
+    held = select(artifact_owners.c.artifact_id).where(theirs).distinct()
+    if artifacts := sorted((await connection.scalars(held)).all()):
+        await disown(artifacts, theirs, connection)
     for table in (idempotency_keys, execution_reports):
         await connection.execute(delete(table).where(any_of(table.c.execution_id, ids)))
     events = await connection.execute(delete(execution_events).where(any_of(execution_events.c.execution_id, ids)))
     attempts = await connection.execute(delete(execution_attempts).where(any_of(last.execution_id, ids)))
     gone = await connection.execute(delete(executions).where(any_of(asked.id, ids)))
     return Pruned(gone.rowcount, attempts.rowcount, events.rowcount)
-
-
-async def _disown_artifacts(connection: AsyncConnection, ids: Sequence[str]) -> None:
-    """Let artifacts that nobody owns any more expire at once; workers delete them like all that have expired."""
-    owner = artifact_owners.c
-    theirs = any_of(owner.execution_id, map(str, ids))
-    held = sorted((await connection.scalars(select(owner.artifact_id).where(theirs).distinct())).all())
-    if not held:
-        return
-    is_held, is_owned = any_of(artifacts.c.id, held), exists().where(owner.artifact_id == artifacts.c.id)
-    await connection.execute(select(artifacts.c.id).where(is_held).order_by(artifacts.c.id).with_for_update())
-    # Another call may have kept it meanwhile, and then the row is that call's.
-    await connection.execute(delete(artifact_owners).where(any_of(owner.artifact_id, held), theirs))
-    nobodys = update(artifacts).where(is_held, artifacts.c.is_whole, ~is_owned)
-    await connection.execute(nobodys.values(expires_at=from_now(0.0)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,15 +141,6 @@ def links(new_id: str, replay: Replay) -> tuple[str, str]:
     return json.dumps({"of": replay.of, **said}), json.dumps({"as": new_id, **said})
 
 
-def skewed(new: NewExecution, seconds: float) -> UnstorableRowError:
-    """The refusal of an id whose time is `seconds` ahead of the database's clock (behind, if negative)."""
-    direction = "ahead of" if seconds > 0 else "behind"
-    return UnstorableRowError(
-        f"Execution id {new.id} was made {abs(seconds):.0f} s {direction} the database's clock; "
-        f"the limit is {MAX_SKEW:.0f} s. Set this host's clock (NTP) and submit again with a new id."
-    )
-
-
 def spec_of(published: Any, digest: str, *, is_demoted: bool) -> ToolSpec:
     """Read a definition with the digest it was published with; a demoted one gets the lane where it runs now."""
     spec = ToolSpec.model_validate(published)
@@ -175,9 +166,13 @@ class ToolChangedError(ToolError):
 
 
 def refusal(new: NewExecution, skew: float, *current: Any) -> ForgeError:
-    """Why an insert refused a call: the time of its id, or its tool as it is now (name, spec, digest, enabled, demoted)."""
+    """Why an insert refused a call: its id is `skew` seconds ahead of the clock, or its tool as it is now (name, spec, digest, enabled, demoted)."""
     if abs(skew) > MAX_SKEW:
-        return skewed(new, skew)
+        direction = "ahead of" if skew > 0 else "behind"
+        return UnstorableRowError(
+            f"Execution id {new.id} was made {abs(skew):.0f} s {direction} the database's clock; "
+            f"the limit is {MAX_SKEW:.0f} s. Set this host's clock (NTP) and submit again with a new id."
+        )
     name, published, digest, is_enabled, is_demoted = current
     try:
         spec = spec_of(json.loads(published), digest, is_demoted=bool(is_demoted))

@@ -4,7 +4,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, case, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model import ShellRecord, ShellStatus
 from forge_tools.storage import models
@@ -92,11 +91,7 @@ class Shells:
             .values(status=ShellStatus.LOST.value, updated_at=from_now(0.0))
             .returning(kept.id)
         )
-
-        async def work(connection: AsyncConnection) -> list[str]:
-            return sorted((await connection.scalars(lost)).all())
-
-        return await self._database.write(work)
+        return sorted(await self._database.write(lambda connection: connection.scalars(lost)))
 
 
 def _is_deserted(seconds: float) -> ColumnElement[bool]:

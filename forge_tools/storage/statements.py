@@ -1,4 +1,4 @@
-"""The hot statements by name, from the `.sql` files of each database; their lists of columns come from the tables.
+"""The hot statements by name, from the `.sql` file of each database; their lists of columns come from the tables.
 
 A file has blocks, each after a line `-- name: ...`; other comments are for people. `{name}` stands for another block, or for
 columns: `asked` (of a call that is inserted), `queued` (those of them that its row in the queue repeats), `outcome` (of an
@@ -57,12 +57,9 @@ def settings(dialect: str, name: str) -> list[str]:
 
 @cache
 def _blocks(dialect: str) -> Mapping[str, str]:
-    """As they stand in the files."""
-    found: dict[str, str] = {}
-    for file in sorted((FOLDER / dialect).glob("*.sql")):
-        _, *named = _BLOCK.split(file.read_text())
-        found.update(zip(named[::2], (_COMMENT.sub("", said).strip() for said in named[1::2]), strict=True))
-    return found
+    """As they stand in the file."""
+    _, *named = _BLOCK.split((FOLDER / f"{dialect}.sql").read_text())
+    return dict(zip(named[::2], (_COMMENT.sub("", said).strip() for said in named[1::2]), strict=True))
 
 
 def _filled(said: str, dialect: str) -> str:
@@ -79,9 +76,9 @@ def _lists(dialect: str) -> Mapping[str, str]:
     }
     forms: dict[str, Callable[[Column], str]] = {
         "": attrgetter("name"),
-        "_arrays": _array,
-        "_parameters": _parameter,
-        "_values": _cast if dialect == "postgresql" else _place,
+        "_arrays": lambda column: f":{column.name}::{column.kind.array}[]",  # JSON travels as text
+        "_parameters": lambda column: f":{column.name}::{'json' if column.kind.is_json else column.kind.array}",
+        "_values": _cast if dialect == "postgresql" else lambda column: f":{column.name}",
     }
     return {
         "claim_columns": ", ".join(f"e.{name}" for name in CLAIM),
@@ -92,18 +89,5 @@ def _lists(dialect: str) -> Mapping[str, str]:
     }
 
 
-def _array(column: Column) -> str:
-    """JSON travels as text."""
-    return f":{column.name}::{column.kind.array}[]"
-
-
-def _parameter(column: Column) -> str:
-    return f":{column.name}::{'json' if column.kind.is_json else column.kind.array}"
-
-
 def _cast(column: Column) -> str:
     return f"{column.name}::json" if column.kind.is_json else column.name
-
-
-def _place(column: Column) -> str:
-    return f":{column.name}"

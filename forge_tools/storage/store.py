@@ -9,24 +9,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from forge_tools.model import Outcome
-from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.deadline import answered_within
-from forge_tools.storage.connection.drivers import Owner
+from forge_tools.storage.connection.drivers import Address, Owner, answered_within
 from forge_tools.storage.connection.faults import require_usable
 from forge_tools.storage.connection.pool import Connections
-from forge_tools.storage.directory import Definitions, Directories
+from forge_tools.storage.directory import Directories
 from forge_tools.storage.queue.batcher import Limits
 from forge_tools.storage.queue.postgres import PostgresHotPath
-from forge_tools.storage.queue.queue import ExecutionQueue
+from forge_tools.storage.queue.queue import ExecutionQueue, HotPath
 from forge_tools.storage.queue.sqlite import SqliteHotPath
 
 if TYPE_CHECKING:
     from forge_tools.storage.artifacts import StoredArtifacts
     from forge_tools.storage.audit import AuditChain
-    from forge_tools.storage.catalogue import Catalogue
+    from forge_tools.storage.catalogue import Catalogue, EncryptionKeys
     from forge_tools.storage.connection.database import Database
     from forge_tools.storage.documents import Documents
-    from forge_tools.storage.encryption_keys import EncryptionKeys
     from forge_tools.storage.history.history import History
     from forge_tools.storage.history.overview import Overviews
     from forge_tools.storage.history.rollups import Rollups
@@ -94,7 +91,7 @@ class Store:
     overviews: "Overviews" = _part("history.overview.Overviews")
     reports: "Reports" = _part("reports.Reports")
     documents: "Documents" = _part("documents.Documents")
-    encryption_keys: "EncryptionKeys" = _part("encryption_keys.EncryptionKeys")
+    encryption_keys: "EncryptionKeys" = _part("catalogue.EncryptionKeys")
     leftovers: "Leftovers" = _part("retention.Leftovers")
     retention: "Retention" = _part("retention.Retention")
     rollups: "Rollups" = _part("history.rollups.Rollups")
@@ -111,15 +108,14 @@ class Store:
         self._artifact_dir = artifact_dir
         self._is_cut_off = False
         self._owner = owner = Owner()
-        self._hot: SqliteHotPath | PostgresHotPath
+        self._hot: HotPath
         if address.dialect == "sqlite":
             self._hot = SqliteHotPath(address, owner)
         else:
             self._hot = PostgresHotPath(address, owner, connect_timeout=connect_timeout, deadline=limits.deadline)
         self.dialect: str = address.dialect
         self.queue = ExecutionQueue(self._hot, self._settle, limits=limits)
-        self._definitions = Definitions()
-        self.directories = Directories(self._hot, self._definitions)
+        self.directories = Directories(self._hot.read)
 
     @cached_property
     def artifacts(self) -> "StoredArtifacts":
@@ -128,8 +124,7 @@ class Store:
 
     @cached_property
     def catalogue(self) -> "Catalogue":
-        kind = _loaded("catalogue.Catalogue")
-        catalogue: Catalogue = kind(self._database, self.directories, self._definitions)
+        catalogue: Catalogue = _loaded("catalogue.Catalogue")(self._database, self.directories)
         return catalogue
 
     @cached_property
@@ -139,7 +134,7 @@ class Store:
 
     @cached_property
     def _database(self) -> "Database":
-        database: Database = _loaded("connection.database.Database").open(
+        database: Database = _loaded("connection.database.Database")(
             self._address,
             connect_timeout=self._connect_timeout,
             deadline=self._limits.deadline,

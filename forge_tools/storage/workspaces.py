@@ -1,9 +1,10 @@
 """Which host has which workspace, which session works in which one, and the way there for calls that came elsewhere."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, case, delete, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError
@@ -70,11 +71,12 @@ class Workspaces:
 
         async def work(connection: AsyncConnection) -> list[str]:
             await self._lock(connection)  # or two hosts could each find that the other has nothing
-            rows = [_record(row) for row in (await connection.execute(_rows(within))).all()]
-            taken = [_resolved(theirs, hostname) for theirs in rivals(named, rows, hostname)]
+            there = [_record(row) for row in (await connection.execute(_rows(within))).all()]
+            taken = [_resolved(theirs, hostname) for theirs in rivals(named, there, hostname)]
             await connection.execute(delete(workspaces).where(_is_stale(instance, hostname, named, within)))
             if named:
-                await connection.execute(_ANNOUNCE, [_values(one, instance, hostname) for one in named])
+                rows = [{"name": one.name, "shared": one.is_shared, "roots": list(one.roots)} for one in named]
+                await connection.execute(_ANNOUNCE.values(instance=instance, hostname=hostname), rows)
             return list(dict.fromkeys(taken))
 
         return await self._database.write(work)
@@ -84,13 +86,12 @@ class Workspaces:
         return [_record(row) for row in await self._database.rows(_rows(within))]
 
     async def send_home(self, claim: Claim, name: str, scope: Scope, *, within: float) -> Moved | Stranded | None:
-        """Move a call that `scope` claimed to a host that has its workspace; None: the claim is no longer this worker's."""
+        """Give a call that `scope` claimed back with the attempt uncounted, to be claimed on a host that has its workspace.
 
-        async def work(connection: AsyncConnection) -> Moved | Stranded | None:
-            rows = (await connection.execute(_rows(within).where(known.name == clean(name)))).all()
-            return await move(connection, claim, name, scope, rows)
-
-        return await self._database.write(work)
+        None: the claim is no longer this worker's.
+        """
+        there = _rows(within).where(known.name == clean(name))
+        return await self._database.write(partial(_move, claim, name, scope, there))
 
     async def bind_session(self, session_id: str, name: str | None) -> None:
         """Let calls of a session that name no workspace use this one; None ends that.
@@ -105,13 +106,9 @@ class Workspaces:
         session_id = clean(session_id)
         statement: Any = delete(session_workspaces).where(session_workspaces.c.session_id == session_id)
         if name is not None:
-            name = clean(name)
-            row = self._database.upsert(session_workspaces).values(
-                session_id=session_id, workspace=name, bound_at=from_now(0.0)
-            )
-            statement = row.on_conflict_do_update(
-                index_elements=["session_id"], set_={"workspace": name, "bound_at": from_now(0.0)}
-            )
+            bound = {"workspace": clean(name), "bound_at": from_now(0.0)}
+            row = self._database.upsert(session_workspaces).values(session_id=session_id, **bound)
+            statement = row.on_conflict_do_update(index_elements=["session_id"], set_=bound)
         await self._database.execute(statement)
 
     async def _lock(self, connection: AsyncConnection) -> None:
@@ -141,12 +138,8 @@ def _rows(within: float) -> Select[Any]:
     silence = func.coalesce(seconds_between(workers.c.last_seen_at, from_now(0.0)), KEPT_SECONDS)
     return (
         select(
-            known.name,
-            known.instance,
-            known.hostname,
-            known.shared,
-            known.roots,
-            case((_lives(within), 1), else_=0).label("is_live"),
+            workspaces,
+            case((is_alive(within), 1), else_=0).label("is_live"),
             case((workers.c.stopped_at.is_(None), 0), else_=1).label("has_stopped"),
             silence.label("silent_seconds"),
             workers.c.lane,
@@ -156,10 +149,6 @@ def _rows(within: float) -> Select[Any]:
         .outerjoin(workers, workers.c.id == known.instance)
         .order_by(known.name, known.announced_at.desc(), known.instance)
     )
-
-
-def _lives(within: float) -> ColumnElement[bool]:
-    return and_(workers.c.id.is_not(None), is_alive(within))
 
 
 def _resolved(theirs: WorkspaceRecord, hostname: str) -> str:
@@ -194,16 +183,6 @@ def _is_stale(instance: str, hostname: str, named: Sequence[NamedWorkspace], wit
     )
 
 
-def _values(one: NamedWorkspace, instance: str, hostname: str) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "instance": instance,
-        "hostname": hostname,
-        "shared": one.is_shared,
-        "roots": list(one.roots),
-    }
-
-
 def _record(row: Row[Any]) -> WorkspaceRecord:
     return record_of(
         WorkspaceRecord,
@@ -216,13 +195,10 @@ def _record(row: Row[Any]) -> WorkspaceRecord:
     )
 
 
-async def move(
-    connection: AsyncConnection, claim: Claim, name: str, scope: Scope, rows: Sequence[Row[Any]]
+async def _move(
+    claim: Claim, name: str, scope: Scope, there: Select[Any], connection: AsyncConnection
 ) -> Moved | Stranded | None:
-    """Give the row that `claim` holds back with the attempt uncounted, to be claimed on a host that has `name`.
-
-    `rows` are the announcements of that workspace, the newest first. None: the claim is no longer the worker's.
-    """
+    rows = (await connection.execute(there)).all()
     is_mine = (live.id == claim.id) & (live.attempt == claim.attempt) & (live.token == claim.token)
     held = select(live.lane, live.tool_key).where(is_mine, live.status == ExecutionStatus.RUNNING.value)
     row = (await connection.execute(held.with_for_update())).one_or_none()

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, inspect, text
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage import migrate, open_store
-from forge_tools.storage.connection.address import Address
+from forge_tools.storage.connection.drivers import Address
 from forge_tools.storage.models import SCHEMA_REVISION
 from forge_tools.storage.statements import settings
 from forge_tools.storage.tables import metadata

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import StorageError
@@ -15,7 +15,7 @@ from forge_tools.storage.audit.hashes import EPOCH, FORMAT, moment_form, moment_
 from forge_tools.storage.audit.keys import Signer
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import stored
-from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
+from forge_tools.storage.heartbeat import EVER, OVERLAP
 from forge_tools.storage.tables import audit_batches
 
 SEAL, PRUNE = "seal", "prune"
@@ -78,25 +78,18 @@ _FIELDS = tuple(field.name for field in fields(Batch))
 _NUMBERS = ("format", "executions", "events", "event_frontier")
 _TEXTS = ("kind", "root", "previous", "sealer", "detail", "hash")
 _HASHED = tuple(name for name in _FIELDS if name not in ("hash", "signature"))
+_BATCHES = select(*(stored(batch[name]).label(name) for name in _FIELDS))
 
 
 async def newest(connection: AsyncConnection) -> Batch | None:
     """The last batch; None before the first."""
-    found = await _read(connection, after=None, limit=1)
+    found = await _read(connection, _BATCHES.where(_IS_NUMBERED).order_by(batch.sequence.desc()).limit(1))
     return found[0] if found else None
 
 
 async def following(connection: AsyncConnection, after: int, limit: int) -> list[Batch]:
     """The batches after that sequence, in order; after `BELOW_ALL` also those that no sealer has numbered."""
-    return await _read(connection, after=after, limit=limit)
-
-
-async def reach(database: Database) -> Reach:
-    """How far the last batch says that the chain has come."""
-    async with database.reading() as connection:
-        head = await newest(connection)
-        end = head.frontier if head else None
-        return Reach(EVER if end is None else end, await event_floor(connection, head))
+    return await _read(connection, _BATCHES.where(batch.sequence > after).order_by(batch.sequence).limit(limit))
 
 
 async def event_floor(connection: AsyncConnection, head: Batch | None) -> int:
@@ -148,13 +141,7 @@ class OvertakenError(StorageError):
     retryable = True
 
 
-async def _read(connection: AsyncConnection, *, after: int | None, limit: int) -> list[Batch]:
-    columns = (stored(batch[name]).label(name) for name in _FIELDS)
-    query = select(*columns).limit(limit)
-    if after is None:
-        query = query.where(_IS_NUMBERED).order_by(batch.sequence.desc())
-    else:
-        query = query.where(batch.sequence > after).order_by(batch.sequence)
+async def _read(connection: AsyncConnection, query: Select[Any]) -> list[Batch]:
     return [_batch(row._asdict()) for row in await connection.execute(query)]
 
 

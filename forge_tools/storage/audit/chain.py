@@ -72,7 +72,10 @@ class AuditChain:
 
     async def reach(self) -> Reach:
         """How far the last batch says that the chain has come; a heartbeat asks whether there is anything behind that."""
-        return await batches.reach(self._database)
+        async with self._database.reading() as connection:
+            head = await batches.newest(connection)
+            end = head.frontier if head else None
+            return Reach(EVER if end is None else end, await batches.event_floor(connection, head))
 
     async def seal(
         self, signer: Signer | None, *, sealer: str, most: int = BATCH, behind: datetime | None = None

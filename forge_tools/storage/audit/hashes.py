@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, reduce
@@ -54,20 +54,17 @@ class RowForm:
 
     @cached_property
     def _forms(self) -> list[tuple[str, Callable[[Any], Any]]]:
-        return [(column.name, _form_of(column)) for column in self._columns]
+        """The canonical form of each column, by its type; all others are texts."""
+        return [
+            (column.name, next((form for kind, form in _FORMS if isinstance(column.type, kind)), _text))
+            for column in self._columns
+        ]
 
     def digest(self, row: Sequence[Any]) -> bytes:
         """The hash of a row whose first values are those of `columns`."""
         pairs = zip(self._forms, row, strict=False)
         said = {name: form(value) for (name, form), value in pairs if value is not None}
         return hashlib.sha256(self._prefix + _as_json(said).encode()).digest()
-
-
-def _form_of(column: Column[Any]) -> Callable[[Any], Any]:
-    for kind, form in _FORMS:
-        if isinstance(column.type, kind):
-            return form
-    return _text
 
 
 def _boolean(value: Any) -> Any:
@@ -133,17 +130,16 @@ def join_digests(digests: Sequence[bytes]) -> bytes:
 
 def split_hashes(hashes: bytes) -> tuple[bytes, dict[int, bytes]]:
     """Undo `join_hashes`."""
-    return hashes[:DIGEST_BYTES], dict(_attempts(hashes))
+    attempts = {}
+    for start in range(DIGEST_BYTES, len(hashes), _NUMBER_BYTES + DIGEST_BYTES):
+        digest_at = start + _NUMBER_BYTES
+        number = int.from_bytes(hashes[start:digest_at], signed=True)
+        attempts[number] = hashes[digest_at : digest_at + DIGEST_BYTES]
+    return hashes[:DIGEST_BYTES], attempts
 
 
 def _number(value: Any) -> int:
     return value if isinstance(value, int) and NO_NUMBER < value < -NO_NUMBER else NO_NUMBER
-
-
-def _attempts(hashes: bytes) -> Iterator[tuple[int, bytes]]:
-    for start in range(DIGEST_BYTES, len(hashes), _NUMBER_BYTES + DIGEST_BYTES):
-        digest_at = start + _NUMBER_BYTES
-        yield int.from_bytes(hashes[start:digest_at], signed=True), hashes[digest_at : digest_at + DIGEST_BYTES]
 
 
 def line(kind: str, key: object, hashes: bytes) -> str:

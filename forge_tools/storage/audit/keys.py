@@ -2,10 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from forge_tools.errors import ConfigurationError
 
@@ -113,33 +113,34 @@ def key_id_of(key: "Ed25519PublicKey") -> str:
 
 
 def _public(path: Path) -> "Ed25519PublicKey":
-    data = _read(path)
-    if b"PRIVATE KEY" in data:
-        return _private(path, data, "public").public_key()
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    try:
-        key = load_pem_public_key(data)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _no_key(path, "public") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise _no_key(path, "public")
+    data = _read(path)
+    if b"PRIVATE KEY" in data:
+        return _private(path, data, "public").public_key()
+    key: Ed25519PublicKey = _loaded(path, "public", Ed25519PublicKey, lambda: load_pem_public_key(data))
     return key
 
 
 def _private(path: Path, data: bytes, wanted: str) -> "Ed25519PrivateKey":
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+    key: Ed25519PrivateKey = _loaded(path, wanted, Ed25519PrivateKey, lambda: load_pem_private_key(data, password=None))
+    return key
+
+
+def _loaded(path: Path, wanted: str, kind: type[Any], load: Callable[[], object]) -> Any:
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    problem = f"{path} is no Ed25519 {wanted} key in PEM. Make one: forge-tools audit keygen {path.name}"
     try:
-        key = load_pem_private_key(data, password=None)
+        key = load()
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _no_key(path, wanted) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise _no_key(path, wanted)
+        raise ConfigurationError(problem) from error
+    if not isinstance(key, kind):
+        raise ConfigurationError(problem)
     return key
 
 
@@ -148,7 +149,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"The key {path} cannot be read: {error.strerror or error}.") from error
-
-
-def _no_key(path: Path, kind: str) -> ConfigurationError:
-    return ConfigurationError(f"{path} is no Ed25519 {kind} key in PEM. Make one: forge-tools audit keygen {path.name}")

@@ -1,12 +1,11 @@
 """Compares what is stored with the chain, batch by batch, and names each row that differs, or that should be in a batch and is in none."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, exists, select
+from sqlalchemy import Column, ColumnElement, Row, Select, and_, exists, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model.audit import AuditReport, Fault, Finding
@@ -287,43 +286,33 @@ class UnsealedRows:
         If it `is_signed`, there has to be one.
         """
         now = await database_now(self._connection)
-        frontier = last.frontier if last else None
-        since = frontier and max(EVER, min(frontier, now)) - OVERLAP
-        async for row in self._pages(_unsealed_executions, asked.id):
-            if row.completed_at is None:
-                self._note_unfinished(row, now - _SETTLED)
-            else:
-                self._note_unsealed(row, moment_of(row.completed_at), since)
-        async for row in self._pages(_orphaned_attempts, ended.execution_id):
-            self._note(Fault.INSERTED, "execution_attempts", row.key, "there is no such execution")
-        async for row in self._pages(_over_and_waiting, execution_queue.c.id):
-            self._note(Fault.INSERTED, "execution_queue", row.key, "it is over and sealed, and in the queue again")
-        floor = await event_floor(self._connection, last)
-        async for row in self._pages(_unsealed_events, event.id):
-            if row.key <= floor:
-                self._note(Fault.INSERTED, "execution_events", row.key, "later ones are sealed, and no batch has it")
-        for table, key in ((entry, entry.execution_id), (event_entry, event_entry.event_id)):
-            async for row in self._pages(partial(_without_batch, table, key), key):
-                self._note(Fault.INSERTED, str(key.table), row.key, f"there is no batch {row.batch}")
+        await self._compare_ends(last, now)
+        for query, key, said in _strays(await event_floor(self._connection, last)):
+            async for row in self._pages(query, key):
+                self._note(Fault.INSERTED, str(key.table), row.key, said.format(row))
         oldest = self._report.oldest_unsealed
         if is_signed and last is None and oldest is not None and oldest < now - _SETTLED:
             self._note(Fault.UNSIGNED, "audit_batches", 1, "there is no batch at all, and a key was given")
 
-    def _note_unsealed(self, row: Row[Any], ended_at: datetime | None, since: datetime | None) -> None:
-        if ended_at is None or (since is not None and ended_at < since):
-            said = f"it says it ended at {str(row.completed_at)[:19]}, before the last seal, and no batch has it"
-            self._note(Fault.INSERTED, "executions", row.key, said)
-        else:
-            self._report.unsealed += 1
-            self._report.oldest_unsealed = min(self._report.oldest_unsealed or ended_at, ended_at)
+    async def _compare_ends(self, last: Batch | None, now: datetime) -> None:
+        """Executions without an entry have ended since the last batch, or wait in the queue."""
+        frontier, report = last.frontier if last else None, self._report
+        since = frontier and max(EVER, min(frontier, now)) - OVERLAP
+        async for row in self._pages(_unsealed_executions(), asked.id):
+            ended_at = moment_of(row.completed_at)
+            if row.completed_at is None:
+                if (moment_of(row.queued_at) or EPOCH) < now - _SETTLED:
+                    self._note(Fault.UNFINISHED, "executions", row.key, "it has not ended, and is not in the queue")
+            elif ended_at is None or (since is not None and ended_at < since):
+                said = f"it says it ended at {str(row.completed_at)[:19]}, before the last seal, and no batch has it"
+                self._note(Fault.INSERTED, "executions", row.key, said)
+            else:
+                report.unsealed += 1
+                report.oldest_unsealed = min(report.oldest_unsealed or ended_at, ended_at)
 
-    def _note_unfinished(self, row: Row[Any], before: datetime) -> None:
-        if (moment_of(row.queued_at) or EPOCH) < before:
-            self._note(Fault.UNFINISHED, "executions", row.key, "it has not ended, and is not in the queue")
-
-    async def _pages(self, query: Callable[[], Select[Any]], key: ColumnElement[Any]) -> AsyncIterator[Row[Any]]:
+    async def _pages(self, query: Select[Any], key: ColumnElement[Any]) -> AsyncIterator[Row[Any]]:
         """The rows that `query` finds, so many keys at a time, so that no statement reads the whole table where it finds nothing."""
-        keys, found = select(key.label("key")).order_by(key).limit(_KEYS_READ), query().order_by(key)
+        keys, found = select(key.label("key")).order_by(key).limit(_KEYS_READ), query.order_by(key)
         reach = None
         while True:
             page, before = keys.subquery(), reach
@@ -337,14 +326,12 @@ class UnsealedRows:
             if reach is None:
                 return
             keys = select(key.label("key")).where(key > reach).order_by(key).limit(_KEYS_READ)
-            found = query().where(key > reach).order_by(key)
+            found = query.where(key > reach).order_by(key)
 
 
 def _unsealed_executions() -> Select[Any]:
     sealed = exists().where(entry.execution_id == asked.id)
-    waits = (
-        select(execution_queue.c.id).where(execution_queue.c.id == asked.id).exists()
-    )  # an auditor may not read all of it
+    waits = select(execution_queue.c.id).where(execution_queue.c.id == asked.id).exists()  # no more may an auditor read
     last = and_(ended.execution_id == asked.id, ended.final)
     is_over = ended.execution_id.is_not(None)  # and in the queue all the same: no statement of ours leaves it so
     query = select(
@@ -355,20 +342,18 @@ def _unsealed_executions() -> Select[Any]:
     return query.select_from(executions.outerjoin(execution_attempts, last)).where(~sealed, ~waits | is_over)
 
 
-def _orphaned_attempts() -> Select[Any]:
-    owned = exists().where(asked.id == ended.execution_id)
-    sealed = exists().where(entry.execution_id == ended.execution_id)
-    return select(ended.execution_id.label("key")).where(~owned, ~sealed)
-
-
-def _over_and_waiting() -> Select[Any]:
-    sealed = exists().where(entry.execution_id == execution_queue.c.id, entry.pruned_by.is_(None))
-    return select(execution_queue.c.id.label("key")).where(sealed)
-
-
-def _unsealed_events() -> Select[Any]:
-    return select(event.id.label("key")).where(~exists().where(event_entry.event_id == event.id))
-
-
-def _without_batch(table: Any, key: ColumnElement[Any]) -> Select[Any]:
-    return select(key.label("key"), table.batch).where(~exists().where(audit_batches.c.sequence == table.batch))
+def _strays(floor: int) -> Iterator[tuple[Select[Any], Column[Any], str]]:
+    """What finds rows that no statement of ours leaves, the key in whose order they are read, and what is said of them."""
+    is_owned = exists().where(asked.id == ended.execution_id)
+    is_sealed = exists().where(entry.execution_id == ended.execution_id)
+    orphaned = select(ended.execution_id.label("key")).where(~is_owned, ~is_sealed)
+    yield orphaned, ended.execution_id, "there is no such execution"
+    is_over = exists().where(entry.execution_id == execution_queue.c.id, entry.pruned_by.is_(None))
+    waiting = select(execution_queue.c.id.label("key")).where(is_over)
+    yield waiting, execution_queue.c.id, "it is over and sealed, and in the queue again"
+    has_entry = exists().where(event_entry.event_id == event.id)
+    unsealed = select(event.id.label("key")).where(event.id <= floor, ~has_entry)
+    yield unsealed, event.id, "later ones are sealed, and no batch has it"
+    for key, number in ((entry.execution_id, entry.batch), (event_entry.event_id, event_entry.batch)):
+        has_batch = exists().where(audit_batches.c.sequence == number)
+        yield select(key.label("key"), number).where(~has_batch), key, "there is no batch {0.batch}"

@@ -15,8 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.deadline import alarm, answered_within
 from forge_tools.storage.connection.drivers import (
     ANSWER_SECONDS,
     BUSY_SECONDS,
@@ -24,7 +22,10 @@ from forge_tools.storage.connection.drivers import (
     READ_TEXT,
     SQLITE_SETUP,
     STATEMENT_SECONDS,
+    Address,
     Owner,
+    alarm,
+    answered_within,
     connect_postgres,
     forge_now,
     load_asyncpg,
@@ -93,46 +94,30 @@ class Database:
     def __init__(
         self,
         address: Address,
-        engine: AsyncEngine,
-        patient: AsyncEngine,
         *,
+        connect_timeout: float,
         deadline: float | None = None,
         write_lock: asyncio.Lock | None = None,
         owner: Owner | None = None,
     ) -> None:
         self.address = address
         self.dialect = address.dialect
-        self._engine = engine
-        self._patient = patient
-        self._writer = engine.execution_options(forge_write=True)
+        self.guard = (owner or Owner()).guard
+        self._engine = self._patient = create_engine(address, connect_timeout=connect_timeout)
+        self._writer = self._engine.execution_options(forge_write=True)
         self._write_lock = write_lock or asyncio.Lock()
         self._long_reads = asyncio.Semaphore(LONG_READS)
-        self.guard = (owner or Owner()).guard
         self._abandoned: set[asyncio.Future[Any]] = set()
         self._users = 0
         self._is_unused = asyncio.Event()
         self._is_closed = self._is_cut_off = False
-        self._deadline = deadline if address.dialect == "postgresql" else None
+        self._deadline: float | None = None
         self._opened: WeakSet[Any] = WeakSet()
-        for one in () if address.dialect == "sqlite" else (engine, patient):
-            event.listen(one.sync_engine, "connect", self._remember)
-
-    @classmethod
-    def open(
-        cls,
-        address: Address,
-        *,
-        connect_timeout: float,
-        deadline: float | None = None,
-        write_lock: asyncio.Lock | None = None,
-        owner: Owner | None = None,
-    ) -> "Database":
-        engine = create_engine(address, connect_timeout=connect_timeout)
-        patient = engine if address.dialect == "sqlite" else _patient_engine(address, connect_timeout)
-        return cls(address, engine, patient, deadline=deadline, write_lock=write_lock, owner=owner)
-
-    def _remember(self, connection: Any, _: object) -> None:
-        self._opened.add(connection.driver_connection)
+        if address.dialect == "postgresql":
+            self._deadline = deadline
+            self._patient = _patient_engine(address, connect_timeout)
+            for one in (self._engine, self._patient):
+                event.listen(one.sync_engine, "connect", lambda made, _: self._opened.add(made.driver_connection))
 
     def cut_off(self) -> None:
         """Break off all statements, those to come included."""
@@ -140,16 +125,9 @@ class Database:
         for connection in list(self._opened):
             connection.terminate()
 
-    async def check(self, *, has_tables: bool = True) -> None:
-        """Make sure that the database answers, and that this code can work on its tables: they are its own, or newer ones that say so.
-
-        Raises:
-            SchemaVersionError: with the way out.
-        """
+    async def check(self) -> None:
+        """Make sure that the database answers, and that this code can work on its tables; raises what `Store.check` raises."""
         async with self.reading() as connection:
-            if not has_tables:
-                await connection.execute(text("SELECT 1"))
-                return
             revision: str | None = await connection.scalar(text("SELECT version_num FROM alembic_version"))
         require_usable(self.address.shown, revision)
 
@@ -198,7 +176,11 @@ class Database:
         self.guard()
         for remaining in reversed(range(CONFLICT_TRIES)):
             try:
-                return await self._write_once(work)
+                with explained(self.address.shown):
+                    if self.dialect == "postgresql":
+                        return await self._transact(work)
+                    async with self._write_lock:
+                        return await self._transact_to_its_end(work)
             except ConflictError as conflict:
                 if not remaining:
                     raise DatabaseUnavailableError(
@@ -206,13 +188,6 @@ class Database:
                     ) from conflict
                 await asyncio.sleep(0.02 * (CONFLICT_TRIES - remaining))
         raise AssertionError("unreachable")
-
-    async def _write_once(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        with explained(self.address.shown):
-            if self.dialect == "postgresql":
-                return await self._transact(work)
-            async with self._write_lock:
-                return await self._transact_to_its_end(work)
 
     async def _transact(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         async with self._connection(self._writer) as connection:
@@ -326,12 +301,9 @@ def migration_engine(address: Address, *, connect_timeout: float) -> AsyncEngine
 def _patient_engine(address: Address, connect_timeout: float) -> AsyncEngine:
     """Make an engine with one connection for each long read, since the client's time limit belongs to a connection."""
     engine = _postgres_engine(address, connect_timeout, LONG_SECONDS + ANSWER_SECONDS, poolclass=NullPool)
-    event.listen(engine.sync_engine, "begin", _allow_long_statements)
+    longer = f"SET LOCAL statement_timeout = {LONG_SECONDS * 1000:.0f}"
+    event.listen(engine.sync_engine, "begin", lambda connection: connection.exec_driver_sql(longer))
     return engine
-
-
-def _allow_long_statements(connection: Connection) -> None:
-    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {LONG_SECONDS * 1000:.0f}")
 
 
 def _postgres_engine(

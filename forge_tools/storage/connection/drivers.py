@@ -1,16 +1,33 @@
-"""How the drivers connect, sqlite3 and asyncpg: what a connection is told, and how long its statements may take."""
+"""The way to a database: its address, how the drivers connect there (sqlite3 and asyncpg), and how long an answer is waited for.
+
+Time that the event loop spends on other things does not count as waiting for the database.
+"""
 
 import asyncio
 import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
 
-from forge_tools.errors import ConfigurationError, StorageError
+from forge_tools.errors import ConfigurationError, SchemaVersionError, StorageError
 from forge_tools.storage.columns import MOMENT_FORMAT
-from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.deadline import answered_within
 from forge_tools.storage.connection.faults import translated, unreachable
+from forge_tools.urls import require_readable, without_passwords
+
+LEAST_SQLITE = (3, 37)
+"""Older ones know no STRICT tables."""
+
+STEPS = 20
+"""A limit has so many steps; one turn of the loop, however long, counts as one step at most."""
+
+SENT = "sent"
+"""The argument of a cancellation of a flush that may have taken effect all the same."""
 
 BUSY_SECONDS = 1.0
 """How long SQLite waits for another process's write transaction before the statement is tried again."""
@@ -32,6 +49,120 @@ SQLITE_SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 
 READ_TEXT = partial(str, encoding="utf-8", errors="replace")
 """Reads a text of SQLite, which keeps any bytes as text, so that one broken row does not hide others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a database is: a file path or a PostgreSQL URL, and the form of it that people may see."""
+
+    dialect: Literal["sqlite", "postgresql"]
+    target: str
+    shown: str
+    is_pooled: bool = False
+    """Whether each transaction may have another connection to the server."""
+
+    @classmethod
+    def parse(cls, url: str) -> "Address":
+        """Read `sqlite:///path` or `postgresql://...`, with or without the driver's name; `?pooler=transaction` says that a pooler is between.
+
+        Raises:
+            ConfigurationError: naming the form that is expected.
+        """
+        try:
+            require_readable(url)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"FORGE_DATABASE_URL: {error}. It begins with sqlite:/// or postgresql://."
+            ) from error
+        scheme, _, rest = url.partition("://")
+        family = scheme.partition("+")[0]
+        if family == "sqlite":
+            _require_sqlite(sqlite3.sqlite_version_info)
+            path = rest.removeprefix("/")
+            if not path or ":memory:" in path or not rest.startswith("/"):
+                raise ConfigurationError(
+                    f"Database URL '{url}' names no file; write sqlite:///relative.db or sqlite:////absolute.db."
+                )
+            return cls("sqlite", str(Path(path).absolute()), f"sqlite:///{path}")
+        if family not in ("postgresql", "postgres"):
+            raise ConfigurationError(
+                f"Database URL starts with '{scheme[:40]}'; forge_tools stores in sqlite:/// or postgresql://."
+            )
+        target, pooler = _without_pooler(f"postgresql://{rest}")
+        return cls("postgresql", target, without_passwords(target), is_pooled=pooler == "transaction")
+
+    def require_file(self) -> None:
+        """Refuse an SQLite file that is not there, before anything opens it."""
+        if self.dialect == "sqlite" and not Path(self.target).exists():
+            raise SchemaVersionError(
+                f"There is no database at {self.target} yet. Run `forge-tools up`, or `forge-tools db upgrade`."
+            )
+
+    @property
+    def file_uri(self) -> str:
+        """The file as a URI that makes SQLite open it, and never create one."""
+        return f"file:{quote(self.target)}?mode=rw"
+
+
+def _without_pooler(url: str) -> tuple[str, str]:
+    """The URL as the driver takes it, and the mode of the pooler that it names."""
+    place, _, query = url.partition("?")
+    settings = query.split("&") if query else []
+    modes = [one.removeprefix("pooler=") for one in settings if one.startswith("pooler=")]
+    if not set(modes) <= {"none", "transaction"}:
+        raise ConfigurationError(
+            f"pooler={modes[-1][:40]}: it is `transaction` or `none`. FORGE_DATABASE_POOLER says the same."
+        )
+    kept = "&".join(one for one in settings if not one.startswith("pooler="))
+    return f"{place}?{kept}" if kept else place, modes[-1] if modes else "none"
+
+
+def _require_sqlite(version: tuple[int, ...]) -> None:
+    if version < LEAST_SQLITE:
+        have, least = (".".join(map(str, numbers)) for numbers in (version, LEAST_SQLITE))
+        raise ConfigurationError(
+            f"This Python comes with SQLite {have}; forge_tools needs {least} or later. Run it with another Python, such as one that "
+            "`uv python install` brings, or name a PostgreSQL database: FORGE_DATABASE_URL=postgresql://..."
+        )
+
+
+@contextmanager
+def alarm(seconds: float, act: Callable[[], object]) -> Iterator[None]:
+    """Call `act` if what is done inside takes that long.
+
+    A busy loop is no reason: there is time for several of its turns, and an answer that has come is heard first.
+    """
+    loop, pause = asyncio.get_running_loop(), seconds / STEPS
+    timer: asyncio.TimerHandle
+
+    def step(left: int) -> None:
+        nonlocal timer
+        if left:
+            timer = loop.call_later(pause, step, left - 1)
+        else:
+            act()
+
+    timer = loop.call_later(pause, step, STEPS - 1)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@asynccontextmanager
+async def answered_within(seconds: float | None) -> AsyncIterator[None]:
+    """Cut off what is done inside after that many seconds; None: never.
+
+    Raises:
+        TimeoutError: it was cut off.
+    """
+    if seconds is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(None) as limit:
+        with alarm(seconds, lambda: limit.reschedule(loop.time())):
+            yield
 
 
 def closed() -> StorageError:

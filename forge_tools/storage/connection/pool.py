@@ -13,9 +13,15 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from forge_tools.errors import ForgeError
-from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.deadline import SENT, alarm
-from forge_tools.storage.connection.drivers import CLIENT_SECONDS, STATEMENT_SECONDS, closed, connect_postgres
+from forge_tools.storage.connection.drivers import (
+    CLIENT_SECONDS,
+    SENT,
+    STATEMENT_SECONDS,
+    Address,
+    alarm,
+    closed,
+    connect_postgres,
+)
 from forge_tools.storage.connection.faults import UnreachableError, translated
 
 HOT = 10
@@ -70,7 +76,7 @@ class HotConnections:
         self._sweep: asyncio.TimerHandle | None = None
         self._partings: set[asyncio.Future[Any]] = set()
         self._is_cut_off = self._is_closed = False
-        self._run = Transactions(PINNED).fetch if address.is_pooled else _autocommitted
+        self._pooled = Transactions(PINNED) if address.is_pooled else None
 
     async def fetch(self, statement: str, arguments: Sequence[object]) -> list[Any]:
         """Run one statement. A server that stays silent loses the connection: asking it to cancel could hang as well."""
@@ -93,7 +99,11 @@ class HotConnections:
         self._busy.add(connection)
         try:
             with alarm(CLIENT_SECONDS, connection.terminate):
-                rows: list[Any] = await self._run(connection, statement, arguments)
+                rows: list[Any] = await (
+                    self._pooled.fetch(connection, statement, arguments)
+                    if self._pooled
+                    else connection.fetch(statement, *arguments)
+                )
         except asyncio.CancelledError as cancellation:
             connection.terminate()
             cancellation.args = (SENT,)
@@ -156,11 +166,6 @@ class HotConnections:
             parting = asyncio.ensure_future(self._part_from(self._idle.popleft()[0]))
             self._partings.add(parting)
             parting.add_done_callback(self._partings.discard)
-
-
-async def _autocommitted(connection: Any, statement: str, arguments: Sequence[object]) -> list[Any]:
-    rows: list[Any] = await connection.fetch(statement, *arguments)
-    return rows
 
 
 class Transactions:

@@ -16,7 +16,7 @@ from sqlalchemy.types import Float
 from forge_tools.model import TERMINAL, CallFigures, ExecutionStatus, Grouping, Selection, Times
 from forge_tools.storage.connection.database import prepare
 from forge_tools.storage.functions import from_now, hour_of, is_granted, seconds_between
-from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live, queued_within
+from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live, time_bounds
 from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.tables import rollup_figures, rollup_hours
 
@@ -130,11 +130,11 @@ def measured(selection: Selection, *keys: ColumnElement[Any]) -> Select[Any]:
     filters = conditions(replace(selection, since=None, until=None))
     if _is_of_all(selection):
         both = joined(*id_bounds(selection, last.c.execution_id)).with_only_columns(*columns)
-        return both.where(*id_bounds(selection, asked.c.id), *queued_within(selection))
+        return both.where(*id_bounds(selection, asked.c.id), *time_bounds(selection))
     # Each of the few that a filter leaves is looked up in the other table: a bound there would be taken for a better way.
     is_of_ends = selection.error_code is not None or selection.error_text is not None or selection.status in TERMINAL
     first = last.c.execution_id if is_of_ends else asked.c.id
-    return joined().with_only_columns(*columns).where(*filters, *id_bounds(selection, first), *queued_within(selection))
+    return joined().with_only_columns(*columns).where(*filters, *id_bounds(selection, first), *time_bounds(selection))
 
 
 def _is_of_all(selection: Selection) -> bool:

@@ -22,8 +22,8 @@ from forge_tools.model import (
     Selection,
     is_id,
 )
-from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.drivers import Address
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.history.figures import read_figures
 from forge_tools.storage.history.pages import (
@@ -59,7 +59,7 @@ async def open_history(url: str, *, connect_timeout: float = 3.0) -> AsyncIterat
     """Open the history alone: a store has more parts to load. Raises what `open_store` raises."""
     address = Address.parse(url)
     address.require_file()
-    database = Database.open(address, connect_timeout=connect_timeout)
+    database = Database(address, connect_timeout=connect_timeout)
     try:
         await database.check()
         yield History(database)

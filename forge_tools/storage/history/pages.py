@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Dialect, Row, Select, and_, asc, desc, func, literal, select
+from sqlalchemy import ColumnElement, Dialect, Row, Select, and_, asc, desc, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ExecutionNotFoundError
@@ -24,7 +24,7 @@ from forge_tools.model import (
 )
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import seen_last
-from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live
+from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live, spelled, time_bounds
 from forge_tools.storage.models import DEFAULT_QUEUE
 from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.tables import execution_attempts, execution_events, execution_queue, executions
@@ -133,7 +133,7 @@ def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord
             last, and_(last.c.execution_id == asked.c.id, last.c.final)
         )
     wanted = [seen_last(and_(*of_them))] if of_them else []
-    query = query.select_from(tables).where(*wanted, *_of_events(selection, kind))
+    query = query.select_from(tables).where(*wanted, *time_bounds(selection, done.c.at), *_of_kind(kind, done.c.kind))
     return Listing(
         query, (done.c.at, done.c.id), _event_place, operator.attrgetter("at", "id"), partial(record_of, EventRecord)
     )
@@ -145,13 +145,8 @@ def execution_record(row: Row[Any]) -> ExecutionRecord:
     return record_of(ExecutionRecord, row, status=status, metadata=row.metadata or {})
 
 
-def _of_events(selection: Selection, kind: str | None) -> Iterator[ColumnElement[bool]]:
-    if selection.since is not None:
-        yield done.c.at >= selection.since
-    if selection.until is not None:
-        yield done.c.at < selection.until
-    if kind is not None:
-        yield done.c.kind == clean(kind)
+def _of_kind(kind: str | None, column: ColumnElement[str]) -> list[ColumnElement[bool]]:
+    return [] if kind is None else [column == clean(kind)]
 
 
 def _execution_place(cursor: str) -> Place:
@@ -336,9 +331,7 @@ def index_for(selection: Selection) -> Index:
 def index_for_events(selection: Selection, kind: str | None) -> Index:
     """Events are few, and in the order of their moments."""
     event = execution_events.c
-    bounds = [] if selection.since is None else [event.at >= selection.since]
-    bounds += [] if selection.until is None else [event.at < selection.until]
-    return Index(event.at, [] if kind is None else [event.kind == clean(kind)], bounds)
+    return Index(event.at, _of_kind(kind, event.kind), time_bounds(selection, event.at))
 
 
 def _is_over(selection: Selection) -> bool:
@@ -349,28 +342,20 @@ def _is_over(selection: Selection) -> bool:
 def _indexes(selection: Selection) -> Iterator[tuple[ColumnElement[Any], *tuple[ColumnElement[bool], ...]]]:
     """The indexes that fit, the narrowest first."""
     asked, ended = executions.c, execution_attempts.c
-    is_notable = ended.status != literal(ExecutionStatus.SUCCEEDED.value, literal_execute=True)
+    is_notable = ended.status != spelled(ExecutionStatus.SUCCEEDED)
     if selection.session_id is not None:
         yield asked.id, asked.session_id == clean(selection.session_id)
     if selection.error_code is not None:
         yield ended.execution_id, ended.error_code == clean(str(selection.error_code))
-    if selection.status is not None and selection.status != ExecutionStatus.SUCCEEDED:
-        yield _of_status(ExecutionStatus(selection.status), is_notable)
+    if selection.status in TERMINAL and selection.status != ExecutionStatus.SUCCEEDED:
+        yield ended.execution_id, ended.status == spelled(ExecutionStatus(selection.status)), is_notable
+    elif selection.status is not None and selection.status != ExecutionStatus.SUCCEEDED:
+        yield execution_queue.c.id, execution_queue.c.status == spelled(ExecutionStatus(selection.status))
     if selection.queue not in (None, DEFAULT_QUEUE):
-        is_named = asked.queue != literal(DEFAULT_QUEUE, literal_execute=True)
-        yield asked.id, asked.queue == clean(selection.queue), is_named
+        yield asked.id, asked.queue == clean(selection.queue), asked.queue != spelled(DEFAULT_QUEUE)
     if selection.error_text is not None:
         yield ended.execution_id, is_notable
     for name in ("agent_id", "tool", "category"):
         value = getattr(selection, name)
         if value is not None:
             yield asked.id, asked[name] == clean(str(value))
-
-
-def _of_status(
-    status: ExecutionStatus, is_notable: ColumnElement[bool]
-) -> tuple[ColumnElement[Any], *tuple[ColumnElement[bool], ...]]:
-    wanted = literal(status.value, literal_execute=True)
-    if status not in TERMINAL:
-        return execution_queue.c.id, execution_queue.c.status == wanted
-    return execution_attempts.c.execution_id, execution_attempts.c.status == wanted, is_notable

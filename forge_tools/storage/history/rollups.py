@@ -35,7 +35,7 @@ from forge_tools.storage.history.figures import (
     measured,
     open_up,
 )
-from forge_tools.storage.history.view import asked, id_bounds, queued_within
+from forge_tools.storage.history.view import asked, id_bounds, time_bounds
 from forge_tools.storage.rows import MAX_SKEW
 from forge_tools.storage.tables import execution_queue, executions, in_form, rollup_figures, rollup_hours
 
@@ -121,7 +121,7 @@ class Rollups:
 
     async def _is_anything_live(self, within: Selection) -> bool:
         live = execution_queue.join(asked, asked.c.id == execution_queue.c.id)
-        bounds = *id_bounds(within, execution_queue.c.id), *queued_within(within)
+        bounds = *id_bounds(within, execution_queue.c.id), *time_bounds(within)
         query = select(asked.c.id).select_from(live).where(*bounds)
         return await self._database.scalar(query.limit(1)) is not None
 

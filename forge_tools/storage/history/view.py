@@ -63,8 +63,13 @@ _COLUMNS: dict[str, ColumnElement[Any]] = {
     "error_code": last.c.error_code,
 }
 
-_is_notable = last.c.status != literal(ExecutionStatus.SUCCEEDED.value, literal_execute=True)
-"""Spelled as in the index `execution_attempts_notable`, so that it is used."""
+
+def spelled(text: str) -> ColumnElement[str]:
+    """A text as it is spelled in the condition of an index, so that this is used."""
+    return literal(str(text), literal_execute=True)
+
+
+_is_notable = last.c.status != spelled(ExecutionStatus.SUCCEEDED)
 
 
 def conditions(selection: Selection) -> list[ColumnElement[bool]]:
@@ -82,12 +87,10 @@ def id_bounds(selection: Selection, id_: ColumnElement[Any]) -> list[ColumnEleme
     return found
 
 
-def queued_within(selection: Selection) -> Iterator[ColumnElement[bool]]:
-    """The time bounds as bounds on the time at which a call was queued."""
-    if selection.since is not None:
-        yield asked.c.queued_at >= selection.since
-    if selection.until is not None:
-        yield asked.c.queued_at < selection.until
+def time_bounds(selection: Selection, moment: ColumnElement[Any] = asked.c.queued_at) -> list[ColumnElement[bool]]:
+    """The time bounds as bounds on a moment: that at which a call was queued, unless another one is named."""
+    found = [] if selection.since is None else [moment >= selection.since]
+    return found if selection.until is None else [*found, moment < selection.until]
 
 
 def _id_at(moment: datetime, seconds: float) -> str:
@@ -105,7 +108,7 @@ def _of_status(status: str | None) -> Iterator[ColumnElement[bool]]:
     """A condition on the table that has the status, spelled as in its index, so that rare ones are found at once."""
     if status is None:
         return
-    wanted = literal(ExecutionStatus(status).value, literal_execute=True)
+    wanted = spelled(ExecutionStatus(status))
     if ExecutionStatus(status) not in TERMINAL:
         yield live.c.status == wanted
         yield last.c.status.is_(None)  # a row that is over leaves the queue with its last attempt, in one commit
@@ -117,7 +120,7 @@ def _of_status(status: str | None) -> Iterator[ColumnElement[bool]]:
 
 def _bounds(selection: Selection) -> Iterator[ColumnElement[bool]]:
     yield from id_bounds(selection, asked.c.id)
-    yield from queued_within(selection)
+    yield from time_bounds(selection)
     if selection.min_ms is not None:
         yield last.c.duration_ms >= selection.min_ms
     if selection.max_ms is not None:

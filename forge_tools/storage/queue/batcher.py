@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from forge_tools.errors import DatabaseUnavailableError, ForgeError, StorageError
-from forge_tools.storage.connection.deadline import SENT, answered_within
-from forge_tools.storage.connection.drivers import closed
+from forge_tools.storage.connection.drivers import SENT, answered_within, closed
 from forge_tools.storage.connection.faults import ConflictError, RefusedError, UnreachableError
 
 Row = TypeVar("Row")
@@ -57,14 +56,6 @@ class Limits:
     deadline: float | None = None
 
 
-def _weightless(_: object) -> int:
-    return 0
-
-
-def _as_it_is(_: object, error: ForgeError) -> ForgeError:
-    return error
-
-
 @dataclass(slots=True, eq=False)
 class Batcher(Generic[Row, Result]):
     """Gather rows and hand them to `flush`, one flush at a time.
@@ -76,8 +67,8 @@ class Batcher(Generic[Row, Result]):
 
     flush: Callable[[Sequence[Row]], Awaitable[Sequence[Result | ForgeError]]]
     limits: Limits = Limits()
-    size: Callable[[Row], int] = _weightless
-    give_up: Callable[[Row, ForgeError], ForgeError] = _as_it_is
+    size: Callable[[Row], int] = lambda _: 0
+    give_up: Callable[[Row, ForgeError], ForgeError] = lambda _, error: error
     _pending: deque[tuple[Row, _Call[Result], int]] = field(default_factory=deque)
     _flusher: "asyncio.Future[None] | None" = None
     _closed: bool = False
@@ -136,19 +127,17 @@ class Batcher(Generic[Row, Result]):
     async def _run(self) -> None:
         try:
             while self._pending:
-                await self._flush_next()
+                entries = self._take()
+                try:
+                    outcomes = await self._settle([row for row, _, _ in entries])
+                except asyncio.CancelledError:
+                    cut_off = StorageError("The Store was closed while these rows were being written.")
+                    _answer(entries, [cut_off] * len(entries))
+                    raise
+                _answer(entries, outcomes)
         finally:
             self._flusher = None
             self._answer_rest(StorageError("The Store was closed before these rows were written."))
-
-    async def _flush_next(self) -> None:
-        entries = self._take()
-        try:
-            outcomes = await self._settle([row for row, _, _ in entries])
-        except asyncio.CancelledError:
-            _answer(entries, [StorageError("The Store was closed while these rows were being written.")] * len(entries))
-            raise
-        _answer(entries, outcomes)
 
     def _take(self) -> list[tuple[Row, _Call[Result], int]]:
         """Take the next rows that fit the limits; a row larger than the limit goes alone."""

@@ -15,9 +15,7 @@ from forge_tools.model import (
     StoredResult,
     Wakeup,
 )
-from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.deadline import answered_within
-from forge_tools.storage.connection.drivers import Owner
+from forge_tools.storage.connection.drivers import Address, Owner, answered_within
 from forge_tools.storage.connection.faults import UnreachableError, translated, unreachable
 from forge_tools.storage.connection.pool import HotConnections
 from forge_tools.storage.heartbeat import OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values

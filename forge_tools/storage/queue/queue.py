@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from forge_tools.errors import ForgeError, SubmitOutcomeUnknownError, UnstorableRowError
 from forge_tools.model import (
@@ -20,41 +20,16 @@ from forge_tools.model import (
     is_id,
 )
 from forge_tools.storage.connection.faults import UnreachableError
-from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.storage.queue.batcher import Batcher, Limits
+from forge_tools.storage.queue.postgres import PostgresHotPath
+from forge_tools.storage.queue.sqlite import SqliteHotPath
 from forge_tools.storage.rows import Answer, Ask, Record, unstorable
 
 Result = TypeVar("Result")
 
-MAX_ATTEMPT = 2**31 - 2
 
-
-class HotPath(Protocol):
-    """The hot statements of one database. Each takes rows, returns one answer a row in order, and may be repeated whole."""
-
-    def guard(self) -> None:
-        """Refuse use in another process or event loop."""
-
-    async def read(self, name: str, **values: object) -> Sequence[Sequence[Any]]:
-        """All rows of a statement that changes nothing."""
-
-    async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]: ...
-
-    async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]: ...
-
-    async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]: ...
-
-    async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]: ...
-
-    async def finish(self, rows: Sequence[Outcome]) -> list[bool]: ...
-
-    async def results(self, ids: Sequence[str]) -> list[StoredResult | None]: ...
-
-    async def beat(self, rows: Sequence[Heartbeat]) -> Sequence[Answers | ForgeError]: ...
-
-    async def due(self, scope: Scope, limit: int) -> list[Wakeup]: ...
-
-    async def close(self) -> None: ...
+HotPath = SqliteHotPath | PostgresHotPath
+"""The hot statements of one database. Each takes rows, returns one answer a row in order, and may be repeated whole."""
 
 
 class ExecutionQueue:
@@ -127,7 +102,7 @@ class ExecutionQueue:
         Do not cancel this: nobody would run what was claimed by then.
         """
         self._hot.guard()
-        asks = [Ask(wakeup.id, wakeup.attempt, str(uuid.uuid4())) for wakeup in wakeups if _is_plausible(wakeup)]
+        asks = [Ask(wakeup.id, wakeup.attempt, str(uuid.uuid4())) for wakeup in wakeups]
         if scope not in self._claims:
             self._claims[scope] = Batcher(partial(self._hot.claim, scope=scope), self._limits)
         outcomes = await self._claims[scope].add_many(asks)
@@ -148,20 +123,20 @@ class ExecutionQueue:
     async def finish_many(self, outcomes: Sequence[Outcome]) -> list[Kept]:
         """Commit how attempts ended, in order. An outcome that cannot be stored ends its execution as UNSTORABLE."""
         self._hot.guard()
-        known = [index for index, outcome in enumerate(outcomes) if is_id(outcome.id) and is_id(outcome.token)]
-        rows = [outcomes[index] for index in known]
-        settled = await self._finishes.add_many(rows)
+        settled = await self._finishes.add_many(outcomes)
         refused = {index: error for index, error in enumerate(settled) if isinstance(error, UnstorableRowError)}
         if refused:
-            replaced = await self._finishes.put([unstorable(rows[index], error) for index, error in refused.items()])
+            replaced = await self._finishes.put(
+                [unstorable(outcomes[index], error) for index, error in refused.items()]
+            )
             for index, result in zip(refused, replaced, strict=True):
                 is_taken = isinstance(result, UnstorableRowError)  # its number, by an attempt that somebody else wrote
-                settled[index] = await self._settle(rows[index]) if is_taken else result
-        kept = dict.fromkeys(range(len(outcomes)), Kept.LATE)
-        for place, (index, took_effect) in enumerate(zip(known, _values(settled), strict=True)):
-            if took_effect:
-                kept[index] = Kept.REPLACED if place in refused else Kept.WHOLE
-        return list(kept.values())
+                settled[index] = await self._settle(outcomes[index]) if is_taken else result
+        kept = [Kept.WHOLE if took_effect else Kept.LATE for took_effect in _values(settled)]
+        for index in refused:
+            if kept[index] is Kept.WHOLE:
+                kept[index] = Kept.REPLACED
+        return kept
 
     async def results(self, ids: Sequence[str]) -> list[StoredResult]:
         """The results of those `ids` that have ended."""
@@ -188,16 +163,6 @@ def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
 
 def _bad_id(execution_id: str) -> UnstorableRowError:
     return UnstorableRowError(f"{execution_id[:60]!r} is no execution id; use forge_tools.model.new_id().")
-
-
-def _is_plausible(wakeup: Wakeup) -> bool:
-    """Wakeups come from the broker, to which others may write."""
-    return (
-        isinstance(wakeup.id, str)
-        and is_id(wakeup.id)
-        and isinstance(wakeup.attempt, int)
-        and 0 <= wakeup.attempt <= MAX_ATTEMPT
-    )
 
 
 def _values(outcomes: Sequence[Result | ForgeError]) -> list[Result]:

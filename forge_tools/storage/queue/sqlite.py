@@ -3,15 +3,13 @@
 import asyncio
 import json
 import sqlite3
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import cache, lru_cache, partial
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.model import (
@@ -26,8 +24,15 @@ from forge_tools.model import (
     Wakeup,
 )
 from forge_tools.model.ids import id_time
-from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.drivers import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, Owner, closed, forge_now
+from forge_tools.storage.connection.drivers import (
+    BUSY_SECONDS,
+    READ_TEXT,
+    SQLITE_SETUP,
+    Address,
+    Owner,
+    closed,
+    forge_now,
+)
 from forge_tools.storage.connection.faults import explain
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values
 from forge_tools.storage.models import NOBODY
@@ -43,11 +48,11 @@ from forge_tools.storage.rows import (
     links,
     outcome_by_name,
     refusal,
-    skewed,
     stored_result,
 )
 from forge_tools.storage.statements import sqlite_statement as sql
 
+P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 Clock = Callable[[float], str]
@@ -59,34 +64,33 @@ class SqliteHotPath:
 
     def __init__(self, address: Address, owner: Owner) -> None:
         self.guard = owner.guard
-        self.write_lock = asyncio.Lock()
-        self._writer = _Thread(address, "forge-sqlite-writer")
-        self._reader = _Thread(address, "forge-sqlite-reader")
+        self._writer = _Connection(address, "forge-sqlite-writer")
+        self.write_lock = self._writer.turn
+        self._reader = _Connection(address, "forge-sqlite-reader")
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        return await self._write(_submit, rows)
+        return await self._writer.run(_in_transaction, _submit, rows)
 
     async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        return await self._write(_submit_linked, rows)
+        return await self._writer.run(_in_transaction, _submit_linked, rows)
 
     async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]:
-        return await self._write(_record, rows)
+        return await self._writer.run(_in_transaction, _record, rows)
 
     async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]:
-        return await self._write(partial(_claim, _asker(scope)), rows)
+        return await self._writer.run(_in_transaction, partial(_claim, _asker(scope)), rows)
 
     async def finish(self, rows: Sequence[Outcome]) -> list[bool]:
-        return await self._write(_finish, rows)
+        return await self._writer.run(_in_transaction, _finish, rows)
 
     async def beat(self, rows: Sequence[Heartbeat]) -> list[Answers | StorageError]:
-        async with self.write_lock:
-            return await self._writer.run(partial(_beat, rows))
+        return await self._writer.run(_beat, rows)
 
     async def due(self, scope: Scope, limit: int) -> list[Wakeup]:
-        return await self._reader.run(partial(_due, scope, limit))
+        return await self._reader.run(_due, scope, limit)
 
     async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
-        return await self._reader.run(partial(_results, ids))
+        return await self._reader.run(_results, ids)
 
     async def read(self, name: str, **values: object) -> list[Any]:
         self.guard()
@@ -98,78 +102,50 @@ class SqliteHotPath:
         """Nothing to do: nobody waits for a file that does not answer."""
 
     async def close(self) -> None:
-        await self._writer.close()
-        await self._reader.close()
-
-    async def _write(self, work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R]) -> list[T]:
-        """Write all rows in one transaction, as of one moment."""
-        async with self.write_lock:
-            return await self._writer.run(partial(_in_transaction, work, rows))
+        self._writer.close()
+        self._reader.close()
 
 
-class _Thread:
-    """One connection, used by one thread only, which is started at the first use. It ends with this."""
+class _Connection:
+    """One connection and the only thread that uses it; both are there from the first use until this is closed, or gone."""
 
     def __init__(self, address: Address, name: str) -> None:
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._thread = threading.Thread(target=_serve, args=(self._jobs, address), name=name, daemon=True)
-        self._end = weakref.finalize(self, self._jobs.put, None)
-        self._is_closed = False
+        self.turn = asyncio.Lock()
+        self._address = address
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._opened: list[sqlite3.Connection] = []
+        self._end = weakref.finalize(self, _part, self._thread, self._opened)
+        self._end.atexit = False  # by then the thread has ended, and the connection with it
 
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Have the thread do this with its connection. Cancelling who waits does not stop it."""
-        if self._is_closed:
+    async def run(self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **_: P.kwargs) -> T:
+        """Have the thread do this with its connection, in turn. Cancelling whoever waits does not stop what has begun."""
+        if not self._end.alive:
             raise closed()
-        if self._thread.ident is None:
-            self._thread.start()
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._jobs.put((work, answer))
-        return await answer
+        async with self.turn:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work, *args)
 
-    async def close(self) -> None:
-        self._is_closed = True
+    def close(self) -> None:
         self._end()
-        if self._thread.ident is not None:
-            self._thread.join()  # all that is waited for has been settled; a statement that nobody waits for is short
+        self._thread.shutdown()  # all that is waited for has been settled; a statement that nobody waits for is short
+
+    def _do(self, work: Callable[..., T], *args: Any) -> T:
+        try:
+            if not self._opened:
+                self._opened.append(_connect(self._address))
+            return work(self._opened[0], *args)
+        except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
+            raise explain(error, self._address.shown) from error
 
 
-_Job = tuple[Callable[[sqlite3.Connection], Any], "asyncio.Future[Any]"]
+def _part(thread: ThreadPoolExecutor, opened: list[sqlite3.Connection]) -> None:
+    """Have the thread close its connection as the last thing that it does."""
+    thread.submit(_close, opened)
+    thread.shutdown(wait=False)
 
 
-def _serve(jobs: "SimpleQueue[_Job | None]", address: Address) -> None:
-    with ExitStack() as stack:
-        connection = cache(lambda: stack.enter_context(closing(_connect(address))))
-        while (job := jobs.get()) is not None:
-            _do(*job, connection, address.shown)
-            del job
-
-
-def _do(
-    work: Callable[[sqlite3.Connection], Any],
-    answer: "asyncio.Future[Any]",
-    connection: Callable[[], sqlite3.Connection],
-    shown: str,
-) -> None:
-    result: Any = None
-    failure: BaseException | None = None
-    try:
-        result = work(connection())
-    except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
-        failure = explain(error, shown)
-        failure.__cause__ = error
-    except BaseException as error:  # noqa: BLE001 whatever it is, whoever waits has to hear of it
-        failure = error
-    with suppress(RuntimeError):  # the loop has ended: nobody waits
-        answer.get_loop().call_soon_threadsafe(_tell, answer, result, failure)
-
-
-def _tell(answer: "asyncio.Future[Any]", result: Any, failure: BaseException | None) -> None:
-    if answer.done():  # who waited was cancelled
-        return
-    if failure is None:
-        answer.set_result(result)
-    else:
-        answer.set_exception(failure)
+def _close(opened: list[sqlite3.Connection]) -> None:
+    for connection in opened:
+        connection.close()
 
 
 def _connect(address: Address) -> sqlite3.Connection:
@@ -183,8 +159,9 @@ def _connect(address: Address) -> sqlite3.Connection:
 
 
 def _in_transaction(
-    work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R], connection: sqlite3.Connection
+    connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R]
 ) -> list[T]:
+    """Write all rows in one transaction, as of one moment."""
     clock = cache(forge_now)
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -229,7 +206,7 @@ def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: st
     skew = id_time(new.id) - time.time()
     if abs(skew) > MAX_SKEW:
         known = connection.execute(sql("known"), {"id": new.id}).fetchone()
-        return _ALREADY_THERE if known else skewed(new, skew)
+        return _ALREADY_THERE if known else refusal(new, skew)
     inserted = connection.execute(sql("insert"), {"now": now, **asked_by_name(new)}).rowcount
     return None if inserted else _ALREADY_THERE
 
@@ -266,13 +243,9 @@ def _record(connection: sqlite3.Connection, row: Record, clock: Clock) -> ForgeE
     new, outcome = row
     refused = _insert_execution(connection, new, now)
     if refused is None:
-        _insert_attempt(connection, outcome, id=new.id, attempt=0, final=True, now=now, **NOBODY)
+        end = {"id": new.id, "attempt": 0, "final": True, "now": now, **NOBODY}  # what never started has no token
+        connection.execute(sql("insert_attempt"), outcome_by_name(outcome) | end)
     return None if refused is _ALREADY_THERE else refused
-
-
-def _insert_attempt(connection: sqlite3.Connection, outcome: Outcome, **values: object) -> None:
-    """`values` go before those of the outcome: what never started has no token."""
-    connection.execute(sql("insert_attempt"), {**outcome_by_name(outcome), **values})
 
 
 def _claim(asker: Mapping[str, object], connection: sqlite3.Connection, ask: Ask, clock: Clock) -> Claim | None:
@@ -307,7 +280,8 @@ def _finish(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> b
         )
     else:
         owner = dict(zip(("owner", "hostname", "pid", "started_at"), who, strict=True))
-        _insert_attempt(connection, outcome, final=not requeue, now=now, **fence, **owner)
+        end = {"final": not requeue, "now": now, **fence, **owner}
+        connection.execute(sql("insert_attempt"), outcome_by_name(outcome) | end)
     return True
 
 
@@ -321,7 +295,7 @@ def _settle_late(connection: sqlite3.Connection, outcome: Outcome, fence: dict[s
     return False
 
 
-def _beat(rows: Sequence[Heartbeat], connection: sqlite3.Connection) -> list[Answers | StorageError]:
+def _beat(connection: sqlite3.Connection, rows: Sequence[Heartbeat]) -> list[Answers | StorageError]:
     """Each heartbeat is a transaction of its own."""
     now = forge_now()
     moment = datetime.fromisoformat(now).replace(tzinfo=UTC)
@@ -339,12 +313,12 @@ def _beat(rows: Sequence[Heartbeat], connection: sqlite3.Connection) -> list[Ans
     return answers
 
 
-def _due(scope: Scope, limit: int, connection: sqlite3.Connection) -> list[Wakeup]:
+def _due(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[Wakeup]:
     return [
         Wakeup(*row) for row in connection.execute(sql("due"), {**_asker(scope), "now": forge_now(), "limit": limit})
     ]
 
 
-def _results(ids: Sequence[str], connection: sqlite3.Connection) -> list[StoredResult | None]:
+def _results(connection: sqlite3.Connection, ids: Sequence[str]) -> list[StoredResult | None]:
     found = {id_: row for id_, *row in connection.execute(sql("results"), {"ids": json.dumps(ids)})}
     return [stored_result(id_, found[id_]) if id_ in found else None for id_ in ids]

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from sqlalchemy import (
     ColumnElement,
     Row,
-    Update,
     bindparam,
     case,
     cast,
@@ -69,7 +68,8 @@ class Transitions:
         if not is_id(execution_id):
             raise _no_such_execution(execution_id)
         if self._may_only_ask is None:
-            self._may_only_ask = await self._is_told_to_ask()
+            # As a client whose role may not write to the queue (deploy/postgres/roles.sql).
+            self._may_only_ask = not await self._database.scalar(select(is_granted(execution_queue.name, "DELETE")))
         cancel = self._ask_to_cancel if self._may_only_ask else self._cancel
         return await cancel(execution_id, clean(actor), clean(reason))
 
@@ -97,10 +97,12 @@ class Transitions:
         detail = {"reason": clean(reason), "worker": instance}
 
         async def work(connection: AsyncConnection) -> tuple[list[str], list[str]]:
-            if beat is not None and await _beat(connection, instance) != beat:
+            it = select(workers.c.beat, workers.c.last_seen_at).where(workers.c.id == instance).with_for_update()
+            last = (await connection.execute(it)).one_or_none()
+            if beat is not None and beat != (last.beat if last else -1):
                 return [], []
+            silence = f"its last heartbeat was at {moment(last.last_seen_at)}" if last else clean(reason)
             rows = await _lock(connection, (live.owner == instance) & (live.status == RUNNING))
-            silence = await _silence(connection, instance, clean(reason))
             losses = {row.id: _loss(row, silence) for row in rows}
             is_it = (workers.c.id == instance) & workers.c.stopped_at.is_(None)
             await connection.execute(update(workers).where(is_it).values(stopped_at=from_now(0.0)))
@@ -133,7 +135,13 @@ class Transitions:
         Set forward, nothing expires that had time left; set back, nothing due waits for the old time to come again. Rows from before
         are told by when they came, or come back, into the queue. Returns how many rows moved.
         """
-        return await self._database.execute(_forward(step) if step > 0 else _back(step))
+        due: ColumnElement[Any] = from_now(seconds_between(from_now(0.0), live.not_before) + step)
+        if step > 0:
+            was_due = live.not_before <= from_now(-step)
+            due, moved = case((was_due, live.not_before), else_=due), _waiting.where(_came_in <= -step / 2)
+        else:
+            moved = _waiting.where(_came_in > LEAST_LEAD)
+        return await self._database.execute(moved.values(not_before=due, expires_at=from_now(_expires_in + step)))
 
     async def listeners(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """(channel, id) of whoever has to be notified about `ids`: the worker instance that runs one, else its submitter."""
@@ -158,10 +166,6 @@ class Transitions:
         overdue = select(kept.execution_id).where(_is_spent()).order_by(kept.expires_at).limit(most)
         gone = delete(idempotency_keys).where(kept.execution_id.in_(overdue.with_for_update(skip_locked=True)))
         return await self._database.execute(gone)
-
-    async def _is_told_to_ask(self) -> bool:
-        """Whether this is a client whose role may not write to the queue (deploy/postgres/roles.sql)."""
-        return not await self._database.scalar(select(is_granted(execution_queue.name, "DELETE")))
 
     async def _ask_to_cancel(self, execution_id: str, actor: str, reason: str) -> Cancellation:
         """Do what `_cancel` does, through the function that such a role may call."""
@@ -272,18 +276,6 @@ async def _requeue(connection: AsyncConnection, rows: Sequence[Row[Any]], detail
     moved = [row for row in rows if row.id in moves]
     await _add_events(connection, stayed, "requeue", "recovery", detail)
     await _add_events(connection, moved, "requeue", "recovery", detail | {"lane": "process, to run alone"})
-
-
-async def _beat(connection: AsyncConnection, instance: str) -> int:
-    """The beat of a worker instance, locked until this transaction ends; -1 if it has no row."""
-    beat = await connection.scalar(select(workers.c.beat).where(workers.c.id == instance).with_for_update())
-    return -1 if beat is None else beat
-
-
-async def _silence(connection: AsyncConnection, instance: str, reason: str) -> str:
-    """What is known about the end of a worker."""
-    seen = await connection.scalar(select(workers.c.last_seen_at).where(workers.c.id == instance))
-    return reason if seen is None else f"its last heartbeat was at {moment(seen)}"
 
 
 async def _add_events(
@@ -399,22 +391,6 @@ async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[
 _expires_in = seconds_between(from_now(0.0), live.expires_at)
 _came_in = _expires_in - live.expires_in
 _waiting = update(execution_queue).where(live.status.in_([QUEUED, AWAITING]))
-
-
-def _forward(step: float) -> Update:
-    was_due = live.not_before <= from_now(-step)
-    due = case((was_due, live.not_before), else_=_moved(step))
-    return _waiting.where(_came_in <= -step / 2).values(not_before=due, expires_at=from_now(_expires_in + step))
-
-
-def _back(step: float) -> Update:
-    return _waiting.where(_came_in > LEAST_LEAD).values(
-        not_before=_moved(step), expires_at=from_now(_expires_in + step)
-    )
-
-
-def _moved(step: float) -> from_now:
-    return from_now(seconds_between(from_now(0.0), live.not_before) + step)
 
 
 def _is_spent() -> ColumnElement[bool]:

@@ -1,12 +1,11 @@
 """Worker instances: which live, what they serve, and the leases that only one of them holds."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.errors import ForgeError
 from forge_tools.model import ServerState, WorkerRecord
 from forge_tools.model.tools import tool_key
 from forge_tools.storage.connection.database import Database
@@ -14,6 +13,7 @@ from forge_tools.storage.directory import servers_of
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.storage.queue.batcher import Batcher, Limits
+from forge_tools.storage.queue.queue import HotPath
 from forge_tools.storage.rows import record_of
 from forge_tools.storage.tables import execution_queue, leases, workers
 
@@ -23,16 +23,10 @@ LONGEST_LEASES = 4
 known = workers.c
 
 
-class Heartbeats(Protocol):
-    """The hot statement of heartbeats; one answer a row, in order."""
-
-    async def beat(self, rows: Sequence[Heartbeat]) -> Sequence[Answers | ForgeError]: ...
-
-
 class Workers:
     """The rows that worker processes keep about themselves."""
 
-    def __init__(self, hot: Heartbeats, database: Database, *, limits: Limits) -> None:
+    def __init__(self, hot: HotPath, database: Database, *, limits: Limits) -> None:
         self._database = database
         self._heartbeats: Batcher[Heartbeat, Answers] = Batcher(hot.beat, limits)
 

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import text
 
 from forge_tools.errors import ConfigurationError, SchemaVersionError
-from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.database import Database, forge_now
+from forge_tools.storage.connection.drivers import Address
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite"])
@@ -91,7 +91,7 @@ async def read(database: Database) -> None:
 @pytest.mark.parametrize("steps", [*range(0, 40, 2), 60, 100])
 async def test_a_read_that_is_cancelled_at_any_moment_leaves_no_connection_open(address: Address, steps: int) -> None:
     with nothing_left_open():
-        database = Database.open(address, connect_timeout=3)
+        database = Database(address, connect_timeout=3)
         reading = asyncio.create_task(read(database))
         for _ in range(steps):
             await asyncio.sleep(0.0005)
@@ -106,14 +106,14 @@ async def test_a_close_closes_what_is_in_use_when_it_comes_back(
 ) -> None:
     monkeypatch.setattr("forge_tools.storage.connection.database.PARTING_SECONDS", 0.05)
     with nothing_left_open():
-        database = Database.open(address, connect_timeout=3)
+        database = Database(address, connect_timeout=3)
         async with database.reading() as connection:
             await database.close()
             assert await connection.scalar(text("SELECT 1")) == 1
 
 
 async def test_a_close_waits_for_a_read_under_way(address: Address) -> None:
-    database = Database.open(address, connect_timeout=3)
+    database = Database(address, connect_timeout=3)
     reading = asyncio.create_task(read(database))
     await asyncio.sleep(0)
     await database.close()

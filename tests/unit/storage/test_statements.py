@@ -8,9 +8,8 @@ from forge_tools.storage.rows import ASKED, OUTCOME
 from forge_tools.storage.statements import FOLDER, postgres_statement, settings, sqlite_statement
 
 BLOCKS = [
-    (folder.name, name)
-    for folder in sorted(FOLDER.iterdir())
-    for file in sorted(folder.glob("*.sql"))
+    (file.stem, name)
+    for file in sorted(FOLDER.glob("*.sql"))
     for name in re.findall(r"(?m)^-- name: (\w+)$", file.read_text())
 ]
 

@@ -232,3 +232,130 @@ WHERE k.scope = a.scope AND k.key = a.key
   AND (k.expires_at <= now() OR NOT EXISTS (SELECT FROM executions e WHERE e.id = k.execution_id))
   AND NOT EXISTS (SELECT FROM execution_attempts t WHERE t.execution_id = k.execution_id AND t.final
                   AND t.completed_at > now() - make_interval(secs => k.ttl))
+
+-- Everything is found through indexes that no claim has to change. On these connections plans are pinned: an empty table
+-- that filled up since it was analysed is not scanned. Each question is answered under its name.
+-- name: heartbeat
+WITH beaten AS (
+    UPDATE workers w SET beat = w.beat + 1, last_seen_at = now(), stopped_at = NULL, dropped_messages = :dropped,
+      answering = :answering
+    WHERE w.id = :instance RETURNING w.id)
+SELECT json_build_object(
+  'now', extract(epoch FROM now())::float8,
+  'cancels',
+    (SELECT json_agg(json_build_array(q.id, q.attempt) ORDER BY q.id) FROM execution_queue q
+     WHERE q.cancel_requested_at IS NOT NULL AND q.owner = :instance AND q.status = 'running'),
+  'beats', (SELECT json_object_agg(w.id, w.beat) FROM workers w WHERE w.stopped_at IS NULL),
+  'due', :asks_due AND EXISTS (
+    SELECT FROM execution_queue q
+    WHERE q.lane = :lane AND q.tool_key = ANY(:keys::text[]) AND q.queue = ANY(:queues::text[]) AND {is_due}),
+  'over',
+    EXISTS (SELECT FROM execution_queue q WHERE q.expires_at <= now() AND q.status IN ('queued', 'awaiting_approval'))
+    OR EXISTS (SELECT FROM execution_queue q
+               WHERE q.cancel_requested_at IS NOT NULL AND q.status IN ('queued', 'awaiting_approval'))
+    OR EXISTS (SELECT FROM execution_queue q WHERE q.max_attempts < 1 AND q.status = 'queued'),
+  'demoted', (SELECT json_agg(json_build_array(t.name, t.digest)) FROM tools t WHERE t.demoted_at IS NOT NULL),
+  'disabled', (SELECT json_agg(t.name) FROM tools t WHERE t.enabled = false),
+  'misplaced', EXISTS (
+    SELECT FROM execution_queue q WHERE q.lane = 'async' AND q.tool_key = ANY(:banned::text[]) AND q.status = 'queued'),
+  'pinned', (SELECT json_agg(json_build_array(t.name, t.digest)) FROM tools t WHERE t.pinned_at IS NOT NULL),
+  'spent_keys', EXISTS (SELECT FROM idempotency_keys k WHERE k.expires_at <= now()),
+  'unchained', :asks_unchained AND (
+    EXISTS (SELECT FROM execution_attempts a
+            WHERE a.final AND a.completed_at >= LEAST(:chained_end, now()) - :overlap::interval
+              AND NOT EXISTS (SELECT FROM audit_executions s WHERE s.execution_id = a.execution_id))
+    OR EXISTS (SELECT FROM execution_events e
+               WHERE e.id > :chained_event AND NOT EXISTS (SELECT FROM audit_events s WHERE s.event_id = e.id)))
+)::text
+FROM beaten
+
+-- name: due
+SELECT d.id::text, d.attempt FROM (
+    SELECT q.id, q.attempt FROM unnest(:queues::text[]) AS s(queue) CROSS JOIN unnest(:keys::text[]) AS k(tool_key)
+    CROSS JOIN LATERAL (
+        SELECT q.id, q.attempt, q.not_before FROM execution_queue q
+        WHERE q.lane = :lane AND q.tool_key = k.tool_key AND q.queue = s.queue AND {is_due}
+        ORDER BY q.not_before LIMIT :limit) q
+    ORDER BY q.not_before, q.id LIMIT :limit) d
+ORDER BY d.id
+
+-- What a client reads before it calls.
+
+-- name: server
+SELECT 'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1)
+
+-- name: revision
+SELECT version_num FROM alembic_version
+
+-- A heartbeat from the future is from before the clock was set back.
+-- name: lives
+  w.stopped_at IS NULL AND abs(extract(epoch FROM now() - w.last_seen_at)) <= :within::float8
+
+-- name: directory
+SELECT json_build_object(
+  'tools', (SELECT json_agg(json_build_array(name, version, digest, enabled, demoted_at IS NOT NULL, spec::text) ORDER BY name)
+            FROM tools WHERE is_default),
+  'workspaces', (SELECT json_agg(json_build_array(p.name, p.hostname, p.shared)
+                                 ORDER BY CASE WHEN {lives} THEN 0 ELSE 1 END, p.announced_at DESC, p.instance)
+                 FROM workspaces p LEFT JOIN workers w ON w.id = p.instance),
+  'has_sessions', EXISTS (SELECT FROM session_workspaces),
+  'key', (SELECT json_build_array(id, public) FROM encryption_keys WHERE retired_at IS NULL ORDER BY created_at DESC, id LIMIT 1),
+  'workers', (SELECT json_agg(json_build_array(w.hostname, w.lane, w.queues::text, w.servers::text) ORDER BY w.id)
+              FROM workers w WHERE {lives}))::text
+
+-- name: workspace_of_session
+SELECT workspace FROM session_workspaces WHERE session_id = :session_id
+
+-- What a transaction does first, where this database needs more than SQLite, which has one writer and is read as of one moment.
+
+-- name: still
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
+
+-- A plan for any cursor would be made for the middle of history, and for values as frequent as others are.
+-- name: page
+{still};
+SET LOCAL plan_cache_mode = force_custom_plan
+
+-- 64 MB sort the calls of a day in memory. It takes what lies between two ids for one row, and would compare each call of an hour with each attempt of it.
+-- name: figures_of_all
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+SET LOCAL work_mem = '64MB';
+SET LOCAL enable_nestloop = off
+
+-- name: figures_of_some
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+SET LOCAL work_mem = '64MB';
+SET LOCAL enable_nestloop = on
+
+-- Let nothing that follows scan a table, whatever is known of it, nor take more than one core.
+-- name: by_index
+SET LOCAL enable_seqscan = off;
+SET LOCAL enable_hashjoin = off;
+SET LOCAL enable_mergejoin = off;
+SET LOCAL max_parallel_workers_per_gather = 0
+
+-- Let no other writer in: a switch must find the definition that is published meanwhile, or be found.
+-- name: catalogue_in_turn
+LOCK TABLE tools IN SHARE ROW EXCLUSIVE MODE
+
+-- Locks of the server, named by a number.
+-- name: first_batch
+SELECT pg_advisory_xact_lock(302517479269)
+
+-- One process at a time migrates: this says whether it is the one that asks, until its connection ends.
+-- name: migrate
+SELECT pg_try_advisory_lock(439956432741)
+
+-- name: who_migrates
+SELECT a.pid, a.usename, host(a.client_addr), extract(epoch FROM clock_timestamp() - a.backend_start)::float8
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.classid = 439956432741 >> 32
+  AND l.objid = 439956432741 & 4294967295 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+
+-- For a role without privileges, and without asking for what only others may see.
+-- name: connections
+SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+         - coalesce(current_setting('reserved_connections', true), '0')::int,
+       (SELECT sum(numbackends) FROM pg_stat_database)::int,
+       (SELECT count(*) FROM pg_stat_activity WHERE application_name = 'forge-tools')::int,
+       (SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout')

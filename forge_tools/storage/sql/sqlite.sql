@@ -1,0 +1,178 @@
+-- Each flush is one transaction of the writer's thread, a statement or a few for each row.
+
+-- name: changed
+SELECT name, spec, digest, enabled, demoted_at IS NOT NULL FROM tools
+WHERE name = :tool AND is_default AND NOT (enabled AND digest = :tool_digest)
+  AND NOT EXISTS (SELECT 1 FROM executions WHERE id = :id)
+
+-- name: known
+SELECT 1 FROM executions WHERE id = :id
+
+-- name: insert
+INSERT INTO executions ({asked}, queued_at) VALUES ({asked_values}, :now) ON CONFLICT (id) DO NOTHING
+
+-- name: enqueue
+INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, encrypted, reply_key)
+SELECT {queued}, 'queued', 0, :not_before, :expires_at, :encrypted, :reply_key FROM executions WHERE id = :id
+
+-- What waits for a claim that may still come; and what can be claimed now, whoever asks.
+-- name: is_waiting
+status = 'queued' AND expires_at > :now AND cancel_requested_at IS NULL AND attempt < max_attempts
+
+-- name: is_due
+not_before <= :now AND {is_waiting}
+
+-- A token that is there already is this very claim: the reply to its commit may have been lost.
+-- name: claim
+UPDATE execution_queue SET status = 'running', attempt = :attempt + 1, token = :token, owner = :instance,
+  hostname = :hostname, pid = :pid, started_at = CASE status WHEN 'running' THEN started_at ELSE :now END
+WHERE id = :id AND (status = 'running' AND token = :token AND attempt <= max_attempts
+  OR attempt = :attempt AND {is_due} AND lane = :lane
+     AND queue IN (SELECT value FROM json_each(:queues)) AND tool_key IN (SELECT value FROM json_each(:keys)))
+
+-- name: claimed
+SELECT {claim_columns}, q.encrypted, q.reply_key, q.started_at FROM executions e JOIN execution_queue q ON q.id = e.id WHERE e.id = :id
+
+-- name: owned
+SELECT owner, hostname, pid, started_at, attempt < max_attempts AND cancel_requested_at IS NULL, expires_in
+FROM execution_queue WHERE id = :id AND attempt = :attempt AND token = :token AND status = 'running'
+
+-- name: requeue
+UPDATE execution_queue SET status = 'queued', attempt = :left, {nobody},
+  not_before = :not_before, expires_at = MAX(expires_at, :expires_at) WHERE id = :id
+
+-- name: leave
+DELETE FROM execution_queue WHERE id = :id
+
+-- name: insert_attempt
+INSERT INTO execution_attempts (execution_id, attempt, final, token, worker_id, hostname, pid, started_at, completed_at,
+                                {outcome})
+VALUES (:id, :attempt, :final, :token, :owner, :hostname, :pid, :started_at, :now, {outcome_values})
+
+-- name: insert_event
+INSERT INTO execution_events (execution_id, at, kind, actor, detail, token)
+SELECT id, :now, :kind, :actor, :detail, :token FROM executions WHERE id = :id ON CONFLICT DO NOTHING
+
+-- name: is_mine
+SELECT EXISTS (SELECT 1 FROM execution_attempts
+               WHERE execution_id = :id AND attempt = :attempt AND token = :token AND status = :status)
+    OR EXISTS (SELECT 1 FROM execution_events WHERE execution_id = :id AND kind = 'given_back' AND token = :token)
+
+-- name: results
+SELECT a.execution_id, {result_columns} FROM execution_attempts a
+WHERE a.final AND a.execution_id IN (SELECT value FROM json_each(:ids))
+
+-- Idempotency keys, and replays.
+
+-- name: holder
+SELECT execution_id, fingerprint FROM idempotency_keys WHERE scope = :scope AND key = :key
+
+-- name: free
+DELETE FROM idempotency_keys AS k WHERE k.scope = :scope AND k.key = :key
+  AND NOT EXISTS (SELECT 1 FROM execution_queue q WHERE q.id = k.execution_id)
+  AND (k.expires_at <= :now OR NOT EXISTS (SELECT 1 FROM executions e WHERE e.id = k.execution_id))
+  AND NOT EXISTS (SELECT 1 FROM execution_attempts t WHERE t.execution_id = k.execution_id AND t.final
+                  AND (julianday(:now) - julianday(t.completed_at)) * 86400.0 < k.ttl)
+
+-- name: take_key
+INSERT INTO idempotency_keys (scope, key, execution_id, fingerprint, ttl, claimed_at, expires_at)
+VALUES (:scope, :key, :id, :fingerprint, :ttl, :now, :expires_at) ON CONFLICT DO NOTHING
+
+-- name: link
+UPDATE executions SET idempotency_key = :key, replay_of = :replay_of WHERE id = :id
+
+-- name: note
+INSERT INTO execution_events (execution_id, at, kind, actor, detail, token)
+VALUES (:execution_id, :now, :kind, :actor, :detail, :id) ON CONFLICT DO NOTHING
+
+-- name: claimable
+  lane = :lane AND tool_key = k.value AND queue = s.value AND {is_due}
+
+-- One statement is its own transaction. What it says of the very row that it writes is not defined, and not read.
+-- Each question is answered under its name.
+-- name: heartbeat
+UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL, dropped_messages = :dropped, answering = :answering
+WHERE id = :instance RETURNING json_object(
+  'now', :unix,
+  'cancels', json((SELECT json_group_array(json_array(id, attempt)) FROM (
+     SELECT id, attempt FROM execution_queue INDEXED BY execution_queue_cancels
+     WHERE cancel_requested_at IS NOT NULL AND owner = :instance AND status = 'running' ORDER BY id))),
+  'beats', json((SELECT json_group_object(id, beat) FROM workers WHERE stopped_at IS NULL)),
+  'due', :asks_due AND EXISTS (
+    SELECT 1 FROM json_each(:queues) AS s CROSS JOIN json_each(:keys) AS k
+    CROSS JOIN execution_queue INDEXED BY execution_queue_due WHERE {claimable}),
+  'over', EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_expiry
+          WHERE expires_at <= :now AND status IN ('queued', 'awaiting_approval'))
+    OR EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_cancels
+               WHERE cancel_requested_at IS NOT NULL AND status IN ('queued', 'awaiting_approval'))
+    OR EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_hopeless
+               WHERE max_attempts < 1 AND status = 'queued'),
+  'demoted', json((SELECT json_group_array(json_array(name, digest)) FROM tools WHERE demoted_at IS NOT NULL)),
+  'disabled', json((SELECT json_group_array(name) FROM tools WHERE enabled = false)),
+  'misplaced', EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_due
+          WHERE lane = 'async' AND tool_key IN (SELECT value FROM json_each(:banned)) AND status = 'queued'),
+  'pinned', json((SELECT json_group_array(json_array(name, digest)) FROM tools WHERE pinned_at IS NOT NULL)),
+  'spent_keys', EXISTS (SELECT 1 FROM idempotency_keys INDEXED BY idempotency_keys_expiry WHERE expires_at <= :now),
+  'unchained', :asks_unchained AND (
+    EXISTS (SELECT 1 FROM execution_attempts AS a INDEXED BY execution_attempts_completed
+            WHERE a.final AND a.completed_at >= :chained_since
+              AND NOT EXISTS (SELECT 1 FROM audit_executions AS s WHERE s.execution_id = a.execution_id))
+    OR EXISTS (SELECT 1 FROM execution_events AS e
+               WHERE e.id > :chained_event AND NOT EXISTS (SELECT 1 FROM audit_events AS s WHERE s.event_id = e.id))))
+
+-- name: due
+SELECT id, attempt FROM (
+    SELECT q.id, q.attempt FROM json_each(:queues) AS s CROSS JOIN json_each(:keys) AS k CROSS JOIN execution_queue AS q
+    WHERE q.id IN (SELECT id FROM execution_queue INDEXED BY execution_queue_due WHERE {claimable}
+                   ORDER BY not_before LIMIT :limit)
+    ORDER BY q.not_before, q.id LIMIT :limit)
+ORDER BY id
+
+-- What a client reads before it calls.
+
+-- name: server
+SELECT 'SQLite ' || sqlite_version()
+
+-- name: revision
+SELECT version_num FROM alembic_version
+
+-- A heartbeat from the future is from before the clock was set back.
+-- name: lives
+  w.stopped_at IS NULL AND abs(julianday(:now) - julianday(w.last_seen_at)) * 86400.0 <= :within
+
+-- name: directory
+SELECT json_object(
+  'tools', json((SELECT json_group_array(json_array(name, version, digest, enabled, demoted_at IS NOT NULL, spec)) FROM (
+     SELECT * FROM tools WHERE is_default ORDER BY name))),
+  'workspaces', json((SELECT json_group_array(json_array(name, hostname, shared)) FROM (
+     SELECT p.name, p.hostname, p.shared FROM workspaces p LEFT JOIN workers w ON w.id = p.instance
+     ORDER BY CASE WHEN {lives} THEN 0 ELSE 1 END, p.announced_at DESC, p.instance))),
+  'has_sessions', EXISTS (SELECT 1 FROM session_workspaces),
+  'key', json((SELECT json_array(id, public) FROM encryption_keys WHERE retired_at IS NULL ORDER BY created_at DESC, id LIMIT 1)),
+  'workers', json((SELECT json_group_array(json_array(hostname, lane, queues, servers)) FROM (
+     SELECT * FROM workers w WHERE {lives} ORDER BY w.id))))
+
+-- name: workspace_of_session
+SELECT workspace FROM session_workspaces WHERE session_id = :session_id
+
+-- SQLite groups by sorting, which takes most of a second for some hundred thousand calls. But nearly all of them only wait,
+-- and those the index by which due ones are found has in order. The others are grouped by themselves.
+
+-- name: first_due
+  execution_queue AS q INDEXED BY execution_queue_due
+  WHERE q.lane = g.lane AND q.tool_key = g.tool_key AND q.queue = g.queue AND {is_due}
+  ORDER BY q.not_before LIMIT 1
+
+-- name: load_of_others
+WITH others AS MATERIALIZED (
+  SELECT queue, lane, tool_key, status, owner, not_before FROM execution_queue NOT INDEXED WHERE NOT ({is_waiting}))
+SELECT queue, lane, tool_key, status, owner, count(*) AS calls, count(CASE WHEN not_before <= :now THEN 1 END) AS due,
+  min(CASE WHEN not_before <= :now THEN not_before END) AS first, count(CASE WHEN not_before <= :since THEN 1 END) AS stale
+FROM others GROUP BY queue, lane, tool_key, status, owner
+
+-- name: load_of_places
+SELECT g.*, (SELECT q.not_before FROM {first_due}) AS first, (SELECT q.id FROM {first_due}) AS example
+FROM (
+  SELECT queue, lane, tool_key, count(*) AS calls, count(CASE WHEN not_before <= :now THEN 1 END) AS due,
+    count(CASE WHEN not_before <= :since THEN 1 END) AS stale
+  FROM execution_queue INDEXED BY execution_queue_due GROUP BY lane, tool_key, queue) AS g
