@@ -1,20 +1,22 @@
 """What one source file says: what it defines, imports and names. Pure: bytes in, facts out."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.tools.code.languages import Language
+from forge_tools.sandbox.index import Kept
+from forge_tools.tools.languages import Language
 
-SHAPE = 2
+SHAPE = 3
 """Counts up with every change of what is read of a file: what was kept of before is then read anew."""
 
 MAX_BYTES = 1 << 20
 _LONGEST_LINE = 20_000
 _SIGNATURE = 200
-_WORD = re.compile(r"(?:[^\W\d]|\$)[\w$]*")
+WORD = re.compile(r"(?:[^\W\d]|\$)[\w$]*")
 _SPACES = re.compile(r"\s+")
 _BODIES = frozenset({"struct_specifier", "enum_specifier", "class_specifier"})
 """What defines nothing without a body."""
@@ -56,18 +58,20 @@ class Facts:
     imports: tuple[Import, ...]
     words: frozenset[str]
 
-    def as_json(self) -> list[Any]:
-        return [self.definitions, self.imports, sorted(self.words)]
+    def kept(self) -> Kept:
+        """As an index keeps it."""
+        said = json.dumps([self.definitions, self.imports], separators=(",", ":"))
+        return Kept("\n".join(["", *sorted(self.words), ""]), said)
 
     @classmethod
-    def of_json(cls, told: Any) -> Self:
+    def of_kept(cls, words: str, facts: str) -> Self:
         """Raises TypeError or ValueError for what is none."""
-        definitions, imports, words = told
+        definitions, imports = json.loads(facts)
         taken = tuple(
             Import(module, tuple((a, b) for a, b in names), line, is_export)
             for module, names, line, is_export in imports
         )
-        return cls(tuple(Definition(*one) for one in definitions), taken, frozenset(words))
+        return cls(tuple(map(Definition._make, definitions)), taken, frozenset(words.split()))
 
 
 def unread(data: bytes) -> str | None:
@@ -76,8 +80,11 @@ def unread(data: bytes) -> str | None:
         return "larger than 1 MiB"
     if b"\0" in data[:8192]:
         return "binary"
-    if max(map(len, data.split(b"\n")), default=0) > _LONGEST_LINE:
-        return "minified"
+    at = 0
+    while len(data) - at > _LONGEST_LINE:
+        if (end := data.rfind(b"\n", at, at + _LONGEST_LINE + 1)) < 0:
+            return "minified"
+        at = end + 1
     return None
 
 
@@ -92,7 +99,7 @@ def parsed(text: str, language: Language) -> Any:
     except ImportError as error:
         lacks = "This worker lacks what the code tools need. pip install 'forge-tools[code]'"
         raise SandboxError(lacks, ErrorCode.ENGINE_NOT_AVAILABLE) from error
-    return SgRoot(text, language.grammar).root()
+    return SgRoot(text, language.name).root()
 
 
 def facts_of(text: str, language: Language) -> Facts:
@@ -110,7 +117,7 @@ def facts_of(text: str, language: Language) -> Facts:
     declared = _declared(root) if language.name == "python" else None
     if declared is not None:
         definitions = [one._replace(is_public=not one.container and one.name in declared) for one in definitions]
-    return Facts(tuple(definitions), tuple(imports), frozenset(_WORD.findall(text)))
+    return Facts(tuple(definitions), tuple(imports), frozenset(WORD.findall(text)))
 
 
 def _definition(node: Any, language: Language) -> Definition | None:

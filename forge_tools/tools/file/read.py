@@ -11,6 +11,7 @@ from typing import Any
 from forge_tools.artifacts.media import media_type
 from forge_tools.errors import InvalidCallError
 from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model.content import human
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
 from forge_tools.sandbox.paths.confinement import Handle, meet
 from forge_tools.sandbox.paths.files import Digest
@@ -181,7 +182,7 @@ class Reading:
     def _refuse_binary(self, kind: str, sample: bytes) -> ToolResult:
         size = self._file.stat.st_size
         return ToolResult.fail(
-            f"{self._file.name} is binary ({kind}, {_human(size)}); text tools cannot read it",
+            f"{self._file.name} is binary ({kind}, {human(size)}); text tools cannot read it",
             error_code=BINARY_FILE,
             error_details={"kind": kind, "media_type": media_type(sample), "bytes": size, "head": sample[:64].hex(" ")},
         )
@@ -329,11 +330,3 @@ def _numbered(lines: list[str], first: int) -> str:
 def _numbers() -> list[str]:
     """What the first lines of files begin with: to write a number takes longer than all else that is done to its line."""
     return [f"\n{number:6}\t" for number in range(_KEPT_NUMBERS)]
-
-
-def _human(size: float) -> str:
-    units = iter(("bytes", "KB", "MB", "GB", "TB"))
-    unit = next(units)
-    while size >= 1024:
-        size, unit = size / 1024, next(units, "PB")
-    return f"{size:.0f} {unit}"

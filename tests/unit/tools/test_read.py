@@ -77,7 +77,7 @@ async def test_an_empty_file_says_so(read: Call, write: Write) -> None:
 async def test_a_binary_file_is_refused_by_kind_and_size(read: Call, write: Write) -> None:
     write("all.zip", b"PK\x03\x04\r\n\x1a\n\0\0\0" + b"\0" * 49_000)
     result = await read(file_path="all.zip")
-    assert result.error == "all.zip is binary (ZIP archive, 48 KB); text tools cannot read it"
+    assert result.error == "all.zip is binary (ZIP archive, 49 kB); text tools cannot read it"
     assert result.error_code == "BINARY_FILE"
     assert result.error_details["head"].startswith("50 4b 03 04")
 

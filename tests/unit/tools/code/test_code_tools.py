@@ -165,7 +165,8 @@ async def test_what_was_read_is_kept_and_what_has_changed_is_read_anew(project: 
     write(project, {"a.py": "def one(): ...\n", "b.py": "def two(): ...\n"})
     for path in project.iterdir():
         os.utime(path, ns=(1, 1))
-    await answer(SearchCode, project, query="one")
+    assert (await answer(SearchCode, project, query="one")).metadata["index"]["parsed"] == 1
+    await answer(CodebaseMap, project)
 
     again = await answer(SearchCode, project, query="one")
     (project / "a.py").write_text("def six(): ...\n")

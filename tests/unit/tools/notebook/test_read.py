@@ -62,7 +62,7 @@ async def test_media_are_named_and_of_texts_the_plainest_is_shown(read: Call) ->
     table = {"text/html": "<table>1</table>"}
     outputs = [{"output_type": "display_data", "data": one, "metadata": {}} for one in (data, widget, table)]
     seen = await read(notebook(code(outputs=outputs)))
-    assert "[image/png 48 KB]\n[image/svg+xml 6 bytes]\n<Figure>\n[widget m1]\n<table>1</table>\n" in seen.output
+    assert "[image/png 49 kB]\n[image/svg+xml 6 bytes]\n<Figure>\n[widget m1]\n<table>1</table>\n" in seen.output
     assert "<b>" not in seen.output
 
 

@@ -15,7 +15,7 @@ from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.web import transfer
 from forge_tools.sandbox.web.access import Web
 from forge_tools.tools import WebFetch
-from forge_tools.tools.web.providers import PROVIDERS
+from forge_tools.tools.web.web_search import PROVIDERS
 from tests.part_tools import png
 from tests.unit.tools.web.site import HOST, page, redirect, site
 
