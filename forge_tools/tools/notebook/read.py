@@ -1,14 +1,18 @@
 """NotebookRead: the cells of a notebook and what they have put out, within a budget."""
 
+import base64
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+from forge_tools.artifacts.media import media_type
 from forge_tools.errors import InvalidCallError, SandboxError
-from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, Image, ToolCategory, ToolResult
 from forge_tools.model.content import human
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.files import KEPT_BYTES, etag_of
@@ -21,6 +25,9 @@ from forge_tools.tools.notebook.document import Notebook, source_of
 
 _CHUNK_BYTES = 1 << 20
 _MAX_CELLS = 10_000
+_MAX_IMAGES = 20
+_MAX_IMAGE_CHARS = (4 << 20) * 4 // 3  # of Base64
+_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _TEXTS = ("text/plain", "text/markdown", "text/latex", "text/html", "application/json")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -45,7 +52,7 @@ class Wish:
 
 
 class NotebookRead(ReadingTool):
-    """Read the cells of a Jupyter notebook with their ids, indexes and outputs; media are named with type and size."""
+    """Read the cells of a Jupyter notebook with their ids, indexes and outputs; images come as parts, other media are named."""
 
     name = "NotebookRead"
     aliases = ("notebook_read",)
@@ -97,7 +104,22 @@ def _show(notebook: Notebook, data: bytes, shown: str, wish: Wish, max_chars: in
         notes.append(f"[no cells from offset {first} on: {shown} has {counted(total, 'cell')}]")
     if doubles := facts.get("duplicate_ids"):
         notes.append(f"[several cells have the id {', '.join(doubles)}: pass cell_index for them]")
-    return ToolResult.ok("\n".join([*blocks, *notes]), **facts)
+    text = "\n".join([*blocks, *notes])
+    images = list(islice(_images(notebook, range(first, end)), _MAX_IMAGES)) if wish.include_outputs else []
+    return ToolResult.ok([text, *images] if images else text, **facts)
+
+
+def _images(notebook: Notebook, indexes: range) -> Iterator[Image]:
+    """The pictures that cells have put out, named for cell and output; what is none stays named in their text."""
+    for index in indexes:
+        outputs = notebook.cells[index].value.get("outputs")
+        for number, output in enumerate(outputs if isinstance(outputs, list) else ()):
+            data = output.get("data") if isinstance(output, dict) else None
+            for mime, value in data.items() if isinstance(data, dict) else ():
+                if mime in _IMAGES and len(text := _joined(value)) <= _MAX_IMAGE_CHARS:
+                    with suppress(ValueError):  # it is no Base64
+                        if media_type(raw := base64.b64decode(text)) == mime:
+                            yield Image(raw, f"cell-{index}-output-{number}.{mime.rpartition('/')[2]}")
 
 
 def _block(index: int, cell: dict[str, Any], wish: Wish) -> str:

@@ -277,6 +277,16 @@ async def test_robots_are_obeyed_where_the_operator_says_so() -> None:
     assert shown.success
 
 
+@pytest.mark.parametrize(("to", "is_asked"), [("/rules.txt", True), ("http://other.example/robots.txt", False)])
+async def test_robots_are_followed_on_their_host_alone(to: str, is_asked: bool) -> None:
+    rules = page(b"User-agent: *\nDisallow: /private", "text/plain")
+    async with site({"/robots.txt": redirect(to), "/rules.txt": rules, "/private": page(b"x")}) as one:
+        result = await fetched(one.web(robots=True), one.url("/private"))
+
+    assert (result.error_code == "URL_BLOCKED") is is_asked
+    assert [request.split()[1] for request in one.requests][1:] == [to if is_asked else "/private"]
+
+
 async def test_a_dry_run_sends_nothing() -> None:
     async with site({}) as one:
         REACH.set(Reach(web=one.web()))
