@@ -55,13 +55,9 @@ class HostIndex:
         found = dict(self._rows("SELECT * FROM files WHERE sight IN", [_sight(one) for one in seen]))
         return [found.get(_sight(one)) for one in seen]
 
-    def words(self, digests: Sequence[str]) -> dict[str, str]:
-        """The words of files with these digests, each between two line ends: a glance at them spares most facts."""
-        return dict(self._rows("SELECT digest, words FROM facts WHERE digest IN", digests))
-
-    def facts(self, digests: Sequence[str]) -> dict[str, str]:
-        """What was worked out of files with these digests."""
-        return dict(self._rows("SELECT digest, facts FROM facts WHERE digest IN", digests))
+    def facts(self, digests: Sequence[str]) -> dict[str, Kept]:
+        """What was kept of files with these digests."""
+        return {digest: Kept(*kept) for digest, *kept in self._rows("SELECT * FROM facts WHERE digest IN", digests)}
 
     def keep(self, files: Sequence[tuple[Seen, str]], facts: Mapping[str, Kept]) -> None:
         """Add what was read and worked out."""

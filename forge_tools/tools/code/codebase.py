@@ -1,13 +1,14 @@
 """A folder as code: its files with what each says, read anew where they changed, kept on this host otherwise."""
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Self
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.index import HostIndex, Kept, Seen
@@ -91,30 +92,40 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class Having:
-    """Files that have all these words; with `like` those that have words with these in them, in lower or upper case."""
+    """Which files an answer needs, all by default: those with these words.
+
+    With `like` words with these in them, in lower or upper case, are as good; with `defined` a file that cannot define them is not needed.
+    """
 
     words: Sequence[str] = ()
     like: bool = False
+    defined: bool = False
 
-    def are_in(self, text: str) -> bool:
-        """Whether they may be words of this text."""
+    @classmethod
+    def name(cls, word: str | None, *, defined: bool = False) -> Self:
+        """Files that have a word, where it is one."""
+        return cls((word,), defined=defined) if word and WORD.fullmatch(word) else cls()
+
+    def may_need(self, text: str, language: str) -> bool:
+        """Whether a file may be needed that says this."""
         said = text.lower() if self.like else text
-        return all(word in said for word in self.words)
+        if not all(word in said for word in self.words):
+            return False
+        return not (self.defined and language == "python") or all(
+            re.search(_DEFINED.format(re.escape(word)), text, re.MULTILINE) for word in self.words
+        )
 
-    def are_among(self, words: str) -> bool:
-        """Whether they are among words between line ends."""
-        return self.are_in(words) if self.like else all(f"\n{word}\n" in words for word in self.words)
-
-
-ALL = Having()
-
-
-def having(word: str | None) -> Having:
-    """Files that have a word, where it is one."""
-    return Having((word,)) if word and WORD.fullmatch(word) else ALL
+    def needs(self, kept: Kept) -> bool:
+        """Whether a file is needed of which this is kept."""
+        if self.like:
+            return all(word in kept.words.lower() for word in self.words)
+        return all(f'["{word}",' in kept.facts if self.defined else f"\n{word}\n" in kept.words for word in self.words)
 
 
-def read(workspace: Workspace, path: str, deadline: Deadline, having: Having = ALL) -> Codebase:
+_DEFINED = r"\b(?:def|class)\s+{0}\b|(?:^|[;:])\s*{0}\s*[:=]"
+
+
+def read(workspace: Workspace, path: str, deadline: Deadline, having: Having = Having()) -> Codebase:
     """Read the code of a folder, or one file; what others have is nothing that this answer needs.
 
     Raises:
@@ -191,7 +202,11 @@ def _take(batch: Sequence[_File], codebase: Codebase, index: HostIndex, having: 
         if one.digest not in known and _load(one, codebase):
             known |= _known(index, [one.digest], having)
             read.append((one.handle.stat, one.digest))
-            if one.digest not in known and having.are_in(one.text) and (facts := _parsed(one, codebase, index)):
+            if (
+                one.digest not in known
+                and having.may_need(one.text, one.language.name)
+                and (facts := _parsed(one, codebase, index))
+            ):
                 known[one.digest], new[one.digest] = facts, facts.kept()
         if (found := known.get(one.digest)) is not None:
             codebase.sources[one.path] = Source(one.path, one.inside, one.language, found)
@@ -201,14 +216,10 @@ def _take(batch: Sequence[_File], codebase: Codebase, index: HostIndex, having: 
 
 def _known(index: HostIndex, digests: Sequence[str], having: Having) -> dict[str, Facts | None]:
     """What is known of files by their digests; None of those that this answer does not need."""
-    words = index.words(digests)
-    found: dict[str, Facts | None] = dict.fromkeys(words)
-    wanted = [digest for digest, said in words.items() if having.are_among(said)]
-    for digest, facts in index.facts(wanted).items():
-        try:
-            found[digest] = Facts.of_kept(words[digest], facts)
-        except (TypeError, ValueError):  # read anew
-            del found[digest]
+    found: dict[str, Facts | None] = {}
+    for digest, kept in index.facts(digests).items():
+        with suppress(TypeError, ValueError):  # else it is read anew
+            found[digest] = Facts.of_kept(kept) if having.needs(kept) else None
     return found
 
 

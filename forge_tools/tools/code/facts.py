@@ -60,18 +60,18 @@ class Facts:
 
     def kept(self) -> Kept:
         """As an index keeps it."""
-        said = json.dumps([self.definitions, self.imports], separators=(",", ":"))
+        said = json.dumps([self.definitions, self.imports], ensure_ascii=False, separators=(",", ":"))
         return Kept("\n".join(["", *sorted(self.words), ""]), said)
 
     @classmethod
-    def of_kept(cls, words: str, facts: str) -> Self:
+    def of_kept(cls, kept: Kept) -> Self:
         """Raises TypeError or ValueError for what is none."""
-        definitions, imports = json.loads(facts)
+        definitions, imports = json.loads(kept.facts)
         taken = tuple(
             Import(module, tuple((a, b) for a, b in names), line, is_export)
             for module, names, line, is_export in imports
         )
-        return cls(tuple(map(Definition._make, definitions)), taken, frozenset(words.split()))
+        return cls(tuple(map(Definition._make, definitions)), taken, frozenset(kept.words.split()))
 
 
 def unread(data: bytes) -> str | None:

@@ -8,7 +8,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import counted, option, parameters_of
-from forge_tools.tools.code.codebase import Codebase, Having, having, lines_of, read
+from forge_tools.tools.code.codebase import Codebase, Having, lines_of, read
 from forge_tools.tools.code.facts import parsed
 from forge_tools.tools.code.tool import CodeTool, below, line, place
 from forge_tools.tools.deadline import Deadline
@@ -87,7 +87,7 @@ def _score(query: str, name: str, path: str) -> int:
 
 def _matching(wish: Wish, workspace: Workspace, deadline: Deadline) -> ToolResult:
     word = max(re.findall(r"[^\W\d]\w+", _META.sub(" ", wish.query)), key=len, default=None)
-    codebase = read(workspace, wish.path, deadline, having(word))
+    codebase = read(workspace, wish.path, deadline, Having.name(word))
     languages = sorted(codebase.seen.keys() if not wish.language else codebase.seen.keys() & {wish.language})
     usable = {one for one in languages if _is_code(wish.query, BY_NAME[one])}
     if languages and not usable:

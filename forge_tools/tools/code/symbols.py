@@ -6,7 +6,7 @@ from typing import Any
 from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import PATH, option, parameters_of
-from forge_tools.tools.code.codebase import Source, having, lines_of, read, read_file
+from forge_tools.tools.code.codebase import Having, Source, lines_of, read, read_file
 from forge_tools.tools.code.facts import Definition
 from forge_tools.tools.code.modules import Found, Modules
 from forge_tools.tools.code.tool import SYMBOL, CodeTool, below, line, place, refuse
@@ -36,10 +36,11 @@ class SymbolInfo(CodeTool):
     def _answer(self, workspace: Workspace, deadline: Deadline, options: dict[str, Any]) -> ToolResult:
         wish = SymbolInfoWish(**options)
         name = wish.symbol.replace("::", ".").replace("/", ".").rpartition(".")[2]
-        codebase = read(workspace, wish.file or wish.path, deadline, having(name))
-        found = codebase.named(wish.symbol)
-        if not found:
-            refuse(read(workspace, wish.file or wish.path, deadline), wish.symbol, wish.file or wish.path)
+        codebase = read(workspace, wish.file or wish.path, deadline, Having.name(name, defined=True))
+        if not (found := codebase.named(wish.symbol)):
+            codebase = read(workspace, wish.file or wish.path, deadline)
+            if not (found := codebase.named(wish.symbol)):
+                refuse(codebase, wish.symbol, wish.file or wish.path)
         source, one = found[0]
         parts = [line(source, one)]
         if wish.include_body:

@@ -57,6 +57,14 @@ async def test_definitions_are_found_where_they_are(language: str, project: Path
         assert (f"{found['path']}:{found['line']}", found["kind"]) == (place, kind), symbol
 
 
+@pytest.mark.parametrize("name", ["inner", "typed", "second", "broken", "chained", "π"])
+async def test_definitions_in_odd_places_are_found_without_an_index(name: str, project: Path) -> None:
+    text = "class A: inner = 1\nif A: typed: int\nx = 1; second = 2\ndef \\\n broken(): ...\nx = chained = 3\nπ=3\nchained = 4\n"
+    write(project, {"a.py": text, "b.py": f"from a import {name}\nprint({name})\n"})
+
+    assert (await answer(SymbolInfo, project, symbol=name)).metadata["symbol"]["path"] == "a.py"
+
+
 @pytest.mark.parametrize("language", PROJECTS)
 async def test_imports_lead_to_their_files(language: str, project: Path) -> None:
     write(project, PROJECTS[language].files)
