@@ -28,6 +28,7 @@ from benchmarks.scene import Scene
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.web.access import Web
 from forge_tools.storage import open_store
+from forge_tools.storage.documents import Documents
 from forge_tools.storage.migrate import upgrade
 from forge_tools.tools.code.codebase import Codebase, read
 from forge_tools.tools.deadline import Deadline
@@ -129,8 +130,8 @@ def truth(scene: Scene) -> Readings:
         tags = list(_tags(folder, codebase))
         for name in ("java", "c", "cpp") if language == "java" else (language,):
             mine = [one for one in _definitions(codebase) if codebase.sources[one[0]].language.name == name]
-            found = {(path, one.line, one.name) for path, one in mine}
-            sure = {(path, one.line, one.name) for path, one in mine if one.kind in OURS}
+            found = {(path, one.line, one.name.lstrip("#")) for path, one in mine}
+            sure = {(path, one.line, one.name.lstrip("#")) for path, one in mine if one.kind in OURS}
             theirs = [one for one in tags if codebase.sources[one[0]].language.name == name]
             readings |= _agreement(
                 name, sure, found, {one[:3] for one in theirs}, {one[:3] for one in theirs if one[3] in THEIRS}
@@ -171,7 +172,7 @@ def memory(scene: Scene) -> Readings:
 
     async def run() -> Readings:
         async with await open_store(url) as one, await open_store(url) as other:
-            agents = [Agent(scene.folder, documents=store.documents) for store in (one, other)]
+            agents = [Agent(scene.folder, documents=_Durable(store.documents)) for store in (one, other)]
             async with running(node, where) as theirs, running(node, where) as others:
 
                 async def write(agent: Agent) -> None:
@@ -197,6 +198,15 @@ def memory(scene: Scene) -> Readings:
     return asyncio.run(run())
 
 
+class _Durable:
+    """Documents of a store as bodies reach them in a worker, here without its engine between them."""
+
+    is_durable = True
+
+    def __init__(self, documents: Documents) -> None:
+        self.find, self.read, self.change = documents.find, documents.read, documents.change
+
+
 async def _in_turn(write: Callable[[McpServer], Awaitable[None]], server: McpServer) -> None:
     """A client of the server asks for one thing at a time."""
     for _ in range(WRITERS // 2):
@@ -204,7 +214,7 @@ async def _in_turn(write: Callable[[McpServer], Awaitable[None]], server: McpSer
 
 
 async def _notes(agent: Agent) -> list[Any]:
-    found = await agent.call("Memory", command="list", limit=1000)
+    found = await agent.call("Memory", command="list", limit=200)
     notes: list[Any] = found.metadata["documents"]
     return notes
 
@@ -292,7 +302,7 @@ def _tags(folder: Path, codebase: Codebase) -> Iterator[tuple[str, int, str, str
     command = [_ctags(), "--output-format=json", "--fields=+nK", "--extras=-{anonymous}", "-f", "-", "-L", "-"]
     listed = "\n".join(codebase.sources)
     said = subprocess.run(command, cwd=folder, input=listed, capture_output=True, text=True, check=True, env=os.environ)
-    for line in said.stdout.splitlines():
+    for line in said.stdout.split("\n")[:-1]:
         tag = json.loads(line)
         if tag.get("_type") == "tag" and "line" in tag:
             yield tag["path"], tag["line"], tag["name"].rpartition("::")[2], tag.get("kind", "")

@@ -24,6 +24,7 @@ _SCRIPT = {
     "class_declaration": "class",
     "method_definition": "method",
     "variable_declarator": "variable",
+    "assignment_expression": "function",
 }
 _TYPED = {
     **_SCRIPT,
@@ -33,6 +34,7 @@ _TYPED = {
     "enum_declaration": "enum",
     "internal_module": "namespace",
     "abstract_method_signature": "method",
+    "method_signature": "method",
     "function_signature": "function",
 }
 _SCRIPT_LEAVES = ("identifier", "property_identifier", "shorthand_property_identifier")
@@ -118,11 +120,11 @@ LANGUAGES = (
         ("import_declaration",),
         ("identifier", "type_identifier"),
     ),
-    Language("c", "C", (".c", ".h"), _C, ("preproc_include",), _LEAVES),
+    Language("c", "C", (".c",), _C, ("preproc_include",), _LEAVES),
     Language(
         "cpp",
         "C++",
-        (".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx"),
+        (".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx", ".h"),
         {**_C, "class_specifier": "class", "namespace_definition": "namespace", "alias_declaration": "type"},
         ("preproc_include",),
         _LEAVES,
@@ -132,6 +134,7 @@ LANGUAGES = (
 BY_NAME = {one.name: one for one in LANGUAGES}
 _BY_SUFFIX = {suffix: one for one in LANGUAGES for suffix in one.suffixes}
 _TITLES = {suffix: one.title for suffix, one in _BY_SUFFIX.items()} | {
+    ".h": "C",  # read as C++, which has nearly all of C; it says of neither which it is
     ".kt": "Kotlin", ".cs": "C#", ".rb": "Ruby", ".php": "PHP", ".swift": "Swift", ".scala": "Scala", ".ex": "Elixir",
     ".exs": "Elixir", ".hs": "Haskell", ".lua": "Lua", ".r": "R", ".jl": "Julia", ".dart": "Dart", ".sh": "Shell",
     ".sql": "SQL", ".html": "HTML", ".css": "CSS", ".scss": "CSS", ".vue": "Vue", ".ipynb": "Jupyter", ".md": "Markdown",

@@ -64,10 +64,12 @@ class SymbolInfo(CodeTool):
 
 def _body(workspace: Workspace, source: Source, one: Definition) -> str:
     text = lines_of(workspace, [source.path]).get(source.path, "").split("\n")
-    body = text[one.line - 1 : one.end_line]
-    numbered = [f"{number:>6}  {said}" for number, said in enumerate(body[:MAX_BODY], one.line)]
+    body = text[one.start_line - 1 : one.end_line]
+    numbered = [f"{number:>6}  {said}" for number, said in enumerate(body[:MAX_BODY], one.start_line)]
     if len(body) > MAX_BODY:
-        numbered.append(f"... {len(body) - MAX_BODY} more lines; Read {source.path} with offset {one.line + MAX_BODY}")
+        numbered.append(
+            f"... {len(body) - MAX_BODY} more lines; Read {source.path} with offset {one.start_line + MAX_BODY}"
+        )
     return "\n".join(numbered)
 
 
