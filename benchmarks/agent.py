@@ -16,14 +16,12 @@ from forge_tools.tools import BUILTINS
 
 
 class Agent:
-    """Calls tools in a folder; a call that fails raises."""
+    """Calls tools in a folder, which reach what a `Reach` has besides; a call that fails raises."""
 
-    def __init__(
-        self, folder: Path, *, timeout: float = 100, max_output_size: int = 100_000, shells: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Path, *, timeout: float = 100, max_output_size: int = 100_000, **reached: Any) -> None:
         registry = ScopedRegistry()
         registry.register_many([tool() for tool in BUILTINS])
-        self._executor = ToolExecutor(registry, reach=Reach(shells=shells, hostname="benchmark"))
+        self._executor = ToolExecutor(registry, reach=Reach(hostname="benchmark", **reached))
         self._context = ExecutionContext(
             working_dir=str(folder), timeout=timeout, max_output_size=max_output_size, agent_id="benchmark"
         )

@@ -4,6 +4,7 @@ from benchmarks.measures import (
     backlog,
     burst,
     clients,
+    code_and_web,
     development,
     export,
     file_tools,
@@ -47,7 +48,16 @@ GROWTH = (growth.BURSTS, growth.TABLES, growth.PROCESS_COUNTS, memory.MEASURE)
 
 DEVELOPMENT = (development.MEASURE,)
 
-TOOLS = (search_tools.MEASURE, file_tools.MEASURE, shell_tool.MEASURE, filesystem_server.MEASURE)
+TOOLS = (
+    search_tools.MEASURE,
+    file_tools.MEASURE,
+    shell_tool.MEASURE,
+    filesystem_server.MEASURE,
+    code_and_web.CODE,
+    code_and_web.TRUTH,
+    code_and_web.WEB,
+    code_and_web.MEMORY,
+)
 
 HISTORY = (
     history.PAGES,

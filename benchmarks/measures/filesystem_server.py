@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.agent import Agent, without_the_disk
 from benchmarks.corpus import make_corpus
 from benchmarks.figures import Bar, LeftOutError, Measure, Readings, Row
-from benchmarks.filesystem_server import FilesystemServer, install, running
+from benchmarks.mcp_server import McpServer, install, running
 from benchmarks.pairs import Work, by_turns
 from benchmarks.scene import Scene
 
@@ -37,7 +37,7 @@ def by_the_official_client(scene: Scene) -> Readings:
     folder = scene.folder / "served"
     folder.mkdir(exist_ok=True)
     (folder / "read").write_text(LINES)
-    agent, server = Agent(folder), StdioServerParameters(command="node", args=[str(install()), str(folder)])
+    agent, server = Agent(folder), StdioServerParameters(command="node", args=[str(install("filesystem")), str(folder)])
 
     async def run() -> Readings:
         with Path(os.devnull).open("w") as nowhere:  # it says at each start that it does
@@ -57,7 +57,8 @@ async def _beside(scene: Scene) -> Readings:
     folder.mkdir(exist_ok=True)
     (folder / "read").write_text(LINES)
     agent, searcher = Agent(folder), Agent(corpus, max_output_size=5_000_000)
-    async with running(folder) as server, running(corpus) as searching:
+    program = ["node", str(install("filesystem"))]
+    async with running([*program, str(folder)]) as server, running([*program, str(corpus)]) as searching:
         works = {
             "read": lambda: agent.call("Read", file_path="read"),
             "their_read": lambda: server.call("read_text_file", path=str(folder / "read")),
@@ -74,7 +75,7 @@ async def _beside(scene: Scene) -> Readings:
         return readings | await by_turns(searches, min(SEARCHES, scene.sizes.tool_pairs))
 
 
-def _writes(agent: Agent, server: FilesystemServer, folder: Path) -> dict[str, Work]:
+def _writes(agent: Agent, server: McpServer, folder: Path) -> dict[str, Work]:
     """Another text each time, over the one before."""
     numbers = count()
 
@@ -87,7 +88,7 @@ def _writes(agent: Agent, server: FilesystemServer, folder: Path) -> dict[str, W
     return {"write": lambda: ours("ours"), "write_unsynced": _unsynced(lambda: ours("unsynced")), "their_write": theirs}
 
 
-def _edits(agent: Agent, server: FilesystemServer, folder: Path) -> dict[str, Work]:
+def _edits(agent: Agent, server: McpServer, folder: Path) -> dict[str, Work]:
     """The first line there and back again."""
     words = ("x" * 10, "y" * 10)
     turns = Counter[str]()

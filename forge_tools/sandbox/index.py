@@ -1,97 +1,137 @@
 """What was worked out of files, kept on this host for all calls and processes: found by the file's bytes, never by its name."""
 
-import json
 import os
 import sqlite3
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 Answer = TypeVar("Answer")
 Seen = os.stat_result
 
-_VERSION = 1
+_VERSION = 2
 _RACY_NS = 2_000_000_000
 """A file that was changed so shortly before may change again without another time in its facts."""
 
-_MOST_ROWS = 500_000
+_MOST_BYTES = 1 << 30
 _LOCK_SECONDS = 2.0
+_SHUNNED_SECONDS = 24 * 3600.0
 _TABLES = """
 CREATE TABLE IF NOT EXISTS files (sight TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS facts (digest TEXT PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (digest TEXT PRIMARY KEY, words TEXT NOT NULL, facts TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS shunned (digest TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
 """
+
+
+class Kept(NamedTuple):
+    """What is kept of a file: its words, each between two line ends, and what was worked out."""
+
+    words: str
+    facts: str
 
 
 class HostIndex:
     """One SQLite file in a folder that is this user's alone. Whatever is wrong with it, calls only get slower.
 
-    `folder` None keeps nothing. A file that is damaged, or of another version, is made anew.
+    `folder` None keeps nothing. A file that is damaged, or of another version, is made anew. Entered by one thread for one call.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._path = folder / f"code-{_VERSION}.db" if folder and _is_ours(folder) else None
+        self._connection: sqlite3.Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
     def digests(self, seen: Sequence[Seen]) -> list[str | None]:
         """The digests of files that are as they were when they were read, by what `fstat` says of them."""
-        found = self._look("files", [sight for one in seen if (sight := _sight(one))])
-        return [found.get(_sight(one) or "") for one in seen]
+        found = dict(self._rows("SELECT * FROM files WHERE sight IN", [_sight(one) for one in seen]))
+        return [found.get(_sight(one)) for one in seen]
 
-    def facts(self, digests: Sequence[str]) -> dict[str, Any]:
+    def facts(self, digests: Sequence[str]) -> dict[str, Kept]:
         """What was kept of files with these digests."""
-        found: dict[str, Any] = {}
-        for digest, text in self._look("facts", digests).items():
-            with suppress(ValueError):
-                found[digest] = json.loads(text)
-        return found
+        return {digest: Kept(*kept) for digest, *kept in self._rows("SELECT * FROM facts WHERE digest IN", digests)}
 
-    def keep(self, files: Sequence[tuple[Seen, str]], facts: Mapping[str, Any]) -> None:
+    def keep(self, files: Sequence[tuple[Seen, str]], facts: Mapping[str, Kept]) -> None:
         """Add what was read and worked out."""
         sights = [(sight, digest) for one, digest in files if (sight := _sight(one))]
-        texts = [(digest, json.dumps(one, separators=(",", ":"))) for digest, one in facts.items()]
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
-            for table, rows in (("files", sights), ("facts", texts)):
-                [[count]] = connection.execute(f"SELECT count(*) FROM {table}")
-                if count > _MOST_ROWS:
-                    connection.execute(f"DELETE FROM {table}")
-                connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
+            [[used]] = connection.execute(
+                "SELECT (page_count - freelist_count) * page_size "
+                "FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()"
+            )
+            for table in ("files", "facts") if used > _MOST_BYTES else ():
+                connection.execute(f"DELETE FROM {table}")
+            connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", sights)
+            connection.executemany(
+                "INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", [(one, *facts[one]) for one in facts]
+            )
+            connection.executemany("DELETE FROM shunned WHERE digest = ?", [(one,) for one in facts])
             connection.execute("COMMIT")
 
-        if sights or texts:
+        if sights or facts:
             self._with(write, None)
 
-    def _look(self, table: str, keys: Sequence[str]) -> dict[str, str]:
-        name = "sight" if table == "files" else "digest"
+    def shun(self, digest: str, after: float = 0.0) -> None:
+        """Let nobody work on that file for a day, after so many seconds: whoever is stopped by it cannot say so any more."""
+        row = (digest, time.time() + after)
+        self._with(lambda connection: connection.execute("INSERT OR REPLACE INTO shunned VALUES (?, ?)", row), None)
 
-        def look(connection: sqlite3.Connection) -> dict[str, str]:
-            found: dict[str, str] = {}
-            for at in range(0, len(keys), 500):
-                some = keys[at : at + 500]
-                marks = ",".join("?" * len(some))
-                found |= dict(connection.execute(f"SELECT * FROM {table} WHERE {name} IN ({marks})", some))
+    def is_shunned(self, digest: str) -> bool:
+        """Whether work on that file took too long, within the last day."""
+        rows = self._rows("SELECT since FROM shunned WHERE digest IN", [digest])
+        return any(since < time.time() < since + _SHUNNED_SECONDS for (since,) in rows)
+
+    def _rows(self, select: str, keys: Sequence[str | None]) -> list[Any]:
+        wanted = [key for key in keys if key]
+
+        def look(connection: sqlite3.Connection) -> list[Any]:
+            found: list[Any] = []
+            for at in range(0, len(wanted), 500):
+                some = wanted[at : at + 500]
+                found += connection.execute(f"{select} ({','.join('?' * len(some))})", some)
             return found
 
-        return self._with(look, {}) if keys else {}
+        return self._with(look, []) if wanted else []
 
     def _with(self, work: Callable[[sqlite3.Connection], Answer], otherwise: Answer) -> Answer:
         if self._path is None:
             return otherwise
         try:
-            with closing(sqlite3.connect(self._path, timeout=_LOCK_SECONDS, isolation_level=None)) as connection:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = OFF")  # what a crash damages is made anew
-                connection.executescript(_TABLES)
-                return work(connection)
+            self._connection = self._connection or _opened(self._path)
+            return work(self._connection)
         except sqlite3.OperationalError:  # in use, or no room: others get on
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.rollback()
             return otherwise
         except sqlite3.DatabaseError:
-            with suppress(OSError):
-                self._path.unlink()
+            self.__exit__()
+            for end in ("", "-wal", "-shm"):
+                with suppress(OSError):
+                    self._path.with_name(f"{self._path.name}{end}").unlink()
+            self._path = None
             return otherwise
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = OFF")  # what a crash damages is made anew
+        connection.executescript(_TABLES)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def _sight(seen: Seen) -> str | None:

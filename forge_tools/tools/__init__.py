@@ -3,10 +3,8 @@
 from forge_tools.tools.code.codebase_map import CodebaseMap
 from forge_tools.tools.code.dependency_graph import DependencyGraph
 from forge_tools.tools.code.find_references import FindReferences
-from forge_tools.tools.code.imports_exports import ImportsExports
-from forge_tools.tools.code.resolve_symbol import ResolveSymbol
 from forge_tools.tools.code.search_code import SearchCode
-from forge_tools.tools.code.symbol_info import SymbolInfo
+from forge_tools.tools.code.symbols import ImportsExports, ResolveSymbol, SymbolInfo
 from forge_tools.tools.execution.bash import Bash
 from forge_tools.tools.execution.bash_output import BashOutput
 from forge_tools.tools.execution.shells import KillShell, ListShells
@@ -23,8 +21,7 @@ from forge_tools.tools.project.conventions import ExtractConventions
 from forge_tools.tools.project.detect import DetectProjectType
 from forge_tools.tools.project.overview import ProjectOverview
 from forge_tools.tools.task.memory import Memory
-from forge_tools.tools.task.todo_read import TodoRead
-from forge_tools.tools.task.todo_write import TodoWrite
+from forge_tools.tools.task.todos import TodoRead, TodoWrite
 from forge_tools.tools.web.web_fetch import WebFetch
 from forge_tools.tools.web.web_search import WebSearch
 

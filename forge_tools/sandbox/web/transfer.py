@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import SplitResult, urljoin
 from urllib.robotparser import RobotFileParser
@@ -111,9 +111,15 @@ async def _follow(web: Web, url: str, headers: dict[str, str], *, follow_off_hos
 
 
 async def _require_welcome(web: Web, parts: SplitResult) -> None:
-    robots = await _once(web, parts._replace(path="/robots.txt", query=""), "GET", {})
-    rules = RobotFileParser()
-    rules.parse(robots.text[:_ROBOTS_BYTES].splitlines() if robots.status == 200 else [])
+    told = parts._replace(path="/robots.txt", query="").geturl()
+    rules, said = RobotFileParser(), ""
+    try:
+        robots = await _follow(replace(web, obeys_robots=False), told, {}, follow_off_host=False)
+        said = robots.text[:_ROBOTS_BYTES] if robots.status == 200 else ""
+    except (SandboxError, ToolFailure) as error:
+        if error.code not in {REDIRECT_OFF_HOST, URL_BLOCKED, HTTP_STATUS}:
+            raise  # what leads elsewhere, or nowhere, says nothing of this host
+    rules.parse(said.splitlines())
     if not rules.can_fetch(AGENT, parts.geturl()):
         raise SandboxError(f"The robots.txt of {parts.hostname} asks programs to leave this URL alone", URL_BLOCKED)
 

@@ -23,7 +23,7 @@ from forge_tools.model import (
     StoredResult,
     Wakeup,
 )
-from forge_tools.model.ids import id_time
+from forge_tools.model.queue import id_time
 from forge_tools.storage.connection.drivers import (
     BUSY_SECONDS,
     READ_TEXT,

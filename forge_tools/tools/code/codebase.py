@@ -1,27 +1,34 @@
 """A folder as code: its files with what each says, read anew where they changed, kept on this host otherwise."""
 
 import os
+import re
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Self
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.index import HostIndex, Seen
+from forge_tools.sandbox.index import HostIndex, Kept, Seen
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import open_allowed
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.reach import REACH
-from forge_tools.tools.code.facts import MAX_BYTES, SHAPE, Definition, Facts, facts_of, unread
-from forge_tools.tools.code.languages import Language, language_of
+from forge_tools.tools.code.facts import MAX_BYTES, SHAPE, WORD, Definition, Facts, facts_of, unread
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.walk import Walk
+from forge_tools.tools.languages import Language, language_of
 
 UNSUPPORTED_LANGUAGE = "UNSUPPORTED_LANGUAGE"
 
 _BATCH = 200
+_LARGE = 8192
+_SLOW_SECONDS = 5.0
+"""Nobody writes what takes longer to parse; smaller files than `_LARGE` never do."""
 _MOST_SKIPPED = 10
+_TOO_SLOW = "takes too long to parse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +43,12 @@ class Source:
 
 @dataclass(slots=True)
 class Codebase:
-    """`skipped` are files that are no code which people write, with the reason. It is partial where time was short."""
+    """`seen` are the files of each language; `skipped` are those that are no code which people write, with the reason. It is partial where time was short."""
 
     sources: dict[str, Source] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     is_partial: bool = False
+    seen: Counter[str] = field(default_factory=Counter)
     parsed: int = 0
 
     def definitions(self) -> Iterator[tuple[Source, Definition]]:
@@ -64,12 +72,12 @@ class Codebase:
         some = ", ".join(f"{path} ({why})" for path, why in list(self.skipped.items())[:3])
         left = f"; left out: {some}" + (f" and {len(self.skipped) - 3} more" if len(self.skipped) > 3 else "")
         partial = "; time was short, so not all files were read: ask again, or of a smaller folder"
-        return f"\n[{len(self.sources):,} files read{left if self.skipped else ''}{partial if self.is_partial else ''}]"
+        return f"\n[{self.seen.total():,} files seen{left if self.skipped else ''}{partial if self.is_partial else ''}]"
 
     def index(self) -> dict[str, Any]:
         """What metadata say of how the answer was found."""
         skipped = dict(list(self.skipped.items())[:_MOST_SKIPPED])
-        return {"files": len(self.sources), "parsed": self.parsed, "skipped": skipped, "partial": self.is_partial}
+        return {"files": self.seen.total(), "parsed": self.parsed, "skipped": skipped, "partial": self.is_partial}
 
 
 @dataclass(slots=True)
@@ -78,29 +86,63 @@ class _File:
     inside: str
     language: Language
     handle: Handle
-    digest: str | None = None
-    text: str | None = None
+    digest: str = ""
+    text: str = ""
 
 
-def read(workspace: Workspace, path: str, deadline: Deadline, *, containing: str | None = None) -> Codebase:
-    """Read the code of a folder, or one file. `containing`: files that do not have that word are not parsed for it.
+@dataclass(frozen=True, slots=True)
+class Having:
+    """Which files an answer needs, all by default: those with these words.
+
+    With `like` words with these in them, in lower or upper case, are as good; with `defined` a file that cannot define them is not needed.
+    """
+
+    words: Sequence[str] = ()
+    like: bool = False
+    defined: bool = False
+
+    @classmethod
+    def name(cls, word: str | None, *, defined: bool = False) -> Self:
+        """Files that have a word, where it is one."""
+        return cls((word,), defined=defined) if word and WORD.fullmatch(word) else cls()
+
+    def may_need(self, text: str, language: str) -> bool:
+        """Whether a file may be needed that says this."""
+        said = text.lower() if self.like else text
+        if not all(word in said for word in self.words):
+            return False
+        return not (self.defined and language == "python") or all(
+            re.search(_DEFINED.format(re.escape(word)), text, re.MULTILINE) for word in self.words
+        )
+
+    def needs(self, kept: Kept) -> bool:
+        """Whether a file is needed of which this is kept."""
+        if self.like:
+            return all(word in kept.words.lower() for word in self.words)
+        return all(f'["{word}",' in kept.facts if self.defined else f"\n{word}\n" in kept.words for word in self.words)
+
+
+_DEFINED = r"\b(?:def|class)\s+{0}\b|(?:^|[;:])\s*{0}\s*[:=]"
+
+
+def read(workspace: Workspace, path: str, deadline: Deadline, having: Having = Having()) -> Codebase:
+    """Read the code of a folder, or one file; what others have is nothing that this answer needs.
 
     Raises:
         SandboxError: the path cannot be opened, or is a file of no language that is known.
     """
     codebase = Codebase()
-    index = HostIndex(REACH.get().cache)
     batch: list[_File] = []
-    with workspace.open(path) as target:
+    with HostIndex(REACH.get().cache) as index, workspace.open(path) as target:
         for one in _files(workspace, target, deadline, codebase):
             batch.append(one)
             if len(batch) == _BATCH:
-                _take(batch, codebase, index, containing)
+                _take(batch, codebase, index, having, deadline)
                 batch = []
             if deadline.is_over:
                 codebase.is_partial = True
                 break
-        _take(batch, codebase, index, containing)
+        _take(batch, codebase, index, having, deadline)
     return codebase
 
 
@@ -147,26 +189,38 @@ def _files(workspace: Workspace, target: Handle, deadline: Deadline, codebase: C
     codebase.is_partial = codebase.is_partial or walk.is_partial
 
 
-def _take(batch: Sequence[_File], codebase: Codebase, index: HostIndex, containing: str | None) -> None:
+def _take(batch: Sequence[_File], codebase: Codebase, index: HostIndex, having: Having, deadline: Deadline) -> None:
     for one, digest in zip(batch, index.digests([one.handle.stat for one in batch]), strict=True):
-        one.digest = digest
-    known = index.facts([one.digest for one in batch if one.digest])
-    read, new = list[tuple[Seen, str]](), dict[str, Any]()
+        one.digest = digest or ""
+    known = _known(index, [one.digest for one in batch], having)
+    read, new = list[tuple[Seen, str]](), dict[str, Kept]()
     for one in batch:
-        facts = _known(known.get(one.digest or ""))
-        if facts is None and _load(one, codebase) and one.digest and one.text is not None:
-            known |= index.facts([one.digest]) if one.digest not in known else {}
-            facts = _known(known.get(one.digest))
-            if facts is None and (containing is None or containing in one.text):
-                facts = facts_of(one.text, one.language)
-                codebase.parsed += 1
-                new[one.digest] = facts.as_json()
-            if facts is not None:
-                read.append((one.handle.stat, one.digest))
+        if deadline.is_over:
+            codebase.is_partial = True
+            break
+        codebase.seen[one.language.name] += 1
+        if one.digest not in known and _load(one, codebase):
+            known |= _known(index, [one.digest], having)
+            read.append((one.handle.stat, one.digest))
+            if (
+                one.digest not in known
+                and having.may_need(one.text, one.language.name)
+                and (facts := _parsed(one, codebase, index))
+            ):
+                known[one.digest], new[one.digest] = facts, facts.kept()
+        if (found := known.get(one.digest)) is not None:
+            codebase.sources[one.path] = Source(one.path, one.inside, one.language, found)
         one.handle.close()
-        if facts is not None:
-            codebase.sources[one.path] = Source(one.path, one.inside, one.language, facts)
     index.keep(read, new)
+
+
+def _known(index: HostIndex, digests: Sequence[str], having: Having) -> dict[str, Facts | None]:
+    """What is known of files by their digests; None of those that this answer does not need."""
+    found: dict[str, Facts | None] = {}
+    for digest, kept in index.facts(digests).items():
+        with suppress(TypeError, ValueError):  # else it is read anew
+            found[digest] = Facts.of_kept(kept) if having.needs(kept) else None
+    return found
 
 
 def _load(one: _File, codebase: Codebase) -> bool:
@@ -180,11 +234,24 @@ def _load(one: _File, codebase: Codebase) -> bool:
     return True
 
 
-def _known(told: Any) -> Facts | None:
-    if told is not None:
-        with suppress(TypeError, ValueError):
-            return Facts.of_json(told)
-    return None
+def _parsed(one: _File, codebase: Codebase, index: HostIndex) -> Facts | None:
+    """Parse a file, but not again one that took too long, or whose parser had to be killed: nothing else can stop it."""
+    is_large = len(one.text) >= _LARGE
+    if is_large and not index.is_shunned(one.digest):
+        index.shun(one.digest, after=2 * _SLOW_SECONDS)  # others may be parsing it right now
+    elif is_large:
+        codebase.skipped[one.path] = _TOO_SLOW
+        return None
+    started = time.thread_time()
+    facts = facts_of(one.text, one.language)
+    codebase.parsed += 1
+    if time.thread_time() - started > _SLOW_SECONDS:
+        index.shun(one.digest)
+        codebase.skipped[one.path] = _TOO_SLOW
+        return None
+    if is_large:
+        index.keep([], {one.digest: facts.kept()})
+    return facts
 
 
 def lines_of(workspace: Workspace, sources: Mapping[str, Source] | Sequence[str]) -> dict[str, str]:

@@ -1,29 +1,32 @@
 """What one source file says: what it defines, imports and names. Pure: bytes in, facts out."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.tools.code.languages import Language
+from forge_tools.sandbox.index import Kept
+from forge_tools.tools.languages import Language
 
-SHAPE = 2
+SHAPE = 4
 """Counts up with every change of what is read of a file: what was kept of before is then read anew."""
 
 MAX_BYTES = 1 << 20
 _LONGEST_LINE = 20_000
 _SIGNATURE = 200
-_WORD = re.compile(r"(?:[^\W\d]|\$)[\w$]*")
+WORD = re.compile(r"(?:[^\W\d]|\$)[\w$]*")
 _SPACES = re.compile(r"\s+")
 _BODIES = frozenset({"struct_specifier", "enum_specifier", "class_specifier"})
 """What defines nothing without a body."""
 _TYPES = frozenset({"class_definition", "class_specifier", "impl_item", "trait_item"})
 _VARIABLES = frozenset({"assignment", "variable_declarator"})
+_FUNCTIONS = frozenset({"function_expression", "generator_function", "arrow_function", "class"})
 
 
 class Definition(NamedTuple):
-    """Lines and columns begin at 1. `container` is the path of names that it lies in, as `Class/method`."""
+    """`line` and `column` are those of the name and begin at 1, `start_line` may be that of an annotation. `container` is the path of names that it lies in, as `Class/method`."""
 
     name: str
     kind: str
@@ -33,6 +36,7 @@ class Definition(NamedTuple):
     container: str
     signature: str
     is_public: bool
+    start_line: int
 
     @property
     def path(self) -> str:
@@ -56,18 +60,20 @@ class Facts:
     imports: tuple[Import, ...]
     words: frozenset[str]
 
-    def as_json(self) -> list[Any]:
-        return [self.definitions, self.imports, sorted(self.words)]
+    def kept(self) -> Kept:
+        """As an index keeps it."""
+        said = json.dumps([self.definitions, self.imports], ensure_ascii=False, separators=(",", ":"))
+        return Kept("\n".join(["", *sorted(self.words), ""]), said)
 
     @classmethod
-    def of_json(cls, told: Any) -> Self:
+    def of_kept(cls, kept: Kept) -> Self:
         """Raises TypeError or ValueError for what is none."""
-        definitions, imports, words = told
+        definitions, imports = json.loads(kept.facts)
         taken = tuple(
             Import(module, tuple((a, b) for a, b in names), line, is_export)
             for module, names, line, is_export in imports
         )
-        return cls(tuple(Definition(*one) for one in definitions), taken, frozenset(words))
+        return cls(tuple(map(Definition._make, definitions)), taken, frozenset(kept.words.split()))
 
 
 def unread(data: bytes) -> str | None:
@@ -76,8 +82,11 @@ def unread(data: bytes) -> str | None:
         return "larger than 1 MiB"
     if b"\0" in data[:8192]:
         return "binary"
-    if max(map(len, data.split(b"\n")), default=0) > _LONGEST_LINE:
-        return "minified"
+    at = 0
+    while len(data) - at > _LONGEST_LINE:
+        if (end := data.rfind(b"\n", at, at + _LONGEST_LINE + 1)) < 0:
+            return "minified"
+        at = end + 1
     return None
 
 
@@ -92,7 +101,7 @@ def parsed(text: str, language: Language) -> Any:
     except ImportError as error:
         lacks = "This worker lacks what the code tools need. pip install 'forge-tools[code]'"
         raise SandboxError(lacks, ErrorCode.ENGINE_NOT_AVAILABLE) from error
-    return SgRoot(text, language.grammar).root()
+    return SgRoot(text, language.name).root()
 
 
 def facts_of(text: str, language: Language) -> Facts:
@@ -110,11 +119,12 @@ def facts_of(text: str, language: Language) -> Facts:
     declared = _declared(root) if language.name == "python" else None
     if declared is not None:
         definitions = [one._replace(is_public=not one.container and one.name in declared) for one in definitions]
-    return Facts(tuple(definitions), tuple(imports), frozenset(_WORD.findall(text)))
+    return Facts(tuple(definitions), tuple(imports), frozenset(WORD.findall(text)))
 
 
 def _definition(node: Any, language: Language) -> Definition | None:
-    name = _name(node)
+    named = _named(node)
+    name = _said(named)
     if name is None or (node.kind() in _BODIES and not node.field("body")):
         return None
     if node.kind() in _VARIABLES and not _is_kept(node, language):
@@ -122,34 +132,47 @@ def _definition(node: Any, language: Language) -> Definition | None:
     holders, is_method = _holders(node, language)
     *outer, last = re.split(r"::|\.", name) if language.name == "cpp" else [name]
     kind = language.definitions[node.kind()]
-    place, end = node.range().start, node.range().end
+    place, extent = named.range().start, node.range()
     return Definition(
-        last, "method" if kind == "function" and is_method else kind, place.line + 1, end.line + 1, place.column + 1,
+        last, "method" if kind == "function" and is_method else kind, place.line + 1, extent.end.line + 1, place.column + 1,
         "/".join([*holders, *outer]), _signature(node), _is_public(node, language, last, is_inner=bool(holders)),
+        extent.start.line + 1,
     )  # fmt: skip
 
 
 def _holders(node: Any, language: Language) -> tuple[list[str], bool]:
     """The names of what a definition lies in, outermost first, and whether the innermost is a type."""
     around = [one for one in node.ancestors() if one.kind() in language.definitions or one.kind() in language.scopes]
-    holders = [found for one in reversed(around) if (found := _name(one))]
+    holders = [found for one in reversed(around) if (found := _said(_named(one)))]
     receiver = node.field("receiver") if language.name == "go" else None  # `(s *Store[K])` says which type it is of
     if receiver is not None and (words := receiver.text().strip("()").split()):
         holders.append(words[-1].lstrip("*").partition("[")[0])
     return holders, bool(around) and around[0].kind() in _TYPES
 
 
-def _name(node: Any) -> str | None:
+def _named(node: Any) -> Any:
+    """The node of the name of a definition; None where it has none that counts."""
     if node.kind() == "assignment":
         left = node.field("left")
-        return left.text() if left is not None and left.kind() == "identifier" else None
+        return left if left is not None and left.kind() == "identifier" else None
+    if node.kind() == "assignment_expression":  # exports.name = function () {}, Type.prototype.name = () => {}
+        left, right = node.field("left"), node.field("right")
+        is_function = right is not None and right.kind() in _FUNCTIONS
+        return (
+            left.field("property") if is_function and left is not None and left.kind() == "member_expression" else None
+        )
     if node.kind() == "impl_item":
-        found = node.field("type")
-        return found.text().partition("<")[0] if found is not None else None
+        return node.field("type")
     found = node.field("name") or node.field("declarator")
     while found is not None and (inner := found.field("declarator")) is not None:
         found = inner
-    text = found.text().strip() if found is not None else ""
+    return found
+
+
+def _said(named: Any) -> str | None:
+    text = named.text().strip() if named is not None else ""
+    if named is not None and named.kind() == "generic_type":
+        text = text.partition("<")[0]
     return text if 0 < len(text) <= _SIGNATURE and "\n" not in text else None
 
 
@@ -167,7 +190,8 @@ def _is_public(node: Any, language: Language, name: str, *, is_inner: bool) -> b
     if language.name == "go":
         return name[:1].isupper()
     if language.name in {"typescript", "tsx", "javascript"}:
-        return any(one.kind() == "export_statement" for one in node.ancestors())
+        is_exported = node.text().startswith(("exports.", "module.exports."))
+        return is_exported or any(one.kind() == "export_statement" for one in node.ancestors())
     said = node.text()[:_SIGNATURE].split()
     return "static" not in said[:2] if language.name in {"c", "cpp"} else said[:1] != [] and said[0].startswith("pub")
 

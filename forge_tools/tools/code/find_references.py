@@ -8,7 +8,7 @@ from typing import Any
 from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import PATH, counted, option, parameters_of
-from forge_tools.tools.code.codebase import Codebase, Source, lines_of, read
+from forge_tools.tools.code.codebase import Codebase, Having, Source, lines_of, read
 from forge_tools.tools.code.facts import parsed
 from forge_tools.tools.code.modules import Confidence, Modules
 from forge_tools.tools.code.tool import SYMBOL, CodeTool, below, refuse
@@ -54,7 +54,7 @@ class FindReferences(CodeTool):
     def _answer(self, workspace: Workspace, deadline: Deadline, options: dict[str, Any]) -> ToolResult:
         wish = Wish(**options)
         name = wish.symbol.replace("::", ".").replace("/", ".").rpartition(".")[2]
-        codebase = read(workspace, wish.path, deadline, containing=name)
+        codebase = read(workspace, wish.path, deadline, Having.name(name))
         defined = codebase.named(wish.symbol, file=wish.file)
         if not defined:
             refuse(read(workspace, wish.path, deadline), wish.symbol, wish.file or wish.path)

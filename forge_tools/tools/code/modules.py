@@ -76,7 +76,7 @@ class Modules:
             if found is not None:
                 return Found(found.source, found.definition, found.via, confidence, one.module)
         for path in self.submodule(one, name, source) or (paths if name in {"", "default"} else ()):
-            whole = Definition(path, "module", 1, 1, 1, "", one.module, is_public=True)
+            whole = Definition(path, "module", 1, 1, 1, "", one.module, is_public=True, start_line=1)
             return Found(self._codebase.sources[path], whole, hops, confidence, one.module)
         return (
             Found(None, None, hops, "likely", one.module)

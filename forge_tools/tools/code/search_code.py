@@ -8,11 +8,11 @@ from forge_tools.errors import SandboxError
 from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import counted, option, parameters_of
-from forge_tools.tools.code.codebase import Codebase, lines_of, read
+from forge_tools.tools.code.codebase import Codebase, Having, lines_of, read
 from forge_tools.tools.code.facts import parsed
-from forge_tools.tools.code.languages import BY_NAME, Language
 from forge_tools.tools.code.tool import CodeTool, below, line, place
 from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.languages import BY_NAME, Language
 
 INVALID_PATTERN = "INVALID_PATTERN"
 
@@ -54,7 +54,8 @@ class SearchCode(CodeTool):
 
 
 def _named(wish: Wish, workspace: Workspace, deadline: Deadline) -> ToolResult:
-    codebase = read(workspace, wish.path, deadline)
+    parts = tuple(part.lower() for part in _PARTS.findall(wish.query))
+    codebase = read(workspace, wish.path, deadline, Having(parts, like=True))
     hits = [
         (score, source, one)
         for source, one in codebase.definitions()
@@ -86,14 +87,13 @@ def _score(query: str, name: str, path: str) -> int:
 
 def _matching(wish: Wish, workspace: Workspace, deadline: Deadline) -> ToolResult:
     word = max(re.findall(r"[^\W\d]\w+", _META.sub(" ", wish.query)), key=len, default=None)
-    codebase = read(workspace, wish.path, deadline, containing=word)
-    known = {source.language.name: source.language for source in codebase.sources.values()}
-    languages = [one for name, one in known.items() if wish.language in {"", name}]
-    usable = {one.name for one in languages if _is_code(wish.query, one)}
+    codebase = read(workspace, wish.path, deadline, Having.name(word))
+    languages = sorted(codebase.seen.keys() if not wish.language else codebase.seen.keys() & {wish.language})
+    usable = {one for one in languages if _is_code(wish.query, BY_NAME[one])}
     if languages and not usable:
-        asked = wish.language or ", ".join(sorted(known))
         raise SandboxError(
-            f"'{wish.query}' is no code of {asked} as it stands. Write a whole expression or statement", INVALID_PATTERN
+            f"'{wish.query}' is no code of {', '.join(languages)} as it stands. Write a whole expression or statement",
+            INVALID_PATTERN,
         )
     hits = _matches(wish, workspace, codebase, usable, deadline)
     shown = [f"{hit['path']}:{hit['line']}  {hit['text']}" for hit in hits[: wish.limit]]
@@ -123,4 +123,4 @@ def _matches(
 def _is_code(pattern: str, language: Language) -> bool:
     """Whether a pattern is code without its holes: of what is none, nothing would be found and nothing said."""
     plain = _META.sub("x", pattern)
-    return parsed(plain, BY_NAME[language.name]).find(kind="ERROR") is None
+    return parsed(plain, language).find(kind="ERROR") is None

@@ -1,12 +1,19 @@
 """NotebookRead: the cells of a notebook and what they have put out, within a budget."""
 
+import base64
 import json
 import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+from forge_tools.artifacts.media import media_type
 from forge_tools.errors import InvalidCallError, SandboxError
-from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, Image, ToolCategory, ToolResult
+from forge_tools.model.content import human
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.files import KEPT_BYTES, etag_of
 from forge_tools.sandbox.paths.refusals import TOO_LARGE
@@ -15,10 +22,15 @@ from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.hits import room_for_records
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.notebook.document import Notebook, source_of
-from forge_tools.tools.notebook.outputs import render_outputs
 
 _CHUNK_BYTES = 1 << 20
 _MAX_CELLS = 10_000
+_MAX_IMAGES = 20
+_MAX_IMAGE_CHARS = (4 << 20) * 4 // 3  # of Base64
+_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_TEXTS = ("text/plain", "text/markdown", "text/latex", "text/html", "application/json")
+_WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +52,7 @@ class Wish:
 
 
 class NotebookRead(ReadingTool):
-    """Read the cells of a Jupyter notebook with their ids, indexes and outputs; media are named with type and size."""
+    """Read the cells of a Jupyter notebook with their ids, indexes and outputs; images come as parts, other media are named."""
 
     name = "NotebookRead"
     aliases = ("notebook_read",)
@@ -92,7 +104,22 @@ def _show(notebook: Notebook, data: bytes, shown: str, wish: Wish, max_chars: in
         notes.append(f"[no cells from offset {first} on: {shown} has {counted(total, 'cell')}]")
     if doubles := facts.get("duplicate_ids"):
         notes.append(f"[several cells have the id {', '.join(doubles)}: pass cell_index for them]")
-    return ToolResult.ok("\n".join([*blocks, *notes]), **facts)
+    text = "\n".join([*blocks, *notes])
+    images = list(islice(_images(notebook, range(first, end)), _MAX_IMAGES)) if wish.include_outputs else []
+    return ToolResult.ok([text, *images] if images else text, **facts)
+
+
+def _images(notebook: Notebook, indexes: range) -> Iterator[Image]:
+    """The pictures that cells have put out, named for cell and output; what is none stays named in their text."""
+    for index in indexes:
+        outputs = notebook.cells[index].value.get("outputs")
+        for number, output in enumerate(outputs if isinstance(outputs, list) else ()):
+            data = output.get("data") if isinstance(output, dict) else None
+            for mime, value in data.items() if isinstance(data, dict) else ():
+                if mime in _IMAGES and len(text := _joined(value)) <= _MAX_IMAGE_CHARS:
+                    with suppress(ValueError):  # it is no Base64
+                        if media_type(raw := base64.b64decode(text)) == mime:
+                            yield Image(raw, f"cell-{index}-output-{number}.{mime.rpartition('/')[2]}")
 
 
 def _block(index: int, cell: dict[str, Any], wish: Wish) -> str:
@@ -126,3 +153,68 @@ def _inside(metadata: dict[str, Any], table: str, key: str) -> str | None:
     found = metadata.get(table)
     value = found.get(key) if isinstance(found, dict) else None
     return value if isinstance(value, str) else None
+
+
+def render_outputs(outputs: Any, limit: int) -> str:
+    """Render the outputs of a cell within `limit` characters: the head, the tail, and how much is left out between."""
+    if not isinstance(outputs, list):
+        return ""
+    texts = [text.rstrip("\n") for output in outputs for text in _texts(output)]
+    return visible(clip("\n".join(text for text in texts if text), limit))
+
+
+def media_part(mime: str, data: Any) -> str:
+    """Stand for media in an output: their type and size."""
+    text = _joined(data)
+    size = len(text) * 3 // 4 if mime != "image/svg+xml" else len(text)
+    return f"[{mime} {human(size)}]"
+
+
+def clip(text: str, limit: int) -> str:
+    """Keep 40 % of the limit from the head and 60 % from the tail."""
+    if len(text) <= limit:
+        return text
+    head = limit * 2 // 5
+    tail = limit - head
+    omitted = len(text) - limit
+    return f"{text[:head]}\n[... {omitted:,} characters left out; pass a larger max_output_chars ...]\n{text[-tail:]}"
+
+
+def plain(text: str) -> str:
+    """Text as a terminal would leave it: no colours, and of a line that was written over the last state."""
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if "\r" not in text:
+        return text
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+
+
+def _texts(output: Any) -> Iterator[str]:
+    kind = output.get("output_type") if isinstance(output, dict) else None
+    if kind == "stream":
+        yield plain(_joined(output.get("text")))
+    elif kind == "error":
+        trace = plain("\n".join(map(_joined, output.get("traceback") or ())))
+        yield trace or plain(f"{output.get('ename')}: {output.get('evalue')}")
+    elif kind in ("display_data", "execute_result") and isinstance(output.get("data"), dict):
+        yield from _data(output["data"])
+    else:
+        yield f"[output of unknown type {str(kind)[:40]}]"
+
+
+def _data(data: Mapping[str, Any]) -> Iterator[str]:
+    """One output in several types: all its media, and of its texts the plainest."""
+    if isinstance(widget := data.get(_WIDGET), dict):
+        yield f"[widget {str(widget.get('model_id'))[:64]}]"
+    for mime, value in data.items():
+        if mime not in _TEXTS and mime != _WIDGET:
+            yield media_part(mime, value)
+    for mime in [one for one in _TEXTS if one in data][:1]:
+        value = data[mime]
+        yield json.dumps(value, ensure_ascii=False) if mime == "application/json" else plain(_joined(value))
+
+
+def _joined(value: Any) -> str:
+    if isinstance(value, list):
+        return "".join(map(str, value))
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value)

@@ -11,8 +11,9 @@ from forge_tools.errors import InvalidCallError
 from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.schema import suggestion
 from forge_tools.tools.builtin import PATH, option, parameters_of
+from forge_tools.tools.languages import TITLES, title_of
 from forge_tools.tools.project.detect import facts_of
-from forge_tools.tools.project.survey import LANGUAGES, Claims, ProjectTool, Survey, is_written, language_of, section
+from forge_tools.tools.project.survey import Claims, ProjectTool, Survey, is_written, section
 
 _LEAST = 20
 _CLEAR = 0.6
@@ -112,7 +113,7 @@ class ExtractConventions(ProjectTool):
 
 def _answer(survey: Survey, wish: Wish) -> ToolResult:
     language = _language(survey, wish.language)
-    paths = [path for path in survey.files if language_of(path) == language and is_written(path)] if language else []
+    paths = [path for path in survey.files if title_of(path) == language and is_written(path)] if language else []
     sample = sorted(paths, key=lambda path: (blake2b(path.encode("utf-8", "surrogateescape")).digest(), path))
     tallies, lengths, looked = dict[str, _Tally](), Counter[int](), 0
     for path in sample[: wish.sample]:
@@ -162,11 +163,11 @@ def declared_in(survey: Survey) -> Claims:
 
 def _language(survey: Survey, asked: str | None) -> str | None:
     if asked is not None:
-        known = {name.lower(): name for name in LANGUAGES.values()}
+        known = {name.lower(): name for name in TITLES}
         if asked.lower() not in known:
             raise InvalidCallError(f"Unknown language {asked!r}{suggestion(asked.lower(), known)}")
         return known[asked.lower()]
-    counts = Counter(language_of(path) for path in survey.files if is_written(path))
+    counts = Counter(title_of(path) for path in survey.files if is_written(path))
     usual = sorted((name for name in counts if name in _NAMES), key=lambda name: (-counts[name], name or ""))
     return usual[0] if usual else None
 

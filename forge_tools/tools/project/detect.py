@@ -7,6 +7,7 @@ from typing import Any
 
 from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.tools.builtin import PATH, option, parameters_of
+from forge_tools.tools.languages import title_of
 from forge_tools.tools.project.manifests import read_manifests
 from forge_tools.tools.project.survey import (
     MAX_LISTED,
@@ -14,7 +15,6 @@ from forge_tools.tools.project.survey import (
     ProjectTool,
     Survey,
     is_written,
-    language_of,
     section,
     size_of,
 )
@@ -70,7 +70,7 @@ def claims_of(survey: Survey) -> Claims:
     claims = read_manifests(survey)
     sizes, files, first = Counter[str](), Counter[str](), dict[str, str]()
     for path, size in survey.files.items():
-        language = language_of(path)
+        language = title_of(path)
         if language is not None and is_written(path):
             sizes[language] += size
             files[language] += 1

@@ -4,15 +4,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from forge_tools.errors import InvalidCallError
 from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.tools.builtin import PATH, counted, option, parameters_of
 from forge_tools.tools.file.text import visible
+from forge_tools.tools.languages import title_of
 from forge_tools.tools.project.detect import claims_of, facts_of
-from forge_tools.tools.project.repository import repository_claims
-from forge_tools.tools.project.survey import Claims, ProjectTool, Survey, is_written, language_of, size_of
+from forge_tools.tools.project.survey import Claims, ProjectTool, Survey, is_written, size_of
 
 _README = re.compile(r"readme(?:\.(?:md|rst|txt|adoc))?", re.IGNORECASE)
 _TEST = re.compile(r"(?:^|/)(?:tests?|spec|__tests__)/|(?:^|/)test_[^/]+$|[._](?:test|spec)\.\w+$")
@@ -26,6 +27,12 @@ _PURPOSES = {
     "benchmarks": "benchmarks", ".github": "CI and templates", "deploy": "deployment", "vendor": "copies of others' code",
 }  # fmt: skip
 _PROSE = {None, "Markdown", "HTML", "CSS", "Jupyter"}
+_HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_REF = re.compile(r"ref: (refs/[\w./-]+)")
+_ENTRY = re.compile(
+    r"^\w+ (?P<id>\w+) (?P<who>[^\n<]*)<[^>\n]*> (?P<time>\d{1,11}) [+-]\d{4}\t(?P<what>[^\n]*)$", re.MULTILINE
+)
+_MAX_BYTES = 4 << 20
 _LEAD_LINES = 12
 _LEAST_CHARS, _MOST_CHARS = 500, 200_000
 _MAX_READ = 200
@@ -157,11 +164,57 @@ def _tests(survey: Survey, _: Claims) -> list[str]:
 
 
 def _is_code(path: str) -> bool:
-    return language_of(path) not in _PROSE
+    return title_of(path) not in _PROSE
 
 
 def _git(survey: Survey, _: Claims) -> list[str]:
-    return [f"- {claim}" for claim in repository_claims(survey).of("git")]
+    return [f"- {claim}" for claim in _repository(survey).of("git")]
+
+
+def _repository(survey: Survey) -> Claims:
+    """Branch, last commit and what it was, of the repository in the folder itself, as files tell: settings of git may run programs."""
+    claims, git = Claims(), ".git/"
+    head = _read(survey, ".git/HEAD")
+    if head is None:
+        if (link := _read(survey, ".git")) is not None and link.startswith("gitdir:"):
+            claims.add(
+                "git", "a worktree or submodule, whose repository is kept elsewhere", f"{survey.shown('.git')}:1"
+            )
+            return claims
+        if {"HEAD", "config"} <= survey.files.keys() and (head := _read(survey, "HEAD")) is not None:
+            git = ""
+            claims.add("git", "a bare repository", f"{survey.shown('HEAD')}:1")
+    if head is None:
+        return claims
+    where, ref, commit = f"{survey.shown(f'{git}HEAD')}:1", _REF.match(head), _HASH.match(head)
+    if ref:
+        claims.add("git", f"branch {ref[1].removeprefix('refs/heads/')}", where)
+        commit = _HASH.match(_read(survey, f"{git}{ref[1]}") or "") or _packed(
+            _read(survey, f"{git}packed-refs"), ref[1]
+        )
+    elif commit:
+        claims.add("git", "detached head, on no branch", where)
+    if commit is None:
+        claims.add("git", "no commit yet", where, "likely")
+        return claims
+    claims.add("git", f"last commit {commit[0][:12]}", where)
+    log = _read(survey, f"{git}logs/HEAD") or ""
+    for entry in list(_ENTRY.finditer(log))[-1:]:
+        when = datetime.fromtimestamp(int(entry["time"]), UTC).strftime("%Y-%m-%d")
+        line = log.count("\n", 0, entry.start()) + 1
+        what = f"last entry of its log: {when}, {visible(entry['what'])}"
+        claims.add("git", what, f"{survey.shown(f'{git}logs/HEAD')}:{line}", "likely")
+    return claims
+
+
+def _packed(packed: str | None, ref: str) -> re.Match[str] | None:
+    found = re.search(rf"^(\w+) {re.escape(ref)}$", packed or "", re.MULTILINE)
+    return _HASH.match(found[1]) if found else None
+
+
+def _read(survey: Survey, path: str) -> str | None:
+    data = survey.data(path, _MAX_BYTES)
+    return None if data is None else data.decode("utf-8", "replace")
 
 
 def _size(survey: Survey, _: Claims) -> list[str]:

@@ -22,15 +22,6 @@ Confidence = Literal["certain", "likely", "guess"]
 MAX_LISTED = 40
 _MAX_CHARS = 160
 
-LANGUAGES = {
-    "py": "Python", "pyi": "Python", "js": "JavaScript", "mjs": "JavaScript", "cjs": "JavaScript", "jsx": "JavaScript",
-    "ts": "TypeScript", "tsx": "TypeScript", "go": "Go", "rs": "Rust", "java": "Java", "kt": "Kotlin", "c": "C", "h": "C",
-    "cc": "C++", "cpp": "C++", "hpp": "C++", "cs": "C#", "rb": "Ruby", "php": "PHP", "swift": "Swift", "scala": "Scala",
-    "ex": "Elixir", "exs": "Elixir", "hs": "Haskell", "lua": "Lua", "r": "R", "jl": "Julia", "dart": "Dart", "sh": "Shell",
-    "sql": "SQL", "html": "HTML", "css": "CSS", "scss": "CSS", "vue": "Vue", "ipynb": "Jupyter", "md": "Markdown",
-}  # fmt: skip
-"""Languages by the endings of names."""
-
 GENERATED = re.compile(
     r"(?:^|/)(?:vendor|node_modules|third_party|dist|generated)/|\.min\.\w+$|_pb2(?:_grpc)?\.pyi?$|\.pb\.\w+$|\.g\.dart$|-lock\.\w+$"
 )
@@ -148,10 +139,6 @@ class ProjectTool(ReadingTool):
                 return answer(Survey(workspace, target, deadline))
 
         return await deadline.look(work)
-
-
-def language_of(path: str) -> str | None:
-    return LANGUAGES.get(path.rpartition(".")[2].lower()) if "." in path else None
 
 
 def is_written(path: str) -> bool:

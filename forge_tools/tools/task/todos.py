@@ -1,4 +1,4 @@
-"""Todo lists: their items, what a write makes of them, and how they are shown."""
+"""TodoRead and TodoWrite: what a session has to do, read, and written as a whole or item by item."""
 
 import json
 import secrets
@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from forge_tools.errors import ErrorCode, ToolFailure
-from forge_tools.model import Document
-from forge_tools.tools.builtin import counted
+from forge_tools.model import Capabilities, Document, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.tools.builtin import BuiltinTool, ReadingTool, counted, option, parameters_of
 from forge_tools.tools.file.text import visible
+from forge_tools.tools.task.documents import Documents, require_version
 
 MAX_TODOS = 200
 
@@ -33,6 +34,90 @@ LIST_NAME: dict[str, Any] = {"min_length": 1, "max_length": 64, "keywords": {"pa
 """What the name of a list is held to."""
 
 _MARKS: dict[Status, str] = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]", "cancelled": "[-]"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadWish:
+    """Which todos to read."""
+
+    list: str = option("Name of the list.", "default", **LIST_NAME)
+    status: Literal["pending", "in_progress", "completed", "cancelled"] | None = option(
+        "Show only those that are so.", None
+    )
+
+
+class TodoRead(ReadingTool):
+    """Read the todo list of this session, with the ids of its items and its version."""
+
+    name = "TodoRead"
+    aliases = ("todo_read",)
+    category = ToolCategory.TASK
+    parameters = parameters_of(ReadWish)
+
+    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        wish, kept = ReadWish(**options), Documents(context, "session", self.name, options)
+        document = await kept.read(path_of(wish.list))
+        todos = todos_of(document)
+        wanted = [todo for todo in todos if wish.status in (None, todo.status)]
+        facts = facts_of(wish.list, document.version if document else 0, todos)
+        facts["todos"] = [todo.facts() for todo in wanted]
+        total = counted(len(todos), "todo")
+        return ToolResult.ok(shown(wanted) or f"Nothing to show: {total} in list {wish.list}", **facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteWish:
+    """What is written."""
+
+    todos: Sequence[Mapping[str, Any]] = option(
+        "The whole list; with merge only the items to change, by their ids, and to add.",
+        items=ITEM, keywords={"maxItems": MAX_TODOS},
+    )  # fmt: skip
+    merge: bool = option("Change and add these items, and leave all others as they are.", default=False)
+    expected_version: int | None = option(
+        "Write only if the list still has this version, which the last read or write returned; 0: if there is none.",
+        None,
+        minimum=0,
+    )
+    list: str = option("Name of the list.", "default", **LIST_NAME)
+
+
+class TodoWrite(BuiltinTool):
+    """Write the todo list of this session: replace it, or with merge change and add single items. New items get ids.
+
+    It is kept in the database, the same on every host. Of items that several agents add at once none is lost.
+    """
+
+    name = "TodoWrite"
+    aliases = ("todo_write",)
+    category = ToolCategory.TASK
+    capabilities = Capabilities(idempotent=True, retryable=True)
+    parameters = parameters_of(WriteWish)
+
+    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        wish, kept = WriteWish(**options), Documents(context, "session", self.name, options)
+        path, old, new = path_of(wish.list), list[Todo](), list[Todo]()
+
+        def revise(before: Mapping[str, Document]) -> Mapping[str, str | None]:
+            document = before.get(path)
+            old[:] = todos_of(document)
+            facts = [todo.facts() for todo in old]
+            require_version(f"Todo list {wish.list}", document, wish.expected_version, todos=facts)
+            new[:] = written(old, wish.todos, merge=wish.merge)
+            return {} if document and new == old else {path: content_of(new)}
+
+        document = (await kept.change([path], revise, dry_run=context.dry_run)).get(path)
+        todos = new if context.dry_run else todos_of(document)
+        warnings = list(warnings_of(old, new))
+        facts = facts_of(wish.list, document.version if document else 0, todos) | difference(old, new)
+        facts |= {"warnings": warnings} if warnings else {}
+        text = shown(todos) or f"The list {wish.list} is empty"
+        return ToolResult.ok("\n".join([text, *(f"[warning: {one}]" for one in warnings)]) + kept.note, **facts)
+
+    async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        result = await self._execute(context, **options)
+        result.output = f"[Dry Run] The list would be:\n{result.output}"
+        return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

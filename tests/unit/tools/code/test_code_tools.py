@@ -57,6 +57,14 @@ async def test_definitions_are_found_where_they_are(language: str, project: Path
         assert (f"{found['path']}:{found['line']}", found["kind"]) == (place, kind), symbol
 
 
+@pytest.mark.parametrize("name", ["inner", "typed", "second", "broken", "chained", "π"])
+async def test_definitions_in_odd_places_are_found_without_an_index(name: str, project: Path) -> None:
+    text = "class A: inner = 1\nif A: typed: int\nx = 1; second = 2\ndef \\\n broken(): ...\nx = chained = 3\nπ=3\nchained = 4\n"
+    write(project, {"a.py": text, "b.py": f"from a import {name}\nprint({name})\n"})
+
+    assert (await answer(SymbolInfo, project, symbol=name)).metadata["symbol"]["path"] == "a.py"
+
+
 @pytest.mark.parametrize("language", PROJECTS)
 async def test_imports_lead_to_their_files(language: str, project: Path) -> None:
     write(project, PROJECTS[language].files)
@@ -165,7 +173,8 @@ async def test_what_was_read_is_kept_and_what_has_changed_is_read_anew(project: 
     write(project, {"a.py": "def one(): ...\n", "b.py": "def two(): ...\n"})
     for path in project.iterdir():
         os.utime(path, ns=(1, 1))
-    await answer(SearchCode, project, query="one")
+    assert (await answer(SearchCode, project, query="one")).metadata["index"]["parsed"] == 1
+    await answer(CodebaseMap, project)
 
     again = await answer(SearchCode, project, query="one")
     (project / "a.py").write_text("def six(): ...\n")
@@ -202,7 +211,7 @@ async def test_a_cache_that_is_somebody_elses_is_not_used(project: Path, tmp_pat
 
 
 async def test_what_is_no_code_that_people_write_is_left_out_and_named(project: Path) -> None:
-    (project / "big.py").write_text("x = 1\n" * 300_000)
+    (project / "big.py").write_text("x = 1\n" * 180_000)
     (project / "min.js").write_text("var a=1;" * 5_000)
     (project / "bin.py").write_bytes(b"\0\1")
     (project / "loop").symlink_to(project)

@@ -1,5 +1,6 @@
 """NotebookRead: cells as blocks, their outputs bounded, and what is no notebook refused with its line."""
 
+import base64
 import gzip
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.files import etag_of
 from forge_tools.tool.base import BaseTool
 from forge_tools.tools.notebook.read import NotebookRead
+from tests.part_tools import png
 from tests.unit.tools.notebook.notebooks import code, notebook, stream, text, written
 
 Call = Callable[..., Awaitable[ToolResult]]
@@ -62,8 +64,22 @@ async def test_media_are_named_and_of_texts_the_plainest_is_shown(read: Call) ->
     table = {"text/html": "<table>1</table>"}
     outputs = [{"output_type": "display_data", "data": one, "metadata": {}} for one in (data, widget, table)]
     seen = await read(notebook(code(outputs=outputs)))
-    assert "[image/png 48 KB]\n[image/svg+xml 6 bytes]\n<Figure>\n[widget m1]\n<table>1</table>\n" in seen.output
+    assert "[image/png 49 kB]\n[image/svg+xml 6 bytes]\n<Figure>\n[widget m1]\n<table>1</table>\n" in seen.output
     assert "<b>" not in seen.output
+
+
+async def test_images_are_parts_of_the_result(read: Call) -> None:
+    said = base64.encodebytes(png()).decode().splitlines(keepends=True)
+    damaged = {"image/png": "no image", "image/gif": "!", "image/jpeg": said[0]}
+    outputs = [{"output_type": "display_data", "data": one, "metadata": {}} for one in (damaged, {"image/png": said})]
+
+    shown = await read(notebook(text("# T"), code(outputs=outputs)), cell_index=1)
+    without = await read(notebook(code(outputs=outputs)), include_outputs=False)
+
+    seen, image = shown.output
+    assert "[image/png 6 bytes]" in seen
+    assert (image.type, image.name, image.data) == ("image", "cell-1-output-1.png", png())
+    assert isinstance(without.output, str)
 
 
 async def test_outputs_are_bounded_for_each_cell(read: Call) -> None:

@@ -15,7 +15,7 @@ from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.web import transfer
 from forge_tools.sandbox.web.access import Web
 from forge_tools.tools import WebFetch
-from forge_tools.tools.web.providers import PROVIDERS
+from forge_tools.tools.web.web_search import PROVIDERS
 from tests.part_tools import png
 from tests.unit.tools.web.site import HOST, page, redirect, site
 
@@ -275,6 +275,16 @@ async def test_robots_are_obeyed_where_the_operator_says_so() -> None:
 
     assert "asks programs to leave this URL alone" in (refused.error or "")
     assert shown.success
+
+
+@pytest.mark.parametrize(("to", "is_asked"), [("/rules.txt", True), ("http://other.example/robots.txt", False)])
+async def test_robots_are_followed_on_their_host_alone(to: str, is_asked: bool) -> None:
+    rules = page(b"User-agent: *\nDisallow: /private", "text/plain")
+    async with site({"/robots.txt": redirect(to), "/rules.txt": rules, "/private": page(b"x")}) as one:
+        result = await fetched(one.web(robots=True), one.url("/private"))
+
+    assert (result.error_code == "URL_BLOCKED") is is_asked
+    assert [request.split()[1] for request in one.requests][1:] == [to if is_asked else "/private"]
 
 
 async def test_a_dry_run_sends_nothing() -> None:

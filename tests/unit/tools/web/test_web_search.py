@@ -8,7 +8,7 @@ import pytest
 from forge_tools import ExecutionContext, ToolResult
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools import WebSearch
-from forge_tools.tools.web.providers import PROVIDERS
+from forge_tools.tools.web.web_search import PROVIDERS
 from tests.unit.tools.web.site import Site, page, site
 
 CONTEXT = ExecutionContext(working_dir=".")

@@ -1,10 +1,11 @@
-"""The reference MCP filesystem server: installed from npm into `.bench/`, and spoken to over its standard input and output."""
+"""Reference MCP servers: installed from npm into `.bench/`, and spoken to over their standard input and output."""
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,29 +13,28 @@ from typing import Any
 from benchmarks.figures import LeftOutError
 from benchmarks.processes import ROOT
 
-PACKAGE = "@modelcontextprotocol/server-filesystem"
 VERSION = "2026.8.31"
-FOLDER = ROOT / ".bench" / "filesystem-server"
+FOLDER = ROOT / ".bench"
 PROTOCOL = "2025-06-18"
 INSTALL_SECONDS = 180
 LINE_LIMIT = 64 << 20
 
 
-def install() -> Path:
-    """Install the server, unless it is; returns the program that node runs.
+def install(name: str) -> Path:
+    """Install the server of that name, unless it is; returns the program that node runs.
 
     Raises:
         LeftOutError: npm is not there, or could not.
     """
-    program = FOLDER / "node_modules" / PACKAGE / "dist/index.js"
-    stamp = FOLDER / "installed"
+    package, folder = f"@modelcontextprotocol/server-{name}", FOLDER / f"{name}-server"
+    program, stamp = folder / "node_modules" / package / "dist/index.js", folder / "installed"
     if stamp.exists() and stamp.read_text() == VERSION and program.exists():
         return program
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
-        raise LeftOutError(f"npm and node are needed for {PACKAGE}")
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER.parent / ".gitignore").write_text("*\n")
+        raise LeftOutError(f"npm and node are needed for {package}")
+    folder.mkdir(parents=True, exist_ok=True)
+    (FOLDER / ".gitignore").write_text("*\n")
     command = [
         npm,
         "install",
@@ -42,20 +42,20 @@ def install() -> Path:
         "--no-fund",
         "--ignore-scripts",
         "--prefix",
-        str(FOLDER),
-        f"{PACKAGE}@{VERSION}",
+        str(folder),
+        f"{package}@{VERSION}",
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise LeftOutError(f"{PACKAGE} was not installed within {INSTALL_SECONDS} s") from error
+        raise LeftOutError(f"{package} was not installed within {INSTALL_SECONDS} s") from error
     if done.returncode or not program.exists():
-        raise LeftOutError(f"{PACKAGE} cannot be installed: {done.stderr.strip()[-300:]}")
+        raise LeftOutError(f"{package} cannot be installed: {done.stderr.strip()[-300:]}")
     stamp.write_text(VERSION)
     return program
 
 
-class FilesystemServer:
+class McpServer:
     """A running server; calls go one after the other."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -98,14 +98,14 @@ class FilesystemServer:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[FilesystemServer]:
-    """A server for one folder, that has been met."""
+async def running(command: Sequence[str], environment: Mapping[str, str] | None = None) -> AsyncIterator[McpServer]:
+    """A server that has been met."""
     process = await asyncio.create_subprocess_exec(
-        "node", str(install()), str(folder), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL, limit=LINE_LIMIT,
+        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        limit=LINE_LIMIT, env={**os.environ, **(environment or {})},
     )  # fmt: skip
     try:
-        server = FilesystemServer(process)
+        server = McpServer(process)
         client = {"name": "benchmarks", "version": "1"}
         await server.request("initialize", {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": client})
         server.tell("notifications/initialized")

@@ -1,4 +1,4 @@
-"""The languages that are known: their files, their grammar, and which of its nodes define, import and name things."""
+"""The languages that are known by the ends of names; of those with a grammar, which of its nodes define, import and name things."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """`definitions` are kinds of nodes with what people call them, `leaves` those of names; `scopes` hold others without being defined there."""
+    """`title` is what people call it, `definitions` are kinds of nodes with what people call them, `leaves` those of names; `scopes` hold others without being defined there."""
 
     name: str
-    grammar: str
+    title: str
     suffixes: tuple[str, ...]
     definitions: Mapping[str, str]
     imports: tuple[str, ...]
@@ -24,6 +24,7 @@ _SCRIPT = {
     "class_declaration": "class",
     "method_definition": "method",
     "variable_declarator": "variable",
+    "assignment_expression": "function",
 }
 _TYPED = {
     **_SCRIPT,
@@ -33,6 +34,7 @@ _TYPED = {
     "enum_declaration": "enum",
     "internal_module": "namespace",
     "abstract_method_signature": "method",
+    "method_signature": "method",
     "function_signature": "function",
 }
 _SCRIPT_LEAVES = ("identifier", "property_identifier", "shorthand_property_identifier")
@@ -50,7 +52,7 @@ _C = {
 LANGUAGES = (
     Language(
         "python",
-        "python",
+        "Python",
         (".py", ".pyi"),
         {"function_definition": "function", "class_definition": "class", "assignment": "variable"},
         ("import_statement", "import_from_statement"),
@@ -58,17 +60,17 @@ LANGUAGES = (
     ),
     Language(
         "typescript",
-        "typescript",
+        "TypeScript",
         (".ts", ".mts", ".cts"),
         _TYPED,
         _SCRIPT_IMPORTS,
         (*_SCRIPT_LEAVES, "type_identifier"),
     ),
-    Language("tsx", "tsx", (".tsx",), _TYPED, _SCRIPT_IMPORTS, (*_SCRIPT_LEAVES, "type_identifier")),
-    Language("javascript", "javascript", (".js", ".mjs", ".cjs", ".jsx"), _SCRIPT, _SCRIPT_IMPORTS, _SCRIPT_LEAVES),
+    Language("tsx", "TypeScript", (".tsx",), _TYPED, _SCRIPT_IMPORTS, (*_SCRIPT_LEAVES, "type_identifier")),
+    Language("javascript", "JavaScript", (".js", ".mjs", ".cjs", ".jsx"), _SCRIPT, _SCRIPT_IMPORTS, _SCRIPT_LEAVES),
     Language(
         "go",
-        "go",
+        "Go",
         (".go",),
         {
             "function_declaration": "function",
@@ -83,7 +85,7 @@ LANGUAGES = (
     ),
     Language(
         "rust",
-        "rust",
+        "Rust",
         (".rs",),
         {
             "function_item": "function",
@@ -104,7 +106,7 @@ LANGUAGES = (
     ),
     Language(
         "java",
-        "java",
+        "Java",
         (".java",),
         {
             "class_declaration": "class",
@@ -118,11 +120,11 @@ LANGUAGES = (
         ("import_declaration",),
         ("identifier", "type_identifier"),
     ),
-    Language("c", "c", (".c", ".h"), _C, ("preproc_include",), _LEAVES),
+    Language("c", "C", (".c",), _C, ("preproc_include",), _LEAVES),
     Language(
         "cpp",
-        "cpp",
-        (".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx"),
+        "C++",
+        (".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx", ".h"),
         {**_C, "class_specifier": "class", "namespace_definition": "namespace", "alias_declaration": "type"},
         ("preproc_include",),
         _LEAVES,
@@ -131,9 +133,24 @@ LANGUAGES = (
 
 BY_NAME = {one.name: one for one in LANGUAGES}
 _BY_SUFFIX = {suffix: one for one in LANGUAGES for suffix in one.suffixes}
+_TITLES = {suffix: one.title for suffix, one in _BY_SUFFIX.items()} | {
+    ".h": "C",  # read as C++, which has nearly all of C; it says of neither which it is
+    ".kt": "Kotlin", ".cs": "C#", ".rb": "Ruby", ".php": "PHP", ".swift": "Swift", ".scala": "Scala", ".ex": "Elixir",
+    ".exs": "Elixir", ".hs": "Haskell", ".lua": "Lua", ".r": "R", ".jl": "Julia", ".dart": "Dart", ".sh": "Shell",
+    ".sql": "SQL", ".html": "HTML", ".css": "CSS", ".scss": "CSS", ".vue": "Vue", ".ipynb": "Jupyter", ".md": "Markdown",
+}  # fmt: skip
+TITLES = frozenset(_TITLES.values())
 
 
 def language_of(path: str) -> Language | None:
-    """The language of a file, by the end of its name."""
-    name = path.rpartition("/")[2]
-    return _BY_SUFFIX.get(f".{name.rpartition('.')[2].lower()}") if "." in name else None
+    """The language of a file with a grammar that is known."""
+    return _BY_SUFFIX.get(_suffix(path))
+
+
+def title_of(path: str) -> str | None:
+    """What people call the language of a file."""
+    return _TITLES.get(_suffix(path))
+
+
+def _suffix(path: str) -> str:
+    return "." + path.rpartition("/")[2].rpartition(".")[2].lower() if "." in path.rpartition("/")[2] else ""

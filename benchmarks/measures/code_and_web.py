@@ -1,0 +1,371 @@
+"""Tools for code, web and memory beside what others use for it: ctags, jedi, the MCP servers for fetching and memory, markdownify.
+
+All of it in one process and by turns, ours through an executor that validates, limits and records each call. The Python that is looked
+through is a copy of SQLAlchemy. What definitions are found beside ctags, by language, is counted in sources that npm, PyPI and Debian have.
+"""
+
+import ast
+import asyncio
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from benchmarks.agent import Agent
+from benchmarks.figures import Bar, LeftOutError, Measure, Readings, Row
+from benchmarks.mcp_server import FOLDER, McpServer, install, running
+from benchmarks.pairs import MILLISECONDS, Work, by_turns, on_loop
+from benchmarks.peers.environments import InstallationError, install_packages, interpreter
+from benchmarks.scene import Scene
+from forge_tools.sandbox.paths.workspace import Workspace
+from forge_tools.sandbox.web.access import Web
+from forge_tools.storage import open_store
+from forge_tools.storage.documents import Documents
+from forge_tools.storage.migrate import upgrade
+from forge_tools.tools.code.codebase import Codebase, read
+from forge_tools.tools.deadline import Deadline
+
+REFERENCES = ("jedi==0.20.1", "markdownify==1.2.3", "mcp-server-fetch==2026.10.24")
+SYMBOL, DEFINED_IN = "QueuePool", "pool/impl.py"
+WARM_CALLS = 60
+WRITERS = 40
+PAGE = "<html><head><title>A page</title></head><body><main><h1>Head</h1>{}</main></body></html>"
+PARAGRAPH = (
+    "<p>Words with <a href='/there'>a link</a>, <b>weight</b> and <code>code</code>, and then some more of them.</p>\n"
+)
+JEDI = """
+import json, sys, time, jedi
+path, line, column, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+started = time.perf_counter()
+found = jedi.Script(path=path, project=jedi.Project(folder)).get_references(line, column)
+places = [(str(one.module_path), one.line) for one in found if one.module_path]
+print(json.dumps([time.perf_counter() - started, places]))
+"""
+MARKDOWNIFY = """
+import sys, time, markdownify
+html = sys.stdin.read()
+started = time.perf_counter()
+markdownify.markdownify(html)
+print(time.perf_counter() - started)
+"""
+CORPORA: Mapping[str, tuple[Sequence[str], str]] = {
+    "javascript": (("npm", "pack", "npm@11.19.1"), "*.tgz"),
+    "typescript": (("npm", "pack", "rxjs@7.8.2"), "*.tgz"),
+    "java": (("{python}", "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "jpype1==1.7.1"), "*.tar.gz"),
+    "go": (("apt-get", "download", "golang-github-spf13-cobra-dev"), "*.deb"),
+    "rust": (("apt-get", "download", "librust-serde-dev"), "*.deb"),
+}
+"""By language how sources of it are downloaded, as what. Those for Java have C and C++, too."""
+OURS = {"function", "method", "class", "struct", "union", "enum", "interface", "trait", "record", "constructor"}
+THEIRS = {"function", "func", "method", "class", "struct", "union", "enum", "interface", "generator", "trait"}
+
+
+def code(scene: Scene) -> Readings:
+    """Look-ups of symbols and references in a copy of SQLAlchemy, beside a whole run of ctags, and jedi."""
+    ctags, folder, cache = _ctags(), _copy("sqlalchemy", scene.folder / "code"), scene.folder / "index"
+    agent = Agent(folder, cache=cache, max_output_size=1_000_000)
+    lines = count()
+
+    async def cold() -> None:
+        shutil.rmtree(cache, ignore_errors=True)
+        await agent.call("SymbolInfo", symbol=SYMBOL)
+
+    async def changed() -> None:
+        with (folder / "pool/base.py").open("a") as file:
+            file.write(f"# {next(lines)}\n")
+        await agent.call("SymbolInfo", symbol=SYMBOL)
+
+    def tags() -> None:
+        subprocess.run([ctags, "-R", "-f", scene.folder / "tags", folder], check=True, capture_output=True)
+
+    async def run() -> Readings:
+        readings: dict[str, float] = await by_turns({"cold": cold, "ctags": on_loop(tags)}, scene.sizes.tool_pairs)
+        await agent.call("CodebaseMap")
+        found = await agent.call("SearchCode", query="Pool", limit=500)
+        names = [hit["name"].replace("/", ".") for hit in found.metadata["hits"]]
+        took = [await _took(agent.call("SymbolInfo", symbol=names[n % len(names)])) for n in range(WARM_CALLS)]
+        readings |= {"warm_p95": sorted(took)[int(WARM_CALLS * 0.95)]}
+        again = await by_turns({"changed": changed, "ctags_again": on_loop(tags)}, scene.sizes.tool_pairs)
+        return {**readings, **again, **await _beside_jedi(agent, folder)}
+
+    return asyncio.run(run())
+
+
+async def _beside_jedi(agent: Agent, folder: Path) -> Readings:
+    """One search of jedi, without its imports, and the references of ours that it has, too."""
+    text = (folder / DEFINED_IN).read_text().split("\n")
+    line = next(number for number, said in enumerate(text, 1) if said.startswith(f"class {SYMBOL}"))
+    asked = (str(folder / DEFINED_IN), str(line), "6", str(folder.parent))
+    seconds, places = json.loads(_python("-c", JEDI, *asked))
+    options = {"symbol": SYMBOL, "file": DEFINED_IN, "include_definition": True, "limit": 2000}
+    readings = {"jedi": seconds * MILLISECONDS, "references": await _took(agent.call("FindReferences", **options))}
+    found = (await agent.call("FindReferences", **options)).metadata["references"]
+    sure = {(one["path"], one["line"]) for one in found if one["confidence"] != "guess"}
+    true = {(Path(path).relative_to(folder).as_posix(), line) for path, line in places if path.startswith(f"{folder}/")}
+    return {**readings, **_agreement("references", sure, sure, true, true)}
+
+
+def truth(scene: Scene) -> Readings:
+    """Definitions of ours that others find, and of theirs that ours find: Python's own parser for Python, ctags for the rest."""
+    python = _read(_copy("sqlalchemy", scene.folder / "code"))
+    ours = {(path, one.line, one.name) for path, one in _definitions(python) if one.kind != "variable"}
+    true = {
+        (path, node.lineno, node.name)
+        for path in python.sources
+        for node in ast.walk(ast.parse((scene.folder / "code/sqlalchemy" / path).read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    readings = dict(_agreement("python", ours, ours, true, true))
+    for language in CORPORA:
+        folder = _downloaded(language)
+        codebase = _read(folder)
+        tags = list(_tags(folder, codebase))
+        for name in ("java", "c", "cpp") if language == "java" else (language,):
+            mine = [one for one in _definitions(codebase) if codebase.sources[one[0]].language.name == name]
+            found = {(path, one.line, one.name.lstrip("#")) for path, one in mine}
+            sure = {(path, one.line, one.name.lstrip("#")) for path, one in mine if one.kind in OURS}
+            theirs = [one for one in tags if codebase.sources[one[0]].language.name == name]
+            readings |= _agreement(
+                name, sure, found, {one[:3] for one in theirs}, {one[:3] for one in theirs if one[3] in THEIRS}
+            )
+    return readings
+
+
+def web(scene: Scene) -> Readings:
+    """A page of 3 kB and one of 3 MB from a server of our own."""
+    pages = {"/small": PAGE.format(PARAGRAPH * 25), "/large": PAGE.format(PARAGRAPH * 27_000)}
+    _python("-c", "import mcp_server_fetch")
+    server = [interpreter("references"), "-m", "mcp_server_fetch", "--ignore-robots-txt", "--allow-private-ips"]
+
+    async def run() -> Readings:
+        async with _site(pages) as (port, url), running(server) as theirs:
+            agent = Agent(scene.folder, web=Web(allowed=("127.0.0.1",), ports=(port,)), max_output_size=10_000_000)
+            works = {
+                "fetch": lambda: agent.call("WebFetch", url=f"{url}/small"),
+                "their_fetch": lambda: theirs.call("fetch", url=f"{url}/small"),
+            }
+            readings = await by_turns(works, scene.sizes.tool_pairs)
+            large = await _took(agent.call("WebFetch", url=f"{url}/large"))
+            seconds = float(_python("-c", MARKDOWNIFY, told=pages["/large"]))
+            return readings | {"large": large, "markdownify": seconds * MILLISECONDS}
+
+    return asyncio.run(run())
+
+
+def memory(scene: Scene) -> Readings:
+    """A note written and one found, ours on SQLite; and how many of those are kept that two processes write at once."""
+    url, file, numbers = f"sqlite:///{scene.folder}/memory.db", scene.folder / "memory.jsonl", count()
+    upgrade(url)
+    file.unlink(missing_ok=True)
+    node, where = ["node", str(install("memory"))], {"MEMORY_FILE_PATH": str(file)}
+
+    def entity(name: str) -> dict[str, Any]:
+        return {"entities": [{"name": name, "entityType": "note", "observations": ["Ask Ada for the key."]}]}
+
+    async def run() -> Readings:
+        async with await open_store(url) as one, await open_store(url) as other:
+            agents = [Agent(scene.folder, documents=_Durable(store.documents)) for store in (one, other)]
+            async with running(node, where) as theirs, running(node, where) as others:
+
+                async def write(agent: Agent) -> None:
+                    path = f"/memories/{next(numbers)}.md"
+                    await agent.call("Memory", command="create", path=path, content="Ask Ada for the key.")
+
+                async def their_write(server: McpServer) -> None:
+                    await server.call("create_entities", **entity(f"note {next(numbers)}"))
+
+                works = {"write": lambda: write(agents[0]), "their_write": lambda: their_write(theirs)}
+                readings = await by_turns(works, scene.sizes.tool_pairs * 4)
+                searches: dict[str, Work] = {
+                    "search": lambda: agents[0].call("Memory", command="search", query="ada key", limit=10),
+                    "their_search": lambda: theirs.call("search_nodes", query="Ada"),
+                }
+                readings |= await by_turns(searches, scene.sizes.tool_pairs * 4)
+                before = len(await _notes(agents[0])), file.read_text().count('"note"')
+                await asyncio.gather(*(write(agents[n % 2]) for n in range(WRITERS)))
+                await asyncio.gather(*(_in_turn(their_write, server) for server in (theirs, others)))
+                kept = len(await _notes(agents[0])) - before[0], file.read_text().count('"note"') - before[1]
+                return readings | {"kept": kept[0], "their_kept": kept[1]}
+
+    return asyncio.run(run())
+
+
+class _Durable:
+    """Documents of a store as bodies reach them in a worker, here without its engine between them."""
+
+    is_durable = True
+
+    def __init__(self, documents: Documents) -> None:
+        self.find, self.read, self.change = documents.find, documents.read, documents.change
+
+
+async def _in_turn(write: Callable[[McpServer], Awaitable[None]], server: McpServer) -> None:
+    """A client of the server asks for one thing at a time."""
+    for _ in range(WRITERS // 2):
+        await write(server)
+
+
+async def _notes(agent: Agent) -> list[Any]:
+    found = await agent.call("Memory", command="list", limit=200)
+    notes: list[Any] = found.metadata["documents"]
+    return notes
+
+
+async def _took(work: Awaitable[object]) -> float:
+    started = time.perf_counter()
+    await work
+    return (time.perf_counter() - started) * MILLISECONDS
+
+
+@asynccontextmanager
+async def _site(pages: Mapping[str, str]) -> Any:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+        body = pages.get(path, "").encode()
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield port, f"http://127.0.0.1:{port}"
+
+
+def _python(*arguments: str, told: str | None = None) -> str:
+    """Run the interpreter that has the references; returns what it prints."""
+    try:
+        install_packages("references", REFERENCES, "".join(REFERENCES).encode())
+    except InstallationError as error:
+        raise LeftOutError(str(error)) from error
+    command = [interpreter("references"), *arguments]
+    return subprocess.run(command, input=told, check=True, text=True, capture_output=True).stdout
+
+
+def _ctags() -> str:
+    found = shutil.which("ctags")
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
+    if found is None or not said.startswith("Universal Ctags"):
+        raise LeftOutError("Universal Ctags is not installed: apt-get install universal-ctags")
+    return found
+
+
+def _copy(package: str, to: Path) -> Path:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    if not (to / package).exists():
+        shutil.copytree(Path(spec.origin).parent, to / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    return to / package
+
+
+def _downloaded(language: str) -> Path:
+    """The folder of a corpus in `.bench/`, fetched at its first use."""
+    command, pattern = CORPORA[language]
+    folder = FOLDER / "corpora" / language
+    if not (folder / "done").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        _python("-c", "")
+        words = [word.format(python=interpreter("references")) for word in command]
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+        packed = next(folder.glob(pattern), None)
+        if done.returncode or packed is None:
+            raise LeftOutError(f"{' '.join(words)}: {done.stderr.strip()[-200:]}")
+        if packed.suffix == ".deb":
+            subprocess.run(["dpkg-deb", "-x", packed, folder], check=True)
+        else:
+            with tarfile.open(packed) as archive:
+                archive.extractall(folder, filter="data")
+        (folder / "done").touch()
+    return folder
+
+
+def _read(folder: Path) -> Codebase:
+    return read(Workspace(folder), ".", Deadline(1000))
+
+
+def _definitions(codebase: Codebase) -> Iterator[tuple[str, Any]]:
+    return ((source.path, one) for source, one in codebase.definitions())
+
+
+def _tags(folder: Path, codebase: Codebase) -> Iterator[tuple[str, int, str, str]]:
+    """What ctags finds in the files that ours read: path, line, name and kind."""
+    command = [_ctags(), "--output-format=json", "--fields=+nK", "--extras=-{anonymous}", "-f", "-", "-L", "-"]
+    listed = "\n".join(codebase.sources)
+    said = subprocess.run(command, cwd=folder, input=listed, capture_output=True, text=True, check=True, env=os.environ)
+    for line in said.stdout.split("\n")[:-1]:
+        tag = json.loads(line)
+        if tag.get("_type") == "tag" and "line" in tag:
+            yield tag["path"], tag["line"], tag["name"].rpartition("::")[2], tag.get("kind", "")
+
+
+def _agreement(name: str, sure: set[Any], found: set[Any], known: set[Any], true: set[Any]) -> Readings:
+    """Of what ours say surely the part that is known, and of what is true the part that was found."""
+    return {
+        f"{name}_precision": len(sure & known) / max(1, len(sure)),
+        f"{name}_recall": len(true & found) / max(1, len(true)),
+        f"{name}_count": float(len(true)),
+    }
+
+
+def _row(title: str, key: str, raw: str | None, bar: Bar | None, unit: str = "ms") -> Row:
+    return Row(title=title, unit=unit, key=key, ours="ours", raw="ours" if raw else None, raw_key=raw, bar=bar)
+
+
+CODE = Measure(
+    name="tools-code",
+    sides={"ours": code},
+    rows=[
+        _row("a symbol looked up without an index (ctags -R)", "cold", "ctags", Bar("ratio", "at most", 0.5)),
+        _row("a symbol looked up with an index, p95", "warm_p95", None, Bar("value", "at most", 20)),
+        _row("a symbol looked up after a change of one file (ctags -R)", "changed", "ctags_again", Bar("ratio", "at most", 0.1)),
+        _row("FindReferences (jedi)", "references", "jedi", Bar("ratio", "at most", 0.1)),
+        _row("references that jedi has, too", "references_precision", None, None, ""),
+        _row("references of jedi that were found", "references_recall", None, Bar("value", "at least", 0.95), ""),
+    ],
+)  # fmt: skip
+
+LANGUAGES = ("python", "typescript", "javascript", "go", "rust", "java", "c", "cpp")
+
+TRUTH = Measure(
+    name="tools-truth",
+    sides={"ours": truth},
+    rounds_at_most=1,
+    rows=[
+        _row(f"definitions of {language}: {what}", f"{language}_{key}", None, bar, "")
+        for language in LANGUAGES
+        for what, key, bar in (
+            ("known to the reference", "precision", Bar("value", "at least", 0.99) if language == "python" else None),
+            ("of the reference that were found", "recall", Bar("value", "at least", 0.99) if language == "python" else None),
+            ("how many", "count", None),
+        )
+    ],
+)  # fmt: skip
+
+WEB = Measure(
+    name="tools-web",
+    sides={"ours": web},
+    rows=[
+        _row("WebFetch, a page of 3 kB (MCP fetch server)", "fetch", "their_fetch", Bar("ratio", "at most", 0.05)),
+        _row("WebFetch, a page of 3 MB (markdownify alone)", "large", "markdownify", Bar("ratio", "at most", 0.1)),
+    ],
+)
+
+MEMORY = Measure(
+    name="tools-memory",
+    sides={"ours": memory},
+    rows=[
+        _row("Memory, a note written, ours durable (MCP memory server)", "write", "their_write", Bar("ratio", "at most", 1)),
+        _row("Memory, a search (MCP memory server)", "search", "their_search", Bar("ratio", "at most", 1)),
+        _row(f"notes kept of {WRITERS}, two writers at once", "kept", "their_kept", Bar("value", "at least", WRITERS), ""),
+    ],
+)  # fmt: skip

@@ -1,0 +1,176 @@
+"""SymbolInfo, ResolveSymbol and ImportsExports: one definition, where a name leads, and what a file takes and offers."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forge_tools.model import ToolResult
+from forge_tools.sandbox.paths.workspace import Workspace
+from forge_tools.tools.builtin import PATH, option, parameters_of
+from forge_tools.tools.code.codebase import Having, Source, lines_of, read, read_file
+from forge_tools.tools.code.facts import Definition
+from forge_tools.tools.code.modules import Found, Modules
+from forge_tools.tools.code.tool import SYMBOL, CodeTool, below, line, place, refuse
+from forge_tools.tools.deadline import Deadline
+
+MAX_BODY = 400
+_MOST = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SymbolInfoWish:
+    """Which one."""
+
+    symbol: str = option("Name, or path of names: parse, Registry/get, Registry.get.", **SYMBOL)
+    file: str | None = option("File that defines it; without it all below path are looked through.", None, **PATH)
+    path: str = below()
+    include_body: bool = option("Show its code.", default=True)
+
+
+class SymbolInfo(CodeTool):
+    """Show a definition: kind, signature, where it is, its code, and others of the same name."""
+
+    name = "SymbolInfo"
+    aliases = ("get_symbol_info", "symbol_info")
+    parameters = parameters_of(SymbolInfoWish)
+
+    def _answer(self, workspace: Workspace, deadline: Deadline, options: dict[str, Any]) -> ToolResult:
+        wish = SymbolInfoWish(**options)
+        name = wish.symbol.replace("::", ".").replace("/", ".").rpartition(".")[2]
+        codebase = read(workspace, wish.file or wish.path, deadline, Having.name(name, defined=True))
+        if not (found := codebase.named(wish.symbol)):
+            codebase = read(workspace, wish.file or wish.path, deadline)
+            if not (found := codebase.named(wish.symbol)):
+                refuse(codebase, wish.symbol, wish.file or wish.path)
+        source, one = found[0]
+        parts = [line(source, one)]
+        if wish.include_body:
+            parts.append(_body(workspace, source, one))
+        if others := found[1:]:
+            same = "\n".join(line(*other) for other in others[:_MOST])
+            parts.append(f"{len(others)} more of that name; give file, or a longer name:\n{same}")
+        members = [
+            f"  {inner.line}: {inner.signature}" for inner in source.facts.definitions if inner.container == one.path
+        ]
+        if members:
+            parts.append("\n".join(["Members:", *members[: _MOST * 3]]))
+        facts = {**place(source, one), "end_line": one.end_line, "is_public": one.is_public}
+        return ToolResult.ok(
+            "\n\n".join(parts) + codebase.note,
+            symbol=facts,
+            others=[place(*other) for other in others[:_MOST]],
+            index=codebase.index(),
+        )
+
+
+def _body(workspace: Workspace, source: Source, one: Definition) -> str:
+    text = lines_of(workspace, [source.path]).get(source.path, "").split("\n")
+    body = text[one.start_line - 1 : one.end_line]
+    numbered = [f"{number:>6}  {said}" for number, said in enumerate(body[:MAX_BODY], one.start_line)]
+    if len(body) > MAX_BODY:
+        numbered.append(
+            f"... {len(body) - MAX_BODY} more lines; Read {source.path} with offset {one.start_line + MAX_BODY}"
+        )
+    return "\n".join(numbered)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolveSymbolWish:
+    """Which name, used where."""
+
+    symbol: str = option("The name as the file writes it: Registry, or registry.Registry.", **SYMBOL)
+    file: str = option("The file that uses it.", **PATH)
+    path: str = below("Folder in which it may be defined, by default the working directory.")
+
+
+class ResolveSymbol(CodeTool):
+    """Find where a name that a file uses is defined, through its imports and those that hand it on.
+
+    `exact`: the imports lead there. `likely`: they lead to one of several. `guess`: something of that name is defined there.
+    """
+
+    name = "ResolveSymbol"
+    aliases = ("resolve_symbol",)
+    parameters = parameters_of(ResolveSymbolWish)
+
+    def _answer(self, workspace: Workspace, deadline: Deadline, options: dict[str, Any]) -> ToolResult:
+        wish = ResolveSymbolWish(**options)
+        using = read_file(workspace, wish.file, deadline)
+        codebase = read(workspace, wish.path, deadline)
+        first, _, rest = wish.symbol.replace("::", ".").partition(".")
+        found = Modules(codebase).resolve(first, using)
+        if found and found.source and found.definition and rest:
+            found = _member(found, found.source, found.definition, rest)
+        if found and found.definition and found.source:
+            via = f"\nvia {' -> '.join(found.via)}" if found.via else ""
+            facts = {**place(found.source, found.definition), "confidence": found.confidence, "via": list(found.via)}
+            text = f"{line(found.source, found.definition)}  [{found.confidence}]{via}"
+            return ToolResult.ok(text + codebase.note, definitions=[facts], index=codebase.index())
+        if found and found.source is None:
+            text = f"{wish.symbol} comes from {found.module}, which is not below {wish.path}"
+            return ToolResult.ok(text + codebase.note, definitions=[], external=found.module, index=codebase.index())
+        candidates = codebase.named(wish.symbol) or codebase.named(wish.symbol.rpartition(".")[2])
+        if not candidates:
+            refuse(codebase, wish.symbol, wish.path)
+        guesses = [{**place(*one), "confidence": "guess", "via": []} for one in candidates[:_MOST]]
+        text = "\n".join(f"{line(*one)}  [guess]" for one in candidates[:_MOST])
+        return ToolResult.ok(text + codebase.note, definitions=guesses, index=codebase.index())
+
+
+def _member(found: Found, source: Source, one: Definition, rest: str) -> Found | None:
+    """What a name within the one that was found means; None where that is not known."""
+    base = "" if one.kind == "module" else f"{one.path}/"
+    wanted = f"{base}{rest.replace('.', '/')}"
+    inner = next((each for each in source.facts.definitions if each.path == wanted), None)
+    return replace(found, definition=inner) if inner else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportsExportsWish:
+    """Of which file."""
+
+    file: str = option("The file.", **PATH)
+    path: str = below("Folder in which what it imports is looked for, by default the working directory.")
+
+
+class ImportsExports(CodeTool):
+    """List what a file imports, from where, and what it defines for others."""
+
+    name = "ImportsExports"
+    aliases = ("get_imports_exports", "imports_exports")
+    parameters = parameters_of(ImportsExportsWish)
+
+    def _answer(self, workspace: Workspace, deadline: Deadline, options: dict[str, Any]) -> ToolResult:
+        wish = ImportsExportsWish(**options)
+        source = read_file(workspace, wish.file, deadline)
+        codebase = read(workspace, wish.path, deadline)
+        modules = Modules(codebase)
+        imports: list[dict[str, Any]] = [
+            {
+                "module": one.module,
+                "names": [
+                    called if taken in {called, ""} else f"{taken} as {called}" for taken, called in one.names if called
+                ],
+                "line": one.line,
+                "resolved": next(iter(modules.of(one, source)), None),
+            }
+            for one in source.facts.imports
+        ]
+        exports: list[dict[str, Any]] = [
+            {"name": one.path, "kind": one.kind, "line": one.line}
+            for one in source.facts.definitions
+            if one.is_public and not one.container
+        ]
+        exports += [
+            {"name": called, "kind": f"from {one.module}", "line": one.line}
+            for one in source.facts.imports
+            if one.is_export
+            for _, called in one.names
+        ]
+        said = [
+            f"{source.path}:{one['line']}  {one['module']}  {', '.join(one['names'])}".rstrip()
+            + f"  -> {one['resolved'] or 'external'}"
+            for one in imports
+        ]
+        offered = [f"{source.path}:{one['line']}  {one['kind']} {one['name']}" for one in exports]
+        text = "\n".join([f"Imports of {source.path}: {len(imports)}", *said, "", f"Exports: {len(exports)}", *offered])
+        return ToolResult.ok(text + codebase.note, imports=imports, exports=exports, index=codebase.index())
