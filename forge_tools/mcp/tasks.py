@@ -11,6 +11,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp.types import (
     HEADER_MISMATCH,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -78,7 +79,11 @@ class Tasks:
         progress = (await self._progress_of([record])).get(record.id)
         if ctx.protocol_version == CORE_VERSION:
             return _core(record, progress)
-        outcome = {"result": await self._payload(record)} if _status(record) == "completed" else {}
+        outcome: dict[str, Any] = {}
+        if _status(record) == "completed":
+            outcome = {"result": await self._payload(record)}
+        elif _status(record) == "failed":
+            outcome = {"error": {"code": INTERNAL_ERROR, "message": record.error or record.status.value}}
         return {"resultType": "complete", **_extended(record, progress), **outcome}
 
     async def result(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
@@ -228,9 +233,11 @@ def _extended(record: ExecutionRecord, progress: Progress | None = None) -> dict
 
 
 def _status(record: ExecutionRecord) -> str:
-    """The extension has `failed` for errors of the protocol only; a failed tool completed its call."""
+    """The extension has `failed` for what is no answer of the tool; one that failed completed its call."""
     if not record.is_over:
         return "working"
+    if record.status in {ExecutionStatus.LOST, ExecutionStatus.EXPIRED}:
+        return "failed"
     return "cancelled" if record.status is ExecutionStatus.CANCELLED else "completed"
 
 
