@@ -31,11 +31,10 @@ from forge_tools import __version__
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.mcp.background import BackgroundTools
 from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Tools, set_log_level
 from forge_tools.mcp.content import ArtifactReader, Resources, listed, shown_whole
 from forge_tools.mcp.offer import Offer
-from forge_tools.mcp.tasks import CORE_VERSION, EXTENSION, Tasks, takes_tasks
+from forge_tools.mcp.tasks import CORE_VERSION, EXTENSION, BackgroundTools, Tasks, takes_tasks
 from forge_tools.mcp.thread import ToolThread
 from forge_tools.tool.executor import ToolExecutor
 
