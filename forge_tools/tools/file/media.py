@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from forge_tools.artifacts.media import media_type
+from forge_tools.artifacts.media import IMAGES, media_type
 from forge_tools.artifacts.reader import MOST_SHOWN
 from forge_tools.errors import InvalidCallError
 from forge_tools.model import Image, ToolResult
@@ -25,7 +25,7 @@ _RANGE = re.compile(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6}))?\s*")
 _NOTE_ROOM = 200
 
 
-SHOWN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", PDF})
+SHOWN = IMAGES | {PDF}
 """What is more than text tools can read, and Read can show."""
 
 

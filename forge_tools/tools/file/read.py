@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from forge_tools.artifacts.media import media_type
-from forge_tools.errors import InvalidCallError
+from forge_tools.errors import InvalidCallError, SandboxError
 from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
 from forge_tools.sandbox.paths.confinement import Handle, meet
@@ -20,6 +20,8 @@ from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, plain_lines, tail_start
 from forge_tools.tools.file.media import SHOWN, Showing, shown
 from forge_tools.tools.file.text import PDF_MAGIC, SAMPLE_BYTES, Encoding, as_utf8, binary_kind, sniff, visible
+from forge_tools.tools.notebook.read import Wish as Cells
+from forge_tools.tools.notebook.read import shown_cells
 
 BINARY_FILE = "BINARY_FILE"
 
@@ -65,9 +67,15 @@ class Wish:
     def count(self) -> int:
         return self.tail or self.limit
 
+    @property
+    def may_be_cells(self) -> bool:
+        """Whether it may be a notebook, of which no lines are asked for."""
+        is_plain = self.offset is None and self.tail is None and not self.column and not self.encoding
+        return self.file_path.endswith(".ipynb") and is_plain
+
 
 class Read(ReadingTool):
-    """Read a file of the workspace: lines of text, by default the first 2,000, numbered; an image; or pages of a PDF.
+    """Read a file of the workspace: lines of text, by default the first 2,000, numbered; an image; pages of a PDF; or cells.
 
     Files of more than 64 MiB are not counted or hashed: `lines` and `etag` are None, and a tail has no line numbers.
     """
@@ -82,7 +90,8 @@ class Read(ReadingTool):
         if wish.offset is not None and wish.tail is not None:
             raise InvalidCallError("Pass offset or tail, not both")
         kept = await open_artifact(wish.file_path, context, workspace) if is_handle(wish.file_path) else None
-        if not kept and wish.count <= _DEFAULT_LINES and (file := workspace.open_cached(wish.file_path)):
+        is_brief = wish.count <= _DEFAULT_LINES and not wish.may_be_cells
+        if not kept and is_brief and (file := workspace.open_cached(wish.file_path)):
             # A small file that the kernel has in memory is read right here: a thread would take longer than that.
             with file:
                 whole = file.read_at_once(_GLANCED_BYTES)
@@ -93,6 +102,8 @@ class Read(ReadingTool):
         def read() -> ToolResult:
             with kept or workspace.open_file(wish.file_path) as file:
                 meet(file.fd, file.stat.st_dev)
+                if wish.may_be_cells and (cells := _cells(file, deadline, context.max_output_size)):
+                    return cells
                 return Reading(file, wish, deadline, context.max_output_size).run()
 
         result = await deadline.look(read)
@@ -109,6 +120,17 @@ class Read(ReadingTool):
         with file:
             how = Showing(wish.pages, wish.page_images, context.max_output_size, deadline.remaining)
             return await shown(file, kind, how)
+
+
+def _cells(file: Handle, deadline: Deadline, max_chars: int) -> ToolResult | None:
+    """Show a notebook as its cells; one that is none is text."""
+    try:
+        seen = shown_cells(file, Cells(notebook_path=file.name), deadline, max_chars)
+    except SandboxError:
+        return None
+    seen.metadata.pop("next", None)  # it counts cells, and an offset of Read lines
+    seen.metadata.update(bytes_read=seen.metadata["bytes"], files_accessed=[file.name])
+    return seen
 
 
 @dataclass(slots=True)

@@ -1,10 +1,13 @@
-"""What a cell has put out, as bounded text: streams, errors, tables, and the names of what is no text."""
+"""What a cell has put out: bounded text of streams, errors, tables, and the names of what is no text; and its images."""
 
+import base64
 import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from forge_tools.artifacts.media import IMAGES, media_type
+from forge_tools.model import Image
 from forge_tools.tools.file.text import visible
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -19,6 +22,14 @@ def render_outputs(outputs: Any, limit: int) -> str:
         return ""
     texts = [text.rstrip("\n") for output in outputs for text in _texts(output)]
     return visible(clip("\n".join(text for text in texts if text), limit))
+
+
+def images_of(outputs: Any, cell: int) -> list[Image]:
+    """The images among the outputs of a cell that are what they are said to be."""
+    data = [one.get("data") for one in outputs if isinstance(one, dict)] if isinstance(outputs, list) else []
+    found = [_bytes(one[mime]) for one in data if isinstance(one, dict) for mime in one if mime in IMAGES]
+    shown = [(one, media_type(one)) for one in found if media_type(one) in IMAGES]
+    return [Image(one, f"cell-{cell}-{n}.{kind.rpartition('/')[2]}") for n, (one, kind) in enumerate(shown, 1)]
 
 
 def media_part(mime: str, data: Any) -> str:
@@ -76,3 +87,10 @@ def _joined(value: Any) -> str:
     if isinstance(value, list):
         return "".join(map(str, value))
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+def _bytes(data: Any) -> bytes:
+    try:
+        return base64.b64decode(_joined(data))
+    except ValueError:
+        return b""

@@ -1,4 +1,4 @@
-"""NotebookRead: the cells of a notebook and what they have put out, within a budget."""
+"""NotebookRead: the cells of a notebook and what they have put out, images too, within a budget."""
 
 import json
 import os
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forge_tools.errors import InvalidCallError, SandboxError
-from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, Image, ToolCategory, ToolResult
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.files import KEPT_BYTES, etag_of
 from forge_tools.sandbox.paths.refusals import TOO_LARGE
@@ -15,10 +15,11 @@ from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.hits import room_for_records
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.notebook.document import Notebook, source_of
-from forge_tools.tools.notebook.outputs import render_outputs
+from forge_tools.tools.notebook.outputs import images_of, render_outputs
 
 _CHUNK_BYTES = 1 << 20
 _MAX_CELLS = 10_000
+MOST_IMAGES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +36,13 @@ class Wish:
     max_output_chars: int = option(
         "How many characters of the outputs of one cell to show.", 2000, minimum=0, maximum=1_000_000
     )
+    include_images: bool = option(f"Show the images among the outputs, {MOST_IMAGES} at most.", default=True)
     offset: int = option("Index of the first cell to read.", 0, minimum=0)
     limit: int = option("How many cells to read at most.", 1000, minimum=1, maximum=_MAX_CELLS)
 
 
 class NotebookRead(ReadingTool):
-    """Read the cells of a Jupyter notebook with their ids, indexes and outputs; media are named with type and size."""
+    """Read the cells of a Jupyter notebook with their ids, indexes and outputs, images among them."""
 
     name = "NotebookRead"
     aliases = ("notebook_read",)
@@ -54,10 +56,19 @@ class NotebookRead(ReadingTool):
 
         def read() -> ToolResult:
             with workspace.open_file(wish.notebook_path) as file:
-                data = _whole(file, deadline)
-                return _show(Notebook.of(data, file.name), data, file.name, wish, context.max_output_size)
+                return shown_cells(file, wish, deadline, context.max_output_size)
 
         return await deadline.look(read)
+
+
+def shown_cells(file: Handle, wish: Wish, deadline: Deadline, max_chars: int) -> ToolResult:
+    """Show cells of an open notebook.
+
+    Raises:
+        SandboxError: it is none, is too large, or has no such cell.
+    """
+    data = _whole(file, deadline)
+    return _show(Notebook.of(data, file.name), data, file.name, wish, max_chars)
 
 
 def _whole(file: Handle, deadline: Deadline) -> bytes:
@@ -87,12 +98,21 @@ def _show(notebook: Notebook, data: bytes, shown: str, wish: Wish, max_chars: in
     notes = []
     if facts["truncated"]:
         facts["next"] = {"offset": end}
-        notes.append(f"[cells {first}-{end - 1} of {total:,}; continue with offset={end}]")
+        notes.append(f"[cells {first}-{end - 1} of {total:,}; continue with NotebookRead, offset={end}]")
     if not blocks:
         notes.append(f"[no cells from offset {first} on: {shown} has {counted(total, 'cell')}]")
     if doubles := facts.get("duplicate_ids"):
         notes.append(f"[several cells have the id {', '.join(doubles)}: pass cell_index for them]")
-    return ToolResult.ok("\n".join([*blocks, *notes]), **facts)
+    images = _images(notebook, first, end) if wish.include_outputs and wish.include_images else []
+    if len(images) > MOST_IMAGES:
+        notes.append(f"[{counted(len(images) - MOST_IMAGES, 'more image')}: read their cells alone]")
+    text = "\n".join([*blocks, *notes])
+    return ToolResult.ok([text, *images[:MOST_IMAGES]] if images else text, **facts)
+
+
+def _images(notebook: Notebook, first: int, end: int) -> list[Image]:
+    cells = enumerate(notebook.cells[first:end], first)
+    return [image for index, cell in cells for image in images_of(cell.value.get("outputs"), index)]
 
 
 def _block(index: int, cell: dict[str, Any], wish: Wish) -> str:

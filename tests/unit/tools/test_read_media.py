@@ -1,5 +1,6 @@
 """Read shows images and PDF files, decoded in a process that bounds what they may cost."""
 
+import base64
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools.file.read import Read
 from tests.part_tools import bomb, png
+from tests.unit.tools.notebook.notebooks import code, notebook, written
 
 Show = Callable[..., ToolResult]
 
@@ -135,3 +137,23 @@ async def test_a_decoder_that_does_not_end_is_ended(
     result = await executor.call("Read", {"file_path": "a.png"})
 
     assert "decoding it took longer than 0.3s" in str(result.error)
+
+
+async def test_a_notebook_is_shown_as_its_cells_with_their_images(executor: ToolExecutor, tmp_path: Path) -> None:
+    plot = {"output_type": "display_data", "data": {"image/png": base64.b64encode(png()).decode()}, "metadata": {}}
+    (tmp_path / "n.ipynb").write_bytes(written(notebook(code("plot()", outputs=[plot]), code("2"))))
+
+    result = await executor.call("Read", {"file_path": "n.ipynb"})
+    lines = await executor.call("Read", {"file_path": "n.ipynb", "offset": 1})
+
+    [image] = result.images
+    assert (image.name, await image.bytes()) == ("cell-0-1.png", png())
+    assert result.output.startswith('<cell id="c0de" index=0')
+    assert result.metadata["files_accessed"] == ["n.ipynb"]
+    assert lines.output.startswith("     1\t{")
+
+
+async def test_what_only_has_the_name_of_a_notebook_is_text(executor: ToolExecutor, tmp_path: Path) -> None:
+    (tmp_path / "n.ipynb").write_text("no notebook")
+
+    assert (await executor.call("Read", {"file_path": "n.ipynb"})).output == "     1\tno notebook"

@@ -1,5 +1,6 @@
 """NotebookRead: cells as blocks, their outputs bounded, and what is no notebook refused with its line."""
 
+import base64
 import gzip
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.files import etag_of
 from forge_tools.tool.base import BaseTool
 from forge_tools.tools.notebook.read import NotebookRead
+from tests.part_tools import png
 from tests.unit.tools.notebook.notebooks import code, notebook, stream, text, written
 
 Call = Callable[..., Awaitable[ToolResult]]
@@ -64,6 +66,22 @@ async def test_media_are_named_and_of_texts_the_plainest_is_shown(read: Call) ->
     seen = await read(notebook(code(outputs=outputs)))
     assert "[image/png 48 KB]\n[image/svg+xml 6 bytes]\n<Figure>\n[widget m1]\n<table>1</table>\n" in seen.output
     assert "<b>" not in seen.output
+
+
+async def test_images_are_parts_and_only_ten_of_them(read: Call) -> None:
+    data = [
+        base64.b64encode(png()).decode(),
+        base64.encodebytes(png()).decode().splitlines(keepends=True),
+        "no image",
+        7,
+    ]
+    plots = [{"output_type": "display_data", "data": {"image/png": one}, "metadata": {}} for one in data]
+    _, *images = (await read(notebook(text("#"), code(outputs=plots)))).output
+    assert [(image.name, image.data) for image in images] == [("cell-1-1.png", png()), ("cell-1-2.png", png())]
+    assert isinstance((await read(notebook(code(outputs=plots)), include_images=False)).output, str)
+    said, *many = (await read(notebook(code(outputs=plots * 6)))).output
+    assert len(many) == 10
+    assert "[2 more images: read their cells alone]" in said
 
 
 async def test_outputs_are_bounded_for_each_cell(read: Call) -> None:
