@@ -97,6 +97,14 @@ async def test_pages_of_a_pdf_are_read_a_few_at_a_time(executor: ToolExecutor, t
     assert begin.metadata["pages"] == 30
 
 
+async def test_of_a_pdf_of_thousands_of_pages_the_last_are_read_as_well(executor: ToolExecutor, tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf(5_000))
+
+    end = await executor.call("Read", {"file_path": "a.pdf", "pages": "4999-9000"})
+
+    assert end.output.endswith("[page 5,000]\n\n\n[pages 4,999-5,000 of 5,000]"), end
+
+
 @pytest.mark.parametrize("pages", ["0", "x", "3-2", "9-10"])
 async def test_pages_that_are_not_there_are_refused(executor: ToolExecutor, tmp_path: Path, pages: str) -> None:
     (tmp_path / "a.pdf").write_bytes(pdf(2))
