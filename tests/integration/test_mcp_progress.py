@@ -92,13 +92,18 @@ async def test_a_call_without_a_token_is_told_nothing(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_what_a_call_logs_is_told_from_the_level_on_that_the_client_wants(fleet: Fleet, era: ConnectMode) -> None:
+@pytest.mark.parametrize("is_local", [False, True], ids=["on a worker", "here"])
+async def test_what_a_call_logs_is_told_from_the_level_on_that_the_client_wants(
+    fleet: Fleet, tmp_path: Path, era: ConnectMode, is_local: bool
+) -> None:
+    words = ("--local", "--tools", TOOLS) if is_local else ()
+    environment = local_environment(tmp_path) if is_local else fleet.environment()
     told: list[tuple[str, Any]] = []
 
     async def note(params: LoggingMessageNotificationParams) -> None:
         told.append((params.level, params.data))
 
-    async with Client(forked(fleet.environment()), mode=era, logging_callback=note) as agent:
+    async with Client(forked(environment, *words), mode=era, logging_callback=note) as agent:
         await agent.call_tool("log_twice")
         assert told == []
         if era == "legacy":
