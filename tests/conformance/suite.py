@@ -25,8 +25,12 @@ INSTALL_SECONDS, RUN_SECONDS = 300, 120
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a scenario looked at; `status` as the suite says it: SUCCESS, FAILURE, WARNING, SKIPPED or INFO."""
+    """One thing that a scenario looked at in the protocol of a revision; `status` as the suite says it.
 
+    That is SUCCESS, FAILURE, WARNING, SKIPPED or INFO.
+    """
+
+    revision: str
     scenario: str
     name: str
     status: str
@@ -58,15 +62,16 @@ def installed() -> Path:
     return program
 
 
-def checked(url: str, folder: Path, *scope: str) -> list[Check]:
-    """Run the scenarios for servers, all of them unless the `scope` says otherwise, against that endpoint."""
-    folder.mkdir(exist_ok=True)
-    words = [NODE, installed(), "server", "--url", url, "--output-dir", folder, *(scope or ("--suite", "all"))]
+def checked(url: str, folder: Path, revision: str, scenario: str | None = None) -> list[Check]:
+    """Run what servers of that revision of the protocol have to do, or one scenario of it, against an endpoint."""
+    folder.mkdir()
+    scope = ["--scenario", scenario, "--spec-version", revision] if scenario else ["--requirements", revision]
+    words = [NODE, installed(), "server", "--url", url, "--output-dir", folder, *scope]
     with (folder / "run.log").open("wb") as log:
         subprocess.run(words, cwd=folder, stdout=log, stderr=log, timeout=RUN_SECONDS * PATIENCE)
     found: list[Check] = []
     for path in sorted(folder.glob("server-*/checks.json")):
-        scenario = STAMP.sub("", path.parent.name.removeprefix("server-"))
+        name = STAMP.sub("", path.parent.name.removeprefix("server-"))
         ones = json.loads(path.read_text())
-        found += [Check(scenario, one["id"], one["status"], one.get("errorMessage") or "") for one in ones]
+        found += [Check(revision, name, one["id"], one["status"], one.get("errorMessage") or "") for one in ones]
     return found
