@@ -10,6 +10,7 @@ from forge_tools.model import SCOPE
 
 Form = Literal["text", "json"]
 
+_OURS = ("forge_tools.", "workers.")
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "data"}
 
 
@@ -17,6 +18,21 @@ class Writable(Protocol):
     """Where lines go."""
 
     def write(self, text: str, /) -> object: ...
+
+
+class CallLog(logging.Handler):
+    """Keeps with each call what its body logs, whatever else is done with it. What we log of a call is in its record already."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        scope = SCOPE.get()
+        if scope is None or scope.reporter is None or f"{record.name}.".startswith(_OURS):
+            return
+        try:
+            text = self.format(record)
+        except Exception:  # noqa: BLE001  arguments that do not fit their message; the program's own log says so
+            return
+        name = "" if record.name.startswith("tool.") else f"{record.name}: "
+        scope.emit(f"{name}{text.rstrip()}\n", "log", record.levelno)
 
 
 def set_up(level: str | int, form: Form, stream: Writable) -> None:

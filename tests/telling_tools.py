@@ -228,7 +228,16 @@ def tell_apart_sync(context: ExecutionContext, pin: str) -> str:
     return pin
 
 
+@tool(lane="async")
+async def log_twice(context: ExecutionContext) -> str:
+    """Log something for the curious, and a warning."""
+    context.logger.info("for the curious")
+    context.logger.warning("for all")
+    return "logged"
+
+
 TOOLS = (
+    log_twice,
     Count,
     CountBlocking,
     CountInThreads,

@@ -18,6 +18,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+from forge_tools.logs import CallLog
 from forge_tools.model import SCOPE, CallScope
 from forge_tools.sandbox.processes.launcher import keep_private
 from forge_tools.sandbox.processes.output import scrubbed_text
@@ -35,7 +36,6 @@ PIPE_BYTES = 1 << 20
 PAUSE_SECONDS = 0.005
 """Between what comes and its being read. In it come as many bytes as a pipe holds."""
 
-_OURS = ("forge_tools.", "workers.")
 _MOST_FOLLOWED = 64
 
 
@@ -97,21 +97,6 @@ class _Bytes:
 
     def flush(self) -> None:
         self._stream.flush()
-
-
-class CallLog(logging.Handler):
-    """Keeps with each call what its body logs, whatever else is done with it. What we log of a call is in its record already."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        scope = SCOPE.get()
-        if scope is None or scope.reporter is None or f"{record.name}.".startswith(_OURS):
-            return
-        try:
-            text = self.format(record)
-        except Exception:  # noqa: BLE001  arguments that do not fit their message; the worker's own log says so
-            return
-        name = "" if record.name.startswith("tool.") else f"{record.name}: "
-        scope.emit(f"{name}{text.rstrip()}\n", "log", record.levelno)
 
 
 Ends = dict[Standard, tuple[int, int]]

@@ -13,7 +13,8 @@ MAX_PIXELS = 64_000_000
 """Of an image that models are shown; a larger one is a file."""
 
 OCTETS = "application/octet-stream"
-_SHOWN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""What models can be shown."""
 _GENERIC = frozenset({OCTETS, "application/zip", "text/plain"})
 
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
@@ -89,7 +90,7 @@ def find(head: bytes, tail: bytes, size: int, *, claim: str | None = None, name:
         return Found(told, "audio")
     if not told.startswith("image/"):
         return Found(told, "file")
-    if told not in _SHOWN:
+    if told not in IMAGES:
         return Found(told, "file", note="no format that models are shown")
     width, height = _SIZES[told](head) or (None, None)
     note = _flaw(told, head, tail, size, (width or 0) * (height or 0))

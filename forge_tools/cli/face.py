@@ -79,6 +79,8 @@ class Face:
     is_debugging: bool = False
     out: Console = field(default_factory=_console)
     err: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
+    pictures: str = ""
+    """What draws the images of the result that is reported last."""
     _kept: TextIO | None = None
 
     @property
@@ -103,6 +105,11 @@ class Face:
     def raw(self, text: str) -> None:
         """Print the output of a tool: unchanged to a pipe, with control characters escaped to a terminal."""
         self._write(printable(text) if self.out.is_terminal else text)
+
+    def draw(self, pictures: str) -> None:
+        """Print what draws pictures on this terminal; it is made here, and no text of a tool's."""
+        if pictures:
+            self._write(pictures)
 
     def say(self, text: str = "", style: str = "") -> None:
         """Print a line for people; nothing in it is markup."""

@@ -15,7 +15,7 @@ from forge_tools.cli.face import App, Face, face_of
 from forge_tools.cli.local import local_executor, local_tools
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.logs import set_up
+from forge_tools.logs import CallLog, set_up
 from forge_tools.mcp.offer import Offer
 from forge_tools.model import ToolCategory
 from forge_tools.sandbox.artifacts import FolderArtifacts
@@ -97,6 +97,7 @@ def _transport(face: Face, settings: Settings, http: str | None) -> Any:
 def _serve_here(transport: Any, settings: Settings, offer: Offer, references: Sequence[str]) -> NoReturn:
     """Long outputs are kept as long as this process lives, as its sessions are."""
     tools = local_tools(settings, references)  # once nothing printed does harm
+    logging.getLogger().addHandler(CallLog())
     with scratch_folder(SCRATCH) as folder:
         kept = FolderArtifacts(
             folder, max_bytes=settings.artifact_max_bytes, quota=settings.artifact_quota, ttl=settings.artifact_ttl

@@ -12,6 +12,7 @@ import forge_tools
 from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.live import View, awaited, cancellable
 from forge_tools.cli.parameters import find_spec, parameters_of
+from forge_tools.cli.pictures import pictures_of
 from forge_tools.cli.text import from_here, took
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
@@ -154,7 +155,8 @@ def run(  # noqa: PLR0913 one option each
 
 
 async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResult:
-    """Write the parts of a result into a folder, if one is given, and say where each is."""
+    """Write the parts of a result into a folder, if one is given, and say where each is; keep what this terminal can show."""
+    face.pictures = await pictures_of(face, result)
     if folder is None:
         return result
     for part in (*result.images, *result.files):
@@ -176,6 +178,7 @@ def report(face: Face, result: ToolResult | None) -> None:
         face.document({"id": result.metadata.get("execution_id"), **result.to_dict(), "diagnosis": why})
     elif result.success:
         face.raw(result.to_text())
+        face.draw(face.pictures)
         if face.err.is_terminal:
             face.note(facts)
     else:

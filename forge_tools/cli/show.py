@@ -12,10 +12,12 @@ import typer
 from rich.text import Text
 from typer import Option
 
+from forge_tools.artifacts.reader import PartReader
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.history import document, explained, styled
 from forge_tools.cli.live import Lines, View, measured, watch
+from forge_tools.cli.pictures import pictures_of
 from forge_tools.cli.selection import IdArgument
 from forge_tools.cli.text import as_text, compact, facts, from_here, limit, one_line, printable, took
 from forge_tools.cli.tools import known_format
@@ -101,7 +103,10 @@ def show(
     async def read(store: Store) -> _Story:
         if waits:
             await _until_over(store, execution_id, timeout, face if follow else None)
-        return await _read(store, execution_id)
+        story = await _read(store, execution_id)
+        result = ToolResult(success=True, output=story.record.output, metadata=story.record.metadata)
+        face.pictures = await pictures_of(face, result.bind(PartReader(store.artifacts.contents)))
+        return story
 
     story = with_store(read)
     if schema is not None:
@@ -218,6 +223,7 @@ def _print(face: Face, story: _Story, most: int | None) -> None:
         face.say("\nOutput", style="bold")
         lines = as_text(record.output).splitlines()
         face.raw("\n".join(lines[:most]))
+        face.draw(face.pictures)
         if most is not None and len(lines) > most:
             face.note(f"... {len(lines) - most} more lines; --full shows them")
 

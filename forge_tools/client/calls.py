@@ -33,6 +33,7 @@ from forge_tools.model import (
 )
 from forge_tools.model.content import CONTENT
 from forge_tools.storage import Store, ToolChangedError
+from forge_tools.storage.connection.faults import ForbiddenError
 
 T = TypeVar("T")
 
@@ -163,13 +164,21 @@ class Calls:
         Tools see the artifacts of their call's session alone: `session_id` names it. The handle lasts for FORGE_ARTIFACT_TTL.
 
         Raises:
-            InvalidCallError: the file is larger than FORGE_MAX_PART_SIZE, or was changed meanwhile.
+            InvalidCallError: the file is larger than FORGE_MAX_PART_SIZE, or was changed meanwhile; or the database has this
+                client call tools alone.
             OSError: it cannot be read.
         """
         settings, artifacts = self._settings, self._connection.store.artifacts
         quota = settings.artifact_quota
         bounds = {"quota": quota, "limit": min(settings.max_part_size, quota)}
-        return (await artifacts.upload(Path(path), ttl=settings.artifact_ttl, session_id=session_id, **bounds)).handle
+        try:
+            kept = await artifacts.upload(Path(path), ttl=settings.artifact_ttl, session_id=session_id, **bounds)
+        except ForbiddenError as error:
+            said = f"This client's role in the database may not keep {path}: who writes artifacts can change those of others"
+            raise InvalidCallError(
+                f"{said}. Upload it with the role of a worker, or have a tool write the file"
+            ) from error
+        return kept.handle
 
     def _contents(self, uri: str) -> AsyncIterator[bytes]:
         return self._connection.store.artifacts.contents(uri)

@@ -10,7 +10,17 @@ from typing import Any, Protocol
 
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
-from mcp.types import INVALID_PARAMS, CallToolRequestParams
+from mcp.types import (
+    INVALID_PARAMS,
+    LOG_LEVEL_META_KEY,
+    CallToolRequestParams,
+    EmptyResult,
+    LoggingLevel,
+    LoggingMessageNotification,
+    LoggingMessageNotificationParams,
+    SetLevelRequestParams,
+)
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ForgeError
@@ -23,6 +33,7 @@ from forge_tools.model import (
     Output,
     Progress,
     StateChange,
+    Stream,
     Told,
     ToolResult,
     ToolSpec,
@@ -49,6 +60,19 @@ LAST_WORDS = 0.5
 
 LINE_CHARS = 200
 _STEP = 1e-6
+
+_SEVERITIES: dict[LoggingLevel, int] = {
+    "debug": logging.NOTSET,
+    "info": logging.INFO,
+    "notice": logging.INFO + 5,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "alert": logging.CRITICAL + 5,
+    "emergency": logging.CRITICAL + 10,
+}
+_LOWEST = "forge-tools/log-level"
+"""Where a connection keeps the level that its client has set."""
 
 Context = ServerRequestContext[Any, Any]
 
@@ -108,11 +132,16 @@ class Calls:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {shown(name)}{hint}{told}")
         return spec
 
+    def routing_schema(self, name: str) -> Mapping[str, Any] | None:
+        """The schema whose parameters a client repeats in headers of HTTP, by which intermediaries route; few tools have one."""
+        spec = self._known(name)
+        return spec.input_schema if spec is not None else None
+
     async def run(self, ctx: Context, params: CallToolRequestParams) -> ToolResult:
         """Call a tool and wait for it; cancelling this cancels the call."""
         spec = await self.find(params.name)
         arguments, context = params.arguments or {}, self.offer.context(self.caller(ctx))
-        if not _wants_progress(ctx):
+        if not _listens(ctx):
             return await self._executor.call(spec.name, arguments, context)
         if self.workers is None:
             return await told_here(ctx, self._executor.call(spec.name, arguments, context))
@@ -128,7 +157,7 @@ class Calls:
         Cancelling this cancels the call.
         """
         waiting = asyncio.ensure_future(handle.result())
-        telling = asyncio.ensure_future(_tell(ctx, handle, waiting)) if _wants_progress(ctx) else None
+        telling = asyncio.ensure_future(_tell(ctx, handle, waiting)) if _listens(ctx) else None
         try:
             await asyncio.wait([waiting], timeout=patience)
             if telling is not None and waiting.done():
@@ -198,11 +227,21 @@ def described(record: ExecutionRecord, progress: Progress | None = None) -> str:
     return f"{text}: {progress.done:g}{of}" + (f", {progress.message}" if progress.message else "")
 
 
+async def set_log_level(ctx: Context, params: SetLevelRequestParams) -> EmptyResult:
+    """`logging/setLevel`: from here on, tell this client what its calls log at that level or above."""
+    ctx.session._connection.state[_LOWEST] = _SEVERITIES[params.level]  # noqa: SLF001 the SDK gives it to nobody else
+    return EmptyResult()
+
+
 class _Notices:
-    """The progress of one request. The protocol wants each number above the one before, whatever a tool reports."""
+    """The progress and the log of one request, as far as its client wants them.
+
+    The protocol wants each number above the one before, whatever a tool reports.
+    """
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+        self._lowest = _lowest_level(ctx)
         self._number = 0.0
         self._total: float | None = None
         self._message: str | None = None
@@ -216,10 +255,21 @@ class _Notices:
         self._sent_at = time.monotonic()
         await self._ctx.session.report_progress(self._number, self._total, self._message)
 
+    async def send_output(self, text: str, stream: Stream, level: int | None) -> None:
+        """Send what was logged as the log; of what was put out the last line."""
+        if stream == "output":
+            await self.send(_last_line(text))
+        elif stream == "log" and level is not None and self._lowest is not None and level >= self._lowest:
+            severity = [name for name, least in _SEVERITIES.items() if least <= max(level, 0)][-1]
+            params = LoggingMessageNotificationParams(level=severity, data=text.rstrip("\n"))
+            await self._ctx.session.send_notification(LoggingMessageNotification(params=params), self._ctx.request_id)
+
     async def send_report(self, told: Told) -> None:
         """Send what a buffer gave."""
-        message = told.text if told.done is not None else _last_line(told.text or "")
-        await self.send(message, told.done, told.total)
+        if told.done is not None:
+            await self.send(told.text, told.done, told.total)
+        else:
+            await self.send_output(told.text or "", told.stream, told.level)
 
     async def repeat(self) -> None:
         """Send what was told last whenever there is silence."""
@@ -231,21 +281,25 @@ class _Notices:
 
 
 async def _tell(ctx: Context, handle: Handle, waiting: "asyncio.Future[ToolResult]") -> None:
-    """Tell what a call on a worker reports, and while it does not, where it is: for the client a sign of life."""
-    await asyncio.wait([waiting], timeout=PROGRESS_DELAY)
-    if waiting.done():
-        return
+    """Tell what a call on a worker reports, and while it does not, where it is: for the client a sign of life.
+
+    Of a brief call the log alone is told.
+    """
+    if _lowest_level(ctx) is None:
+        await asyncio.wait([waiting], timeout=PROGRESS_DELAY)
+        if waiting.done():
+            return
     notices = _Notices(ctx)
     repeating = asyncio.ensure_future(notices.repeat())
     try:
         async with aclosing(handle.events()) as events:
             async for event in events:
-                if isinstance(event, StateChange):
+                if isinstance(event, StateChange) and _wants_progress(ctx):
                     await notices.send(described(await handle.record()))
                 elif isinstance(event, Progress):
                     await notices.send(event.message, event.done, event.total)
-                elif isinstance(event, Output) and event.stream == "output":
-                    await notices.send(_last_line(event.text))
+                elif isinstance(event, Output):
+                    await notices.send_output(event.text, event.stream, event.level)
     except ForgeError as error:
         logger.warning("Progress cannot be told", extra={"error": str(error)})
     finally:
@@ -259,10 +313,27 @@ async def _cancel(handle: Handle) -> None:
         logger.warning("A call could not be cancelled", extra={"error": str(error)})
 
 
+def _listens(ctx: Context) -> bool:
+    """Whether the client is to be told anything before the result."""
+    return _wants_progress(ctx) or _lowest_level(ctx) is not None
+
+
 def _wants_progress(ctx: Context) -> bool:
     """Whether the client gave a token for progress with its request."""
+    return _meta(ctx).get("progressToken") is not None
+
+
+def _lowest_level(ctx: Context) -> int | None:
+    """From which level on the client wants what its calls log: said with the request, or until 2025-11-25 once for all."""
+    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        return _SEVERITIES.get(_meta(ctx).get(LOG_LEVEL_META_KEY, ""))
+    level: int | None = ctx.session._connection.state.get(_LOWEST)  # noqa: SLF001 as above
+    return level
+
+
+def _meta(ctx: Context) -> Mapping[str, Any]:
     meta = (ctx.params or {}).get("_meta")
-    return isinstance(meta, dict) and meta.get("progressToken") is not None
+    return meta if isinstance(meta, dict) else {}
 
 
 def _last_line(text: str) -> str | None:

@@ -219,7 +219,8 @@ class Resources:
         artifact = await self._artifacts.find(id_, self._calls.caller(ctx).session_id) if id_ else None
         if artifact is None:
             code = INVALID_PARAMS if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else RESOURCE_NOT_FOUND
-            raise MCPError(code=code, message=f"Resource not found, or expired: {shown(params.uri)}")
+            message = f"Resource not found, or expired: {shown(params.uri)}"
+            raise MCPError(code=code, message=message, data={"uri": params.uri})
         if is_paged:
             return await self._page(params.uri, artifact, _wish(query))
         if artifact.size > LARGEST:

@@ -22,6 +22,7 @@ from mcp.types import (
     ReadResourceRequestParams,
     ServerCapabilities,
     ServerTasksCapability,
+    SetLevelRequestParams,
     ToolListChangedNotification,
 )
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
@@ -30,11 +31,10 @@ from forge_tools import __version__
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.mcp.background import BackgroundTools
-from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Tools
+from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Tools, set_log_level
 from forge_tools.mcp.content import ArtifactReader, Resources, listed, shown_whole
 from forge_tools.mcp.offer import Offer
-from forge_tools.mcp.tasks import CORE_VERSION, EXTENSION, Tasks, takes_tasks
+from forge_tools.mcp.tasks import CORE_VERSION, EXTENSION, BackgroundTools, Tasks, takes_tasks
 from forge_tools.mcp.thread import ToolThread
 from forge_tools.tool.executor import ToolExecutor
 
@@ -65,11 +65,12 @@ class ToolServer(Server[None]):
             version=__version__,
             title="forge_tools",
             lifespan=self._life,
-            get_tool_input_schema=_nothing_in_headers,
+            get_tool_input_schema=self.calls.routing_schema,
             on_list_tools=self._list_tools,
             on_subscriptions_listen=ListenHandler(self.listeners),
         )
         self.add_request_handler("tools/call", CallToolRequestParams, self._call_tool)
+        self.add_request_handler("logging/setLevel", SetLevelRequestParams, set_log_level)
         self.add_notification_handler("notifications/initialized", NotificationParams, self._join)
         self.middleware.append(_told)
         client = self.calls.workers
@@ -231,10 +232,6 @@ def serve_here(
     """Serve the tools of an executor, run in this process, and what of their outputs was kept."""
     with ToolThread(executor) as tools:
         asyncio.run(transport.serve(ToolServer(tools, offer, artifacts)))
-
-
-def _nothing_in_headers(_name: str) -> None:
-    """No parameter of ours is repeated in a header of HTTP; without this answer the SDK lists all tools at each call."""
 
 
 async def _told(ctx: Context, call_next: CallNext) -> HandlerResult:

@@ -1,7 +1,11 @@
 """The bytes of artifacts: compressed, in rows or in files, read page by page; and what is said where they are not there."""
 
-from collections.abc import AsyncIterator
+import os
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -168,3 +172,33 @@ async def test_one_that_cannot_be_deleted_is_put_off_and_keeps_no_other_from_goi
     assert not part_file(folder, gone, 0).exists()
     place.rmdir()
     assert (await put(store, b"stuck")).id == stuck.id
+
+
+async def test_a_folder_that_is_full_midway_is_named_and_what_was_begun_is_seen_by_nobody(
+    migrated_postgres: str, folder: Path, tmp_path: Path
+) -> None:
+    data = TEXT[:PART_BYTES] + os.urandom(PART_BYTES)  # of which the first part is packed to little
+    (tmp_path / "large.bin").write_bytes(data)
+    async with await open_store(migrated_postgres, artifact_dir=folder) as store:
+        upload = partial(
+            store.artifacts.upload, tmp_path / "large.bin", ttl=60, quota=1 << 30, limit=1 << 30, session_id="s"
+        )
+        with (
+            files_of_at_most(PART_BYTES // 2),
+            pytest.raises(ArtifactFolderError, match="cannot be used: File too large"),
+        ):
+            await upload()
+        assert [path.name for path in files(folder)] == ["0"]
+        assert await store.artifacts.get(artifact(data).id) is None
+        kept = await upload()
+        assert await contents(store, kept) == data
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

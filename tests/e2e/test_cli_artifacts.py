@@ -1,6 +1,7 @@
 """A long output through the command line: shortened where it is shown, whole where it is asked for."""
 
 import asyncio
+import base64
 import os
 import pty
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from forge_tools.storage import open_store
 from tests.contract.test_artifacts import put
 from tests.e2e.cli_driver import COMMAND, Cli, working
+from tests.e2e.terminal import Terminal
 from tests.part_tools import png
 from tests.waiting import wait_until, within
 
@@ -176,3 +178,31 @@ def test_show_lists_the_parts_with_their_handles(cli: Cli) -> None:
 
     assert "Parts" in shown
     assert "[image red.png, 75 bytes, image/png: artifact://" in " ".join(shown.split())  # a cell may wrap
+
+
+def on_a_terminal(cli: Cli, *words: str, **environment: str) -> str:
+    with Terminal(cli, *words, **environment) as terminal:
+        assert terminal.process.wait(60) == 0
+    return terminal.written
+
+
+@pytest.mark.parametrize("where", [(), ("--local",)], ids=["on a worker", "here"])
+def test_a_terminal_that_shows_images_is_given_them(cli: Cli, where: tuple[str, ...]) -> None:
+    (cli.folder / "red.png").write_bytes(png())
+    data = base64.b64encode(png()).decode()
+
+    kitty = on_a_terminal(cli, "run", *where, "Read", "file_path=red.png", TERM="xterm-kitty")
+    plain = on_a_terminal(cli, "run", *where, "Read", "file_path=red.png", TERM="tmux-256color", KITTY_WINDOW_ID="1")
+
+    assert f"\x1b_Ga=T,f=100,m=0;{data}\x1b\\" in kitty
+    assert "[image red.png, 75 bytes, image/png" in kitty
+    assert data not in plain
+
+
+def test_show_gives_them_too(cli: Cli) -> None:
+    (cli.folder / "red.png").write_bytes(png())
+    result = cli.json("run", "Read", "file_path=red.png")
+
+    shown = on_a_terminal(cli, "show", result["metadata"]["execution_id"], TERM_PROGRAM="iTerm.app")
+
+    assert f"\x1b]1337;File=inline=1;size=75:{base64.b64encode(png()).decode()}\x07" in shown

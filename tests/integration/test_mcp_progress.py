@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from mcp import Client
 from mcp.client.client import ConnectMode
-from mcp.types import TextContent
+from mcp.shared.exceptions import MCPDeprecationWarning
+from mcp.types import LOG_LEVEL_META_KEY, LoggingMessageNotificationParams, TextContent
 
 from tests.fleet import Fleet
 from tests.mcp_process import McpProcess, forked
@@ -88,6 +89,32 @@ async def test_a_call_without_a_token_is_told_nothing(fleet: Fleet) -> None:
         raw.stop()
 
     assert first["id"] == id_
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("is_local", [False, True], ids=["on a worker", "here"])
+async def test_what_a_call_logs_is_told_from_the_level_on_that_the_client_wants(
+    fleet: Fleet, tmp_path: Path, era: ConnectMode, is_local: bool
+) -> None:
+    words = ("--local", "--tools", TOOLS) if is_local else ()
+    environment = local_environment(tmp_path) if is_local else fleet.environment()
+    told: list[tuple[str, Any]] = []
+
+    async def note(params: LoggingMessageNotificationParams) -> None:
+        told.append((params.level, params.data))
+
+    async with Client(forked(environment, *words), mode=era, logging_callback=note) as agent:
+        await agent.call_tool("log_twice")
+        assert told == []
+        if era == "legacy":
+            with pytest.warns(MCPDeprecationWarning):
+                await agent.set_logging_level("warning")
+            await agent.call_tool("log_twice")
+        else:
+            await agent.call_tool("log_twice", meta={LOG_LEVEL_META_KEY: "warning"})  # type: ignore[typeddict-unknown-key]  # its own key
+
+    assert [level for level, _ in told] == ["warning"]
+    assert told[0][1].endswith("for all")
 
 
 async def test_many_calls_hear_of_their_own_progress(fleet: Fleet) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from forge_tools.client import ExecutorClient
-from forge_tools.errors import ExecutionNotFoundError
+from forge_tools.errors import ExecutionNotFoundError, InvalidCallError
 from forge_tools.model import ExecutionContext, ExecutionStatus
 from forge_tools.storage import migrate
 from tests.fleet import Fleet
@@ -59,5 +59,7 @@ async def test_calls_run_and_are_cancelled_and_are_seen_by_their_client_alone(
             await alice.calls.cancel(handle.id)
             assert (await handle.result(timeout=30)).error_code == "CANCELLED"
             assert len(await alice.history.list()) == 2
+            with pytest.raises(InvalidCallError, match="Upload it with the role of a worker"):
+                await alice.upload(__file__)
     finally:
         fleet.stop()

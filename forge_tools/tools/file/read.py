@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from forge_tools.artifacts.media import media_type
+from forge_tools.artifacts.media import IMAGES, media_type
 from forge_tools.artifacts.reader import MOST_SHOWN
-from forge_tools.errors import InvalidCallError
+from forge_tools.errors import InvalidCallError, SandboxError
 from forge_tools.model import ExecutionContext, Image, ToolCategory, ToolResult
 from forge_tools.model.content import human
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
@@ -37,6 +37,8 @@ from forge_tools.tools.file.text import (
     tail_start,
     visible,
 )
+from forge_tools.tools.notebook.read import Wish as Cells
+from forge_tools.tools.notebook.read import shown_cells
 
 BINARY_FILE = "BINARY_FILE"
 
@@ -49,7 +51,7 @@ PAGES = 20
 IMAGE_PAGES = 5
 
 _SIDE = 1568  # pixels of the longer side of an image; providers give models no more
-_SHOWN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", PDF})
+_SHOWN = IMAGES | {PDF}
 _RANGE = re.compile(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6}))?\s*")
 _PAGES_ROOM = 200
 _DEFAULT_LINES = 2000
@@ -90,9 +92,15 @@ class Wish:
     def count(self) -> int:
         return self.tail or self.limit
 
+    @property
+    def may_be_cells(self) -> bool:
+        """Whether it may be a notebook, of which no lines are asked for."""
+        is_plain = self.offset is None and self.tail is None and not self.column and not self.encoding
+        return self.file_path.endswith(".ipynb") and is_plain
+
 
 class Read(ReadingTool):
-    """Read a file of the workspace: lines of text, by default the first 2,000, numbered; an image; or pages of a PDF.
+    """Read a file of the workspace: lines of text, by default the first 2,000, numbered; an image; pages of a PDF; or cells.
 
     Files of more than 64 MiB are not counted or hashed: `lines` and `etag` are None, and a tail has no line numbers.
     """
@@ -107,7 +115,8 @@ class Read(ReadingTool):
         if wish.offset is not None and wish.tail is not None:
             raise InvalidCallError("Pass offset or tail, not both")
         kept = await open_artifact(wish.file_path, context, workspace) if is_handle(wish.file_path) else None
-        if not kept and wish.count <= _DEFAULT_LINES and (small := workspace.open_cached(wish.file_path)):
+        is_brief = wish.count <= _DEFAULT_LINES and not wish.may_be_cells
+        if not kept and is_brief and (small := workspace.open_cached(wish.file_path)):
             # A small file that the kernel has in memory is read right here: a thread would take longer than that.
             with small:
                 whole = small.read_at_once(_GLANCED_BYTES)
@@ -119,6 +128,8 @@ class Read(ReadingTool):
             file = kept or workspace.open_file(wish.file_path)
             try:
                 meet(file.fd, file.stat.st_dev)
+                if wish.may_be_cells and (cells := _cells(file, deadline, context.max_output_size)):
+                    return file, cells
                 return file, Reading(file, wish, deadline, context.max_output_size).run()
             except BaseException:
                 file.close()
@@ -130,6 +141,17 @@ class Read(ReadingTool):
             if kind not in _SHOWN:
                 return result
             return await _shown(file, kind, wish, deadline.remaining, context.max_output_size)
+
+
+def _cells(file: Handle, deadline: Deadline, max_chars: int) -> ToolResult | None:
+    """Show a notebook as its cells; one that is none is text."""
+    try:
+        seen = shown_cells(file, Cells(notebook_path=file.name), deadline, max_chars)
+    except SandboxError:
+        return None
+    seen.metadata.pop("next", None)  # it counts cells, and an offset of Read lines
+    seen.metadata.update(bytes_read=seen.metadata["bytes"], files_accessed=[file.name])
+    return seen
 
 
 @dataclass(slots=True)

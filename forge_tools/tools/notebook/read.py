@@ -1,4 +1,4 @@
-"""NotebookRead: the cells of a notebook and what they have put out, within a budget."""
+"""NotebookRead: the cells of a notebook and what they have put out, images too, within a budget."""
 
 import base64
 import json
@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
-from forge_tools.artifacts.media import media_type
+from forge_tools.artifacts.media import IMAGES, media_type
 from forge_tools.errors import InvalidCallError, SandboxError
 from forge_tools.model import ExecutionContext, Image, ToolCategory, ToolResult
 from forge_tools.model.content import human
@@ -25,9 +24,8 @@ from forge_tools.tools.notebook.document import Notebook, source_of
 
 _CHUNK_BYTES = 1 << 20
 _MAX_CELLS = 10_000
-_MAX_IMAGES = 20
+MOST_IMAGES = 10
 _MAX_IMAGE_CHARS = (4 << 20) * 4 // 3  # of Base64
-_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _TEXTS = ("text/plain", "text/markdown", "text/latex", "text/html", "application/json")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -47,6 +45,7 @@ class Wish:
     max_output_chars: int = option(
         "How many characters of the outputs of one cell to show.", 2000, minimum=0, maximum=1_000_000
     )
+    include_images: bool = option(f"Show the images among the outputs, {MOST_IMAGES} at most.", default=True)
     offset: int = option("Index of the first cell to read.", 0, minimum=0)
     limit: int = option("How many cells to read at most.", 1000, minimum=1, maximum=_MAX_CELLS)
 
@@ -66,10 +65,19 @@ class NotebookRead(ReadingTool):
 
         def read() -> ToolResult:
             with workspace.open_file(wish.notebook_path) as file:
-                data = _whole(file, deadline)
-                return _show(Notebook.of(data, file.name), data, file.name, wish, context.max_output_size)
+                return shown_cells(file, wish, deadline, context.max_output_size)
 
         return await deadline.look(read)
+
+
+def shown_cells(file: Handle, wish: Wish, deadline: Deadline, max_chars: int) -> ToolResult:
+    """Show cells of an open notebook.
+
+    Raises:
+        SandboxError: it is none, is too large, or has no such cell.
+    """
+    data = _whole(file, deadline)
+    return _show(Notebook.of(data, file.name), data, file.name, wish, max_chars)
 
 
 def _whole(file: Handle, deadline: Deadline) -> bytes:
@@ -99,14 +107,16 @@ def _show(notebook: Notebook, data: bytes, shown: str, wish: Wish, max_chars: in
     notes = []
     if facts["truncated"]:
         facts["next"] = {"offset": end}
-        notes.append(f"[cells {first}-{end - 1} of {total:,}; continue with offset={end}]")
+        notes.append(f"[cells {first}-{end - 1} of {total:,}; continue with NotebookRead, offset={end}]")
     if not blocks:
         notes.append(f"[no cells from offset {first} on: {shown} has {counted(total, 'cell')}]")
     if doubles := facts.get("duplicate_ids"):
         notes.append(f"[several cells have the id {', '.join(doubles)}: pass cell_index for them]")
+    images = list(_images(notebook, range(first, end))) if wish.include_outputs and wish.include_images else []
+    if len(images) > MOST_IMAGES:
+        notes.append(f"[{counted(len(images) - MOST_IMAGES, 'more image')}: read their cells alone]")
     text = "\n".join([*blocks, *notes])
-    images = list(islice(_images(notebook, range(first, end)), _MAX_IMAGES)) if wish.include_outputs else []
-    return ToolResult.ok([text, *images] if images else text, **facts)
+    return ToolResult.ok([text, *images[:MOST_IMAGES]] if images else text, **facts)
 
 
 def _images(notebook: Notebook, indexes: range) -> Iterator[Image]:
@@ -116,7 +126,7 @@ def _images(notebook: Notebook, indexes: range) -> Iterator[Image]:
         for number, output in enumerate(outputs if isinstance(outputs, list) else ()):
             data = output.get("data") if isinstance(output, dict) else None
             for mime, value in data.items() if isinstance(data, dict) else ():
-                if mime in _IMAGES and len(text := _joined(value)) <= _MAX_IMAGE_CHARS:
+                if mime in IMAGES and len(text := _joined(value)) <= _MAX_IMAGE_CHARS:
                     with suppress(ValueError):  # it is no Base64
                         if media_type(raw := base64.b64decode(text)) == mime:
                             yield Image(raw, f"cell-{index}-output-{number}.{mime.rpartition('/')[2]}")

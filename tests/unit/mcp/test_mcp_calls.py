@@ -27,7 +27,8 @@ async def test_a_secret_that_is_told_in_parts_is_told_in_no_notification() -> No
 
     registry = ScopedRegistry()
     registry.register(apart)
-    ctx: Any = SimpleNamespace(session=SimpleNamespace(report_progress=report_progress))
+    session = SimpleNamespace(report_progress=report_progress)
+    ctx: Any = SimpleNamespace(session=session, params={}, protocol_version="2026-07-28")
 
     result = await told_here(ctx, ToolExecutor(registry).call("apart", {"pin": "hunter22"}))
 

@@ -1,5 +1,6 @@
 """Read shows images and PDF files, decoded in a process that bounds what they may cost."""
 
+import base64
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools.file.read import Read
 from tests.part_tools import bomb, png
+from tests.unit.tools.notebook.notebooks import code, notebook, written
 
 Show = Callable[..., ToolResult]
 
@@ -95,6 +97,14 @@ async def test_pages_of_a_pdf_are_read_a_few_at_a_time(executor: ToolExecutor, t
     assert begin.metadata["pages"] == 30
 
 
+async def test_of_a_pdf_of_thousands_of_pages_the_last_are_read_as_well(executor: ToolExecutor, tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf(5_000))
+
+    end = await executor.call("Read", {"file_path": "a.pdf", "pages": "4999-9000"})
+
+    assert end.output.endswith("[page 5,000]\n\n\n[pages 4,999-5,000 of 5,000]"), end
+
+
 @pytest.mark.parametrize("pages", ["0", "x", "3-2", "9-10"])
 async def test_pages_that_are_not_there_are_refused(executor: ToolExecutor, tmp_path: Path, pages: str) -> None:
     (tmp_path / "a.pdf").write_bytes(pdf(2))
@@ -135,3 +145,23 @@ async def test_a_decoder_that_does_not_end_is_ended(
     result = await executor.call("Read", {"file_path": "a.png"})
 
     assert "decoding it took longer than 0.3s" in str(result.error)
+
+
+async def test_a_notebook_is_shown_as_its_cells_with_their_images(executor: ToolExecutor, tmp_path: Path) -> None:
+    plot = {"output_type": "display_data", "data": {"image/png": base64.b64encode(png()).decode()}, "metadata": {}}
+    (tmp_path / "n.ipynb").write_bytes(written(notebook(code("plot()", outputs=[plot]), code("2"))))
+
+    result = await executor.call("Read", {"file_path": "n.ipynb"})
+    lines = await executor.call("Read", {"file_path": "n.ipynb", "offset": 1})
+
+    [image] = result.images
+    assert (image.name, await image.bytes()) == ("cell-0-1.png", png())
+    assert result.output.startswith('<cell id="c0de" index=0')
+    assert result.metadata["files_accessed"] == ["n.ipynb"]
+    assert lines.output.startswith("     1\t{")
+
+
+async def test_what_only_has_the_name_of_a_notebook_is_text(executor: ToolExecutor, tmp_path: Path) -> None:
+    (tmp_path / "n.ipynb").write_text("no notebook")
+
+    assert (await executor.call("Read", {"file_path": "n.ipynb"})).output == "     1\tno notebook"

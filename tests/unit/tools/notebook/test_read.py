@@ -82,6 +82,25 @@ async def test_images_are_parts_of_the_result(read: Call) -> None:
     assert isinstance(without.output, str)
 
 
+async def test_images_are_parts_and_only_ten_of_them(read: Call) -> None:
+    data = [
+        base64.b64encode(png()).decode(),
+        base64.encodebytes(png()).decode().splitlines(keepends=True),
+        "no image",
+        7,
+    ]
+    plots = [{"output_type": "display_data", "data": {"image/png": one}, "metadata": {}} for one in data]
+    _, *images = (await read(notebook(text("#"), code(outputs=plots)))).output
+    assert [(image.name, image.data) for image in images] == [
+        ("cell-1-output-0.png", png()),
+        ("cell-1-output-1.png", png()),
+    ]
+    assert isinstance((await read(notebook(code(outputs=plots)), include_images=False)).output, str)
+    said, *many = (await read(notebook(code(outputs=plots * 6)))).output
+    assert len(many) == 10
+    assert "[2 more images: read their cells alone]" in said
+
+
 async def test_outputs_are_bounded_for_each_cell(read: Call) -> None:
     book = notebook(code(outputs=[stream("a" * 3_000_000 + "z" * 3_000_000)]), code("2"))
     seen = await read(book, max_output_chars=100)
