@@ -3,6 +3,7 @@
 from benchmarks.measures import (
     backlog,
     burst,
+    capturing,
     clients,
     development,
     export,
@@ -45,7 +46,7 @@ MEASURES = (
 
 GROWTH = (growth.BURSTS, growth.TABLES, growth.PROCESS_COUNTS, memory.MEASURE)
 
-DEVELOPMENT = (development.MEASURE,)
+DEVELOPMENT = (development.MEASURE, capturing.MEASURE)
 
 TOOLS = (search_tools.MEASURE, file_tools.MEASURE, shell_tool.MEASURE, filesystem_server.MEASURE)
 

@@ -15,6 +15,7 @@ from forge_tools.cli.database import with_history
 from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
 from forge_tools.cli.filters import ALL, Chosen, again, filtered
 from forge_tools.cli.text import (
+    NARROW,
     WIDE,
     as_json,
     as_text,
@@ -172,9 +173,9 @@ def refuse_unfitting(chosen: Chosen, of: Rows) -> None:
 
 
 def rows_table(of: Rows, records: Sequence[Any], width: int) -> Table:
-    """A line a row; what went wrong gets the room that is left."""
+    """A line a row; what went wrong gets the room that is left, where there is any."""
     rows = LISTED[of]
-    columns = rows.columns if width >= WIDE else rows.columns[: rows.narrow]
+    columns = rows.columns[: rows.narrow] if NARROW <= width < WIDE else rows.columns
     return listed([title for title, _ in columns], [[say(one) for _, say in columns] for one in records], width)
 
 

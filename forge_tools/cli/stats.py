@@ -11,10 +11,14 @@ from forge_tools.cli import attention
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
 from forge_tools.cli.filters import Chosen, filtered
-from forge_tools.cli.text import WIDE, age, flexible, listed, number, table, took
+from forge_tools.cli.text import GAP, age, flexible, listed, number, table, took
 from forge_tools.config import Settings
 from forge_tools.model import CallFigures, Grouping, QueueDepth, StuckCalls, WorkerRecord
 from forge_tools.storage import Store
+
+WAITS = (("p50", "p95", "p99"), ("p50", "p95"), ("p95",))
+LEAST_KEY = 16
+"""Characters of what tells rows apart; a longer name may be cut there."""
 
 app = App()
 
@@ -63,14 +67,21 @@ def _derived(one: object) -> dict[str, Any]:
 
 
 def figures_table(figures: Sequence[CallFigures], by: Grouping = Grouping.TOOL, width: int = 80) -> Table:
-    """A line per tool, or whatever calls are told apart by: ends, how long bodies ran, then how long calls waited.
+    """A row per tool, or whatever calls are told apart by: ends, how long bodies ran, then how long calls waited.
 
-    Narrow terminals have no room for all percentiles of that, least where hours take most of it.
+    Of the waits it has as many percentiles as leave room for what tells the rows apart.
     """
-    waits = ("p50", "p95", "p99") if width >= WIDE else ("p95",) if by is Grouping.HOUR else ("p50", "p95")
-    names = ("calls", "ok", "failed", "p50", "p95", "p99", f"wait {waits[0]}", *waits[1:])
     key = by.value if by is Grouping.HOUR else flexible(by.value)
-    return listed([key, *map(number, names)], [_figures(one, waits) for one in figures], width)
+    for waits in WAITS:
+        names = ("calls", "ok", "failed", "p50", "p95", "p99", *(f"wait {one}" for one in waits))
+        rows = [_figures(one, waits) for one in figures]
+        widths = [max(map(len, cells)) for cells in zip((by.value, *names), *rows, strict=True)]
+        widths[0] = widths[0] if by is Grouping.HOUR else min(widths[0], LEAST_KEY)
+        if sum(widths) + GAP * len(names) <= width:
+            break
+    else:
+        width = 0
+    return listed([key, *map(number, names)], rows, width)
 
 
 def _figures(one: CallFigures, waits: Sequence[str]) -> list[str]:

@@ -19,6 +19,9 @@ NARROW = 70
 WIDE = 100
 """Columns of a terminal from which there is room for everything."""
 
+GAP = 3
+"""Columns between two of a table."""
+
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but tab and newline, marks that reorder text on a terminal, and lone surrogates."""
 
