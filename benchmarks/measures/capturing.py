@@ -14,7 +14,7 @@ from benchmarks.scene import Scene
 from forge_tools.client import ExecutorClient
 from forge_tools.model import Lane
 
-TURNS = 12
+TURNS = 10
 PROGRAMS = {"heard": fleets.OURS, "mute": ("-P", "-m", "benchmarks.mute_worker")}
 TOOLS: Mapping[Lane, tuple[str, int, int]] = {
     "async": ("NoOp", 1_000, 1),
@@ -50,7 +50,6 @@ async def _bursts(lane: Lane, scene: Scene) -> Readings:
 MEASURE = Measure(
     name="capturing",
     needs=frozenset({"servers"}),
-    rounds_at_most=1,
     sides={lane: partial(bursts, lane) for lane in TOOLS},
     rows=[
         Row(
