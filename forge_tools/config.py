@@ -38,6 +38,7 @@ MIN_DIGEST_KEY = 16
 
 WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
+_SECRET = "FORGE_SECRET_"  # noqa: S105  what names of variables begin with
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 
 
@@ -404,11 +405,22 @@ def log_format() -> Literal["text", "json"]:
     return "json" if os.environ.get("FORGE_LOG_FORMAT", "").strip().lower() == "json" else "text"
 
 
+def variable(name: str) -> str | None:
+    """A setting of a tool's own, by its name in the environment."""
+    return os.environ.get(name)
+
+
+def given_secrets() -> dict[str, str]:
+    """The secrets that calls and tools may refer to, `FORGE_SECRET_<NAME>`, by name."""
+    return {name.removeprefix(_SECRET): value for name, value in os.environ.items() if name.startswith(_SECRET)}
+
+
 def take_secrets() -> dict[str, str]:
-    """Take the secrets that calls may refer to, `FORGE_SECRET_<NAME>`, out of this process's environment, by name."""
-    prefix = "FORGE_SECRET_"
-    names = [name for name in os.environ if name.startswith(prefix)]
-    return {name.removeprefix(prefix): os.environ.pop(name) for name in names}
+    """Take these out of this process's environment."""
+    found = given_secrets()
+    for name in found:
+        del os.environ[_SECRET + name]
+    return found
 
 
 def marker_of(folder: Path) -> Marker:

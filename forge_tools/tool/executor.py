@@ -238,7 +238,8 @@ class ToolExecutor:
         context = self._within_limits(tool.spec, context, options)
         token = REACH.set(self._reach) if self._reach is not None else None
         made = DEPENDENCIES.set(self._dependencies)
-        scrubber = scrubber_of(tool.spec, arguments, metadata=context.metadata)
+        also = self._dependencies.secrets_in(tool.named_settings) if tool.named_settings else ()
+        scrubber = scrubber_of(tool.spec, arguments, metadata=context.metadata, also=also)
         concealed = CONCEALED.set(scrubber) if scrubber is not None else None
         try:
             _log_start(tool.spec, arguments, context)
