@@ -38,7 +38,6 @@ MIN_DIGEST_KEY = 16
 
 WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-_SECRET = "FORGE_SECRET_"  # noqa: S105  what names of variables begin with
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 
 
@@ -410,17 +409,11 @@ def variable(name: str) -> str | None:
     return os.environ.get(name)
 
 
-def given_secrets() -> dict[str, str]:
-    """The secrets that calls and tools may refer to, `FORGE_SECRET_<NAME>`, by name."""
-    return {name.removeprefix(_SECRET): value for name, value in os.environ.items() if name.startswith(_SECRET)}
-
-
-def take_secrets() -> dict[str, str]:
-    """Take these out of this process's environment."""
-    found = given_secrets()
-    for name in found:
-        del os.environ[_SECRET + name]
-    return found
+def given_secrets(*, are_taken: bool = False) -> dict[str, str]:
+    """The secrets that calls and tools may refer to, `FORGE_SECRET_<NAME>`, by name. Those that `are_taken` are in this process's environment no more."""
+    prefix = "FORGE_SECRET_"
+    read = os.environ.pop if are_taken else os.environ.__getitem__
+    return {name.removeprefix(prefix): read(name) for name in list(os.environ) if name.startswith(prefix)}
 
 
 def marker_of(folder: Path) -> Marker:

@@ -141,15 +141,15 @@ def leave_a_thread(seconds: float) -> None:
 
 @tool
 def log_for_ever() -> None:
-    """Log in a loop."""
-    while True:
+    """Log in a loop that ends by its timeout alone."""
+    for _ in range(1_000_000_000):
         logging.getLogger("library").warning("again")
 
 
 @tool
 async def log_for_ever_async() -> None:
-    """Log in a loop that lets others run."""
-    while True:
+    """Log in such a loop that lets others run."""
+    for _ in range(1_000_000_000):
         logging.getLogger("library").warning("again")
         await asyncio.sleep(0)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import signals
 
-from forge_tools.config import Settings, log_format, take_secrets
+from forge_tools.config import Settings, given_secrets, log_format
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.logs import set_up
 from forge_tools.model import ToolCategory
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
 
 def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
     """What a worker with these options is built of; the MCP servers that it hosts are started."""
-    secrets, registry, servers = take_secrets(), ScopedRegistry(), hosted_servers(options, settings)
+    secrets, registry, servers = given_secrets(are_taken=True), ScopedRegistry(), hosted_servers(options, settings)
     tools = offered(options, settings, () if servers is None else servers.start())
     registry.register_many(tools)
     told = load_settings(tools, SecretSource(secrets, settings.secrets_dir))
