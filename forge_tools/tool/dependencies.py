@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -41,18 +41,19 @@ class Dependencies:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._kept: dict[Callable[..., Any], asyncio.Future[Any]] = {}
         self._ends = AsyncExitStack()
+        self._told: dict[Named, Any] = {}
 
     def has_other(self, make: Callable[..., Any]) -> bool:
         """Whether something else is made in place of what `make` would make."""
         return make in self._overrides
 
-    def secrets_in(self, settings: Iterable[Named]) -> list[str]:
+    def secrets_in(self, settings: Collection[Named]) -> list[str]:
         """The texts of the secrets among these; what is missing fails when it is asked for."""
-        values = dict[Named, Any]()
         for one in settings:
-            with suppress(ForgeError):
-                values[one] = self._overrides.get(one, one)()
-        return secrets_among(values)
+            if one.is_secret and one not in self._told:
+                with suppress(ForgeError):
+                    self._told[one] = self._overrides.get(one, one)()
+        return secrets_among(self._told[one] for one in settings if one in self._told)
 
     async def get(self, one: Depends, context: ExecutionContext | None, call: AsyncExitStack) -> Any:
         """What `one` stands for; what is made for the call ends with `call`."""

@@ -1,6 +1,6 @@
 """What a tool's host tells it under a name: settings and secrets, which are known before the first call."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +70,7 @@ class Named:
                 raise ConfigurationError(f"{self.setting.name} does not fit: {said}.") from None
 
 
-def secrets_among(values: Mapping[Named, Any]) -> list[str]:
-    """The texts of the secrets among settings with their values."""
-    found = [value.get_secret_value() for named, value in values.items() if named.is_secret and value is not None]
+def secrets_among(values: Iterable[Any]) -> list[str]:
+    """The texts of secrets."""
+    found = [value.get_secret_value() for value in values if isinstance(value, SecretStr | SecretBytes)]
     return [one.decode(errors="replace") if isinstance(one, bytes) else one for one in found]
