@@ -12,6 +12,7 @@ from benchmarks import raw_celery
 from benchmarks.processes import Client, Worker
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import settings_environment
+from forge_tools.model import Lane
 
 if TYPE_CHECKING:
     from benchmarks.scene import Scene
@@ -31,7 +32,7 @@ class Crew:
     """Worker processes of ours on one queue, which has the name of the fleet."""
 
     database: Database
-    lane: Literal["async", "process"]
+    lane: Lane
     processes: int
     concurrency: int
 
@@ -59,10 +60,17 @@ def start(scene: "Scene", fleet: Fleet) -> Iterator[Worker]:
 
 @contextmanager
 def crew(
-    folder: Path, settings: Settings, name: str, processes: int, slots: int, program: Sequence[str] = OURS
+    folder: Path,
+    settings: Settings,
+    name: str,
+    processes: int,
+    slots: int,
+    program: Sequence[str] = OURS,
+    *,
+    lane: Lane = "async",
 ) -> Iterator[list[Worker]]:
     """Workers on queue `default` of these settings, gone afterwards."""
-    options = ("--lane", "async", "--queues", "default", "--concurrency", str(slots), *TOOLS)
+    options = ("--lane", lane, "--queues", "default", "--concurrency", str(slots), *TOOLS)
     with ExitStack() as cleanup:
         started = [ours(f"{name}-{one}", folder, settings, *options, program=program) for one in range(processes)]
         for worker in started:

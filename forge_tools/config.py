@@ -396,11 +396,16 @@ def log_format() -> Literal["text", "json"]:
     return "json" if os.environ.get("FORGE_LOG_FORMAT", "").strip().lower() == "json" else "text"
 
 
-def take_secrets() -> dict[str, str]:
-    """Take the secrets that calls may refer to, `FORGE_SECRET_<NAME>`, out of this process's environment, by name."""
+def variable(name: str) -> str | None:
+    """A setting of a tool's own, by its name in the environment."""
+    return os.environ.get(name)
+
+
+def given_secrets(*, are_taken: bool = False) -> dict[str, str]:
+    """The secrets that calls and tools may refer to, `FORGE_SECRET_<NAME>`, by name. Those that `are_taken` are in this process's environment no more."""
     prefix = "FORGE_SECRET_"
-    names = [name for name in os.environ if name.startswith(prefix)]
-    return {name.removeprefix(prefix): os.environ.pop(name) for name in names}
+    read = os.environ.pop if are_taken else os.environ.__getitem__
+    return {name.removeprefix(prefix): read(name) for name in list(os.environ) if name.startswith(prefix)}
 
 
 def marker_of(folder: Path) -> Marker:

@@ -33,6 +33,14 @@ def in_forked_process() -> None:
         os._exit(0)
 
 
+class Talkative:
+    """Logs whenever it is put into words."""
+
+    def __str__(self) -> str:
+        logging.getLogger("library").warning("from within")
+        return "without"
+
+
 WAYS: dict[str, Callable[[], object]] = {
     "print": lambda: print("from print"),
     "stderr": lambda: print("from stderr", file=sys.stderr),
@@ -42,6 +50,8 @@ WAYS: dict[str, Callable[[], object]] = {
     "thread": lambda: in_thread(lambda: print("from a thread")),
     "thread logging": lambda: in_thread(lambda: logging.getLogger("library").warning("from a thread that logs")),
     "pool": lambda: POOL.submit(print, "from a pool").result(),
+    "odd characters": lambda: print("from \x00 \udcff \x1b[2J"),
+    "logging that logs": lambda: logging.getLogger("library").warning("from %s", Talkative()),
     "empty context": lambda: in_thread(lambda: contextvars.Context().run(print, "nobody's", end="")),
 }
 """In both lanes."""
@@ -49,7 +59,8 @@ WAYS: dict[str, Callable[[], object]] = {
 OUTER_WAYS: dict[str, Callable[[], object]] = {
     "descriptor": lambda: os.write(1, b"from a descriptor\n"),
     "child": lambda: subprocess.run(["echo", "from a child"], check=True),
-    "shell": lambda: os.system("echo from a grandchild >&2"),
+    "shell": lambda: os.system("sh -c 'sleep 0; echo from a grandchild >&2'; true"),
+    "latin-1": lambda: subprocess.run(["printf", r"from an \351migr\351\n"], check=True),
     "fork": in_forked_process,
 }
 """In the process lane."""
@@ -86,7 +97,9 @@ def tell(secret: str) -> None:
     os.write(1, secret[3:].encode() + b"\n")
     logging.getLogger("library").warning("with %s", secret)
     subprocess.run(["echo", secret], check=True)
-    raise ValueError(f"{secret} is wrong")
+    found = ValueError(f"{secret} is wrong")
+    found.add_note(f"noted: {secret}")
+    raise found from KeyError(secret)
 
 
 @tool
@@ -113,6 +126,35 @@ def leave_a_writer(seconds: float) -> None:
 
 
 @tool
+def leave_a_thread(seconds: float) -> None:
+    """Leave a thread that prints and logs."""
+    until = time.monotonic() + seconds
+
+    def chatter() -> None:
+        while time.monotonic() < until:
+            print("left behind")
+            logging.getLogger("library").warning("left behind")
+            time.sleep(0.01)
+
+    threading.Thread(target=chatter, daemon=True).start()
+
+
+@tool
+def log_for_ever() -> None:
+    """Log in a loop that ends by its timeout alone."""
+    for _ in range(1_000_000_000):
+        logging.getLogger("library").warning("again")
+
+
+@tool
+async def log_for_ever_async() -> None:
+    """Log in such a loop that lets others run."""
+    for _ in range(1_000_000_000):
+        logging.getLogger("library").warning("again")
+        await asyncio.sleep(0)
+
+
+@tool
 async def say(word: str, pause: float = 0.2) -> None:
     """Print a word, and again."""
     for _ in range(5):
@@ -132,6 +174,23 @@ def look_up() -> object:
 
 
 @tool
+def recurse(depth: int) -> None:
+    """Fail at that depth."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(depth + 500)
+    try:
+        go_down(depth)
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def go_down(depth: int) -> None:
+    if depth == 0:
+        raise ValueError("the bottom")
+    go_down(depth - 1)
+
+
+@tool
 def crash() -> None:
     """End the process as a fault in C does."""
     os.system("echo from a child; sleep 0.3")
@@ -139,4 +198,17 @@ def crash() -> None:
     faulthandler._sigsegv()
 
 
-TOOLS = (crash, noise, noise_async, tell, flood, leave_a_writer, say, fail)
+TOOLS = (
+    crash,
+    fail,
+    flood,
+    leave_a_thread,
+    leave_a_writer,
+    log_for_ever,
+    log_for_ever_async,
+    noise,
+    noise_async,
+    recurse,
+    say,
+    tell,
+)

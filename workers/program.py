@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import signals
 
-from forge_tools.config import Settings, log_format, take_secrets
+from forge_tools.config import Settings, given_secrets, log_format
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.logs import set_up
 from forge_tools.model import ToolCategory
@@ -19,7 +19,8 @@ from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.processes.commands import SPAWNER
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
-from forge_tools.tool import admit, load_engine, load_project, load_tools
+from forge_tools.secrets import SecretSource
+from forge_tools.tool import admit, load_engine, load_project, load_settings, load_tools
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
@@ -84,8 +85,10 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
 
 def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
     """What a worker with these options is built of; the MCP servers that it hosts are started."""
-    secrets, registry, servers = take_secrets(), ScopedRegistry(), hosted_servers(options, settings)
-    registry.register_many(offered(options, settings, () if servers is None else servers.start()))
+    secrets, registry, servers = given_secrets(are_taken=True), ScopedRegistry(), hosted_servers(options, settings)
+    tools = offered(options, settings, () if servers is None else servers.start())
+    registry.register_many(tools)
+    told = load_settings(tools, SecretSource(secrets, settings.secrets_dir))
     desk, store = ArtifactDesk(settings), RemoteStore()
     artifacts = WorkerArtifacts(settings.artifact_max_bytes, ask_engine(desk, store))
     reach = replace(reach_of(settings, artifacts=artifacts), documents=None)  # children have no database to ask
@@ -97,7 +100,11 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
         queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
         concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
         executor=ToolExecutor(
-            registry, max_timeout=settings.max_timeout, reach=reach, history_limit=0, overrides=load_engine(settings)
+            registry,
+            max_timeout=settings.max_timeout,
+            reach=reach,
+            history_limit=0,
+            overrides=load_engine(settings) | told,
         ),
         artifacts=desk,
         remote_store=store,

@@ -3,6 +3,7 @@
 from benchmarks.measures import (
     backlog,
     burst,
+    capturing,
     clients,
     code_and_web,
     development,
@@ -46,7 +47,7 @@ MEASURES = (
 
 GROWTH = (growth.BURSTS, growth.TABLES, growth.PROCESS_COUNTS, memory.MEASURE)
 
-DEVELOPMENT = (development.MEASURE,)
+DEVELOPMENT = (development.MEASURE, capturing.MEASURE)
 
 TOOLS = (
     search_tools.MEASURE,

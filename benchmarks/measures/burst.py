@@ -1,7 +1,9 @@
 """Many calls at once, the whole way: how fast, and what a call costs whom."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from functools import partial
+from statistics import median
 
 from benchmarks.figures import Bar, Measure, Readings, Row
 from benchmarks.fleets import Ours
@@ -26,6 +28,21 @@ async def _burst(fleet: Ours, scene: Scene) -> Readings:
 async def run_at_once(client: ExecutorClient, tool: str, calls: int, **parameters: object) -> None:
     for result in await asyncio.gather(*(client.execute(tool, CONTEXT, **parameters) for _ in range(calls))):
         succeeded(result)
+
+
+async def bursts_by_turns(
+    clients: Mapping[str, ExecutorClient], meter: Callable[[str], Meter], tool: str, calls: int, turns: int
+) -> Readings:
+    """A burst of each client after the other, again and again; returns the median of all that `meter` reads, as `NAME KEY`."""
+    for client in clients.values():
+        await run_at_once(client, tool, calls)
+    reads: dict[str, list[Readings]] = {name: [] for name in clients}
+    for number in range(turns):
+        for name in sorted(clients, reverse=bool(number % 2)):
+            metered = meter(name)
+            await run_at_once(clients[name], tool, calls)
+            reads[name].append(metered.read(calls))
+    return {f"{name} {key}": median(one[key] for one in read) for name, read in reads.items() for key in read[0]}
 
 
 def raw_burst(scene: Scene) -> Readings:

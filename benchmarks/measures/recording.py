@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, ExitStack
-from statistics import median
 
 from benchmarks import bare_queue, fleets
 from benchmarks.apart import apart
 from benchmarks.figures import Bar, Measure, Readings, Row
-from benchmarks.measures.burst import run_at_once
+from benchmarks.measures.burst import bursts_by_turns
 from benchmarks.meter import PARTIES, Meter
 from benchmarks.processes import Worker
 from benchmarks.scene import Scene
@@ -43,15 +42,11 @@ async def _turns(scene: Scene, places: Mapping[str, Settings], crews: Mapping[st
         clients = {"real": await cleanup.enter_async_context(ExecutorClient(places["real"]))}
         with bare_queue.swapped():
             clients["bare"] = await cleanup.enter_async_context(ExecutorClient(places["bare"]))
-        for client in clients.values():
-            await run_at_once(client, "NoOp", scene.sizes.burst)
-        turns: dict[str, list[Readings]] = {name: [] for name in clients}
-        for number in range(TURNS):
-            for name in sorted(clients, reverse=bool(number % 2)):
-                meter = Meter(scene, [worker.pid for worker in crews[name]], places[name].database_url)
-                await run_at_once(clients[name], "NoOp", scene.sizes.burst)
-                turns[name].append(meter.read(scene.sizes.burst))
-    return {f"{name} {key}": median(turn[key] for turn in reads) for name, reads in turns.items() for key in reads[0]}
+
+        def meter(name: str) -> Meter:
+            return Meter(scene, [worker.pid for worker in crews[name]], places[name].database_url)
+
+        return await bursts_by_turns(clients, meter, "NoOp", scene.sizes.burst, TURNS)
 
 
 MEASURE = Measure(

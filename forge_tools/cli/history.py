@@ -173,7 +173,7 @@ def refuse_unfitting(chosen: Chosen, of: Rows) -> None:
 
 
 def rows_table(of: Rows, records: Sequence[Any], width: int) -> Table:
-    """A line a row; what went wrong gets the room that is left."""
+    """A line a row; what went wrong gets the room that is left, where there is any."""
     return table(LISTED[of].columns, records, width)
 
 

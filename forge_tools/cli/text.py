@@ -20,6 +20,9 @@ NARROW = 70
 WIDE = 100
 """From this width of the terminal on there is room for everything."""
 
+GAP = 3
+"""Columns between two of a table."""
+
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but tab and newline, marks that reorder text on a terminal, and lone surrogates."""
 
@@ -64,7 +67,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 def table(columns: Sequence[Column], records: Iterable[Any], width: int = WIDE) -> Table:
     """A line a record, without a frame; on a narrow terminal, in which its columns would be cut, a block of facts for each."""
-    columns = [one for one in columns if width >= one.least]
+    columns = [one for one in columns if width < NARROW or width >= one.least]
     rows = [[one.cell(record) for one in columns] for record in records]
     if width < NARROW:
         return _blocks([one.title for one in columns], rows)

@@ -16,6 +16,7 @@ from forge_tools.cli.text import Column, compact, facts, flexible, limit, one_li
 from forge_tools.config import Settings
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.model import ServerState, ToolCategory, ToolParameter, ToolSpec, ToolVersion, told_of
+from forge_tools.schema import suggestion
 from forge_tools.schema.formats import FORMATS, render
 from forge_tools.storage import Store
 from forge_tools.storage.catalogue import chosen
@@ -160,8 +161,9 @@ def list_tools(
         if category in (None, tool.spec.category) and name in (None, tool.spec.name, *tool.spec.aliases)
     ]
     if name is not None and not wanted:
-        names = ", ".join(tool.spec.name for tool in known) or "none"
-        raise ToolNotFoundError(name, f"there is no such tool. There are: {names}{told_of(name, servers)}.")
+        names = [tool.spec.name for tool in known]
+        there_are = f"There are: {', '.join(names) or 'none'}{told_of(name, servers)}."
+        raise ToolNotFoundError(name, f"there is no such tool{suggestion(name, names)}. {there_are}")
     if format is not None:
         face.document([render(spec, format) for spec, is_enabled in wanted if is_enabled or version is not None])
     elif face.is_json:

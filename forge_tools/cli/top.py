@@ -17,7 +17,7 @@ from forge_tools.cli.database import with_store
 from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
 from forge_tools.cli.screen import Frame, Screen, save
 from forge_tools.cli.selection import Chosen, filtered
-from forge_tools.cli.text import WIDE, Column, age, flexible, number, short_path, table, took
+from forge_tools.cli.text import GAP, Column, age, flexible, number, short_path, table, took
 from forge_tools.config import Settings
 from forge_tools.errors import StorageError
 from forge_tools.model import CallFigures, Grouping, Overview, QueueDepth, StuckCalls, WorkerRecord
@@ -32,6 +32,10 @@ REST = 3.0
 
 PATIENCE = 2.0
 """Seconds without an answer until that is shown."""
+
+WAITS = (("p50", "p95", "p99"), ("p50", "p95"), ("p95",))
+LEAST_KEY = 16
+"""Characters of what tells rows apart; a longer name may be cut there."""
 
 app = App()
 
@@ -230,7 +234,7 @@ def _print(
     silent: Sequence[WorkerRecord],
 ) -> None:
     width = face.out.width
-    _section(face, f"Calls by {by.value}", table(_figures(by, width), calls, width), "Nothing was run yet.")
+    _section(face, f"Calls by {by.value}", _figures_table(by, calls, width), "Nothing was run yet.")
     _section(face, "\nQueues", table(_DEPTHS, queues), "Nothing waits, nothing runs.")
     if stuck:
         face.say("\nStuck", style="bold red")
@@ -251,9 +255,21 @@ def _section(face: Face, title: str, shown: Table, nothing: str) -> None:
         face.say(nothing, style="dim")
 
 
-def _figures(by: Grouping, width: int) -> list[Column]:
-    """Ends, how long bodies ran, then how long calls waited; narrow terminals have no room for all percentiles of that."""
-    waits = ("p50", "p95", "p99") if width >= WIDE else ("p95",) if by is Grouping.HOUR else ("p50", "p95")
+def _figures_table(by: Grouping, calls: Sequence[CallFigures], width: int) -> Table:
+    """A row per tool, or whatever calls are told apart by: ends, how long bodies ran, then how long calls waited.
+
+    Of the waits it has as many percentiles as leave room for what tells the rows apart.
+    """
+    for waits in WAITS:
+        columns = _figures(by, waits)
+        widths = [max(map(len, (one.title, *map(one.cell, calls)))) for one in columns]
+        widths[0] = widths[0] if by is Grouping.HOUR else min(widths[0], LEAST_KEY)
+        if sum(widths) + GAP * (len(widths) - 1) <= width:
+            return table(columns, calls, width)
+    return table(columns, calls, 0)
+
+
+def _figures(by: Grouping, waits: Sequence[str]) -> list[Column]:
     key = Column if by is Grouping.HOUR else flexible
     return [
         key(by.value, lambda one: one.key or "-"),

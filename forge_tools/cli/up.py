@@ -23,15 +23,16 @@ from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.text import short_path, took
 from forge_tools.cli.worker import worker_argv
-from forge_tools.config import Settings, marker_of
+from forge_tools.config import Settings, given_secrets, marker_of
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan, forget
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ShellStatus, ToolSpec
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
+from forge_tools.secrets import SecretSource
 from forge_tools.signals import heeded
 from forge_tools.storage import Store, open_store
-from forge_tools.tool import load_project
+from forge_tools.tool import load_project, load_settings
 
 SHOWN_SHELLS = 5
 SHOWN_CALLS = 20
@@ -66,6 +67,7 @@ def up(
     own = (
         load_project(settings, references) if references or settings.tools else []
     )  # what is wrong ends here, not in three logs
+    load_settings(own, SecretSource(given_secrets(), settings.secrets_dir))
     stack = AnnouncedStack(face, settings, references, concurrency, own=[tool.spec for tool in own])
     stack.run(stack.announce)
 

@@ -174,7 +174,7 @@ class SecretSource:
             match = REFERENCE.fullmatch(value)
             if match is None:
                 return value
-            found.append(secret := self._secret(match[1]))
+            found.append(secret := self.secret(match[1]))
             return secret
         if depth >= _MAX_DEPTH:
             return value
@@ -197,11 +197,24 @@ class SecretSource:
             }
         return [self.resolve_inside(item, found, depth + 1) for item in value] if isinstance(value, list) else value
 
-    def _secret(self, name: str) -> str:
+    def get(self, name: str) -> str | None:
+        """The secret of that name, None where there is none.
+
+        Raises:
+            SecretNotFoundError: its file cannot be read.
+        """
         if self._folder is not None and (text := _read(self._folder / name)) is not None:
             return text
-        if name in self._variables:
-            return self._variables[name]
+        return self._variables.get(name)
+
+    def secret(self, name: str) -> str:
+        """The secret of that name.
+
+        Raises:
+            SecretNotFoundError: there is none; says where it was looked for.
+        """
+        if (found := self.get(name)) is not None:
+            return found
         places = f"FORGE_SECRET_{name} in its environment" + (
             f", nor {self._folder / name}" if self._folder is not None else ", and FORGE_SECRETS_DIR names no folder"
         )

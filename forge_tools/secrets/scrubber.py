@@ -219,14 +219,21 @@ CONCEALED: ContextVar[Scrubber | None] = ContextVar("forge_tools_concealed", def
 
 
 def scrubber_of(
-    spec: ToolSpec, parameters: Mapping[str, Any], least: int = LEAST, *, metadata: Mapping[str, Any] = _NONE
+    spec: ToolSpec,
+    parameters: Mapping[str, Any],
+    least: int = LEAST,
+    *,
+    metadata: Mapping[str, Any] = _NONE,
+    also: Iterable[str] = (),
 ) -> Scrubber | None:
     """What takes out the secrets of a call with these parameters, and those that its worker knows of besides.
 
-    `metadata` is that of the call's context, in which names tell what is secret.
+    `metadata` is that of the call's context, in which names tell what is secret; `also` are others.
     """
     known = CONCEALED.get()
-    secrets = set(leaves(secrets_in(metadata))) if metadata else set[str]()
+    secrets = set(also)
+    if metadata:
+        secrets.update(leaves(secrets_in(metadata)))
     if spec.may_hide:
         secrets.update(leaves([parameters[name] for name in spec.hidden(parameters)]))
         secrets.update(leaves([secrets_in(parameters[name]) for name in spec.holding(parameters)]))

@@ -3,16 +3,19 @@
 from forge_tools.tool.decorator import FunctionTool, tool
 from forge_tools.tool.dependencies import Depends, engine
 from forge_tools.tool.factory import ToolFactory
-from forge_tools.tool.loading import admit, load_engine, load_project, load_tools
+from forge_tools.tool.loading import admit, load_engine, load_project, load_settings, load_tools
+from forge_tools.tool.setting import Setting
 
 __all__ = [
     "Depends",
     "FunctionTool",
+    "Setting",
     "ToolFactory",
     "admit",
     "engine",
     "load_engine",
     "load_project",
+    "load_settings",
     "load_tools",
     "tool",
 ]

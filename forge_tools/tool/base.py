@@ -31,8 +31,9 @@ from forge_tools.model import (
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.schema import Validator, clean_text, formats, is_of_type
 from forge_tools.secrets import LEAST_IN_FAILURES, as_shown, scrubbed, scrubber_of
-from forge_tools.tool.dependencies import Depends, dependencies_of, has_engine, with_dependencies
+from forge_tools.tool.dependencies import Depends, dependencies_of, has_engine, settings_in, with_dependencies
 from forge_tools.tool.failures import diagnosis_of, failure_of
+from forge_tools.tool.setting import Named
 
 __all__ = [
     "BaseTool",
@@ -188,6 +189,11 @@ class BaseTool(ABC):
     def _dependencies(self) -> Mapping[str, Depends]:
         """What `_execute` is handed besides what callers give."""
         return dependencies_of(self._execute)
+
+    @cached_property
+    def named_settings(self) -> tuple[Named, ...]:
+        """Settings and secrets that its host must have for it."""
+        return settings_in(self._dependencies.values())
 
     @cached_property
     def _validator(self) -> Validator:

@@ -2,14 +2,15 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from forge_tools.errors import ConfigurationError
+from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.model import ExecutionContext
+from forge_tools.tool.setting import Named, Setting, secrets_among
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,19 @@ class Dependencies:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._kept: dict[Callable[..., Any], asyncio.Future[Any]] = {}
         self._ends = AsyncExitStack()
+        self._told: dict[Named, Any] = {}
 
     def has_other(self, make: Callable[..., Any]) -> bool:
         """Whether something else is made in place of what `make` would make."""
         return make in self._overrides
+
+    def secrets_in(self, settings: Collection[Named]) -> list[str]:
+        """The texts of the secrets among these; what is missing fails when it is asked for."""
+        for one in settings:
+            if one.is_secret and one not in self._told:
+                with suppress(ForgeError):
+                    self._told[one] = self._overrides.get(one, one)()
+        return secrets_among(self._told[one] for one in settings if one in self._told)
 
     async def get(self, one: Depends, context: ExecutionContext | None, call: AsyncExitStack) -> Any:
         """What `one` stands for; what is made for the call ends with `call`."""
@@ -98,15 +108,27 @@ def has_engine() -> bool:
 
 
 def dependency_in(annotation: Any) -> Depends | None:
-    """The `Depends` that an annotation carries."""
-    notes = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
-    return next((note for note in notes if isinstance(note, Depends)), None)
+    """The `Depends` that an annotation carries; a `Setting` is one, too."""
+    kind, *notes = get_args(annotation) if get_origin(annotation) is Annotated else (None,)
+    found = next((note for note in notes if isinstance(note, Depends | Setting)), None)
+    return Depends(Named(found, kind)) if isinstance(found, Setting) else found
 
 
 def dependencies_of(function: Callable[..., Any]) -> dict[str, Depends]:
     """The parameters of a function that are made for it, by name."""
     found = {name: dependency_in(annotation) for name, annotation in _hints(function).items()}
     return {name: one for name, one in found.items() if one is not None}
+
+
+def settings_in(needs: Iterable[Depends]) -> tuple[Named, ...]:
+    """The settings among what is made, and among what that is made of."""
+    found = dict[Named, None]()
+    for one in needs:
+        if isinstance(one.make, Named):
+            found[one.make] = None
+        else:
+            found |= dict.fromkeys(settings_in(dependencies_of(one.make).values()))
+    return tuple(found)
 
 
 def with_dependencies(

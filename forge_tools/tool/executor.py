@@ -237,7 +237,8 @@ class ToolExecutor:
             flaw = f"Invalid context: expected an ExecutionContext, not {type(context).__name__}"
             return wrong_call(flaw, f"execute(name, context, **parameters) or {_FORM}")
         context = self._within_limits(tool.spec, context, options)
-        scrubber = scrubber_of(tool.spec, arguments, metadata=context.metadata)
+        also = self._dependencies.secrets_in(tool.named_settings) if tool.named_settings else ()
+        scrubber = scrubber_of(tool.spec, arguments, metadata=context.metadata, also=also)
         around: list[tuple[ContextVar[Any], object]]
         around = [(REACH, self._reach), (DEPENDENCIES, self._dependencies), (CONCEALED, scrubber)]
         tokens = [(variable, variable.set(value)) for variable, value in around if value is not None]

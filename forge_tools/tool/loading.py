@@ -5,16 +5,18 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from importlib.metadata import entry_points as installed_entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from forge_tools.config import Settings
-from forge_tools.errors import ConfigurationError
+from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.model import ToolCategory
 from forge_tools.project import FILE, TABLE, find_project, is_path
 from forge_tools.schema import clean_text, shown, suggestion
+from forge_tools.secrets import SecretSource
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.dependencies import engine
 from forge_tools.tool.factory import ToolFactory
@@ -77,6 +79,30 @@ def load_engine(settings: Settings) -> dict[Callable[..., Any], Callable[..., An
             f"FORGE_ENGINE: {shown(settings.engine)} is no function. Name one that makes the engine."
         )
     return {engine: make}
+
+
+def load_settings(tools: Sequence[BaseTool], secrets: SecretSource) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Read what tools are to be told by name, as the `overrides` of an executor.
+
+    Raises:
+        ConfigurationError: naming each tool with what it misses, and the way out.
+    """
+    found, missing = dict[Callable[..., Any], Callable[..., Any]](), list[str]()
+    for tool in tools:
+        for named in tool.named_settings:
+            try:
+                value = named.read(secrets)
+            except ForgeError as error:
+                missing.append(f"Tool {tool.spec.name} cannot be offered: {error.message}")
+            else:
+                found[named] = partial(_same, value)
+    if missing:
+        raise ConfigurationError(" ".join(missing))
+    return found
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def admit(

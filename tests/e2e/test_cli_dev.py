@@ -10,7 +10,6 @@ import pytest
 from forge_tools import ExecutionContext
 from forge_tools.client import SyncExecutorClient
 from forge_tools.config import Settings
-from forge_tools.embedded import generations
 from forge_tools.sandbox.processes.trees import descendants
 from tests.e2e.cli_driver import Cli, is_gone
 from tests.e2e.terminal import Terminal
@@ -77,9 +76,14 @@ def test_a_day_with_it(cli: Cli, terminal: Terminal, client: SyncExecutorClient)
     assert running.result(timeout=60).output == "OLD", "what runs goes on with its own code"
     assert waiting.result(timeout=60).output == "NEW waited", "what waits is run by the new code"
 
-    tools.write_text(SOURCE + "\ndef half(:\n")
-    line = SOURCE.count("\n") + 2
-    shows(f"SyntaxError: invalid syntax at {tools}:{line}. The old code goes on.")
+    half = SOURCE[: SOURCE.index("such word")]
+    tools.write_text(half)
+    line = half.count("\n") + 1
+    shows(
+        f"SyntaxError: unterminated string literal (detected at line {line}) at {tools}:{line}. The old code goes on."
+    )
+    tools.write_text("")
+    shows("mytools has no tool. Decorate a function in it with @tool. The old code goes on.")
     assert client.execute("say", CONTEXT, text="hi").output == "NEW hi"
 
     tools.write_text(SOURCE.replace("OLD", "ODD"))
@@ -108,18 +112,6 @@ def test_a_worker_that_dies_is_started_again(terminal: Terminal, client: SyncExe
 
     wait_until(lambda: "worker ended with -9; another is started" in terminal.written, 60, lambda: terminal.written)
     assert client.execute("say", CONTEXT, text="hi").output == "OLD hi"
-
-
-def test_folders_that_are_nobodys_sources_are_not_watched(tmp_path: Path) -> None:
-    for name in ("src/deep", ".git/objects", "node_modules/a", "myvenv/lib", ".home/logs", "src/__pycache__"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "myvenv" / "pyvenv.cfg").write_text("")
-
-    assert {folder.relative_to(tmp_path).as_posix() for folder in generations._folders([tmp_path])} == {
-        ".",
-        "src",
-        "src/deep",
-    }
 
 
 def _is_fork_server(pid: int) -> bool:

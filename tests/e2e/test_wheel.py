@@ -4,8 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -74,6 +78,34 @@ def is_program(file: Path) -> bool:
     return file.parent.name == "bin" and not file.read_bytes().startswith(b"#!")
 
 
+class User:
+    """Somebody who has installed the wheel, in a folder of their own."""
+
+    def __init__(self, installed: Path, folder: Path) -> None:
+        self._program = str(installed / "forge-tools")
+        self._folder = folder
+        self._environment = {"PATH": f"{installed}:/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"}
+
+    def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        where: dict[str, Any] = {"cwd": self._folder, "env": self._environment}
+        return subprocess.run([self._program, *words], capture_output=True, text=True, timeout=90, **where)
+
+    @contextmanager
+    def serving(self, *words: str) -> Iterator[Path]:
+        """A stack, once it is ready; yields its log, and nothing of it is left afterwards."""
+        log = self._folder / "stack.log"
+        with log.open("wb") as said:
+            where: dict[str, Any] = {"cwd": self._folder, "env": self._environment, "stdout": said, "stderr": said}
+            stack = subprocess.Popen([self._program, *words], **where)
+        try:
+            wait_until(lambda: "Ready." in log.read_text() or stack.poll() is not None, 60, log.read_text)
+            yield log
+        finally:
+            stack.send_signal(signal.SIGTERM)
+            stack.wait(60)
+        assert not is_alive(stack.pid)
+
+
 def test_the_wheel_runs_the_stack_from_a_folder_with_a_workers_package_of_its_own(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -81,29 +113,48 @@ def test_the_wheel_runs_the_stack_from_a_folder_with_a_workers_package_of_its_ow
     (folder / "workers").mkdir()
     (folder / "workers" / "__init__.py").write_text("raise SystemExit('the wrong workers package was imported')\n")
     (folder / "note.txt").write_text("the needle is here\n")
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"}
+    user = User(installed, folder)
 
-    def forge(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [str(installed / "forge-tools"), *arguments]
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=90)
+    with user.serving("up") as log:
+        found = user.run("run", "Grep", "pattern=needle", "output_mode=content")
+        shell = user.run("run", "run_command", "command=echo from $((40 + 2))")
+        history = user.run("history", "--output", "json")
 
-    with (folder / "up.log").open("wb") as log:
-        up = subprocess.Popen([installed / "forge-tools", "up"], cwd=folder, env=environment, stdout=log, stderr=log)
-    try:
-        wait_until(
-            lambda: b"Ready" in (folder / "up.log").read_bytes() or up.poll() is not None, 60, "the stack is not ready"
-        )
-        found = forge("run", "Grep", "pattern=needle", "output_mode=content")
-        shell = forge("run", "run_command", "command=echo from $((40 + 2))")
-        history = forge("history", "--output", "json")
-    finally:
-        up.send_signal(signal.SIGTERM)
-        up.wait(60)
-
-    assert "note.txt:1:the needle is here" in found.stdout, found.stderr + (folder / "up.log").read_text()
+    assert "note.txt:1:the needle is here" in found.stdout, found.stderr + log.read_text()
     assert "from 42" in shell.stdout, shell.stderr
     assert history.stdout.count('"succeeded"') == 2
-    assert not is_alive(up.pid)
+
+
+def test_a_new_user_in_an_empty_folder_sees_the_line_that_failed_by_one_command_and_mends_it(
+    installed: Path, tmp_path: Path
+) -> None:
+    user, tools = User(installed, tmp_path), tmp_path / "mytools.py"
+    assert user.run("init").returncode == 0
+    written = tools.read_text()
+    line = 1 + written.splitlines().index('    return text.upper() + "!"')
+
+    with user.serving("dev") as log:
+
+        def save(text: str) -> float:
+            served, started = log.read_text().count("New code serves"), time.monotonic()
+            tools.write_text(text)
+            wait_until(lambda: log.read_text().count("New code serves") > served, 60, log.read_text)
+            return time.monotonic() - started
+
+        assert user.run("run", "shout", "text=hello").stdout == "HELLO!\n"
+        save(written.replace("upper", "uper"))
+        failed = user.run("run", "shout", "text=hello")
+        started = time.monotonic()
+        shown = user.run("show", "@last")
+        seen = time.monotonic() - started
+        saved = save(written)
+        mended = user.run("run", "shout", "text=again")
+
+    said = f"AttributeError: 'str' object has no attribute 'uper' (mytools.py:{line} in shout)"
+    assert (failed.returncode, said in failed.stderr) == (1, True), failed.stderr
+    assert f"mytools.py:{line} in shout\n      return text.uper()" in shown.stdout, shown.stdout + shown.stderr
+    assert mended.stdout == "AGAIN!\n"
+    print(f"from a failed call to its line: {seen:.1f} s; from save to new code: {saved:.1f} s")
 
 
 def test_a_shadowing_workers_package_is_refused_by_name(installed: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import runner
 from benchmarks.against import arms
 from benchmarks.against.changes import FIGURES, QUICK
-from benchmarks.measures import round_trip
+from benchmarks.measures import capturing, round_trip
 from benchmarks.processes import ROOT
 from benchmarks.scene import Sizes
 from tests.session_folder import SessionFolder
@@ -49,3 +49,13 @@ def test_a_lone_call_is_measured_in_every_rhythm_beside_raw_celery() -> None:
     assert outcome.failures == {}
     assert [result.row for result in outcome.results] == list(round_trip.MEASURE.rows)
     assert all(result.ratio for result in outcome.results if result.row.bar and result.row.unit == "ms")
+
+
+def test_a_worker_that_captures_nothing_takes_turns_with_one_that_does() -> None:
+    [row] = [row for row in capturing.MEASURE.rows if row.ours == "process"]
+    measure = replace(capturing.MEASURE, sides={"process": capturing.MEASURE.sides["process"]}, rows=[row])
+
+    outcome = runner.run([measure], replace(Sizes(), burst=40), 1, lambda _: None, retake=False)
+
+    assert outcome.failures == {}
+    assert all(result.value > 0 and result.ratio for result in outcome.results)

@@ -11,6 +11,7 @@ import pytest
 from forge_tools.client import ExecutorClient, Handle
 from forge_tools.model import Diagnosis, ExecutionContext, Output
 from forge_tools.sandbox.reports import MOST_BYTES
+from forge_tools.tool.diagnosis import MOST_BYTES as MOST_OF_A_DIAGNOSIS
 from tests import printing_tools
 from tests.fleet import Fleet
 
@@ -45,12 +46,16 @@ BOTH = [
     ("stdout", "from a thread"),
     ("warning", "library: from a thread that logs"),
     ("stdout", "from a pool"),
+    ("stdout", "from \\x00 \\udcff "),
+    ("warning", "library: from without"),
 ]
+WITHIN = ("warning", "library: from within")
 LAST = [("info", "from its logger"), ("output", "from emit")]
 OUTER = [
     ("stdout", "from a descriptor"),
     ("stdout", "from a child"),
     ("stderr", "from a grandchild"),
+    ("stdout", "from an �migr�"),
     ("stdout", "from a fork"),
 ]
 
@@ -65,7 +70,8 @@ async def test_what_a_body_prints_and_logs_is_its_calls_in_order(
         warned = [one for one in told if "UserWarning: from a warning" in one[1]]
 
         assert [source for source, _ in warned] == ["warning"]
-        rest = [one for one in told if one[1] not in ("from to_thread", "nobody's") and one not in warned]
+        assert WITHIN in told, "as often as a handler puts it into words"
+        rest = [one for one in told if one[1] not in ("from to_thread", "nobody's", WITHIN[1]) and one not in warned]
         heard = [one for one in rest if "warnings.warn" not in one[1]]
         for stream in {source for source, _ in heard}:  # of processes, what comes by two descriptors may change places
             assert [one for one in heard if one[0] == stream] == [
@@ -91,6 +97,8 @@ async def test_a_secret_is_in_nothing_that_is_printed_and_in_no_diagnosis(
     assert found is not None
     assert found.said == "ValueError: [redacted] is wrong"
     assert Path(found.frames[-1].file).samefile(printing_tools.__file__)
+    assert found.notes == ("noted: [redacted]",)
+    assert found.causes[0].said == "KeyError: '[redacted]'"
     assert "hunter22" not in json.dumps(found.as_dict()) + "".join(worker.log.read_text() for worker in fleet.workers)
 
 
@@ -111,12 +119,44 @@ async def test_a_flood_is_bounded_and_counted_and_its_ends_are_there(
     assert kept + sum(output.left_out for output in heard) == whole
 
 
-async def test_what_outlives_its_call_writes_into_no_other(client: ExecutorClient, context: ExecutionContext) -> None:
-    await client.execute("leave_a_writer", context, seconds=2.0)
+@pytest.mark.parametrize("left", ["leave_a_writer", "leave_a_thread"])
+async def test_what_outlives_its_call_writes_into_no_other(
+    client: ExecutorClient, context: ExecutionContext, left: str
+) -> None:
+    await client.execute(left, context, seconds=2.0)
     handles = [await client.submit("noise", {}, context=context) for _ in range(4)]
 
     for handle in handles:
-        assert "left behind" not in [line for _, line in lines(await outputs(handle))]
+        assert not any("left behind" in line for _, line in lines(await outputs(handle)))
+
+
+@pytest.mark.parametrize("tool", ["log_for_ever", "log_for_ever_async"])
+async def test_a_body_that_logs_in_a_loop_is_stopped_in_time_bounded_and_disturbs_no_other(
+    client: ExecutorClient, context: ExecutionContext, tool: str
+) -> None:
+    handle = await client.submit(tool, {}, context=context.model_copy(update={"timeout": 1.5}))
+    heard = asyncio.create_task(outputs(handle))
+
+    beside = await client.execute("say", context, word="beside", pause=0.01)
+
+    told, result = await heard, await handle.result()
+    assert beside.success
+    assert result.error_code == "TIMEOUT"
+    assert lines(told)[:2] == [("warning", "library: again")] * 2
+    assert sum(len(output.text.encode()) for output in told) <= MOST_BYTES
+
+
+async def test_a_traceback_of_ten_thousand_frames_is_told_in_a_few(
+    client: ExecutorClient, context: ExecutionContext
+) -> None:
+    result = await client.execute("recurse", context, depth=10_000)
+
+    assert result.error == "Unexpected error: the bottom"
+    found = result.diagnosis
+    assert found is not None
+    assert found.place.endswith("in go_down")
+    assert max(frame.repeated for frame in found.frames) > 9_000
+    assert len(json.dumps(found.as_dict())) <= MOST_OF_A_DIAGNOSIS
 
 
 async def test_calls_that_share_a_loop_hear_each_their_own(client: ExecutorClient, context: ExecutionContext) -> None:

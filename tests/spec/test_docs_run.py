@@ -80,7 +80,8 @@ def test_every_file_and_command_of_a_page_is_found() -> None:
         "counting.py",
         "service.py",
         "notes.py",
+        "forecast.py",
         "louder.py",
         "test_mytools.py",
     ]
-    assert len(commands("tools.md")) == 4
+    assert len(commands("tools.md")) == 5

@@ -53,11 +53,9 @@ def test_a_history_is_kept_in_a_new_folder_and_measured_on_where_there_is_one(
 
 
 def test_no_two_measures_share_a_name() -> None:
-    known = [measure.name for measure in (*MEASURES, *GROWTH, *HISTORY, *TOOLS)]
+    known = [measure for measures in SETS.values() for measure in measures]
 
-    assert len(known) == len(set(known))
+    assert len(known) == len({measure.name for measure in known})
     assert all(
-        row.ours in measure.sides and row.raw in {None, *measure.sides}
-        for measure in (*MEASURES, *GROWTH, *HISTORY, *TOOLS)
-        for row in measure.rows
+        row.ours in measure.sides and row.raw in {None, *measure.sides} for measure in known for row in measure.rows
     )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from forge_tools.cli.text import NARROW, WIDE
 from forge_tools.client import SyncExecutorClient
 from forge_tools.config import Settings
 from forge_tools.model import ExecutionContext
@@ -44,7 +45,7 @@ def test_a_shell_is_offered_what_could_follow(
     assert (offered or ids[0]) in out.split()
 
 
-@pytest.mark.parametrize("width", [40, 60, 69, 80, 120])
+@pytest.mark.parametrize("width", [40, 60, 69, 70, 80, 120])
 def test_no_width_loses_what_identifies_a_row(
     width: int, command: Command, ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,12 +55,14 @@ def test_no_width_loses_what_identifies_a_row(
         assert all(name in out for name in ("One", "Two", "Three")), out
     _, out, _ = command("history")
     assert all(id_[:23] in out for id_ in ids)
+    assert ("Unknown tool: Three" in out) == (width < NARROW or width >= WIDE), "a list of facts has room for them"
 
 
 def test_an_unknown_tool_is_told_with_what_is_meant(command: Command, ids: list[str]) -> None:
     code, _, err = command("run", "--local", "grp", "pattern=x")
     assert code == 1
     assert "Did you mean 'Grep'?" in err
+    assert "did you mean 'Grep'?" in command("tools", "--local", "grp")[2]
 
 
 def test_columns_are_chosen_and_a_pipe_gets_them_whole(

@@ -1,0 +1,54 @@
+"""`python -m benchmarks.mute_worker`: the worker, which leaves what bodies print and log where it would go without us."""
+
+import sys
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from workers import pool, program
+from workers.lanes import child
+from workers.redaction import RedactedStream
+
+
+class NoPipes:
+    """In place of the pipes of a process of the pool: it keeps the descriptors that it has."""
+
+    threads = frozenset[Any]()
+    catch_up = None
+
+    def __init__(self, *_: object) -> None: ...
+
+    def begin(self, *_: object) -> None: ...
+
+    def end(self, *, are_left: bool) -> None: ...
+
+    def let_go(self) -> None: ...
+
+
+class NoOutput:
+    """In place of what a process of the pool is born with."""
+
+    numbers = ()
+
+    def born(self) -> None: ...
+
+    def last_words(self) -> tuple[()]:
+        return ()
+
+    def follow(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def main() -> int:
+    with ExitStack() as swapped:
+        swapped.enter_context(patch.object(program, "capture", lambda: RedactedStream(sys.stderr)))
+        swapped.enter_context(patch.object(program, "capture_logs", lambda: None))
+        swapped.enter_context(patch.object(child, "Pipes", NoPipes))
+        swapped.enter_context(patch.object(child.Child, "_has_left_others", lambda _: False))
+        swapped.enter_context(patch.object(pool, "ChildOutput", NoOutput))
+        return program.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

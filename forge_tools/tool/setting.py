@@ -1,0 +1,76 @@
+"""What a tool's host tells it under a name: settings and secrets, which are known before the first call."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import SecretBytes, SecretStr, TypeAdapter, ValidationError
+
+from forge_tools.config import Settings, given_secrets, variable
+from forge_tools.errors import ConfigurationError
+from forge_tools.secrets import SecretSource
+
+_NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """In `Annotated[int, Setting("WEATHER_LIMIT", 10)]`: a parameter that callers do not see, and that the host fills.
+
+    With the variable of that name in its environment, as the type says. A `SecretStr` is a secret: `FORGE_SECRET_<name>`, or the
+    file of that name in FORGE_SECRETS_DIR; it is scrubbed as the secrets of a call are. Without a default it must be there when a
+    worker starts.
+    """
+
+    name: str
+    default: Any = field(default=_NOTHING, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Makes the value of a setting, of the type that its parameter has."""
+
+    setting: Setting
+    type: Any
+
+    @property
+    def is_secret(self) -> bool:
+        return isinstance(self.type, type) and issubclass(self.type, SecretStr | SecretBytes)
+
+    def __call__(self) -> Any:
+        """As this process has it."""
+        return self.read(SecretSource(given_secrets(), Settings.load().secrets_dir) if self.is_secret else None)
+
+    def read(self, secrets: SecretSource | None) -> Any:
+        """The value; a secret comes from there.
+
+        Raises:
+            ConfigurationError, SecretNotFoundError: it is missing or does not fit.
+        """
+        name, default = self.setting.name, self.setting.default
+        if secrets is not None and self.is_secret:
+            text = secrets.get(name) if default is not _NOTHING else secrets.secret(name)
+        else:
+            text = variable(name)
+        if text is None and default is _NOTHING:
+            raise ConfigurationError(
+                f"{name} is not set. Set it in the environment of every worker that hosts the tool."
+            )
+        return default if text is None else self._parsed(text)
+
+    def _parsed(self, text: str) -> Any:
+        adapter: TypeAdapter[Any] = TypeAdapter(self.type)
+        try:
+            return adapter.validate_python(text)
+        except ValidationError as error:
+            try:
+                return adapter.validate_json(text)  # lists and objects
+            except ValidationError:
+                said = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
+                raise ConfigurationError(f"{self.setting.name} does not fit: {said}.") from None
+
+
+def secrets_among(values: Iterable[Any]) -> list[str]:
+    """The texts of secrets."""
+    found = [value.get_secret_value() for value in values if isinstance(value, SecretStr | SecretBytes)]
+    return [one.decode(errors="replace") if isinstance(one, bytes) else one for one in found]

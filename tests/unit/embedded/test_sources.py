@@ -1,0 +1,84 @@
+"""Which files `forge-tools dev` watches, and what it hears of them."""
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from forge_tools.embedded import sources
+from forge_tools.errors import ConfigurationError
+from tests.waiting import wait_until
+
+FOLDERS, FILES = 500, 100
+
+
+def watches() -> int:
+    """How many folders this process has the kernel watch."""
+    found = 0
+    for file in Path("/proc/self/fdinfo").iterdir():
+        with suppress(OSError):  # of the listing itself
+            found += file.read_text().count("inotify wd:")
+    return found
+
+
+@contextmanager
+def watched(roots: Iterable[Path], folders: int) -> Iterator[list[Path]]:
+    """What is heard of these folders, from when they are watched."""
+    heard, stop, before = list[Path](), threading.Event(), watches()
+
+    def listen() -> None:
+        for files in sources.changes(roots, stop):
+            heard.extend(files)
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    try:
+        wait_until(lambda: watches() - before == folders, 60, lambda: str(watches() - before))
+        yield heard
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+def test_of_fifty_thousand_files_one_that_is_saved_is_told_and_each_folder_is_watched_once(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    for folder in range(FOLDERS):
+        (tmp_path / str(folder)).mkdir()
+        for file in range(FILES):
+            os.link(tmp_path / "data", tmp_path / str(folder) / f"{file}.txt")
+
+    with watched([tmp_path], FOLDERS + 1) as heard:
+        (tmp_path / "77" / "notes.md").write_text("nobody's source")
+        (tmp_path / "77" / "mytools.py").write_text("half")
+        wait_until(lambda: heard, 60)
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / "more.py").touch()
+        wait_until(lambda: tmp_path / "new" / "more.py" in heard, 60)
+
+    assert set(heard) == {tmp_path / "77" / "mytools.py", tmp_path / "new" / "more.py"}
+
+
+def test_more_folders_than_can_be_watched_are_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MOST_FOLDERS", 50)
+    for folder in range(sources.MOST_FOLDERS):
+        (tmp_path / str(folder)).mkdir()
+
+    with pytest.raises(ConfigurationError, match=r"more than 50 folders to watch\. Start in the folder of your tools"):
+        next(sources.changes([tmp_path], threading.Event()))
+
+
+def test_folders_that_are_nobodys_sources_are_not_watched(tmp_path: Path) -> None:
+    for name in ("src/deep", ".git/objects", "node_modules/a", "myvenv/lib", ".home/logs", "src/__pycache__"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "myvenv" / "pyvenv.cfg").write_text("")
+
+    assert {folder.relative_to(tmp_path).as_posix() for folder in sources._folders([tmp_path])} == {
+        ".",
+        "src",
+        "src/deep",
+    }
