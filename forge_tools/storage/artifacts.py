@@ -266,7 +266,9 @@ class StoredArtifacts:
         try:
             return await self._database.write(work)
         except ArtifactFolderError as error:
-            await self._put_off(id, error)
+            # It is hidden, and tried later, so that others can be deleted meanwhile.
+            logger.warning("An expired artifact is not deleted yet", extra={"artifact": id, "error": error.message})
+            await self._hide(kept.id == id, kept.expires_at <= from_now(0.0))
             return False
 
     async def _damaged(self, artifact: Artifact, error: ValueError) -> ArtifactDamagedError:
@@ -275,11 +277,6 @@ class StoredArtifacts:
         with suppress(StorageError):  # a client may not be allowed to; then a worker does when it reads it
             await self._hide(kept.id == artifact.id)
         return ArtifactDamagedError(f"{artifact.handle} is damaged: {error}. Run the call again")
-
-    async def _put_off(self, id: str, error: ArtifactFolderError) -> None:
-        """Hide what cannot be deleted now, and try it later, so that others can be deleted meanwhile."""
-        logger.warning("An expired artifact is not deleted yet", extra={"artifact": id, "error": error.message})
-        await self._hide(kept.id == id, kept.expires_at <= from_now(0.0))
 
     async def _hide(self, *which: ColumnElement[bool]) -> None:
         hidden = update(artifacts).where(*which).values(is_whole=False, expires_at=from_now(UPLOAD_SECONDS))
@@ -296,7 +293,7 @@ class StoredArtifacts:
             .order_by(owner.kept_at, kept.id)
         )
         rows = await self._database.rows(query)
-        return [_artifact(row, row.execution_id, row.session_id) for row in rows]
+        return [record_of(Artifact, row) for row in rows]
 
     async def _own(self, connection: AsyncConnection, row: Row[Any], new: Artifact) -> Artifact:
         """Note whose it is, in the transaction that has locked its row."""
@@ -309,7 +306,7 @@ class StoredArtifacts:
             **facts,
         )
         await connection.execute(mine.on_conflict_do_update(index_elements=["artifact_id", "session_key"], set_=facts))
-        return _artifact(row, new.execution_id, new.session_id)
+        return record_of(Artifact, row, execution_id=new.execution_id, session_id=new.session_id)
 
     async def _evicting(self, artifact: Artifact | None, keeping: Keeping) -> Artifact | None:
         """Take from a session that holds too much what it kept longest."""
@@ -344,10 +341,6 @@ def _lasting(keeping: Keeping, otherwise: float) -> ColumnElement[Any]:
     is_longer = kept.is_whole & (kept.expires_at > from_now(keeping.ttl))
     seconds = case((kept.is_whole, keeping.ttl), else_=otherwise)
     return case((is_longer, kept.expires_at), else_=from_now(seconds))
-
-
-def _artifact(row: Row[Any], execution_id: str | None, session_id: str | None) -> Artifact:
-    return record_of(Artifact, row, execution_id=execution_id, session_id=session_id)
 
 
 class Parts:

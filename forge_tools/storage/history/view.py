@@ -54,16 +54,6 @@ tool_executions = tool_executions_view.table
 """The view that history, and SQL from outside, reads: one row an execution."""
 
 
-_COLUMNS: dict[str, ColumnElement[Any]] = {
-    "tool": asked.c.tool,
-    "category": asked.c.category,
-    "agent_id": asked.c.agent_id,
-    "session_id": asked.c.session_id,
-    "queue": asked.c.queue,
-    "error_code": last.c.error_code,
-}
-
-
 def spelled(text: str) -> ColumnElement[str]:
     """A text as it is spelled in the condition of an index, so that this is used."""
     return literal(str(text), literal_execute=True)
@@ -98,10 +88,10 @@ def _id_at(moment: datetime, seconds: float) -> str:
 
 
 def _equalities(selection: Selection) -> Iterator[ColumnElement[bool]]:
-    for name, column in _COLUMNS.items():
+    for name in ("tool", "category", "agent_id", "session_id", "queue", "error_code"):
         value = getattr(selection, name)
         if value is not None:
-            yield column == clean(str(value))
+            yield (last if name == "error_code" else asked).c[name] == clean(str(value))
 
 
 def _of_status(status: str | None) -> Iterator[ColumnElement[bool]]:
