@@ -42,11 +42,10 @@ class Decryption(Middleware):
 
     def claimed(self, claims: list[Claim], ends: Ends) -> list[Claim]:
         """The claims as their tools get them; those that cannot be decrypted end here, and their bodies never start."""
+        if not any(claim.encrypted is not None or SCHEME in claim.parameters for claim in claims):
+            return claims
         decrypted = []
         for claim in claims:
-            if claim.encrypted is None and SCHEME not in claim.parameters:
-                decrypted.append(claim)
-                continue
             try:
                 decrypted.append(self._decrypted(claim))
             except ForgeError as error:
@@ -56,6 +55,8 @@ class Decryption(Middleware):
         return decrypted
 
     def _decrypted(self, claim: Claim) -> Claim:
+        if claim.encrypted is None and SCHEME not in claim.parameters:
+            return claim
         shown, secrets = json.loads(claim.parameters), list[str]()
         parameters, context = shown, claim.context
         if claim.encrypted is not None:

@@ -148,9 +148,11 @@ class HostedTools(Service):
 
 
 class Servers(Protocol):
-    """The MCP servers of a worker; `on_change` is called on any thread when one of the others has something new."""
+    """The MCP servers of a worker."""
 
-    on_change: Callable[[], None]
+    def follow(self, changed: Callable[[], None]) -> None:
+        """From now on call this, on any thread, whenever `tools` or `states` have something new."""
+        ...
 
     def tools(self) -> list[BaseTool]: ...
 
@@ -178,7 +180,7 @@ class ServerTools(Service):
         self._store = store
         self._told: tuple[ServerState, ...] = ()
         self._loop = asyncio.get_running_loop()
-        servers.on_change = self._changed
+        servers.follow(self._changed)
 
     async def step(self) -> None:
         self._register_new(self._servers.tools())

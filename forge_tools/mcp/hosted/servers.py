@@ -47,13 +47,10 @@ def hosted_servers(configuration: Path, max_message_bytes: int, memory: Path) ->
 
 
 class HostedServers:
-    """Keeps each server connected until `close`, and knows its tools and its state; safe to ask from any thread.
-
-    `on_change` is called on the thread of the connections whenever `tools` or `states` have something new.
-    """
+    """Keeps each server connected until `close`, and knows its tools and its state; safe to ask from any thread."""
 
     def __init__(self, servers: Sequence[Server], max_message_bytes: int, memory: "Memory | None" = None) -> None:
-        self.on_change: Callable[[], None] = lambda: None
+        self._changed: Callable[[], None] = lambda: None
         self._memory = memory
         self._thread = LoopThread("forge-tools-mcp")
         self._offers = [
@@ -61,6 +58,10 @@ class HostedServers:
             for server in servers
         ]
         self._supervisors: list[asyncio.Task[None]] = []
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        """From now on call this, on the thread of the connections, whenever `tools` or `states` have something new."""
+        self._changed = changed
 
     def start(self, seconds: float = START_SECONDS) -> list[BaseTool]:
         """Start all of them, some at a time; returns the tools that are known once each was tried or `seconds` are over.
@@ -107,7 +108,7 @@ class HostedServers:
         offer.look()
         if is_news and self._memory is not None:
             self._memory.keep(connection.server, connection.tools.values())
-        self.on_change()
+        self._changed()
 
 
 class _Offer:
