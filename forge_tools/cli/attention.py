@@ -28,6 +28,8 @@ SILENT_BEATS = 5
 WAIT_SECONDS = 10.0
 """How long calls may wait for a slot before that is reported."""
 
+GONE = "Look at that host and its log. If it is gone, any live worker of the same database settles what it left."
+START = "forge-tools up, or forge-tools worker --lane async --queues default"
 FEWEST_FAILURES = 3
 FAILING, BROKEN = 0.2, 0.5
 """Parts of the calls that ended: from the first on a tool is said to fail, from the second on that is urgent."""
@@ -64,9 +66,7 @@ def _unserved(seen: Overview) -> Iterator[Concern]:
             said = f"{_calls(one.waiting)} in queue {one_line(one.queue)}, {one.lane} lane, which no live worker serves"
             yield Concern("now", f"{said}, for {age(one.oldest_seconds or 0)}", serving_command(one.queue, one.lane))
     if not seen.workers:
-        yield Concern(
-            "soon", "No worker is alive", "forge-tools up, or forge-tools worker --lane async --queues default"
-        )
+        yield Concern("soon", "No worker is alive", START)
 
 
 def _lost(failures: Sequence[FailedCalls]) -> Iterator[Concern]:
@@ -83,16 +83,13 @@ def _silent(workers: Sequence[WorkerRecord], patience: float, lease: float) -> I
             hosts[worker.hostname].append(worker.silent_seconds)
     for host, silences in sorted(hosts.items()):
         longest = max(silences)
-        dead = longest > lease
-        ways = (
-            f"It is taken for dead after {limit(lease)}: wait, or look at that host and its log.",
-            "Look at that host and its log. If it is gone, any live worker of the same database settles what it left.",
-        )
-        yield Concern(
-            "now" if dead else "soon",
-            f"{counted(len(silences), 'worker')} on {one_line(host)} silent for {age(longest)}",
-            ways[dead],
-        )
+        said = f"{counted(len(silences), 'worker')} on {one_line(host)} silent for {age(longest)}"
+        if longest > lease:
+            yield Concern("now", said, GONE)
+        else:
+            yield Concern(
+                "soon", said, f"It is taken for dead after {limit(lease)}: wait, or look at that host and its log."
+            )
 
 
 def _unfit(workers: Sequence[WorkerRecord]) -> Iterator[Concern]:

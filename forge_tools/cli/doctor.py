@@ -192,7 +192,7 @@ def _serving_it(fleet: Fleet, settings: Settings) -> Iterator[Finding]:
 
 def _workers(fleet: Fleet) -> Iterator[Finding]:
     if not fleet.live:
-        yield problem("workers", "none is alive", "forge-tools up, or forge-tools worker --lane async --queues default")
+        yield problem("workers", "none is alive", attention.START)
     for worker in fleet.live:
         yield _serving(worker)
         yield from _live(worker)
@@ -202,11 +202,7 @@ def _workers(fleet: Fleet) -> Iterator[Finding]:
             "worker", said, "Look in the history for calls that ran there, and raise what they need on that host."
         )
     for worker in fleet.silent:
-        yield problem(
-            "worker",
-            f"{_name(worker)}: silent for {age(worker.silent_seconds)}",
-            "Look at that host and its log. If it is gone, any live worker of the same database settles what it left.",
-        )
+        yield problem("worker", f"{_name(worker)}: silent for {age(worker.silent_seconds)}", attention.GONE)
 
 
 def _live(worker: WorkerRecord) -> Iterator[Finding]:

@@ -1,4 +1,7 @@
-"""Data only: what a tool is, what a call carries, what an execution leaves behind. No I/O, no behaviour."""
+"""Data only: what a tool is, what a call carries, what an execution leaves behind.
+
+What may live here is exchanged by several packages, does no I/O, and decides nothing that its own fields do not tell.
+"""
 
 from forge_tools.model.artifacts import Artifact, ArtifactPage, PageWish, artifact_id
 from forge_tools.model.calls import (
