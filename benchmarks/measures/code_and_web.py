@@ -170,9 +170,10 @@ def web(scene: Scene) -> Readings:
 
 def memory(scene: Scene) -> Readings:
     """A note written and one found, ours on SQLite; and how many of those are kept that two processes write at once."""
-    url, file, numbers = f"sqlite:///{scene.folder}/memory.db", scene.folder / "memory.jsonl", count()
+    folder, numbers = scene.folder / f"memory-{time.time_ns()}", count()
+    folder.mkdir()
+    url, file = f"sqlite:///{folder}/memory.db", folder / "memory.jsonl"
     upgrade(url)
-    file.unlink(missing_ok=True)
     node, where = ["node", str(install("memory"))], {"MEMORY_FILE_PATH": str(file)}
 
     def entity(name: str) -> dict[str, Any]:
