@@ -5,7 +5,7 @@
 # make bench  ours beside raw Celery, in one run; AGAINST=<commit> compares with that instead; QUICK=1 tries it
 # make bench-growth  ours beside raw Celery as work, history and workers grow
 # make bench-peers  ours beside other task queues, each in a venv of its own; writes benchmarks/RESULTS.md and its charts
-# make bench-tools  file tools and Bash beside ripgrep, plain Python, asyncio and the MCP filesystem server
+# make bench-tools  the built-in tools beside ripgrep, plain Python, asyncio, ctags, jedi, markdownify and reference MCP servers
 # make house  how large the code is and how far one call walks in it; writes benchmarks/HOUSE.md
 # make soak   file tools on paths that are swapped under them, and 10,000 calls of each in one process; MINUTES=30 at most
 # make mutants  change lines of PACKAGE=forge_tools/storage one at a time and say what no quick test notices; MUTANTS=100, SEED=..., RECORD=1

@@ -8,13 +8,12 @@ import ast
 import asyncio
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import tarfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,17 +25,17 @@ from benchmarks.pairs import MILLISECONDS, Work, by_turns, on_loop
 from benchmarks.peers.environments import InstallationError, install_packages, interpreter
 from benchmarks.scene import Scene
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.sandbox.web.access import Web
 from forge_tools.storage import open_store
 from forge_tools.storage.documents import Documents
 from forge_tools.storage.migrate import upgrade
-from forge_tools.tools.code.codebase import Codebase, read
+from forge_tools.tools.code.codebase import read
 from forge_tools.tools.deadline import Deadline
+from tests.unit.tools.web.site import page, site
 
 REFERENCES = ("jedi==0.20.1", "markdownify==1.2.3", "mcp-server-fetch==2026.10.24")
 SYMBOL, DEFINED_IN = "QueuePool", "pool/impl.py"
 WARM_CALLS = 60
-WRITERS = 40
+WRITERS, NOTES = 40, 500
 PAGE = "<html><head><title>A page</title></head><body><main><h1>Head</h1>{}</main></body></html>"
 PARAGRAPH = (
     "<p>Words with <a href='/there'>a link</a>, <b>weight</b> and <code>code</code>, and then some more of them.</p>\n"
@@ -56,16 +55,34 @@ started = time.perf_counter()
 markdownify.markdownify(html)
 print(time.perf_counter() - started)
 """
+PIP = ("-m", "pip", "download", "--no-deps", "--no-binary", ":all:")
 CORPORA: Mapping[str, tuple[Sequence[str], str]] = {
+    "c": (("{python}", *PIP, "hiredis==3.5.0"), "*.tar.gz"),
     "javascript": (("npm", "pack", "npm@11.19.1"), "*.tgz"),
     "typescript": (("npm", "pack", "rxjs@7.8.2"), "*.tgz"),
-    "java": (("{python}", "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "jpype1==1.7.1"), "*.tar.gz"),
+    "cpp": (("{python}", *PIP, "jpype1==1.7.1"), "*.tar.gz"),
+    "java": (("{python}", *PIP, "jpype1==1.7.1"), "*.tar.gz"),
     "go": (("apt-get", "download", "golang-github-spf13-cobra-dev"), "*.deb"),
     "rust": (("apt-get", "download", "librust-serde-dev"), "*.deb"),
 }
-"""By language how sources of it are downloaded, as what. Those for Java have C and C++, too."""
-OURS = {"function", "method", "class", "struct", "union", "enum", "interface", "trait", "record", "constructor"}
-THEIRS = {"function", "func", "method", "class", "struct", "union", "enum", "interface", "generator", "trait"}
+"""By language how sources of it are downloaded, as what. """
+KINDS = {
+    *(
+        "function",
+        "func",
+        "method",
+        "constructor",
+        "generator",
+        "class",
+        "record",
+        "struct",
+        "union",
+        "enum",
+        "interface",
+        "trait",
+    ),
+}
+"""What is compared; of other kinds each counts what it likes."""
 
 
 def code(scene: Scene) -> Readings:
@@ -113,30 +130,20 @@ async def _beside_jedi(agent: Agent, folder: Path) -> Readings:
     return {**readings, **_agreement("references", sure, sure, true, true)}
 
 
-def truth(scene: Scene) -> Readings:
-    """Definitions of ours that others find, and of theirs that ours find: Python's own parser for Python, ctags for the rest."""
-    python = _read(_copy("sqlalchemy", scene.folder / "code"))
-    ours = {(path, one.line, one.name) for path, one in _definitions(python) if one.kind != "variable"}
-    true = {
-        (path, node.lineno, node.name)
-        for path in python.sources
-        for node in ast.walk(ast.parse((scene.folder / "code/sqlalchemy" / path).read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+def truth(language: str, scene: Scene) -> Readings:
+    """Definitions of ours that the reference has, too, and of its own that ours find: Python's parser for Python, else ctags."""
+    folder = _copy("sqlalchemy", scene.folder / "code") if language == "python" else _downloaded(language)
+    codebase = read(Workspace(folder), ".", Deadline(1000))
+    mine = {
+        (source.path, one.line, one.name.lstrip("#")): one.kind
+        for source, one in codebase.definitions()
+        if source.language.name == language
     }
-    readings = dict(_agreement("python", ours, ours, true, true))
-    for language in CORPORA:
-        folder = _downloaded(language)
-        codebase = _read(folder)
-        tags = list(_tags(folder, codebase))
-        for name in ("java", "c", "cpp") if language == "java" else (language,):
-            mine = [one for one in _definitions(codebase) if codebase.sources[one[0]].language.name == name]
-            found = {(path, one.line, one.name.lstrip("#")) for path, one in mine}
-            sure = {(path, one.line, one.name.lstrip("#")) for path, one in mine if one.kind in OURS}
-            theirs = [one for one in tags if codebase.sources[one[0]].language.name == name]
-            readings |= _agreement(
-                name, sure, found, {one[:3] for one in theirs}, {one[:3] for one in theirs if one[3] in THEIRS}
-            )
-    return readings
+    paths = [path for path, source in codebase.sources.items() if source.language.name == language]
+    theirs = dict((_of_python if language == "python" else _of_ctags)(folder, paths))
+    sure = {place for place, kind in mine.items() if kind in KINDS}
+    true = {place for place, kind in theirs.items() if kind in KINDS}
+    return {**_agreement("definitions", sure, set(mine), set(theirs), true), "count": float(len(true))}
 
 
 def web(scene: Scene) -> Readings:
@@ -146,8 +153,9 @@ def web(scene: Scene) -> Readings:
     server = [interpreter("references"), "-m", "mcp_server_fetch", "--ignore-robots-txt", "--allow-private-ips"]
 
     async def run() -> Readings:
-        async with _site(pages) as (port, url), running(server) as theirs:
-            agent = Agent(scene.folder, web=Web(allowed=("127.0.0.1",), ports=(port,)), max_output_size=10_000_000)
+        answers = {path: page(text.encode()) for path, text in pages.items()}
+        async with site(answers) as one, running(server) as theirs:
+            agent, url = Agent(scene.folder, web=one.web(), max_output_size=10_000_000), one.url("", "127.0.0.1")
             works = {
                 "fetch": lambda: agent.call("WebFetch", url=f"{url}/small"),
                 "their_fetch": lambda: theirs.call("fetch", url=f"{url}/small"),
@@ -162,37 +170,42 @@ def web(scene: Scene) -> Readings:
 
 def memory(scene: Scene) -> Readings:
     """A note written and one found, ours on SQLite; and how many of those are kept that two processes write at once."""
-    url, file, numbers = f"sqlite:///{scene.folder}/memory.db", scene.folder / "memory.jsonl", count()
+    folder, numbers = scene.folder / f"memory-{time.time_ns()}", count()
+    folder.mkdir()
+    url, file = f"sqlite:///{folder}/memory.db", folder / "memory.jsonl"
     upgrade(url)
-    file.unlink(missing_ok=True)
     node, where = ["node", str(install("memory"))], {"MEMORY_FILE_PATH": str(file)}
 
     def entity(name: str) -> dict[str, Any]:
-        return {"entities": [{"name": name, "entityType": "note", "observations": ["Ask Ada for the key."]}]}
+        return {"name": name, "entityType": "note", "observations": ["Ask Ada for the key."]}
 
     async def run() -> Readings:
         async with await open_store(url) as one, await open_store(url) as other:
             agents = [Agent(scene.folder, documents=_Durable(store.documents)) for store in (one, other)]
             async with running(node, where) as theirs, running(node, where) as others:
 
-                async def write(agent: Agent) -> None:
-                    path = f"/memories/{next(numbers)}.md"
+                async def write(agent: Agent, folder: str = "") -> None:
+                    path = f"/memories/{folder}{next(numbers)}.md"
                     await agent.call("Memory", command="create", path=path, content="Ask Ada for the key.")
 
                 async def their_write(server: McpServer) -> None:
-                    await server.call("create_entities", **entity(f"note {next(numbers)}"))
+                    await server.call("create_entities", entities=[entity(f"note {next(numbers)}")])
 
-                works = {"write": lambda: write(agents[0]), "their_write": lambda: their_write(theirs)}
+                for _ in range(NOTES):
+                    await write(agents[0])
+                await theirs.call("create_entities", entities=[entity(f"note {next(numbers)}") for _ in range(NOTES)])
+                works: dict[str, Work] = {"write": lambda: write(agents[0]), "their_write": lambda: their_write(theirs)}
                 readings = await by_turns(works, scene.sizes.tool_pairs * 4)
                 searches: dict[str, Work] = {
                     "search": lambda: agents[0].call("Memory", command="search", query="ada key", limit=10),
                     "their_search": lambda: theirs.call("search_nodes", query="Ada"),
                 }
                 readings |= await by_turns(searches, scene.sizes.tool_pairs * 4)
-                before = len(await _notes(agents[0])), file.read_text().count('"note"')
-                await asyncio.gather(*(write(agents[n % 2]) for n in range(WRITERS)))
+                before = file.read_text().count('"note"')
+                await asyncio.gather(*(write(agents[n % 2], "both/") for n in range(WRITERS)))
                 await asyncio.gather(*(_in_turn(their_write, server) for server in (theirs, others)))
-                kept = len(await _notes(agents[0])) - before[0], file.read_text().count('"note"') - before[1]
+                ours = await agents[0].call("Memory", command="list", path="/memories/both", limit=200)
+                kept = len(ours.metadata["documents"]), file.read_text().count('"note"') - before
                 return readings | {"kept": kept[0], "their_kept": kept[1]}
 
     return asyncio.run(run())
@@ -213,31 +226,10 @@ async def _in_turn(write: Callable[[McpServer], Awaitable[None]], server: McpSer
         await write(server)
 
 
-async def _notes(agent: Agent) -> list[Any]:
-    found = await agent.call("Memory", command="list", limit=200)
-    notes: list[Any] = found.metadata["documents"]
-    return notes
-
-
 async def _took(work: Awaitable[object]) -> float:
     started = time.perf_counter()
     await work
     return (time.perf_counter() - started) * MILLISECONDS
-
-
-@asynccontextmanager
-async def _site(pages: Mapping[str, str]) -> Any:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
-        body = pages.get(path, "").encode()
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode() + body)
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        yield port, f"http://127.0.0.1:{port}"
 
 
 def _python(*arguments: str, told: str | None = None) -> str:
@@ -289,23 +281,24 @@ def _downloaded(language: str) -> Path:
     return folder
 
 
-def _read(folder: Path) -> Codebase:
-    return read(Workspace(folder), ".", Deadline(1000))
+def _of_python(folder: Path, paths: Sequence[str]) -> Iterator[tuple[tuple[str, int, str], str]]:
+    for path in paths:
+        for node in ast.walk(ast.parse((folder / path).read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield (path, node.lineno, node.name), "function"
 
 
-def _definitions(codebase: Codebase) -> Iterator[tuple[str, Any]]:
-    return ((source.path, one) for source, one in codebase.definitions())
-
-
-def _tags(folder: Path, codebase: Codebase) -> Iterator[tuple[str, int, str, str]]:
-    """What ctags finds in the files that ours read: path, line, name and kind."""
+def _of_ctags(folder: Path, paths: Sequence[str]) -> Iterator[tuple[tuple[str, int, str], str]]:
     command = [_ctags(), "--output-format=json", "--fields=+nK", "--extras=-{anonymous}", "-f", "-", "-L", "-"]
-    listed = "\n".join(codebase.sources)
-    said = subprocess.run(command, cwd=folder, input=listed, capture_output=True, text=True, check=True, env=os.environ)
-    for line in said.stdout.split("\n")[:-1]:
+    listed = "\n".join(paths)
+    said = subprocess.run(command, cwd=folder, input=listed, capture_output=True, text=True, check=True).stdout
+    for line in said.split("\n")[:-1]:
         tag = json.loads(line)
-        if tag.get("_type") == "tag" and "line" in tag:
-            yield tag["path"], tag["line"], tag["name"].rpartition("::")[2], tag.get("kind", "")
+        is_object = tag.get("kind") == "class" and tag["path"].endswith(
+            "js"
+        )  # any object of JavaScript is a class to it
+        if "line" in tag and not is_object:
+            yield (tag["path"], tag["line"], tag["name"].rpartition("::")[2]), tag["kind"]
 
 
 def _agreement(name: str, sure: set[Any], found: set[Any], known: set[Any], true: set[Any]) -> Readings:
@@ -313,7 +306,6 @@ def _agreement(name: str, sure: set[Any], found: set[Any], known: set[Any], true
     return {
         f"{name}_precision": len(sure & known) / max(1, len(sure)),
         f"{name}_recall": len(true & found) / max(1, len(true)),
-        f"{name}_count": float(len(true)),
     }
 
 
@@ -334,22 +326,20 @@ CODE = Measure(
     ],
 )  # fmt: skip
 
-LANGUAGES = ("python", "typescript", "javascript", "go", "rust", "java", "c", "cpp")
-
 TRUTH = Measure(
     name="tools-truth",
-    sides={"ours": truth},
+    sides={language: partial(truth, language) for language in ("python", *CORPORA)},
     rounds_at_most=1,
     rows=[
-        _row(f"definitions of {language}: {what}", f"{language}_{key}", None, bar, "")
-        for language in LANGUAGES
+        Row(title=f"{language}: {what}", unit="", key=key, ours=language, bar=bar if language == "python" else None)
+        for language in ("python", *CORPORA)
         for what, key, bar in (
-            ("known to the reference", "precision", Bar("value", "at least", 0.99) if language == "python" else None),
-            ("of the reference that were found", "recall", Bar("value", "at least", 0.99) if language == "python" else None),
-            ("how many", "count", None),
+            ("definitions that the reference has, too", "definitions_precision", Bar("value", "at least", 0.99)),
+            ("definitions of the reference that were found", "definitions_recall", Bar("value", "at least", 0.99)),
+            ("how many it has", "count", None),
         )
     ],
-)  # fmt: skip
+)
 
 WEB = Measure(
     name="tools-web",
@@ -364,8 +354,8 @@ MEMORY = Measure(
     name="tools-memory",
     sides={"ours": memory},
     rows=[
-        _row("Memory, a note written, ours durable (MCP memory server)", "write", "their_write", Bar("ratio", "at most", 1)),
-        _row("Memory, a search (MCP memory server)", "search", "their_search", Bar("ratio", "at most", 1)),
+        _row(f"Memory, a note written beside {NOTES}, ours durable (MCP memory server)", "write", "their_write", Bar("ratio", "at most", 1)),
+        _row(f"Memory, a search in {NOTES} notes (MCP memory server)", "search", "their_search", Bar("ratio", "at most", 1)),
         _row(f"notes kept of {WRITERS}, two writers at once", "kept", "their_kept", Bar("value", "at least", WRITERS), ""),
     ],
 )  # fmt: skip

@@ -127,7 +127,7 @@ LANGUAGES = (
         (".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx", ".h"),
         {**_C, "class_specifier": "class", "namespace_definition": "namespace", "alias_declaration": "type"},
         ("preproc_include",),
-        _LEAVES,
+        (*_LEAVES, "namespace_identifier"),
     ),
 )
 

@@ -10,7 +10,7 @@ from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.sandbox.index import Kept
 from forge_tools.tools.languages import Language
 
-SHAPE = 4
+SHAPE = 5
 """Counts up with every change of what is read of a file: what was kept of before is then read anew."""
 
 MAX_BYTES = 1 << 20
@@ -164,9 +164,16 @@ def _named(node: Any) -> Any:
     if node.kind() == "impl_item":
         return node.field("type")
     found = node.field("name") or node.field("declarator")
-    while found is not None and (inner := found.field("declarator")) is not None:
+    while found is not None and (inner := _inside(found)) is not None:
         found = inner
     return found
+
+
+def _inside(declarator: Any) -> Any:
+    """What a declarator of C declares: `*name`, `&name`, `name(...)`."""
+    if declarator.kind() == "reference_declarator":
+        return next((one for one in declarator.children() if one.is_named()), None)
+    return declarator.field("declarator")
 
 
 def _said(named: Any) -> str | None:

@@ -46,7 +46,7 @@ PROJECTS = {
             "src/index.ts": "export * from './shape';\n",
             "src/main.ts": "import { Square as S, unit } from './shape';\nimport fs from 'fs';\n// unit()\nconst a = unit();\nlet s = 'unit';\n",
         },
-        [("Shape", "src/shape.ts:1", "interface"), ("Square/area", "src/shape.ts:3", "method"), ("unit", "src/shape.ts:5", "variable")],
+        [("Shape", "src/shape.ts:1", "interface"), ("Shape/area", "src/shape.ts:1", "method"), ("Square/area", "src/shape.ts:3", "method"), ("unit", "src/shape.ts:5", "variable")],
         [("src/main.ts", "./shape", "src/shape.ts"), ("src/main.ts", "fs", None), ("src/index.ts", "./shape", "src/shape.ts")],
         ("unit", ["src/main.ts:1 import", "src/main.ts:4 call"]),
     ),
@@ -54,8 +54,9 @@ PROJECTS = {
         {
             "lib/a.js": "function helper() {}\nmodule.exports = { helper };\n",
             "main.js": "const { helper } = require('./lib/a');\nhelper();\n",
+            "old.js": "exports.render = function () {};\nA.prototype.draw = () => {};\n",
         },
-        [("helper", "lib/a.js:1", "function")],
+        [("helper", "lib/a.js:1", "function"), ("render", "old.js:1", "function"), ("draw", "old.js:2", "function")],
         [("main.js", "./lib/a", "lib/a.js")],
         ("helper", ["lib/a.js:2 use", "main.js:2 call"]),
     ),
@@ -79,10 +80,10 @@ PROJECTS = {
     ),
     "java": Project(
         {
-            "com/acme/Shape.java": "package com.acme;\npublic class Shape {\n  public int area() { return 1; }\n}\n",
+            "com/acme/Shape.java": "package com.acme;\npublic class Shape {\n  public int area() { return 1; }\n  @Override\n  public String toString() { return null; }\n}\n",
             "com/acme/Main.java": 'package com.acme;\nimport com.acme.Shape;\nimport java.util.List;\nclass Main {\n  Shape shape = new Shape(); // Shape\n}\n',
         },
-        [("Shape", "com/acme/Shape.java:2", "class"), ("Shape/area", "com/acme/Shape.java:3", "method")],
+        [("Shape", "com/acme/Shape.java:2", "class"), ("Shape/area", "com/acme/Shape.java:3", "method"), ("toString", "com/acme/Shape.java:5", "method")],
         [("com/acme/Main.java", "com.acme", "com/acme/Shape.java"), ("com/acme/Main.java", "java.util", None)],
         ("Shape", ["com/acme/Main.java:2 import", "com/acme/Main.java:5 use", "com/acme/Main.java:5 call"]),
     ),
@@ -97,11 +98,17 @@ PROJECTS = {
     ),
     "cpp": Project(
         {
-            "shape.hpp": "namespace geo {\nclass Shape {\n public:\n  int area();\n};\n}\n",
+            "shape.hpp": "namespace geo {\nclass Shape {\n public:\n  int area();\n  const Shape& self() const { return *this; }\n};\n}\n",
+            "plain.h": "class Plain {};\n",
             "shape.cpp": '#include "shape.hpp"\nint geo::Shape::area() { return 1; }\n',
         },
-        [("Shape", "shape.hpp:2", "class"), ("geo::Shape::area", "shape.cpp:2", "function")],
+        [
+            ("Shape", "shape.hpp:2", "class"),
+            ("geo::Shape::area", "shape.cpp:2", "function"),
+            ("Shape::self", "shape.hpp:5", "method"),
+            ("Plain", "plain.h:1", "class"),
+        ],
         [("shape.cpp", '"shape.hpp"', "shape.hpp")],
-        ("Shape", []),
+        ("Shape", ["shape.cpp:2 use", "shape.hpp:5 use"]),
     ),
 }  # fmt: skip
