@@ -84,4 +84,9 @@ def salute(name: str, phrase: Phrase) -> str:
 def make() -> list[object]:
     """All of them, as a reference that a worker is given."""
     provided = ToolFactory().provide(Phrase, lambda: Phrase("Ahoy")).add(salute)
-    return [greet, who, fail, block, keep_quiet, *provided()]
+    return [greet, who, fail, block, *provided()]
+
+
+def make_all() -> list[object]:
+    """Also the one that needs to be told something by its host."""
+    return [*make(), keep_quiet]

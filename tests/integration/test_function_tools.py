@@ -21,7 +21,7 @@ def functions(tmp_path_factory: pytest.TempPathFactory, valkey_server: Any) -> I
     folder = tmp_path_factory.mktemp("functions")
     valkey_server.flush()
     fleet = Fleet(folder, valkey_server.url, f"sqlite:///{folder / 'forge.db'}", kill_grace=1.0)
-    fleet.start("process", tools="tests.function_tools:make", secret_weather="hunter22-hunter33")
+    fleet.start("process", tools="tests.function_tools:make_all", secret_weather="hunter22-hunter33")
     yield fleet
     fleet.stop()
 
