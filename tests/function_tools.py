@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr
 
-from forge_tools.tool import ToolFactory, tool
+from forge_tools.tool import Setting, ToolFactory, tool
 from forge_tools.tool.base import ExecutionContext, ToolCategory
 
 
@@ -69,6 +69,13 @@ def block(seconds: float = 30, mark: Path | None = None) -> str:
     return "late"
 
 
+@tool
+def keep_quiet(key: Annotated[SecretStr, Setting("WEATHER", SecretStr(""))]) -> str:
+    """Print a secret of the host's, and say whether every tool could have read it."""
+    print("with", key.get_secret_value())
+    return f"{len(key.get_secret_value())} {key.get_secret_value() in os.environ.values()}"
+
+
 def salute(name: str, phrase: Phrase) -> str:
     """Greet somebody with what was provided."""
     return f"{phrase.word} {name}"
@@ -78,3 +85,8 @@ def make() -> list[object]:
     """All of them, as a reference that a worker is given."""
     provided = ToolFactory().provide(Phrase, lambda: Phrase("Ahoy")).add(salute)
     return [greet, who, fail, block, *provided()]
+
+
+def make_all() -> list[object]:
+    """Also the one that needs to be told something by its host."""
+    return [*make(), keep_quiet]

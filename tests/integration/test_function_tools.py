@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.client import ExecutorClient
-from forge_tools.model import ExecutionContext, ExecutionStatus
+from forge_tools.model import ExecutionContext, ExecutionStatus, Output
 from tests.fleet import Fleet
 from tests.waiting import is_alive, reached, wait_until
 
@@ -21,7 +21,7 @@ def functions(tmp_path_factory: pytest.TempPathFactory, valkey_server: Any) -> I
     folder = tmp_path_factory.mktemp("functions")
     valkey_server.flush()
     fleet = Fleet(folder, valkey_server.url, f"sqlite:///{folder / 'forge.db'}", kill_grace=1.0)
-    fleet.start("process", tools="tests.function_tools:make")
+    fleet.start("process", tools="tests.function_tools:make_all", secret_weather="hunter22-hunter33")
     yield fleet
     fleet.stop()
 
@@ -66,3 +66,13 @@ async def test_functions_of_both_children_run_at_once(functions: Fleet, tmp_path
                 calls = (client.call("block", {"seconds": 1, "mark": str(mark)}) for mark in marks)
                 assert [result.output for result in await asyncio.gather(*calls)] == ["late", "late"]
                 children = {mark.read_text() for mark in marks}
+
+
+async def test_a_secret_of_the_host_reaches_the_tool_that_names_it_and_nothing_else(functions: Fleet) -> None:
+    async with ExecutorClient(functions.settings) as client:
+        handle = await client.submit("keep_quiet")
+
+        assert (await handle.result(timeout=60)).output == "17 False"
+        told = [event.text async for event in handle.events() if isinstance(event, Output)]
+        assert told == ["with [redacted]\n"]
+    assert "hunter22" not in functions.workers[0].log.read_text()
