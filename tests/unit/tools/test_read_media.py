@@ -155,7 +155,7 @@ async def test_a_notebook_is_shown_as_its_cells_with_their_images(executor: Tool
     lines = await executor.call("Read", {"file_path": "n.ipynb", "offset": 1})
 
     [image] = result.images
-    assert (image.name, await image.bytes()) == ("cell-0-1.png", png())
+    assert (image.name, await image.bytes()) == ("cell-0-output-0.png", png())
     assert result.output.startswith('<cell id="c0de" index=0')
     assert result.metadata["files_accessed"] == ["n.ipynb"]
     assert lines.output.startswith("     1\t{")
