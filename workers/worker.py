@@ -23,6 +23,7 @@ from forge_tools.model import (
     WorkerRecord,
     new_id,
 )
+from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Heartbeat, Question
@@ -34,6 +35,7 @@ from workers.claims import Claims
 from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
 from workers.lanes.loop import LoopLane
+from workers.lanes.walls import Walls
 from workers.middleware.base import Middleware
 from workers.middleware.decryption import Decryption
 from workers.middleware.notifications import Notifications
@@ -263,6 +265,7 @@ def lane_of(setup: Setup) -> BodyLane:
             ladder=settings.ladder,
             max_output_bytes=settings.max_output_bytes,
             memory_limit=settings.tool_memory,
+            walls=Walls(settings, setup.executor.reach or Reach(), setup.executor.specs()),
         )
     return LoopLane(
         setup.executor,

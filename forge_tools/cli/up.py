@@ -29,6 +29,7 @@ from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ShellStatus, ToolSpec
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
+from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.signals import heeded
 from forge_tools.storage import Store, open_store
 from forge_tools.tool import load_project
@@ -58,6 +59,7 @@ def up(
 
     Stopping leaves no process but shells that tools started in the background; it says which.
     """
+    harden()
     settings = Settings.load()
     if forgets:
         _forget(face, settings)

@@ -40,7 +40,7 @@ from forge_tools.model.scope import SCOPE, CallScope, scope_for
 from forge_tools.model.selection import Grouping, Selection
 from forge_tools.model.servers import ServerState, told_of
 from forge_tools.model.shells import ShellRecord, ShellStatus, host_of, shell_id
-from forge_tools.model.tools import Capabilities, Lane, Schema, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.model.tools import Capabilities, Lane, Schema, Tier, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.model.versions import ToolVersion
 from forge_tools.model.workspaces import Moved, NamedWorkspace, Stranded, WorkspacePlaces, WorkspaceRecord
 
@@ -123,6 +123,7 @@ __all__ = [
     "StuckCalls",
     "StuckReason",
     "Text",
+    "Tier",
     "Times",
     "Told",
     "ToolCategory",

@@ -12,6 +12,7 @@ from typing import Any
 from forge_tools.ladder import Limits
 from forge_tools.sandbox.processes.endings import ProcessHandle
 from forge_tools.sandbox.processes.trees import descendants
+from forge_tools.sandbox.walls.profile import Profile
 from workers.capture import ChildOutput
 from workers.lanes.base import Body, TimeLimit
 from workers.lanes.frames import Line
@@ -34,6 +35,7 @@ Limit = Callable[[Limits], TimeLimit]
 class PoolProcess:
     """It runs one body at a time, and gets no more once it `is_doomed`: it is being killed, with all that it started.
 
+    One that `is_fresh` has run nothing yet, and wears no walls; then those of `profile`, if it is any.
     `process` is the pool's own object for it, and `limit` its way to it. `awaited` counts the seconds since it was asked for an answer, until it gives one.
     """
 
@@ -46,6 +48,8 @@ class PoolProcess:
     has_started: bool = False
     is_ready: bool = False
     is_doomed: bool = False
+    is_fresh: bool = True
+    profile: Profile | None = None
     asked: int = 0
     awaited: float | None = 0.0
     is_silent: asyncio.Event = field(default_factory=asyncio.Event)

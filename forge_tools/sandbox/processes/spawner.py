@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import os
-import resource
 import signal
 import socket
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.launcher import REQUEST_LENGTH
-from forge_tools.sandbox.processes.trees import EXECUTION
+from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, SHELL
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 
@@ -81,11 +80,13 @@ class Forker:
 
     def _launch(self) -> socket.socket:
         ours, theirs = socket.socketpair()
+        environment = self._environment()
+        marks = [f"{name}={environment[name]}" for name in (INSTANCE, SHELL) if name in environment]
         with theirs:
             self.pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", *self._arguments],
-                self._environment(),
+                [sys.executable, "-I", "-S", *self._arguments, *marks],  # its environment is closed to others
+                environment,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
                     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
@@ -94,9 +95,6 @@ class Forker:
                 setsid=True,
                 setsigmask=(),
             )
-        if sys.platform == "linux":
-            with contextlib.suppress(OSError):  # it may be gone already, which the first request will tell
-                resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))  # no core files in workspaces
         self._requests = ours
         return ours
 
