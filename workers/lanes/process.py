@@ -98,7 +98,7 @@ async def exit_of(pid: int, process: Any) -> int | None:
     """Its exit status, negative for a signal, once it is over; None where nobody knows, or it lives on."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE
-    while (code := _exit_code(pid, process)) is None and loop.time() < deadline:  # noqa: ASYNC110  no event tells
+    while (code := exit_code(pid, process)) is None and loop.time() < deadline:  # noqa: ASYNC110  no event tells
         await asyncio.sleep(LOOK_SECONDS)
     return code
 
@@ -113,8 +113,8 @@ def said(code: int | None) -> str:
     return f"was ended by signal {-code} ({_signal_name(-code)}{hint})"
 
 
-def _exit_code(pid: int, process: Any) -> int | None:
-    """Look without reaping, which is the pool's to do; where it has done so, it remembers."""
+def exit_code(pid: int, process: Any) -> int | None:
+    """Its exit status, None while it lives: look without reaping, which is the pool's to do; where it has done so, it remembers."""
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         return None if process is None else process.exitcode
     try:
