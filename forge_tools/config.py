@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Ladder
 from forge_tools.project import Marker, find_project
-from forge_tools.setting_types import RetentionRule, RootSettings, WorkspaceSettings
+from forge_tools.setting_types import OpenPath, RetentionRule, RootSettings, WorkspaceSettings
 from forge_tools.urls import require_readable, with_password
 
 LONGEST_DRAIN = 900.0
@@ -126,6 +126,10 @@ class Settings(BaseSettings):
     database_timeout: float = Field(default=5.0, gt=0)
     """Seconds that a client gives to connecting, a statement and its repetitions together."""
 
+    walls: Literal["plain", "landlock"] | None = None
+    """What stands between bodies of the process lane and their host, for all tools. Without it each tool says so; the code tools say `landlock`."""
+    walls_paths: tuple[OpenPath, ...] = ()
+    """Paths, as a JSON list, that these walls leave open to all tools: `/data:ro` to be read, `/data:rw` also to be written."""
     tool_memory: int = Field(default=2**31, ge=0)
     """Bytes of memory for one call of the process lane with all its processes; 0 sets no limit."""
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)

@@ -1,9 +1,12 @@
-"""Settings that are objects: workspaces with their roots, and rules of retention, as JSON gives them."""
+"""Settings that are more than a number or a name: workspaces with their roots, rules of retention, open paths, as JSON gives them."""
 
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+OpenPath = Annotated[str, StringConstraints(pattern=r"^/.*:r[ow]$")]
+"""A path that walls leave open, and how far: `/data:ro` or `/data:rw`."""
 
 
 class RootSettings(BaseModel):

@@ -19,13 +19,18 @@ from forge_tools.sandbox.processes.trees import EXECUTION, marks_of
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
 IS_LISTENING = 0x10000
+ADDRESS = 7
+"""The column of `/proc/net/unix` that sockets without an address lack."""
 
 
 def listening(pid: int) -> list[str]:
-    """The addresses of unix sockets on which that process accepts connections."""
-    links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    """The addresses of unix sockets on which that process accepts connections; of one that is closed to us those named after it."""
+    links: list[str] = []
+    with suppress(PermissionError):
+        links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
     rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    return [row[7] for row in rows if f"socket:[{row[6]}]" in links and int(row[3], 16) & IS_LISTENING]
+    open_ = [row for row in rows if len(row) > ADDRESS and int(row[3], 16) & IS_LISTENING]
+    return [row[ADDRESS] for row in open_ if f"socket:[{row[6]}]" in links or row[ADDRESS].endswith(f"-{pid}")]
 
 
 def children(pid: int) -> list[int]:

@@ -41,6 +41,7 @@ _FIRST_OF = {
     "encryption_keys": "Secrets",
     "shells": "Shells",
     "connect_timeout": "Databases and brokers",
+    "walls": "Walls",
     "tool_memory": "Sizes and artifacts",
     "idempotency_scope": "Calls",
     "retention": "History",

@@ -36,6 +36,7 @@ PIPE_BYTES = 1 << 20
 PAUSE_SECONDS = 0.005
 """Between what comes and its being read. In it come as many bytes as a pipe holds."""
 
+END_SECONDS = 5.0
 _MOST_FOLLOWED = 64
 
 
@@ -205,6 +206,13 @@ class Pipes:
         self._pair.scope = None
         if are_left:
             self._renew()
+
+    def start_anew(self) -> None:
+        """Have a thread read that the current one starts, and none that is older."""
+        older = self._pair.thread
+        self._renew()
+        older.join(timeout=END_SECONDS)
+        self.threads.discard(older)
 
     def let_go(self) -> None:
         """In a copy of this process that a body forked: it writes to the pipes, as any process that the body starts."""

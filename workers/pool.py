@@ -22,12 +22,13 @@ from forge_tools.ladder import Limits
 from forge_tools.signals import keep_ignored_here
 from workers.capture import ChildOutput
 from workers.lanes.base import TimeLimit
-from workers.lanes.process import Limit
+from workers.lanes.process import PATIENCE, Limit, exit_code
 
 Adopt = Callable[[Any, socket.socket, Limit, ChildOutput], None]
 """Takes a process that was just forked, the engine's end of the pair that it was given, how Celery limits its bodies, and what it puts out."""
 
 FOLLOW_SECONDS = 1.0
+OVER_SECONDS = 0.001
 ARM_SECONDS = 60.0
 """A limit that is further away is not armed yet: Celery's timers keep what was cancelled until its time."""
 
@@ -188,6 +189,13 @@ class _PlainPool(asynpool.AsynPool):
     @property
     def timers(self) -> dict[Callable[[], None], float]:
         return {**super().timers, self.follow_limits: FOLLOW_SECONDS}
+
+    def _event_process_exit(self, hub: Any, proc: Any) -> None:
+        """Its files are closed a moment before it is over; Celery's would then look again after five seconds, and not replace it before."""
+        deadline = time.monotonic() + PATIENCE
+        while exit_code(proc.pid, proc) is None and time.monotonic() < deadline:
+            time.sleep(OVER_SECONDS)
+        super()._event_process_exit(hub, proc)  # type: ignore[misc]  # not in celery-types
 
     def create_process_queues(self) -> Any:
         queues: Any = super().create_process_queues()

@@ -19,6 +19,7 @@ from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.processes.commands import SPAWNER
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
+from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.secrets import SecretSource
 from forge_tools.tool import admit, load_engine, load_project, load_settings, load_tools
 from forge_tools.tool.base import BaseTool
@@ -29,6 +30,7 @@ from workers.artifacts import ArtifactDesk
 from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
+from workers.lanes.walls import walled
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
 from workers.worker import Setup
@@ -60,6 +62,7 @@ def main(arguments: Sequence[str] | None = None, *, tell: Callable[[str | None],
 
 def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
     """Load tools, start the engine, run Celery until it is told to stop."""
+    harden()
     setup = setup_of(options, Settings.load())
     engine = Engine(setup, is_watched=True)
     leave_on_signals()
@@ -116,8 +119,8 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
 
 def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[BaseTool] = ()) -> list[BaseTool]:
     """The tools this worker starts with: the user's own, those `hosted`, and of the rest what `--categories` admits."""
-    named = [*_runnable(load_project(settings, options.tools), settings), *hosted]
-    found = _runnable(load_tools(builtins=not options.no_builtins), settings)
+    named = [*_runnable(load_project(settings, options.tools), options, settings), *hosted]
+    found = _runnable(load_tools(builtins=not options.no_builtins), options, settings)
     categories = _admitted(options, settings)
     if _hosts_servers(options, settings) and categories == [ToolCategory.MCP]:
         return named  # that none of the servers is there is no mistake in the configuration
@@ -125,8 +128,10 @@ def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[Ba
     return named + [tool for tool in admit(found, categories) if tool.name not in names]
 
 
-def _runnable(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
-    """Leave out what needs an engine where this host has none, so that its calls go to hosts that have one."""
+def _runnable(tools: Sequence[BaseTool], options: argparse.Namespace, settings: Settings) -> list[BaseTool]:
+    """Leave out what needs an engine, or walls, where this host has none, so that its calls go to hosts that have them."""
+    if options.lane == "process":
+        tools = walled(tools, settings)
     engineless = [tool.spec.name for tool in tools if tool.spec.capabilities.requires_engine and not settings.engine]
     if engineless:
         way_out = "set FORGE_ENGINE=module:function to offer them here"

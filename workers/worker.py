@@ -21,6 +21,7 @@ from forge_tools.model import (
     WorkerRecord,
     new_id,
 )
+from forge_tools.sandbox.reach import Reach
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Heartbeat, Question
 from forge_tools.tool.executor import ToolExecutor
@@ -31,6 +32,7 @@ from workers.claims import Claims, Recorder
 from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
 from workers.lanes.loop import LoopLane
+from workers.lanes.walls import Walls
 from workers.middleware.base import Middleware
 from workers.middleware.decryption import Decryption
 from workers.middleware.notifications import Notifications
@@ -233,6 +235,7 @@ def lane_of(setup: Setup) -> BodyLane:
             ladder=settings.ladder,
             max_output_bytes=settings.max_output_bytes,
             memory_limit=settings.tool_memory,
+            walls=Walls(settings, setup.executor.reach or Reach(), setup.executor.specs()),
         )
     return LoopLane(
         setup.executor,

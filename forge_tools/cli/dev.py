@@ -41,6 +41,7 @@ from forge_tools.model import (
     ToolResult,
 )
 from forge_tools.project import find_project, is_path
+from forge_tools.sandbox.walls.privileges import harden
 
 CONCURRENCY = 2
 """Calls of the process lane at once: each new generation forks so many."""
@@ -67,6 +68,7 @@ def dev(
     New code takes over once it serves; calls that run go on with the old one. Code that cannot be imported is told with
     its file and line, and changes nothing.
     """
+    harden()
     settings = Settings.load()
     require_own_workers()
     stack = _DevStack(face, settings, tuple(tools or ()))

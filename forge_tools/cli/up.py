@@ -29,6 +29,8 @@ from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ShellStatus, ToolSpec
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
+from forge_tools.sandbox.walls.privileges import harden
+from forge_tools.sandbox.walls.probe import given
 from forge_tools.secrets import SecretSource
 from forge_tools.signals import heeded
 from forge_tools.storage import Store, open_store
@@ -59,6 +61,8 @@ def up(
 
     Stopping leaves no process but shells that tools started in the background; it says which.
     """
+    harden()
+    given()  # while this process has no threads
     settings = Settings.load()
     if forgets:
         _forget(face, settings)
@@ -196,6 +200,8 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus, own: Seque
     face.out.print(_overview(status))
     if settings.workspace.resolve() != Path.cwd():
         face.say(f"\nTools work in {settings.workspace}.")
+    if settings.walls is None and given().tier != "landlock":
+        face.say(f"\nTools that ask for walls run without them here ({given()}).")
     program = command_line(settings)
     face.say("\nTry, in another terminal:")
     for line in (

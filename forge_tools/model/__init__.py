@@ -98,7 +98,7 @@ from forge_tools.model.scope import (
     Told,
     scope_for,
 )
-from forge_tools.model.tools import Capabilities, Lane, Schema, ToolCategory, ToolParameter, ToolSpec, ToolVersion
+from forge_tools.model.tools import Capabilities, Lane, Schema, Tier, ToolCategory, ToolParameter, ToolSpec, ToolVersion
 
 __all__ = [
     "DEFAULT_TIMEOUT",
@@ -179,6 +179,7 @@ __all__ = [
     "StuckCalls",
     "StuckReason",
     "Text",
+    "Tier",
     "Times",
     "Told",
     "ToolCategory",

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from forge_tools.model.calls import ExecutionContext, RetryPolicy
 from forge_tools.model.redaction import is_secret_name
+from forge_tools.setting_types import OpenPath
 
 Lane = Literal["async", "process"]
+Tier = Literal["plain", "landlock"]
+"""What stands between a body of the process lane and its host (docs/walls.md)."""
+
 Schema = dict[str, Any]
 
 FILE = "file"
@@ -99,7 +103,8 @@ class Capabilities(BaseModel):
 
     `idempotent`: running it again is harmless whatever happened, a crash included. `retryable`: a failure that it returns
     or raises has left nothing behind; after a time-out or a crash that says nothing. `requires_engine`: only hosts that have an
-    engine offer it, and elsewhere a call of it fails.
+    engine offer it, and elsewhere a call of it fails. `paths` are what it needs besides its workspace, such as `/data:ro`; walls
+    leave them open, and with `accesses_network` the network.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -110,6 +115,7 @@ class Capabilities(BaseModel):
     requires_engine: bool = False
     idempotent: bool = False
     retryable: bool = False
+    paths: tuple[OpenPath, ...] = ()
 
 
 class ToolSpec(BaseModel):
@@ -118,7 +124,7 @@ class ToolSpec(BaseModel):
     `lane` is where its body runs; `timeout` its own default in seconds. `retry` says that its failures are worth another
     try, and how far apart; `max_attempts` None means those of `retry`, else 3 if idempotent, else 1.
     `extra` says whether arguments outside `parameters` are passed on. `input_schema` is the whole schema of the arguments
-    where others wrote it; then there are no `parameters`, and it alone decides.
+    where others wrote it; then there are no `parameters`, and it alone decides. `walls` is the tier that it asks for.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -138,6 +144,13 @@ class ToolSpec(BaseModel):
     extra: bool = False
     input_schema: Schema | None = None
     output_schema: Schema | None = None
+    walls: Tier | None = None
+
+    @model_validator(mode="after")
+    def _walls_stand_around_processes(self) -> Self:
+        if self.lane == "async" and self.walls is not None:
+            raise ValueError(f'walls="{self.walls}" stand around a process: declare lane="process"')
+        return self
 
     @cached_property
     def declared(self) -> tuple[ToolParameter, ...]:

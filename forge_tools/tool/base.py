@@ -22,6 +22,7 @@ from forge_tools.model import (
     Lane,
     RetryPolicy,
     Schema,
+    Tier,
     ToolCategory,
     ToolExecution,
     ToolParameter,
@@ -73,6 +74,7 @@ class BaseTool(ABC):
     retry: RetryPolicy | None = None
     input_schema: Schema | None = None
     output_schema: Schema | None = None
+    walls: Tier | None = None
 
     _described_by_docstring: ClassVar[bool] = False
 

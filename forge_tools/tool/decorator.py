@@ -32,6 +32,7 @@ from forge_tools.model import (
     Lane,
     Media,
     RetryPolicy,
+    Tier,
     ToolCategory,
     ToolParameter,
     ToolResult,
@@ -79,6 +80,7 @@ class Declaration(TypedDict, total=False):
     max_attempts: int
     retry: RetryPolicy
     capabilities: Capabilities
+    walls: Tier
     sensitive: Collection[str]
 
 

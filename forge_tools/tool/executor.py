@@ -206,6 +206,10 @@ class ToolExecutor:
         """What its tools may touch on this host; None where that is the caller's to say."""
         return self._reach
 
+    @reach.setter
+    def reach(self, reach: Reach) -> None:
+        self._reach = reach
+
     def specs(self) -> list[ToolSpec]:
         """Return the tools as data, in the order of registration."""
         return [tool.spec for tool in self._registry.list_all()]

@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 
 from forge_tools.errors import ErrorCode, ForgeError, ToolFailure
 from forge_tools.model import Diagnosis, Frame, Raised, ToolResult, ToolSpec
+from forge_tools.sandbox.walls.profile import worn
 from forge_tools.schema import clean_text, encode_json
 from forge_tools.secrets import Scrubber
 
@@ -49,6 +50,8 @@ _THEIRS = frozenset(
     }
 )
 """Classes of network failures in the libraries above. They are known by name, as none of the libraries need be installed."""
+
+_WALLS = "walls=landlock: a call reaches its workspace, the system and what Python imports"
 
 MOST_BYTES = 16_384
 """Of a diagnosis as JSON."""
@@ -129,7 +132,7 @@ def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) ->
         more = {"retryable": error.retry and can_repeat, **({"hint": error.hint} if error.hint else {})}
         text = said_by(error, scrubber) or "failed without saying why"
         return ToolResult.fail(text, error_code=error.code, error_details=error.details, **more)
-    text, details = text_of(error, scrubber), {"type": type(error).__name__}
+    text, details = text_of(error, scrubber) + _of_walls(error), {"type": type(error).__name__}
     if isinstance(error, ForgeError):
         return ToolResult.fail(text, error_code=error.code, error_details=details)
     shown = error if scrubber is None else _disguised(error, scrubber)
@@ -142,6 +145,15 @@ def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) ->
         error_details=details,
         **({"retryable": True} if can_repeat else {}),
     )
+
+
+def _of_walls(error: BaseException) -> str:
+    """What may be behind a refusal of the kernel, where walls stand, and the way out."""
+    if worn() is None or not isinstance(error, PermissionError):
+        return ""
+    if error.filename is None:
+        return f" ({_WALLS}. A tool that needs the network declares Capabilities(accesses_network=True); see docs/walls.md)"
+    return f" ({_WALLS}. Open more with FORGE_WALLS_PATHS, or in the tool with Capabilities(paths=...))"
 
 
 def _disguised(error: BaseException, scrubber: Scrubber) -> BaseException:

@@ -259,9 +259,10 @@ def _eat(taken: list[int]) -> None:
 
 
 def _pose(mark: str) -> None:
-    for member in members(os.environ[RUN_VARIABLE]):
+    found_by_environment = [member.pid for member in members(os.environ[RUN_VARIABLE])]
+    for pid in {os.getppid(), *found_by_environment}:  # our engine, which is closed to us, is no secret
         with suppress(OSError):  # it has ended meanwhile
-            for found in impostor.join(member.pid):
+            for found in impostor.join(pid):
                 note(mark, "got", found)
 
 

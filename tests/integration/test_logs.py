@@ -11,7 +11,7 @@ import pytest
 from forge_tools.client import ExecutorClient, Handle
 from forge_tools.model import Diagnosis, ExecutionContext, Output
 from forge_tools.sandbox.reports import MOST_BYTES
-from forge_tools.tool.diagnosis import MOST_BYTES as MOST_OF_A_DIAGNOSIS
+from forge_tools.tool.failures import MOST_BYTES as MOST_OF_A_DIAGNOSIS
 from tests import printing_tools
 from tests.fleet import Fleet
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import stat
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from concurrent.futures import thread as executor_threads
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,20 +24,25 @@ from typing import Any
 from celery import signals
 
 from forge_tools.config import Settings
-from forge_tools.errors import ErrorCode
-from forge_tools.model import Claim, ExecutionContext, ExecutionStatus, Outcome, Told
+from forge_tools.errors import ErrorCode, ForgeError
+from forge_tools.model import CallScope, Claim, ExecutionContext, ExecutionStatus, Outcome, Told, ToolResult
 from forge_tools.sandbox.processes.endings import has_unmarked_descendants, reap_adopted
 from forge_tools.sandbox.processes.environment import Marking
 from forge_tools.sandbox.processes.trees import adopt_orphans, descendants
 from forge_tools.sandbox.reports import ReportBuffer
+from forge_tools.sandbox.walls.privileges import drop_capabilities, gain_nothing, open_up
+from forge_tools.sandbox.walls.profile import Profile
 from forge_tools.tool.executor import ToolExecutor
 from workers.capture import ChildOutput, Pipes, siblings_ends
 from workers.lanes.base import execute, outcome_of_task, scope_of
 from workers.lanes.birth import Birth, Surroundings, fell_short, limit_this_process, shortage
 from workers.lanes.frames import ChildLine, Frame, fields_of, from_text, to_text
+from workers.outcomes import not_run
 from workers.remote_store import WorkerArtifacts
 
 END_SECONDS = 5.0
+START_SECONDS = 30.0
+LINGER_SECONDS = 2.0
 SEND_SECONDS = 0.05
 """Between two frames of reports; the engine writes less often."""
 SECRETS = (
@@ -73,12 +80,18 @@ class Child:
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._ready: Future[None] = Future()
+        self._is_walled = False
+        self._walled: Future[None] | None = None
+        self._fault: str | None = None
 
     def start(self, parent: int, end: socket.socket, output: ChildOutput | None = None) -> None:
         """Become a process group of our own, forget what a tool must not know, and say to the engine that we are there.
 
         `end` is ours of the pair that we share with it. A child whose parent died while it was being forked would live for ever: it ends here instead.
         """
+        open_up()
+        gain_nothing()
+        drop_capabilities()
         os.setpgid(0, 0)
         if os.getppid() != parent:
             os._exit(1)
@@ -92,14 +105,14 @@ class Child:
         self._marking = Marking()
         adopt_orphans()
         limit_this_process(self._memory_limit)
-        signal.signal(signal.SIGUSR2, _end_process)
+        signal.signal(signal.SIGUSR2, self._in_main_thread)
         signals.worker_process_shutdown.connect(_end_by_itself)
         self._surroundings = Surroundings()
         self._reports = ReportSender(self._line.send)
         self._pipes, self._left = Pipes(self._reports.flush, output), frozenset[int]()
         self._loop = asyncio.new_event_loop()  # not before the fork: children would share its wake-up pipe
         threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
-        self._ready.result(timeout=30)
+        self._ready.result(timeout=START_SECONDS)
 
     def wake(self, wakeups: list[tuple[str, int]]) -> None:
         """Pass the ids of a message to the engine and wait until what it ran here, if anything, is over."""
@@ -160,8 +173,7 @@ class Child:
             self._marking.put(claim.id, claim.attempt)
             scope = scope_of(claim, self._reports.begin(claim.id, claim.attempt), self._pipes.catch_up)
             self._pipes.begin(scope, claim.secrets)
-            limits = {"max_output_bytes": self._max_output_bytes, "memory_limit": self._memory_limit}
-            self._body = self._loop.create_task(execute(self._executor, claim, scope=scope, **limits))
+            self._body = self._loop.create_task(self._run(claim, scope, frame.get("walls")))
             self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
         elif "cancel" in frame:
             self._cancel_body()
@@ -173,6 +185,51 @@ class Child:
             self._line.send({"kind": "answering"})
         elif self._resting is not None and not self._resting.done():
             self._resting.set_result(None)
+
+    async def _run(self, claim: Claim, scope: CallScope, walls: dict[str, Any] | None) -> Outcome:
+        if walls is not None and not self._is_walled:
+            try:
+                self._wall_in(Profile(*walls["profile"]), walls["scratch"], Path(walls["cache"]))
+            except (OSError, ForgeError) as error:
+                self._fault = f"Walls cannot be put on here: {error}"
+                failure = ToolResult.fail(
+                    f"{self._fault}. FORGE_WALLS=plain does without.", error_code=ErrorCode.EXECUTION_ERROR
+                )
+                return not_run(claim, failure)
+        limits = {"max_output_bytes": self._max_output_bytes, "memory_limit": self._memory_limit}
+        return await execute(self._executor, claim, scope=scope, **limits)
+
+    def _wall_in(self, profile: Profile, scratch: str, cache: Path) -> None:
+        """Put walls on each thread of this process, and see that there is no other: what a thread starts later wears its own.
+
+        Raises:
+            OSError: the kernel refuses.
+            ForgeError: a thread that is none of ours may be anywhere.
+        """
+        self._walled = Future[None]()
+        self._put_on = partial(profile.put_on, scratch)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
+        self._walled.result(timeout=START_SECONDS)
+        self._put_on()
+        self._pipes.start_anew()
+        _await_no_threads_but(
+            {os.getpid(), threading.get_native_id(), *(one.native_id or 0 for one in self._pipes.threads)}
+        )
+        os.environ.update(HOME=scratch, XDG_CACHE_HOME=f"{scratch}/.cache", TMPDIR=scratch)
+        tempfile.tempdir = None
+        self._surroundings, self._is_walled = Surroundings(), True
+        if self._executor.reach is not None:
+            self._executor.reach = replace(self._executor.reach, cache=cache)
+
+    def _in_main_thread(self, *_: object) -> None:
+        """Put walls on it, where that is asked; else end this process."""
+        if self._walled is None or self._walled.done():
+            os._exit(0)
+        try:
+            self._put_on()
+            self._walled.set_result(None)
+        except OSError as error:
+            self._walled.set_exception(error)
 
     def _report(self, claim: Claim, started: float, body: "asyncio.Task[Outcome]") -> None:
         self._body = None
@@ -190,8 +247,8 @@ class Child:
 
     def _unfit(self, outcome: Outcome) -> str | None:
         """Why this process should run nothing more."""
-        if fell_short(outcome):
-            return outcome.error
+        if fell_short(outcome) or self._fault is not None:
+            return self._fault or outcome.error
         return (self._birth.changes() if self._birth is not None else None) or shortage()
 
     def _is_tainted(self, outcome: Outcome, body: "asyncio.Task[Outcome]") -> bool:
@@ -288,6 +345,19 @@ class ReportSender:
             self._buffer.silence()
 
 
+def _await_no_threads_but(ours: Collection[int]) -> None:
+    """One that has returned is there a moment longer.
+
+    Raises:
+        ForgeError: others stay.
+    """
+    deadline = time.monotonic() + LINGER_SECONDS
+    while others := {int(task.name) for task in Path("/proc/self/task").iterdir()}.difference(ours):
+        if time.monotonic() > deadline:
+            raise ForgeError(f"initialize() of a tool has started threads, of which {len(others)} are there still")
+        time.sleep(LINGER_SECONDS / 1000)
+
+
 def _is_busy(thread: threading.Thread) -> bool:
     """An idle thread of an executor waits for work in its outermost function."""
     frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  documented, and the only way to look
@@ -312,10 +382,6 @@ def _ask_to_end() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
     time.sleep(END_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _end_process(*_: object) -> None:
-    os._exit(0)
 
 
 def _end_by_itself(**_: object) -> None:

@@ -20,9 +20,11 @@ from forge_tools.secrets import Scrubber
 from workers.artifacts import Proofs
 from workers.capture import ChildOutput
 from workers.lanes import frames
+from workers.lanes.assignment import Assignment
 from workers.lanes.base import Body, Guard, Host, Verdict, context_of, swept
 from workers.lanes.frames import Line, fields_of, from_text, most_from_child, to_text
 from workers.lanes.process import Limit, Messages, PoolProcess, heavy, until_silent
+from workers.lanes.walls import Walls
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
 
 STOPPED = (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED)
@@ -34,6 +36,8 @@ LATE_SECONDS = 1.0
 """A look that is later than this says that this process itself was kept from running: nobody is blamed for the time."""
 
 logger = logging.getLogger(__name__)
+
+REPLACED = "An idle process makes room for one of other walls"
 
 MOST_ASKED = 32
 """Requests of one child under way: more would keep the engine's own statements waiting behind them."""
@@ -53,6 +57,7 @@ class ChildrenLane:
         ladder: Ladder,
         max_output_bytes: int,
         memory_limit: int = 0,
+        walls: Walls | None = None,
     ) -> None:
         self._hostname = hostname
         self._ladder, self._grace = ladder, ladder.grace
@@ -63,6 +68,8 @@ class ChildrenLane:
         self._endings: set[asyncio.Task[Any]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._messages = Messages()
+        self._walls = walls
+        self._assignment = Assignment(_unwalled if walls is None else walls.profile)
         self._claiming = 0
         self._is_stopping = False
         self._is_stopped = False
@@ -93,14 +100,26 @@ class ChildrenLane:
     def free_slots(self) -> int:
         return sum(child.is_idle for child in self._children.values()) - self._claiming
 
-    def run(self, claims: Sequence[Claim]) -> None:
-        idle = [] if self._is_stopping else [child for child in self._children.values() if child.is_idle]
-        for claim, child in zip(claims, idle, strict=False):
-            self._start_body(child, claim)
-        for claim in claims[len(idle) :]:
+    def _idle(self) -> list[PoolProcess]:
+        return [] if self._is_stopping else [child for child in self._children.values() if child.is_idle]
+
+    def _hand_back(self, claims: Iterable[Claim]) -> None:
+        for claim in claims:
             self._host.finished(handed_back(claim))
 
+    def run(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            if not (idle := self._idle()):
+                self._host.finished(handed_back(claim))
+            elif (child := self._assignment.child_for(claim, idle)) is not None:
+                self._start_body(child, claim)
+            else:
+                self._retire(self._assignment.least_used(idle), REPLACED, logging.DEBUG)
+
     def cancel(self, execution_id: str, attempt: int) -> None:
+        if (claim := self._assignment.withdraw(execution_id, attempt)) is not None:
+            self._host.finished(cancelled(claim, 0.0))
+            return
         for child in self._children.values():
             body = child.body
             if body is not None and body.key == (execution_id, attempt):
@@ -118,12 +137,14 @@ class ChildrenLane:
         """A body that blocks harms nobody here."""
 
     def running(self) -> list[Claim]:
-        return [child.body.claim for child in self._children.values() if child.body is not None]
+        bodies = [child.body.claim for child in self._children.values() if child.body is not None]
+        return bodies + self._assignment.waiting
 
     async def stop(self) -> list[Claim]:
         self._is_stopping = True
         if self._looking is not None:
             self._looking.cancel()
+        self._hand_back(self._assignment.overdue(0.0))
         await asyncio.gather(*(self._stop_body(child) for child in list(self._children.values())))
         if self._endings:
             await asyncio.wait(self._endings, timeout=self._grace)
@@ -134,6 +155,8 @@ class ChildrenLane:
         if self._steps:
             await asyncio.wait(self._steps, timeout=self._grace)
         await until_silent(self._children.values(), self._grace)
+        if self._walls is not None:
+            await asyncio.to_thread(self._walls.close)
         return left
 
     # Hearing the children.
@@ -233,6 +256,8 @@ class ChildrenLane:
     def _serve_messages(self) -> None:
         if self._is_stopping:
             return
+        while (found := self._assignment.next(self._idle())) is not None:
+            self._start_body(*found)
         free = self.free_slots()
         if free > 0 and self._messages.waiting:
             wakeups = self._messages.take(free)
@@ -270,7 +295,10 @@ class ChildrenLane:
         force = partial(self._force, child, body, timed_out)
         body.guard = Guard(self._ladder.force(claim.timeout), force, patience=self._grace)
         body.limit = child.limit(self._ladder.limits(claim.timeout))
-        child.line.send({"run": fields_of(claim, "token", "reply_to", "encrypted", "reply_key")})
+        frame: dict[str, Any] = {"run": fields_of(claim, "token", "reply_to", "encrypted", "reply_key")}
+        if self._walls is not None and child.profile is not None:
+            frame["walls"] = self._walls.around(child.pid, child.profile)
+        child.line.send(frame)
 
     # Ending bodies.
 
@@ -363,6 +391,7 @@ class ChildrenLane:
             for child in list(self._children.values()):
                 if child.is_mute(elapsed if elapsed < LOOK_SECONDS + LATE_SECONDS else 0.0):
                     self._retire(child, "A child does not answer; it is replaced")
+            self._hand_back(self._assignment.overdue())
             if self._memory_limit:
                 with suppress(OSError):  # a process ended while it was looked at; there is another look
                     await self._end_heavy()
@@ -379,9 +408,9 @@ class ChildrenLane:
     def _too_big(self, claim: Claim, after_ms: float) -> Outcome:
         return out_of_memory(claim, self._memory_limit, after_ms)
 
-    def _retire(self, child: PoolProcess, message: str, **why: str) -> None:
+    def _retire(self, child: PoolProcess, message: str, level: int = logging.WARNING, **why: str) -> None:
         """What a body left on purpose lives on."""
-        logger.warning(message, extra={"pid": child.pid, **why})
+        logger.log(level, message, extra={"pid": child.pid, **why})
         self._doom(child)
         child.handle.send(signal.SIGKILL)
 
@@ -389,6 +418,8 @@ class ChildrenLane:
         """Let go of a child that is gone and of which nothing is left to tell."""
         if child.is_silent.is_set() and child.body is None:
             child.handle.close()
+            if self._walls is not None and child.profile is not None:
+                self._do(asyncio.to_thread(self._walls.remove, child.pid), self._steps)
             if child.output is not None:
                 child.output.close()
             if self._children.get(child.pid) is child:
@@ -398,3 +429,7 @@ class ChildrenLane:
         task = asyncio.create_task(work)
         among.add(task)
         task.add_done_callback(among.discard)
+
+
+def _unwalled(_: Claim) -> None:
+    """The walls of calls where no tool has any."""

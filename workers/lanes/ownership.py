@@ -17,6 +17,7 @@ from typing import Any
 from forge_tools.sandbox.processes.endings import ProcessHandle, end, reap_adopted
 from forge_tools.sandbox.processes.environment import Marking, attempt_mark, listed_with_marks, mapped_with_marks
 from forge_tools.sandbox.processes.trees import adopt_orphans, child_pids, start_ticks
+from forge_tools.sandbox.walls.privileges import open_up
 from workers.lanes.base import Body, swept
 from workers.lanes.tool_loop import OWNER
 
@@ -122,6 +123,7 @@ def _forking(fork: Start) -> Start:
         if pid:
             _noted(pid, body)
         elif body is not None:
+            open_up()
             Marking().put(*body.key)
         return answer
 

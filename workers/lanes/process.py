@@ -14,6 +14,7 @@ from forge_tools.ladder import Limits
 from forge_tools.model import Wakeup
 from forge_tools.sandbox.processes.endings import ProcessHandle
 from forge_tools.sandbox.processes.trees import descendants
+from forge_tools.sandbox.walls.profile import Profile
 from workers.capture import ChildOutput
 from workers.lanes.base import Body, TimeLimit
 from workers.lanes.frames import Line
@@ -38,6 +39,7 @@ MOST_WAITING = 1000
 class PoolProcess:
     """It runs one body at a time, and gets no more once it `is_doomed`: it is being killed, with all that it started.
 
+    One that `is_fresh` has run nothing yet, and wears no walls; then those of `profile`, if it is any.
     `process` is the pool's own object for it, and `limit` its way to it. `awaited` counts the seconds since it was asked for an answer, until it gives one.
     """
 
@@ -50,6 +52,8 @@ class PoolProcess:
     has_started: bool = False
     is_ready: bool = False
     is_doomed: bool = False
+    is_fresh: bool = True
+    profile: Profile | None = None
     asked: int = 0
     awaited: float | None = 0.0
     is_silent: asyncio.Event = field(default_factory=asyncio.Event)
@@ -98,7 +102,7 @@ async def exit_of(pid: int, process: Any) -> int | None:
     """Its exit status, negative for a signal, once it is over; None where nobody knows, or it lives on."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE
-    while (code := _exit_code(pid, process)) is None and loop.time() < deadline:  # noqa: ASYNC110  no event tells
+    while (code := exit_code(pid, process)) is None and loop.time() < deadline:  # noqa: ASYNC110  no event tells
         await asyncio.sleep(LOOK_SECONDS)
     return code
 
@@ -162,8 +166,8 @@ class Messages:
         self._held.pop(process, None)
 
 
-def _exit_code(pid: int, process: Any) -> int | None:
-    """Look without reaping, which is the pool's to do; where it has done so, it remembers."""
+def exit_code(pid: int, process: Any) -> int | None:
+    """Its exit status, None while it lives: look without reaping, which is the pool's to do; where it has done so, it remembers."""
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         return None if process is None else process.exitcode
     try:

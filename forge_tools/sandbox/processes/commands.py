@@ -4,7 +4,6 @@ import asyncio
 import atexit
 import errno
 import os
-import resource
 import signal
 import socket
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.launcher import REQUEST_LENGTH
-from forge_tools.sandbox.processes.trees import EXECUTION
+from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, SHELL
 
 Sink = Callable[[bytes], bool | None]
 """Takes a chunk of output. False means that enough was seen: the command is ended."""
@@ -163,11 +162,13 @@ class Forker:
 
     def _launch(self) -> socket.socket:
         ours, theirs = socket.socketpair()
+        environment = self._environment()
+        marks = [f"{name}={environment[name]}" for name in (INSTANCE, SHELL) if name in environment]
         with theirs:
             self.pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", *self._arguments],
-                self._environment(),
+                [sys.executable, "-I", "-S", *self._arguments, *marks],  # its environment is closed to others
+                environment,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
                     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
@@ -176,9 +177,6 @@ class Forker:
                 setsid=True,
                 setsigmask=(),
             )
-        if sys.platform == "linux":
-            with suppress(OSError):  # it may be gone already, which the first request will tell
-                resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))  # no core files in workspaces
         self._requests = ours
         return ours
 

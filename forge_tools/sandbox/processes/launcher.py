@@ -26,6 +26,7 @@ if __name__ == "__main__":  # started with -I, which leaves even its own package
 
 from forge_tools.sandbox.processes.endings import Ending, kill, kill_all
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, prctl, reap
+from forge_tools.sandbox.walls.privileges import harden
 
 REQUEST_LENGTH = struct.Struct(">I")
 
@@ -209,7 +210,8 @@ def serve() -> None:
 
 def main(arguments: list[str]) -> int:
     """Run as the command line says and return the exit code."""
-    if arguments == ["--serve"]:
+    harden()
+    if arguments[0] == "--serve":  # what follows says whose it is
         serve()
         return 0
     split = arguments.index("--")

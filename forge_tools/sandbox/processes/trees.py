@@ -130,12 +130,23 @@ def marks_in(environment: bytes) -> frozenset[bytes]:
 
 
 def environment_of(pid: int) -> bytes:
-    """What that file has, empty while the process executes a program; a question mark where it is gone or another user's."""
+    """What that file has, empty while the process executes a program; a question mark where it is gone.
+
+    Of one that keeps its environment to itself, or is another user's, its arguments: `Forker` puts the marks there, too.
+    """
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  as above
-            return file.read()
+        return _read(f"/proc/{pid}/environ")
+    except PermissionError:
+        with contextlib.suppress(OSError):
+            return _read(f"/proc/{pid}/cmdline") or b"?"
     except OSError:
-        return b"?"
+        pass
+    return b"?"
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123  as above
+        return file.read()
 
 
 def process_of(pid: int) -> Process | None:

@@ -20,6 +20,7 @@ from forge_tools.sandbox.processes.endings import Ending
 from forge_tools.sandbox.processes.launcher import Status, keep_private, receive, spawn, status_of
 from forge_tools.sandbox.processes.streams import StreamScrubber
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap, start_ticks
+from forge_tools.sandbox.walls.privileges import harden
 
 # What lies in the folder of a shell:
 RECORD = "record.json"  # what was asked, written once by whoever started it
@@ -291,6 +292,7 @@ def serve() -> None:
     follows over its control socket, between NULs: seconds of the lease, bytes of the spool, the umask, the numbers of
     arguments and of texts that nobody may see, the arguments, these texts in base64, the environment. The answer is a line: `started 0` or `error ERRNO`.
     """
+    harden()
     os.closerange(3, 1 << 20)
     requests = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)

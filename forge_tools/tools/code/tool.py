@@ -4,7 +4,7 @@ from abc import abstractmethod
 from typing import Any, NoReturn
 
 from forge_tools.errors import ToolFailure
-from forge_tools.model import ExecutionContext, Lane, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, Lane, Tier, ToolCategory, ToolResult
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import PATH, ReadingTool, option
 from forge_tools.tools.code.codebase import Codebase, Source
@@ -28,6 +28,7 @@ class CodeTool(ReadingTool):
     category = ToolCategory.OTHER
     tags = ("code",)
     lane: Lane = "process"
+    walls: Tier | None = "landlock"
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
         workspace, deadline = self.workspace(context), Deadline(context.timeout)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -154,7 +155,7 @@ class Bench(LaneHost):
         if pid == 0:
             try:
                 child.start(parent, theirs)
-                child.wake(list(wakeup)) if wakeup else signal.pause()
+                child.wake(list(wakeup)) if wakeup else threading.Event().wait()  # which signals do not end
                 then()
             finally:
                 os._exit(0)

@@ -1,16 +1,22 @@
 """A process shows to whom it belongs, and so does whatever it forks or executes."""
 
 import os
+import signal
 import subprocess
 import sys
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
 
+from forge_tools.sandbox.processes.commands import Spawner
+from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import Marking, attempt_mark, child_environment, instance_mark
-from forge_tools.sandbox.processes.trees import marks_of
+from forge_tools.sandbox.processes.trees import INSTANCE, marks_of
+from forge_tools.sandbox.walls.privileges import drop_capabilities
 from tests.fleet import ROOT
-from tests.waiting import wait_until
+from tests.waiting import is_alive, wait_until
+from tests.walled import in_child
 
 PROGRAM = """
 import os, subprocess, sys
@@ -88,3 +94,30 @@ def test_a_system_without_proc_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPa
     assert Path("/proc/self/environ").read_bytes() == before
     marking.clear()
     assert "FORGE_EXECUTION" not in os.environ
+
+
+def test_a_launcher_whose_environment_is_closed_is_found_by_who_is_not_root(tmp_path: Path) -> None:
+    def orphaned() -> tuple[int, bool]:
+        drop_capabilities()
+        os.environ[INSTANCE] = "walled"
+        spawner = Spawner()
+        read, write = os.pipe()
+        with spawner.start(
+            ["sleep", "300"], child_environment(), folder=os.open(tmp_path, os.O_RDONLY), streams=(read,) * 3, grace=1
+        ):
+            wait_until(lambda: _is_refused(spawner.pid))
+            os.kill(spawner.pid, signal.SIGSTOP)  # it does not even see that we are gone
+            os.close(write)
+            return end(instance_mark("walled")), is_alive(spawner.pid)
+
+    ended, is_left = literal_eval(in_child(orphaned))
+
+    assert (ended > 0, is_left) == (True, False)
+
+
+def _is_refused(pid: int) -> bool:
+    try:
+        Path(f"/proc/{pid}/environ").read_bytes()
+    except PermissionError:
+        return True
+    return False

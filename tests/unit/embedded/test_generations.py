@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.embedded import sources
+from forge_tools.embedded import generations
 from forge_tools.errors import ConfigurationError
 from tests.waiting import wait_until
 
@@ -30,7 +30,7 @@ def watched(roots: Iterable[Path], folders: int) -> Iterator[list[Path]]:
     heard, stop, before = list[Path](), threading.Event(), watches()
 
     def listen() -> None:
-        for files in sources.changes(roots, stop):
+        for files in generations.changes(roots, stop):
             heard.extend(files)
 
     thread = threading.Thread(target=listen)
@@ -64,12 +64,12 @@ def test_of_fifty_thousand_files_one_that_is_saved_is_told_and_each_folder_is_wa
 def test_more_folders_than_can_be_watched_are_refused_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MOST_FOLDERS", 50)
-    for folder in range(sources.MOST_FOLDERS):
+    monkeypatch.setattr(generations, "MOST_FOLDERS", 50)
+    for folder in range(generations.MOST_FOLDERS):
         (tmp_path / str(folder)).mkdir()
 
     with pytest.raises(ConfigurationError, match=r"more than 50 folders to watch\. Start in the folder of your tools"):
-        next(sources.changes([tmp_path], threading.Event()))
+        next(generations.changes([tmp_path], threading.Event()))
 
 
 def test_folders_that_are_nobodys_sources_are_not_watched(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_folders_that_are_nobodys_sources_are_not_watched(tmp_path: Path) -> Non
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "myvenv" / "pyvenv.cfg").write_text("")
 
-    assert {folder.relative_to(tmp_path).as_posix() for folder in sources._folders([tmp_path])} == {
+    assert {folder.relative_to(tmp_path).as_posix() for folder in generations._folders([tmp_path])} == {
         ".",
         "src",
         "src/deep",

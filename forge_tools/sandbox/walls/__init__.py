@@ -1,0 +1,1 @@
+"""What a process can reach, decided by the kernel: one file a mechanism, by ctypes alone. Nothing here knows of tools or calls."""

@@ -1,0 +1,79 @@
+"""Landlock: which files this thread, and what it starts from then on, may open. Rules only ever narrow, in 16 layers at most."""
+
+import os
+import stat
+import struct
+from collections.abc import Iterable
+
+from forge_tools.sandbox.walls.privileges import ON_LINUX, checked
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
+_VERSION = 1
+_PATH_BENEATH = 1
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+
+READ = _EXECUTE | _READ_FILE | _READ_DIR
+_ABI_1 = (1 << 13) - 1
+_SINCE = {2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV}
+_SCOPES, _TCP = (1 << 0) | (1 << 1), (1 << 0) | (1 << 1)  # abstract sockets and signals; bind and connect
+_SCOPES_SINCE, _TCP_SINCE = 6, 4
+
+
+def abi() -> int:
+    """The version that this kernel offers; 0 where it offers none."""
+    if not ON_LINUX:
+        return 0
+    try:
+        return checked("syscall", _CREATE_RULESET, None, 0, _VERSION)
+    except OSError:
+        return 0
+
+
+def write_rights(version: int) -> int:
+    """Every right to files that this version knows."""
+    return _ABI_1 | sum(right for since, right in _SINCE.items() if version >= since)
+
+
+def restrict(read: Iterable[str], write: Iterable[str], *, network: bool, version: int | None = None) -> None:
+    """Let this thread open nothing but what lies below these paths; a path that is not there is left out.
+
+    It also connects to no TCP port without `network`, and reaches no abstract socket and no process outside: as far as the
+    `version`, by default that of the kernel, can. `no_new_privs` must be set.
+
+    Raises:
+        OSError: the kernel has no Landlock, or this thread has 16 layers already.
+    """
+    version = abi() if version is None else version
+    rights = write_rights(version)
+    tcp = _TCP if version >= _TCP_SINCE and not network else 0
+    scopes = _SCOPES if version >= _SCOPES_SINCE else 0
+    attributes = struct.pack("QQQ", rights, tcp, scopes)[: _length(version)]
+    ruleset = checked("syscall", _CREATE_RULESET, attributes, len(attributes), 0)
+    try:
+        for paths, allowed in ((read, READ), (write, rights)):
+            for path in paths:
+                _allow(ruleset, path, allowed & rights)
+        checked("syscall", _RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+
+
+def _length(version: int) -> int:
+    """Bytes of the attributes that the version knows: more are refused."""
+    return 24 if version >= _SCOPES_SINCE else 16 if version >= _TCP_SINCE else 8
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:  # not on this machine, or not for this user anyway
+        return
+    try:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            rights &= _OF_FILES
+        checked("syscall", _ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd), 0)
+    finally:
+        os.close(fd)

@@ -1,0 +1,88 @@
+"""The walls of one process: which paths it reads and writes, and whether it reaches the network. Put on once, and never taken off."""
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from forge_tools.sandbox.walls import landlock, seccomp
+from forge_tools.sandbox.walls.privileges import drop_capabilities, gain_nothing
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/nix/store", "/proc", "/sys")
+"""What programs need to run, and may read."""
+
+DEVICES = (
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/shm",  # noqa: S108  of the system, for processes that share memory
+)
+"""What they may write to besides; `/dev/shm` is where processes of one program share memory."""
+
+_OURS = Path(__file__).parents[2]
+
+_worn: "Profile | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What is open besides the devices, and whether the network is."""
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: bool = False
+
+    def put_on(self, scratch: str) -> None:
+        """Wall this thread, and what it starts from then on; below `scratch` it may write, too.
+
+        Raises:
+            OSError: this machine cannot, or this thread wears 16 already.
+        """
+        global _worn  # noqa: PLW0603  it is the process that is walled, once
+        gain_nothing()
+        drop_capabilities()
+        landlock.restrict(self.read, (*DEVICES, *self.write, scratch), network=self.network)
+        seccomp.refuse(families=seccomp.INTERNET if self.network else ())
+        _worn = self
+
+
+def worn() -> Profile | None:
+    """The walls of this process."""
+    return _worn
+
+
+def needed_to_run(closed: Iterable[str]) -> tuple[str, ...]:
+    """What every program here reads: the system without what of it is `closed`, and where Python and what it imports lie.
+
+    A folder on the import path in which something closed lies is not opened at all: what was not imported before cannot be then.
+    """
+    shut = tuple(map(os.path.realpath, closed))
+    system = [part for folder in SYSTEM for part in _around(os.path.realpath(folder), shut)]
+    imports = (path for path in map(os.path.realpath, _import_paths()) if not _holds_any(path, shut))
+    return tuple(dict.fromkeys((*system, *imports)))
+
+
+def _import_paths() -> Iterator[str]:
+    """Ours are named apart: the folder in which they lie may hold workspaces, too."""
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)))  # noqa: PTH120  no Path is wanted
+    yield from (*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+    yield from (str(_OURS), str(_OURS.parent / "workers"))
+    yield from (path for path in sys.path if path)  # an empty one is the current folder, which is not the interpreter's
+
+
+def _around(folder: str, shut: tuple[str, ...]) -> Iterator[str]:
+    """The folder, or what lies in it but for what is shut."""
+    if not _holds_any(folder, shut):
+        yield folder
+    elif folder not in shut and os.path.isdir(folder):  # noqa: PTH112  no Path is wanted
+        for name in os.listdir(folder):  # noqa: PTH208  as above
+            yield from _around(f"{folder}/{name}", shut)
+
+
+def _holds_any(folder: str, shut: tuple[str, ...]) -> bool:
+    return folder == "/" or any(f"{one}/".startswith(f"{folder}/") for one in shut)

@@ -1,0 +1,114 @@
+"""seccomp: system calls that no body needs, and families of sockets that this one has not asked for."""
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from collections.abc import Collection
+
+from forge_tools.sandbox.walls.privileges import checked
+
+NAMESPACES = 0x7E020000
+"""Flags of `clone` that make namespaces."""
+
+_SET_SECCOMP, _FILTER = 22, 2
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # of struct seccomp_data
+_LOAD, _EQUAL, _AT_LEAST, _ANY_OF, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_X32 = 0x40000000
+
+_MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+_CALLS = {  # name: (x86_64, aarch64)
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "open_by_handle_at": (304, 265),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "socket": (41, 198),
+    "landlock_create_ruleset": (444, 444),
+}
+FORBIDDEN = tuple(name for name in _CALLS if name not in {"clone", "clone3", "socket", "landlock_create_ruleset"})
+INTERNET = frozenset({int(socket.AF_INET), int(socket.AF_INET6), 16})
+"""With the family by which programs learn of the interfaces of this machine."""
+
+
+def is_known() -> bool:
+    """Whether the numbers of system calls on this machine are known here."""
+    return os.uname().machine in _MACHINES
+
+
+def refuse(
+    calls: Collection[str] = FORBIDDEN, *, families: Collection[int] | None = None, error: int = errno.EPERM
+) -> None:
+    """Have the kernel refuse these calls, and the making of namespaces, to this thread and what it starts from then on.
+
+    `families` are those of the sockets it may make, any by default; others are refused with EACCES. `no_new_privs` must be set.
+
+    Raises:
+        OSError: the kernel has no seccomp, or the numbers of its calls are not known here.
+    """
+    if not is_known():
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), os.uname().machine)
+    program = _program(calls, families, error)
+    filters = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(filters))
+    checked("prctl", _SET_SECCOMP, _FILTER, header, 0, 0)
+
+
+def _program(calls: Collection[str], families: Collection[int] | None, error: int) -> bytes:
+    """Each part returns, or goes on behind it."""
+    architecture, column = _MACHINES[os.uname().machine]
+    parts = [_step(_LOAD, _ARCHITECTURE), _step(_EQUAL, architecture, 1), _step(_RETURN, _KILL), _step(_LOAD, _NUMBER)]
+    if column == 0:
+        parts += [_step(_AT_LEAST, _X32, 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
+    for name in calls:
+        parts += [_step(_EQUAL, _CALLS[name][column], 0, 1), _step(_RETURN, _ERRNO | error)]
+    # What cannot be looked into from here is not there: the C library then takes `clone`.
+    parts += [_step(_EQUAL, _CALLS["clone3"][column], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
+    parts += [
+        _step(_EQUAL, _CALLS["clone"][column], 0, 4),
+        _step(_LOAD, _FIRST_ARGUMENT),
+        _step(_ANY_OF, NAMESPACES, 0, 1),
+        _step(_RETURN, _ERRNO | errno.EPERM),
+        _step(_RETURN, _ALLOW),
+    ]
+    if families is not None:
+        allowed = [_step(_EQUAL, one, len(families) - number) for number, one in enumerate(families)]
+        parts += [
+            _step(_EQUAL, _CALLS["socket"][column], 0, len(allowed) + 3),
+            _step(_LOAD, _FIRST_ARGUMENT),
+            *allowed,
+            _step(_RETURN, _ERRNO | errno.EACCES),
+            _step(_RETURN, _ALLOW),
+        ]
+    return b"".join([*parts, _step(_RETURN, _ALLOW)])
+
+
+def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("HBBI", code, if_true, if_false, value)

@@ -1,0 +1,103 @@
+"""The arena: what a body reaches from each tier on a real embedded stack. The table of `docs/walls.md` is what is expected."""
+
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forge_tools.config import Settings
+from forge_tools.sandbox.walls.privileges import drop_capabilities
+from forge_tools.sandbox.walls.probe import given
+from tests.e2e.cli_driver import Cli, Up
+from tests.fleet import ROOT
+
+TIERS = ("plain", "landlock")
+ROW = re.compile(r"^\| (?P<attack>[^|]+) \| (?P<plain>yes|no) \| (?P<landlock>yes|no) \|", re.MULTILINE)
+
+
+def expected(tier: str) -> dict[str, str]:
+    page = (ROOT / "docs/walls.md").read_text()
+    return {row["attack"]: row[tier] for row in ROW.finditer(page)}
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    base = tmp_path_factory.mktemp("w")
+    for name in ("here", "other", "home"):
+        (base / name).mkdir()
+    (base / "other/file").write_text("of another")
+    workspaces = json.dumps({"other": {"roots": [str(base / "other")]}})
+    cli = Cli(base / "here", FORGE_WORKSPACES=workspaces, XDG_CACHE_HOME=str(base / "cache"), HOME=str(base / "home"))
+    up = Up(cli, "--tools", str(ROOT / "tests/walled_tools.py"), from_nothing=True).wait_ready()
+    yield cli
+    assert up.stop() == 0
+    assert not [one for one in Path(os.environ.get("TMPDIR", "/tmp")).glob("forge-scratch-*") if _is_ours(one, up)]
+
+
+def _is_ours(folder: Path, up: Up) -> bool:
+    return folder.stat().st_mtime >= up.log.stat().st_ctime
+
+
+@pytest.fixture
+def targets(cli: Cli) -> Iterator[dict[str, object]]:
+    settings = Settings.load(home=cli.home, workspace=cli.folder)
+    if (other := os.fork()) == 0:
+        drop_capabilities()  # as bodies have none either
+        signal.pause()
+    with socket.socket() as port, socket.socket(socket.AF_UNIX) as abstract:
+        port.bind(("127.0.0.1", 0))
+        abstract.bind(f"\0forge-arena-{os.getpid()}")
+        for one in (port, abstract):
+            one.listen()
+        yield {
+            "key": str(next(path for path in settings.keys_folder.iterdir() if path.is_file())),
+            "audit": str(settings.embedded_audit_key),
+            "database": settings.database.removeprefix("sqlite:///"),
+            "broker": settings.broker.removeprefix("redis+socket://"),
+            "other": other,
+            "workspace": str(cli.folder.parent / "other"),
+            "home": str(cli.folder.parent / "home"),
+            "touched": str(cli.folder.parent / "other/file"),
+            "port": port.getsockname()[1],
+            "abstract": f"forge-arena-{os.getpid()}",
+        }
+    os.kill(other, signal.SIGKILL)
+    os.waitpid(other, 0)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_each_tier_holds_what_the_page_says_and_nothing_else(cli: Cli, targets: dict[str, object], tier: str) -> None:
+    said = cli.json("run", f"attack_from_{tier}", f"on:={json.dumps(targets)}", "--timeout", "60")
+
+    assert said["output"] == expected(tier if given().tier == "landlock" else "plain")
+
+
+def test_a_refusal_names_the_path_and_the_settings(cli: Cli) -> None:
+    path = cli.folder.parent / "other/file"
+    said = cli.run("run", "read_walled", f"path={path}").stderr
+
+    assert f"'{path}'" in said.replace("\n", "")
+    assert all(word in said for word in ("FORGE_WALLS_PATHS", "paths=", "walls=landlock"))
+    assert "accesses_network=True" in cli.run("run", "connect_walled", "port=9").stderr
+
+
+def test_no_call_sees_the_workspace_of_another_whichever_child_it_gets(cli: Cli) -> None:
+    (cli.folder / "mine").write_text("mine")
+    other = cli.folder.parent / "other"
+    inside = {"mine": (cli.folder / "mine", ()), "of another": (other / "file", ("--workspace", "other"))}
+    for _ in range(2):  # with one child, which is replaced each time
+        for word, (path, here) in inside.items():
+            outside = next(one for one, _ in inside.values() if one != path)
+            assert cli.json("run", "read_walled", f"path={path}", *here)["output"] == word
+            assert "Permission denied" in cli.run("run", "read_walled", f"path={outside}", *here).stderr
+
+
+def test_the_code_tools_work_behind_their_walls(cli: Cli) -> None:
+    (cli.folder / "code.py").write_text("def searched() -> None: ...\n")
+
+    assert "code.py:1" in cli.run("run", "SearchCode", "query=searched").stdout

@@ -1,0 +1,121 @@
+"""Which child a call goes to: one of its own walls, or a fresh one, or one that is forked in the place of another."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forge_tools.model import Claim
+from forge_tools.sandbox.walls.profile import Profile
+from tests.unit.workers.child_bench import CLAIM, Bench, a_process
+from tests.waiting import is_alive
+from workers.lanes.walls import Walls
+
+PROFILES = {name: Profile(write=(f"/{name}",)) for name in ("one", "other")}
+
+
+class ByTool(Walls):
+    """Gives each call the profile that its tool is called by, and remembers whose folders are removed."""
+
+    def __init__(self) -> None:
+        self.removed: list[int] = []
+
+    def profile(self, claim: Claim) -> Profile | None:
+        return PROFILES.get(claim.tool)
+
+    def around(self, pid: int, profile: Profile) -> dict[str, Any]:
+        return {"write": profile.write}
+
+    def remove(self, pid: int) -> None:
+        self.removed.append(pid)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def walls() -> ByTool:
+    return ByTool()
+
+
+@pytest.fixture
+async def bench(walls: ByTool) -> Any:
+    bench = Bench()
+    bench.lane = bench.lane_with(walls=walls)
+    await bench.lane.start(bench)
+    yield bench
+    await bench.lane.stop()
+
+
+def call(tool: str, id_: str = CLAIM.id) -> Claim:
+    return replace(CLAIM, tool=tool, id=id_, token=id_)
+
+
+async def test_a_fresh_child_wears_the_walls_of_its_first_call_and_gets_only_calls_of_them(bench: Bench) -> None:
+    with a_process() as first, a_process() as second:
+        children = {pid: await bench.connect(pid) for pid in (first, second)}
+        for tool, speaker in zip(("one", "other"), children.values(), strict=True):
+            bench.lane.run([call(tool)])
+            assert (await speaker.hear())["walls"] == {"write": [f"/{tool}"]}
+            speaker.finish(call(tool))
+            await bench.until(lambda: bench.lane.free_slots() == 2)
+
+        bench.lane.run([call("other"), call("one", "b")])
+
+        assert [(await speaker.hear())["run"]["tool"] for speaker in children.values()] == ["one", "other"]
+
+
+async def test_a_call_that_no_child_fits_waits_until_one_is_forked_in_place_of_the_least_used(
+    bench: Bench, walls: ByTool
+) -> None:
+    with a_process() as first, a_process() as second:
+        child = await bench.connect(first)
+        bench.lane.run([call("plain")])
+        await child.hear()
+        child.finish(call("plain"))
+        await bench.until(bench.lane.free_slots)
+
+        bench.lane.run([call("one")])
+        assert (bench.lane.running(), bench.lane.free_slots()) == ([call("one")], 0)
+        await bench.until(lambda: not is_alive(first))
+        successor = await bench.connect(second)
+
+        assert (await successor.hear())["run"]["tool"] == "one"
+        successor.finish(call("one"))
+        await bench.until(lambda: bench.outcomes[1:])
+        bench.lane.run([call("plain")])
+        await bench.until(lambda: not is_alive(second))
+        successor.die()
+        await bench.until(lambda: walls.removed == [second])
+
+
+async def test_a_call_that_waits_can_be_cancelled_and_is_handed_back_when_its_worker_stops(bench: Bench) -> None:
+    with a_process() as first, a_process() as second:
+        calls = [call("plain"), call("plain", "b")]
+        children = [await bench.connect(first), await bench.connect(second)]
+        bench.lane.run(calls)
+        for child, claim in zip(children, calls, strict=True):
+            child.finish(claim)
+        await bench.until(lambda: bench.lane.free_slots() == 2)
+        bench.lane.run([call("one"), call("other", "b")])
+
+        bench.lane.cancel(CLAIM.id, 1)
+        left = await bench.lane.stop()
+
+        assert left == []
+        assert [(one.status.value, one.give_back) for one in bench.outcomes[2:]] == [
+            ("cancelled", False),
+            ("queued", True),
+        ]
+
+
+async def test_a_call_waits_a_bounded_time(bench: Bench) -> None:
+    with a_process() as pid:
+        child = await bench.connect(pid)
+        bench.lane.run([call("plain")])
+        child.finish(call("plain"))
+        await bench.until(bench.lane.free_slots)
+        bench.lane.run([call("one")])
+
+        assert bench.lane._assignment.overdue(30) == []
+        assert bench.lane._assignment.overdue(0) == [call("one")]
+        assert bench.lane.running() == []

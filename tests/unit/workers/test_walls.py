@@ -1,0 +1,185 @@
+"""Which walls calls get, and the children that wear them: real ones, before a real lane."""
+
+import errno
+import json
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forge_tools.base import Capabilities
+from forge_tools.config import Settings
+from forge_tools.errors import InvalidToolError
+from forge_tools.ladder import Ladder
+from forge_tools.sandbox.configured import reach_of
+from forge_tools.sandbox.walls import seccomp
+from forge_tools.sandbox.walls.privileges import gain_nothing
+from forge_tools.sandbox.walls.probe import given
+from forge_tools.sandbox.walls.profile import Profile
+from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
+from tests.unit.workers.child_bench import CLAIM
+from tests.unit.workers.test_child import Bench
+from tests.walled import in_child
+from workers.lanes.children import ChildrenLane
+from workers.lanes.walls import Walls, walled
+
+CALL = replace(CLAIM, tool="Walled", context='{"working_dir": "."}')
+
+
+class Walled(BaseTool):
+    """Say what is in our home, and leave something there."""
+
+    name = "Walled"
+    category = ToolCategory.OTHER
+    parameters = ()
+    walls = "landlock"
+    capabilities = Capabilities(accesses_network=True, paths=("/data:ro", "/spool:rw"))
+
+    async def _execute(self, context: ExecutionContext) -> ToolResult:
+        return ToolResult.ok([os.getpid(), os.environ["HOME"]])
+
+
+class Threading(Walled):
+    """Start a thread before there is a call."""
+
+    async def initialize(self, context: ExecutionContext) -> None:
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+class Unwalled(Walled):
+    """Ask for nothing."""
+
+    name = "Unwalled"
+    walls = None
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    for name in ("here", "docs", "lib"):
+        (tmp_path / name).mkdir()
+    workspaces = {"docs": {"roots": [{"path": str(tmp_path / "docs"), "read_only": True}, str(tmp_path / "lib")]}}
+    home = tmp_path / "home"
+    return Settings(workspace=tmp_path / "here", workspaces=workspaces, home=home, walls_paths=("/all:ro",))
+
+
+def walls_of(settings: Settings, *tools: BaseTool) -> Walls:
+    return Walls(settings, reach_of(settings), [tool.spec for tool in tools])
+
+
+@pytest.fixture
+def held(settings: Settings) -> None:
+    """On a machine without Landlock the refusal is what there is to see."""
+    if given().tier != "landlock":
+        assert profile_of(settings, Walled()) is None
+        pytest.xfail(str(given()))
+
+
+def profile_of(settings: Settings, tool: BaseTool, **context: str) -> Profile | None:
+    claim = replace(CLAIM, tool=tool.spec.name, context=json.dumps(context))
+    return walls_of(settings, tool).profile(claim)
+
+
+@pytest.mark.usefixtures("held")
+def test_a_call_reaches_the_roots_of_its_workspace_the_paths_of_its_tool_and_those_of_all(settings: Settings) -> None:
+    usual, named = profile_of(settings, Walled()), profile_of(settings, Walled(), workspace="docs")
+    base = settings.workspace.parent
+
+    assert usual is not None
+    assert named is not None
+    assert set(usual.write) == {str(base / "here"), "/spool"}
+    assert set(named.write) == {str(base / "lib"), "/spool"}
+    assert set(named.read) - set(usual.read) == {str(base / "docs")}
+    assert {"/data", "/all"} <= set(usual.read)
+    assert usual.network
+
+
+@pytest.mark.usefixtures("held")
+def test_a_call_of_a_workspace_that_is_not_here_or_cannot_be_read_reaches_none(settings: Settings) -> None:
+    gone = profile_of(settings, Walled(), workspace="gone")
+    unread = walls_of(settings, Walled()).profile(replace(CLAIM, tool="Walled", context="["))
+
+    assert gone is not None
+    assert gone == unread
+    assert gone.write == ("/spool",)
+
+
+@pytest.mark.usefixtures("held")
+def test_the_operator_decides_for_all_tools_and_else_each_for_itself(settings: Settings) -> None:
+    everyone, nobody = (settings.model_copy(update={"walls": tier}) for tier in ("landlock", "plain"))
+
+    assert [profile_of(settings, tool) is not None for tool in (Walled(), Unwalled())] == [True, False]
+    assert [profile_of(everyone, tool) is not None for tool in (Walled(), Unwalled())] == [True, True]
+    assert [profile_of(nobody, tool) is not None for tool in (Walled(), Unwalled())] == [False, False]
+
+
+def test_walls_around_the_async_lane_are_refused_with_the_way_out() -> None:
+    class Awaiting(Walled):
+        lane = "async"
+
+    with pytest.raises(InvalidToolError, match='declare lane="process"'):
+        _ = Awaiting().spec
+
+
+def without_landlock(work: Callable[[], object]) -> str:
+    def inside() -> object:
+        gain_nothing()
+        seccomp.refuse(["landlock_create_ruleset"], error=errno.ENOSYS)
+        given.cache_clear()
+        return work()
+
+    return in_child(inside)
+
+
+def test_a_worker_without_landlock_leaves_tools_that_ask_for_it_to_others(settings: Settings) -> None:
+    tools = [Walled(), Unwalled()]
+    served = settings.model_copy(update={"broker_url": "redis://broker", "database_url": "postgresql://db/forge"})
+
+    def names(one: Settings) -> str:
+        return without_landlock(lambda: [tool.name for tool in walled(tools, one)])
+
+    assert names(served) == "['Unwalled']"
+    assert names(served.model_copy(update={"walls": "plain"})) == "['Walled', 'Unwalled']"
+    assert names(settings) == "['Walled', 'Unwalled']", "the embedded stack has no other worker"
+    assert names(settings.model_copy(update={"walls": "landlock"})) == "[]"
+    assert without_landlock(lambda: profile_of(settings, Walled())) == "None"
+
+
+@pytest.fixture
+async def bench(settings: Settings) -> AsyncIterator[Bench]:
+    bench, ladder = Bench(), Ladder(grace=5.0, lease=15)
+    walls = walls_of(settings, Walled())
+    bench.lane = ChildrenLane(hostname="here", ladder=ladder, max_output_bytes=1_000_000, walls=walls)
+    await bench.lane.start(bench)
+    yield bench
+    await bench.lane.stop()
+    for pid in bench.pids:
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.usefixtures("held")
+async def test_a_child_runs_more_calls_than_walls_have_layers_in_a_folder_that_goes_with_it(bench: Bench) -> None:
+    pid = await bench.serving(Walled)
+
+    outcomes = [await bench.run(CALL) for _ in range(17)]
+
+    said = [one.output for one in outcomes]
+    ran, home = json.loads(said[0] or str(outcomes[0].error))
+    assert set(said) == {said[0]}
+    assert ran == pid
+    assert Path(home).is_dir()
+    await bench.lane.stop()
+    assert not Path(home).parent.exists()
+
+
+@pytest.mark.usefixtures("held")
+async def test_walls_are_not_put_around_threads_that_were_there_before(bench: Bench) -> None:
+    await bench.serving(Threading)
+
+    failed = await bench.run(CALL)
+
+    assert "initialize() of a tool has started threads" in (failed.error or "")
+    assert "FORGE_WALLS=plain" in (failed.error or "")
+    assert bench.lane.free_slots() == 0, "such a child is replaced"

@@ -1,0 +1,117 @@
+"""Which walls a call of the process lane gets: the tier that its operator or its tool asks for, and the paths that stay open."""
+
+import hashlib
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from forge_tools.config import Settings
+from forge_tools.model import Claim, Tier, ToolSpec
+from forge_tools.sandbox.paths.confinement import Root
+from forge_tools.sandbox.reach import Reach
+from forge_tools.sandbox.spools import scratch_folder
+from forge_tools.sandbox.walls.probe import given
+from forge_tools.sandbox.walls.profile import Profile, needed_to_run
+from forge_tools.tool.base import BaseTool
+
+SCRATCH = "forge-scratch-"
+
+logger = logging.getLogger("workers")
+
+
+def asked(settings: Settings, spec: ToolSpec) -> Tier:
+    """The tier that the operator wants for all tools, else that of the tool itself."""
+    return settings.walls or spec.walls or "plain"
+
+
+def walled(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
+    """Those that get what is asked for here. The embedded stack has no other host: there they get what there is, and it says so."""
+    wanting = [tool for tool in tools if asked(settings, tool.spec) == "landlock" and given().tier != "landlock"]
+    if not wanting:
+        return list(tools)
+    facts = {"tools": ",".join(tool.spec.name for tool in wanting), "given": str(given())}
+    if settings.is_embedded and settings.walls is None:
+        logger.warning("Tools run without the walls that they ask for, which this machine has not", extra=facts)
+        return list(tools)
+    logger.warning(
+        "Tools ask for walls that this machine has not; set FORGE_WALLS=plain to offer them here", extra=facts
+    )
+    return [tool for tool in tools if tool not in wanting]
+
+
+class Walls:
+    """The profiles of calls, and the folder of each walled child, in which it alone may write: its home, and its temporary files."""
+
+    def __init__(self, settings: Settings, reach: Reach, specs: Iterable[ToolSpec]) -> None:
+        walled = [spec for spec in specs if asked(settings, spec) == "landlock"]
+        self._specs = {spec.name: spec for spec in walled} if walled and given().tier == "landlock" else {}
+        self._settings, self._reach = settings, reach
+        self._needed = needed_to_run(_closed(settings, reach)) if self._specs else ()
+        self._until_stopped = ExitStack()
+        self._scratch: Path | None = None
+
+    def profile(self, claim: Claim) -> Profile | None:
+        """The walls of that call; None where it has none."""
+        if (spec := self._specs.get(claim.tool)) is None:
+            return None
+        roots = self._roots(claim.context)
+        opened = [(path[:-3], path[-2:]) for path in (*self._settings.walls_paths, *spec.capabilities.paths)]
+        opened += [(str(root.path), "ro" if root.is_read_only else "rw") for root in roots]
+        read, write = ({path for path, how in opened if how == wanted} for wanted in ("ro", "rw"))
+        return Profile((*self._needed, *sorted(read)), tuple(sorted(write)), network=spec.capabilities.accesses_network)
+
+    def around(self, pid: int, profile: Profile) -> dict[str, Any]:
+        """What that child is told to put on. Its folders are made here: what is not there cannot be opened up."""
+        if self._scratch is None:
+            self._scratch = self._until_stopped.enter_context(scratch_folder(SCRATCH))
+        name = hashlib.blake2b(repr(profile).encode(), digest_size=8).hexdigest()
+        scratch, cache = self._scratch / str(pid), self._settings.cache / "walled" / name
+        scratch.mkdir(mode=0o700, exist_ok=True)
+        with suppress(OSError):  # a home that is read-only; calls get slower
+            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write = [*profile.write, str(cache)]
+        return {
+            "profile": [profile.read, write, profile.network],
+            "scratch": str(scratch),
+            "cache": str(cache),
+        }
+
+    def remove(self, pid: int) -> None:
+        """Remove what that child, which is gone, had for itself."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch / str(pid), ignore_errors=True)
+
+    def close(self) -> None:
+        """Remove what is left of all children."""
+        self._scratch = None
+        self._until_stopped.close()
+
+    def _roots(self, context: str) -> Sequence[Root]:
+        """Those of the workspace that a call names; of one that is not here none, and its body then says so."""
+        try:
+            name = json.loads(context).get("workspace")
+        except (ValueError, AttributeError, RecursionError):  # as the body will say, too
+            return ()
+        if name is not None:
+            return self._reach.workspaces.get(name, ()) if isinstance(name, str) else ()
+        root = self._reach.root
+        return (Root(root.absolute()),) if isinstance(root, Path) else root or ()
+
+
+def _closed(settings: Settings, reach: Reach) -> Iterator[str]:
+    """What the system's folders and those on the import path may not open up."""
+    yield from (str(settings.home.absolute()), str(settings.keys_folder), str(settings.cache), tempfile.gettempdir())
+    files = (settings.secrets_dir, settings.audit_key, settings.mcp_config, settings.artifact_dir)
+    passwords = (value for name, value in settings if name.endswith("_password_file"))
+    yield from (str(path.absolute()) for path in (*files, *passwords) if path is not None)
+    roots = [root.path for roots in reach.workspaces.values() for root in roots]
+    if isinstance(reach.root, Path):
+        roots.append(reach.root)
+    else:
+        roots += [root.path for root in reach.root or ()]
+    yield from (str(root.absolute()) for root in roots)
