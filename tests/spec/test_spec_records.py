@@ -249,4 +249,4 @@ def test_a_tool_has_capabilities_and_a_version_of_its_own() -> None:
     assert (Echo().spec.version, newer.version) == ("1.0.0", "1.1.0")
     assert can == dict.fromkeys(
         ["writes_files", "executes_commands", "accesses_network", "requires_engine", "idempotent", "retryable"], False
-    )
+    ) | {"paths": ()}

@@ -16,7 +16,7 @@ from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import scratch_folder
 from forge_tools.sandbox.walls.probe import given
-from forge_tools.sandbox.walls.profile import Profile, needed_to_run
+from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
 from forge_tools.tool.base import BaseTool
 
 SCRATCH = "forge-scratch-"
@@ -51,7 +51,8 @@ class Walls:
         walled = [spec for spec in specs if asked(settings, spec) == "landlock"]
         self._specs = {spec.name: spec for spec in walled} if walled and given().tier == "landlock" else {}
         self._settings, self._reach = settings, reach
-        self._needed = needed_to_run(_closed(settings, reach)) if self._specs else ()
+        closed = tuple(_closed(settings, reach)) if self._specs else ()
+        self._needed, self._shared = needed_to_run(closed), shared_memory(closed)
         self._until_stopped = ExitStack()
         self._scratch: Path | None = None
 
@@ -63,7 +64,9 @@ class Walls:
         opened = [(path[:-3], path[-2:]) for path in (*self._settings.walls_paths, *spec.capabilities.paths)]
         opened += [(str(root.path), "ro" if root.is_read_only else "rw") for root in roots]
         read, write = ({path for path, how in opened if how == wanted} for wanted in ("ro", "rw"))
-        return Profile((*self._needed, *sorted(read)), tuple(sorted(write)), network=spec.capabilities.accesses_network)
+        return Profile(
+            (*self._needed, *sorted(read)), (*self._shared, *sorted(write)), network=spec.capabilities.accesses_network
+        )
 
     def around(self, pid: int, profile: Profile) -> dict[str, Any]:
         """What that child is told to put on. Its folders are made here: what is not there cannot be opened up."""

@@ -14,15 +14,10 @@ from forge_tools.sandbox.walls.privileges import drop_capabilities, gain_nothing
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/nix/store", "/proc", "/sys")
 """What programs need to run, and may read."""
 
-DEVICES = (
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/shm",  # noqa: S108  of the system, for processes that share memory
-)
-"""What they may write to besides; `/dev/shm` is where processes of one program share memory."""
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+"""What they may write to besides."""
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  the system's, by which processes of one program share memory
 
 _OURS = Path(__file__).parents[2]
 
@@ -65,6 +60,11 @@ def needed_to_run(closed: Iterable[str]) -> tuple[str, ...]:
     system = [part for folder in SYSTEM for part in _around(os.path.realpath(folder), shut)]
     imports = (path for path in map(os.path.realpath, _import_paths()) if not _holds_any(path, shut))
     return tuple(dict.fromkeys((*system, *imports)))
+
+
+def shared_memory(closed: Iterable[str]) -> tuple[str, ...]:
+    """Where it is, unless something closed lies there, too."""
+    return () if _holds_any(SHARED_MEMORY, tuple(map(os.path.realpath, closed))) else (SHARED_MEMORY,)
 
 
 def _import_paths() -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.sandbox.walls import profile
-from forge_tools.sandbox.walls.profile import Profile, needed_to_run, worn
+from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory, worn
 from tests.walled import in_child
 
 
@@ -81,6 +81,11 @@ def test_keys_in_a_folder_of_the_system_stay_closed_and_the_rest_of_it_is_open(
     assert {one for one in opened if one.startswith(str(place))} == {
         str(place / name) for name in ("workspace", "scratch")
     }
+
+
+def test_shared_memory_is_open_unless_a_workspace_lies_there() -> None:
+    assert shared_memory(["/home/ada"]) == ("/dev/shm",)
+    assert shared_memory(["/home/ada", "/dev/shm/work"]) == ()
 
 
 def test_a_process_knows_the_walls_that_it_wears(place: Path) -> None:
