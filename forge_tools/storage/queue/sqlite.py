@@ -111,7 +111,7 @@ class SqliteHotPath:
 class _Connection:
     """One connection, used by one thread only, which is started at the first use. It ends with this.
 
-    The thread is no executor, which needs a quarter more time for a call, and wakes up the loop later.
+    It is no executor, whose locks and second future would be paid three times a call.
     """
 
     def __init__(self, address: Address, name: str) -> None:
