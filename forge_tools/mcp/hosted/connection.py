@@ -76,7 +76,7 @@ class Connection:
         self._news = asyncio.Event()
 
     async def supervise(self, starts: asyncio.Semaphore) -> None:
-        """Keep a session for ever: start the next when one ends, with back-off after failures. `starts` limits these."""
+        """Keep a session for ever: start the next when one ends, backing off after failures; `starts` limits concurrency."""
         session: Session | None = None
         try:
             while True:
