@@ -35,7 +35,7 @@ from typing import Any
 
 
 class ErrorCode(StrEnum):
-    """What went wrong, as a stable word that programs compare (`ToolResult.error_code`)."""
+    """What went wrong, as a stable word for programs to compare (`ToolResult.error_code`)."""
 
     TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
     TOOL_DISABLED = "TOOL_DISABLED"
@@ -95,7 +95,7 @@ class InvalidCallError(ForgeError):
 
 
 class CallFailedError(ForgeError):
-    """A call failed whose output was asked for by `unwrap`; `result` says all that is known."""
+    """`unwrap` was called on a failed call; `result` holds everything known about it."""
 
     def __init__(self, message: str, code: str | None, result: object) -> None:
         super().__init__(message)
@@ -132,16 +132,16 @@ class ToolNotFoundError(ToolError):
 
 
 class InvalidToolError(ToolError):
-    """The definition of the tool is one that a provider or the runtime would refuse."""
+    """A provider or the runtime would refuse the definition of the tool."""
 
     code = "INVALID_TOOL"
 
 
 class ToolFailure(ForgeError):  # noqa: N818  what authors raise on purpose, and no error of theirs
-    """Raise it in a body to fail with a text of your own: the model reads `text` as it stands, then `hint`.
+    """Raise it in a body to fail with your own text: the model reads `text` unchanged, then `hint`.
 
-    `retry` lets the call be tried again as far as the capabilities of its tool allow; without it nobody tries again. `details`
-    is JSON for programs, and `code` the word that they compare.
+    `retry` allows another attempt as far as the tool's capabilities allow; without it there is none. `details` is JSON
+    for programs, and `code` the word that they compare.
     """
 
     code: str = ErrorCode.TOOL_ERROR
@@ -188,7 +188,7 @@ class SchemaVersionError(StorageError):
 
 
 class ArtifactDamagedError(StorageError):
-    """The bytes of an artifact are not those that were kept, or some are missing."""
+    """The bytes of an artifact differ from those that were stored, or some are missing."""
 
     code = "ARTIFACT_DAMAGED"
 
@@ -200,7 +200,7 @@ class ArtifactFolderError(StorageError):
 
 
 class ForeignRowError(StorageError):
-    """A row holds what its columns cannot: no forge-tools wrote it."""
+    """A row has values that its columns cannot have: it was not written by forge-tools."""
 
     code = ErrorCode.FOREIGN_ROW
 
@@ -236,20 +236,20 @@ class ExecutionNotFoundError(ForgeError):
 
 
 class ArtifactNotFoundError(ForgeError):
-    """Nothing is kept under that name, or no longer."""
+    """No artifact has that name, or it no longer exists."""
 
     code = "ARTIFACT_NOT_FOUND"
 
 
 class ResultTimeoutError(ForgeError, TimeoutError):
-    """Waiting for the result took longer than asked; the execution goes on."""
+    """Waiting for the result took longer than the given limit; the execution goes on."""
 
     code = "RESULT_TIMEOUT"
     retryable = True
 
 
 class EncryptionError(ForgeError):
-    """What is secret in a call cannot be encrypted, or not be opened here; nothing has run."""
+    """A secret in a call cannot be encrypted, or cannot be decrypted here; nothing has run."""
 
     code = ErrorCode.ENCRYPTION_FAILED
 
@@ -259,7 +259,7 @@ class EncryptionError(ForgeError):
 
 
 class SecretNotFoundError(ForgeError):
-    """The worker does not have a secret that a call names; nothing has run."""
+    """The worker lacks a secret that a call names; nothing has run."""
 
     code = ErrorCode.SECRET_NOT_FOUND
     retryable = True
@@ -272,7 +272,7 @@ class StackError(ForgeError):
 
 
 class SandboxError(ForgeError):
-    """A tool asked for a path, command or URL outside what it was given."""
+    """A tool requested a path, command or URL that it may not use."""
 
     code = "SANDBOX_ERROR"
 

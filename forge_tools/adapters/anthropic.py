@@ -1,4 +1,4 @@
-"""Anthropic's messages API: tools, calls and results as `client.messages` takes and gives them."""
+"""Anthropic's messages API: tools, calls and results in the format of `client.messages`."""
 
 from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ class Messages(SdkModel):
     ) -> None:
         """Name the model; `client` is an AsyncAnthropic, by default one from the environment.
 
-        `instructions` are the system prompt; further keywords go into each request as they are, `tools` beside ours.
+        `instructions` are the system prompt; further keywords go into each request unchanged, `tools` beside ours.
 
         Raises:
             TypeError: for a client that is not asynchronous, or a keyword that is set here.
@@ -43,17 +43,17 @@ class Messages(SdkModel):
         return [render(spec, "anthropic") for spec in specs]
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        """Send one request; with `on_event`, stream, and hand on each event."""
+        """Send one request; with `on_event`, stream and pass on each event."""
         request = {"messages": list(messages), **self.offered(tools), **self._request}
         return await self.exchange(self.client.messages.create, request, on_event)
 
     def read(self, message: Any) -> Reply:
-        """Take a `Message` apart."""
+        """Parse a `Message`."""
         usage = _usage(_counts(message.usage))
         return _reply([block.to_dict() for block in message.content], message.stop_reason, usage, message)
 
     async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
-        """Put the events of a stream together; the input of tools comes in fragments of JSON, which need not be valid."""
+        """Assemble the events of a stream; tool input arrives in fragments of JSON, which may be invalid."""
         blocks: dict[int, dict[str, Any]] = {}
         stop, is_complete, usage = None, False, dict[str, Any]()
         async for event in stream:
@@ -74,7 +74,7 @@ class Messages(SdkModel):
         return _reply(content, stop, _usage(usage), content)
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
-        """One user message that holds the results of all calls, failures flagged."""
+        """Return one user message with the results of all calls, failures flagged."""
         return [{"role": "user", "content": [_result(answer, self.shown(answer)) for answer in answers]}]
 
     @staticmethod
@@ -90,7 +90,7 @@ def _add(block: dict[str, Any], delta: dict[str, Any]) -> None:
         block["_json"] = block.get("_json", "") + delta["partial_json"]
     elif kind == "citations_delta":
         block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
-    else:  # text_delta, thinking_delta and signature_delta carry one text under the name of what it adds to
+    else:  # each text_delta, thinking_delta and signature_delta carries a text, named after the field it extends
         name = kind.removesuffix("_delta")
         block[name] = (block.get(name) or "") + (delta.get(name) or "")
 
@@ -98,7 +98,7 @@ def _add(block: dict[str, Any], delta: dict[str, Any]) -> None:
 def _finished(block: dict[str, Any]) -> dict[str, Any]:
     text = block.pop("_json", "")
     if text.strip():
-        block["input"] = sendable(text)  # need be no JSON (Anthropic, Fine-grained tool streaming)
+        block["input"] = sendable(text)  # may be invalid JSON (Anthropic, Fine-grained tool streaming)
     return block
 
 
@@ -142,7 +142,7 @@ def _block(one: Shown) -> dict[str, Any]:
 
 
 def _counts(usage: Any) -> dict[str, Any]:
-    """What was counted; other servers of this API may say nothing."""
+    """Return the token counts; other servers of this API may omit them."""
     return {name: count for name, count in usage.to_dict().items() if count is not None} if usage is not None else {}
 
 

@@ -1,4 +1,4 @@
-"""Arguments of calls: read from what models send, made fit for the next request, without the nulls of strict schemas."""
+"""Arguments of calls: parsed from model output, prepared for the next request, without the nulls of strict schemas."""
 
 import json
 from collections.abc import Mapping
@@ -8,14 +8,14 @@ from forge_tools.model import Schema, ToolSpec
 from forge_tools.schema import shown
 
 UNREADABLE = "INVALID_JSON"
-"""Under which arguments that are no object of JSON go back to the model: providers refuse a history with such."""
+"""The key for arguments that are not a JSON object when they go back to the model: providers refuse them in a history."""
 
 _EXCERPT = 200
-"""Characters of malformed arguments that a model is shown again."""
+"""How many characters of malformed arguments are shown to the model again."""
 
 
 def read(name: str, given: Any) -> dict[str, Any] | str:
-    """Read the arguments of a call, or say what is wrong; models send all kinds of text, and nothing for tools without parameters."""
+    """Parse a call's arguments, or say what is wrong; models send any text, or nothing if there are no parameters."""
     arguments = given = {} if given is None else given
     if isinstance(given, str | bytes):
         try:
@@ -31,7 +31,7 @@ def read(name: str, given: Any) -> dict[str, Any] | str:
 
 
 def sendable(arguments: Any) -> dict[str, Any]:
-    """Make of arguments, as a model gave them, what a request takes: an object without NaN and infinities."""
+    """Make the arguments from a model acceptable to a request: an object without NaN and infinities."""
     if arguments is None:
         return {}
     given = arguments
@@ -50,16 +50,16 @@ def sendable(arguments: Any) -> dict[str, Any]:
 
 
 def sendable_text(arguments: Any) -> str:
-    """Make text of what a request takes; arguments that it would take stay as they are."""
+    """Return arguments as text that a request accepts; acceptable ones stay as they are."""
     sent = sendable(arguments)
     is_fine = isinstance(arguments, str) and arguments.strip() and UNREADABLE not in sent
     return arguments if is_fine else json.dumps(sent)
 
 
 def without_nulls(arguments: dict[str, Any], spec: ToolSpec) -> dict[str, Any]:
-    """Leave out nulls inside objects where they stand for an optional member, as strict schemas make models do.
+    """Drop nulls inside objects if they represent an optional member, as strict schemas make models do.
 
-    Those of parameters themselves the executor takes for absent already (contradiction C38).
+    The executor already treats null parameters as absent (contradiction C38).
     """
     if spec.input_schema is not None:
         pruned: dict[str, Any] = _pruned(arguments, spec.input_schema)
@@ -86,7 +86,7 @@ def _pruned(value: Any, schema: Schema) -> Any:
 
 
 def _has_the_members_of(schema: Schema, value: Any) -> bool:
-    """Whether this is the alternative that a list or an object follows: strict ones name all members of theirs."""
+    """Whether a list or an object follows this alternative: strict schemas require all of its members."""
     if isinstance(value, dict):
         return value.keys() <= (schema.get("properties") or {}).keys()
     return isinstance(value, list) and "items" in schema

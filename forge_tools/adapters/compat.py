@@ -18,17 +18,17 @@ Arguments = Mapping[str, Any] | str | None
 """An object, or the JSON text of one."""
 
 Confirm = Callable[[str], bool | Awaitable[bool]]
-"""Asks a person whether a call may run; gets a sentence that says what it may do, and with which arguments."""
+"""Asks a person whether a call may run; receives a sentence that says what it may do, and with which arguments."""
 
 _EFFECTS = {
     "writes_files": "write files",
     "executes_commands": "execute commands",
     "accesses_network": "reach the network",
 }
-"""The capabilities that are asked about."""
+"""The capabilities that require confirmation."""
 
 _UNAVAILABLE = frozenset({ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.SHELL_HOST_UNAVAILABLE})
-"""Failures of what tools run on, which say so only in its own words."""
+"""Failures of the infrastructure beneath tools, reported in its own words."""
 
 
 class TextTools:
@@ -37,7 +37,8 @@ class TextTools:
     execute_tool = TextTools(executor).execute_tool
     print(await execute_tool("Write", {"file_path": "a.txt", "content": "a"}, confirm))
 
-    Calls run in `context`, by default that of the executor. An executor that is not connected raises ConfigurationError.
+    Calls run in `context`, by default that of the executor. An executor that is not connected raises
+    ConfigurationError.
     """
 
     def __init__(
@@ -51,19 +52,19 @@ class TextTools:
         self._changes_nothing = context is not None and context.dry_run
 
     def declarations(self, format: str = "openai") -> list[Schema]:
-        """The tools as a provider is told of them.
+        """Return the tools in a provider's format.
 
         Raises:
-            ValueError: for a format that is not known.
+            ValueError: for an unknown format.
         """
         require_format(format)
         return [render(spec, format) for spec in self._toolset.specs()]
 
     async def execute_tool(self, name: str, args: Arguments = None, confirm: Confirm | None = None) -> str:
-        """Run a tool and return its output, JSON where that is data, or `Error: ...`.
+        """Run a tool and return its output, as JSON if it is data, or `Error: ...`.
 
-        `confirm` is asked before tools that write files, execute commands or reach the network, and before those of which
-        that is not known. Where it answers anything but True, the call does not run. What it raises passes.
+        `confirm` is asked before tools that write files, execute commands or reach the network, and before tools for
+        which this is unknown. If it answers anything but True, the call does not run. Its exceptions propagate.
         """
         call = self.prepare(name, args)
         if confirm is not None and call.question is not None:
@@ -73,10 +74,10 @@ class TextTools:
         return await self.run(call)
 
     def function(self, name: str) -> Callable[[Arguments], Awaitable[str]]:
-        """A tool as a function from arguments to text: what `ToolExecutor.function` is, for any executor.
+        """Return a tool as a function from arguments to text: like `ToolExecutor.function`, for any executor.
 
         Raises:
-            ToolNotFoundError: when there is no such tool. The function raises ToolError, its message fit to be shown.
+            ToolNotFoundError: when there is no such tool. The function raises ToolError, with a message fit to be shown.
         """
         known = by_name(self._toolset.specs())
         if name not in known:
@@ -89,11 +90,11 @@ class TextTools:
         return run
 
     def functions(self) -> dict[str, Callable[[Arguments], Awaitable[str]]]:
-        """All tools as functions, by name."""
+        """Return all tools as functions, by name."""
         return {spec.name: self.function(spec.name) for spec in self._toolset.specs()}
 
     def prepare(self, name: str, args: Arguments) -> "TextCall":
-        """Look at a call before it runs."""
+        """Inspect a call before it runs."""
         spec, arguments = by_name(self._toolset.specs()).get(name), read(name, args)
         if isinstance(arguments, str):
             return _refused(name, spec, f"must be one JSON object with names as keys, not {brief(args)}.")
@@ -104,14 +105,14 @@ class TextTools:
         return TextCall(ToolCall("", name, arguments), spec, question)
 
     async def run(self, call: "TextCall") -> str:
-        """Run a call that is prepared; whatever happens is text."""
+        """Run a prepared call; every outcome is text."""
         try:
             return await self.run_or_raise(call)
         except ToolError as error:
             return f"Error: {error.message}"
 
     async def run_or_raise(self, call: "TextCall") -> str:
-        """Run a call that is prepared.
+        """Run a prepared call.
 
         Raises:
             ToolError: when it fails.
@@ -119,13 +120,13 @@ class TextTools:
         [answer] = await self._toolset.answer([call.asked])
         if answer.is_error:
             raise ToolError(call.asked.name, _problem(answer, call.spec))
-        return answer.text if answer.result.to_text() else ""  # adapters say "(no output)"; here text is as it is
+        return answer.text if answer.result.to_text() else ""  # adapters write "(no output)"; here text is unchanged
 
 
 class SyncTextTools:
-    """`TextTools` without `await`, also where an event loop runs: for a ToolExecutor or a SyncExecutorClient.
+    """`TextTools` without `await`, usable inside a running event loop: for a ToolExecutor or a SyncExecutorClient.
 
-    Calls run on a thread of their own; `confirm` is asked on the caller's.
+    Calls run on their own thread; `confirm` is asked on the caller's.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class SyncTextTools:
 
 
 class TextCall(NamedTuple):
-    """A call before it runs; `question` is what a person is asked, None where nobody needs to be."""
+    """A call before it runs; `question` is what to ask a person, None if no confirmation is needed."""
 
     asked: ToolCall
     spec: ToolSpec | None
@@ -171,7 +172,7 @@ def _refused(name: str, spec: ToolSpec | None, why: str) -> TextCall:
 
 
 def _question(name: str, spec: ToolSpec | None, arguments: dict[str, Any]) -> str | None:
-    """Ask with all the arguments, on one line: what were cut off would be confirmed unseen."""
+    """Ask with all the arguments, on one line: a person must not confirm arguments that were cut off."""
     if spec is None:
         return f"What {shown(name)} may do is not known here. Run it with {arguments!r}?"
     effects = [words for flag, words in _EFFECTS.items() if getattr(spec.capabilities, flag)]
@@ -181,7 +182,7 @@ def _question(name: str, spec: ToolSpec | None, arguments: dict[str, Any]) -> st
 
 
 def _problem(answer: Answer, spec: ToolSpec | None) -> str:
-    """Say what went wrong as a person may be told: what is not there for now, or what the tool takes (spec S2-20, S2-21)."""
+    """Say what went wrong, for people: what is unavailable for now, or what the tool takes (spec S2-20, S2-21)."""
     result = answer.result
     if result.error_code != ErrorCode.VALIDATION_ERROR:
         text = answer.text.removeprefix("Error: ")

@@ -1,4 +1,4 @@
-"""The loop model -> tool calls -> results -> model, whatever SDK the model is behind."""
+"""The loop model -> tool calls -> results -> model, for any SDK."""
 
 import inspect
 import json
@@ -11,23 +11,23 @@ from forge_tools.model import Schema, ToolSpec
 
 Message = dict[str, Any]
 Hook = Callable[[Any], Any]
-"""Called with what it is for; awaited if it returns an awaitable. What it raises ends the run."""
+"""Called with the object it is for; awaited if it returns an awaitable. An exception in it ends the run."""
 
 Stop = Literal["answered", "step_limit", "cut_off", "refused", "failed"]
-"""Why a run ended: with an answer, at `max_steps`, at the token limit, because the model declined, or its provider failed."""
+"""Why a run ended: answered, at `max_steps`, at the token limit, declined by the model, or failed at its provider."""
 
 PAUSED: Literal["paused"] = "paused"
-"""A reply that the provider wants to go on with: it is sent back as it is."""
+"""A reply that the provider wants to continue: it is sent back unchanged."""
 
 BROKEN_OFF = "The stream ended before the reply was complete."
 CUT_OFF = "The reply was cut off at the token limit: raise it, or ask for less at once."
 CALL_CUT_OFF = "This call was cut off at the token limit and did not run. Send it again with shorter arguments."
-"""The last call of a reply that was cut off never runs: its shortened arguments may look complete."""
+"""The last call of a truncated reply never runs: its shortened arguments may look complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was asked of the provider. `input_tokens` counts cached ones too."""
+    """The tokens used at the provider. `input_tokens` includes cached ones."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -45,7 +45,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """One reply of a model: `messages` are what the history gets of it, `raw` is what the SDK gave."""
+    """One reply of a model: `messages` go into the history, `raw` is the SDK's object."""
 
     text: str
     messages: list[Message]
@@ -57,38 +57,38 @@ class Reply:
 
     @classmethod
     def failure(cls, problem: str, usage: Usage, raw: Any = None) -> "Reply":
-        """A reply that did not come, or not whole: nothing of it is kept, none of its calls runs."""
+        """Build a reply that did not arrive, or not completely: nothing of it is kept and none of its calls runs."""
         return cls(text="", messages=[], usage=usage, stop="failed", problem=problem, raw=raw)
 
     def cut_off(self, *, in_call: bool = True) -> "Reply":
-        """This reply, cut off at the token limit: its last call, if any, does not run where that is what was cut."""
+        """Mark this reply as cut off at the token limit; with `in_call`, its last call was cut and does not run."""
         calls = list(self.calls)
         if calls and in_call:
             calls[-1] = replace(calls[-1], problem=CALL_CUT_OFF)
         return replace(self, calls=calls, stop="cut_off", problem=CUT_OFF)
 
     def refused(self, problem: str) -> "Reply":
-        """This reply, whose model or provider declined."""
+        """Mark this reply as declined by its model or provider."""
         return replace(self, stop="refused", problem=problem)
 
 
 class Model(Protocol):
-    """A model behind its provider's SDK: how it is asked, and how tools, replies and answers look in its messages."""
+    """A model behind its provider's SDK: how to query it, and the format of its messages."""
 
     def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
-        """The tools, as its requests take them."""
+        """Return the tools in the format of its requests."""
         ...
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        """Send one request; with `on_event`, stream, and hand on each event of the SDK as it comes."""
+        """Send one request; with `on_event`, stream and pass on each event of the SDK as it comes."""
         ...
 
     def prompt(self, text: str) -> Message:
-        """What a user says, as a message."""
+        """Return a user's text as a message."""
         ...
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
-        """The messages that answer the calls of one reply."""
+        """Return the messages that answer the calls of one reply."""
         ...
 
 
@@ -103,7 +103,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """How a run ended. `problem` is a sentence where that is not with an answer."""
+    """How a run ended. `problem` is a sentence unless it ended with an answer."""
 
     text: str
     stop: Stop
@@ -117,13 +117,13 @@ class Turn:
 
 
 class Conversation:
-    """A model at work with tools. `messages` is its history, JSON only, and always one that the provider takes.
+    """A model at work with tools. `messages` is its history, JSON only, and always acceptable to the provider.
 
     conversation = Conversation(ChatCompletions("gpt-5.5"), Toolset(executor))
     turn = await conversation.run("Which files mention Celery?")
 
-    A reply enters the history together with the answers to its calls: a run that is cancelled, or that the provider
-    ends, can be gone on with by another `run`. `on_step` gets each Step, `on_event` each event of the SDK's stream.
+    A reply enters the history together with the answers to its calls, so another `run` can continue after one that was
+    cancelled, or that the provider ended. `on_step` gets each Step, `on_event` each event of the SDK's stream.
     """
 
     def __init__(
@@ -144,11 +144,11 @@ class Conversation:
         self._is_running = False
 
     async def run(self, prompt: str | Message | None = None, *, max_steps: int = 20) -> Turn:
-        """Ask, run what the model calls, tell it, until it answers or has been asked `max_steps` times.
+        """Query the model, run its calls and return their results to it, until it answers or after `max_steps` requests.
 
         Raises:
             ConfigurationError: when the executor is not connected. What the SDK raises, such as its errors of
-                connection, passes too; everything done so far is in `messages`.
+                connection, propagates too; everything done so far is in `messages`.
             RuntimeError: when another run of this conversation is not over.
         """
         if self._is_running:
@@ -184,7 +184,7 @@ class Conversation:
 
 
 async def told(hook: Hook | None, what: Any) -> None:
-    """Call a hook that may be there, and may be a coroutine function."""
+    """Call a hook, which may be None or a coroutine function."""
     if hook is not None and inspect.isawaitable(waiting := hook(what)):
         await waiting
 
@@ -195,7 +195,7 @@ def _turn(steps: list[Step], stop: Stop, problem: str | None) -> Turn:
 
 
 def _encodable(message: Message) -> Message:
-    """Replace half surrogate pairs, which models emit and SDKs cannot send back."""
+    """Replace lone surrogates, which models emit and SDKs cannot send back."""
     text = json.dumps(message, ensure_ascii=False)
     try:
         text.encode()

@@ -1,4 +1,4 @@
-"""Gemini's API, of Google AI and of Vertex AI: tools, calls and results as `client.aio.models` takes and gives them."""
+"""Gemini's API, of Google AI and of Vertex AI: tools, calls and results in the format of `client.aio.models`."""
 
 import re
 from collections.abc import AsyncIterable, Callable, Sequence
@@ -18,16 +18,16 @@ from forge_tools.schema.formats import render
 Part = dict[str, Any]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*")
-"""Names of functions (google.genai.types.FunctionDeclaration)."""
+"""Valid names of functions (google.genai.types.FunctionDeclaration)."""
 
 _UNNAMED = "unnamed-"
-"""How the ids begin of calls that came without; such calls are answered without, in their order."""
+"""The prefix of ids made for calls that have none; such calls are answered without an id, in order."""
 
 _UNREAD = {
     "MALFORMED_FUNCTION_CALL": "it is malformed",
     "UNEXPECTED_TOOL_CALL": "it is not of a function that is offered",
 }
-"""Calls that the provider could not read, and ended the reply at."""
+"""Calls that the provider could not parse, at which it ended the reply."""
 
 _REFUSED = frozenset(
     {"SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "ESCALATION", "MODEL_ARMOR"}
@@ -36,12 +36,12 @@ _REFUSED = frozenset(
 
 _TEXT = frozenset({"text", "thought"})
 _STREAMED = frozenset({"partial_args", "will_continue"})
-"""Fields of a streamed call that requests do not take."""
+"""Fields of a streamed call that requests do not accept."""
 
 _STEP = re.compile(
     r"""\.(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]|\[(?P<quote>['"])(?P<quoted>(?:\\.|[^\\])*?)(?P=quote)\]""", re.DOTALL
 )
-"""One step of a JSON path (RFC 9535) that names one place."""
+"""One step of a JSON path (RFC 9535) that names exactly one place."""
 
 
 class GenerateContent(SdkModel):
@@ -68,12 +68,12 @@ class GenerateContent(SdkModel):
         """The `tools` of a request: one that declares all functions.
 
         Raises:
-            InvalidToolError: when Gemini takes no function of that name.
+            InvalidToolError: when Gemini does not accept the name of a function.
         """
         return [{"function_declarations": [_declaration(spec) for spec in specs]}] if specs else []
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        """Send one request; with `on_event`, stream, and hand on each chunk."""
+        """Send one request; with `on_event`, stream and pass on each chunk."""
         config = {**self._config, **self.offered(tools)}
         request = {"model": self._model, "contents": list(messages), "config": config}
         models = self.client.models
@@ -83,18 +83,18 @@ class GenerateContent(SdkModel):
             async with aclosing(await models.generate_content_stream(**request)) as stream:
                 return await self.assemble(stream, on_event)
         except ValidationError as error:
-            if error.title != "GenerateContentResponse":  # a hook raised it, or the request is not one
+            if error.title != "GenerateContentResponse":  # a hook raised it, or the request is invalid
                 raise
             return Reply.failure(unreadable(error, "Gemini"), Usage(requests=1))
 
     def read(self, response: Any) -> Reply:
-        """Take a `GenerateContentResponse` apart."""
+        """Parse a `GenerateContentResponse`."""
         parts, ending = list[Part](), _Ending()
         _take(response, parts, ending)
         return self._reply(parts, ending, response)
 
     async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
-        """Put the chunks of a stream together."""
+        """Assemble the chunks of a stream."""
         parts, ending = list[Part](), _Ending()
         async for chunk in stream:
             await told(on_event, chunk)
@@ -102,11 +102,11 @@ class GenerateContent(SdkModel):
         return self._reply(parts, ending, parts)
 
     def prompt(self, text: str) -> Message:
-        """What a user says, as content."""
+        """Return a user's text as content."""
         return {"role": "user", "parts": [{"text": text}]}
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
-        """One content that holds the responses to all calls, in their order; failures under `error`. What there is to see follows."""
+        """Return one content with all responses, in order, failures under `error`. Media that can be shown follow."""
         told: list[Part] = [{"function_response": _response(answer)} for answer in answers]
         seen = [one for answer in answers for one in self.shown(answer)]
         return [{"role": "user", "parts": [*told, *map(_inline, seen)]}]
@@ -142,18 +142,18 @@ class _Ending:
     usage: Usage = field(default_factory=lambda: Usage(requests=1))
 
     def said(self, what: str) -> str:
-        """With the provider's own words, where there are any."""
+        """Append the provider's own words, if there are any."""
         return f"{what}: {self.detail}" if self.detail else what
 
 
 def _take(chunk: Any, parts: list[Part], ending: _Ending) -> None:
-    """Take in a chunk, or a response, which is one chunk; counts are those of the whole reply so far."""
+    """Add a chunk, or a response, which is one chunk; counts are those of the whole reply so far."""
     if chunk.usage_metadata is not None:
         ending.usage = _usage(chunk.usage_metadata)
     if chunk.prompt_feedback is not None and (blocked := chunk.prompt_feedback.block_reason) is not None:
         ending.blocked = chunk.prompt_feedback.block_reason_message or blocked.value
     for candidate in chunk.candidates or ():
-        if candidate.index:  # another one, where several are asked for
+        if candidate.index:  # an alternative, if several were requested
             continue
         ending.is_begun = True
         if candidate.finish_reason is not None:
@@ -190,7 +190,7 @@ def _inline(one: Shown) -> Part:
 
 
 def _declaration(spec: ToolSpec) -> Schema:
-    """Declare a function by JSON Schema: the API's other form of parameters is a part of that, and refuses the rest."""
+    """Declare a function by JSON Schema: the API's other parameter format supports only a subset and refuses the rest."""
     if not _NAME.fullmatch(spec.name):
         message = f"Gemini takes no function named {spec.name}: names begin with a letter or '_'. Register it under another, or leave it out with Toolset(names=...)."
         raise InvalidToolError(spec.name, message)
@@ -208,7 +208,7 @@ def _usage(counts: Any) -> Usage:
 
 
 def add_part(parts: list[Part], part: Part) -> None:
-    """Add the part of a chunk. One with a signature stays apart, since the signature belongs to exactly that part."""
+    """Add the part of a chunk. One with a signature stays separate, since the signature belongs to exactly that part."""
     last = parts[-1] if parts else {}
     call = part.get("function_call")
     if call is None and _is_plain(last) and _is_plain(part) and last.get("thought") == part.get("thought"):
@@ -217,14 +217,14 @@ def add_part(parts: list[Part], part: Part) -> None:
         parts.append(part)
     elif call.get("name"):
         parts.append(part | {"function_call": _with_pieces(call, call)})
-    else:  # only what goes on with a call comes without its name
+    else:  # only the continuation of a call comes without its name
         begun = next((at for at in reversed(range(len(parts))) if "function_call" in parts[at]), None)
         if begun is not None:
             parts[begun] |= part | {"function_call": _with_pieces(parts[begun]["function_call"], call)}
 
 
 def sendable(parts: list[Part]) -> list[Part]:
-    """What the history gets: nothing that is empty, which requests do not take."""
+    """Return what goes into the history: no empty parts, which requests refuse."""
     return [part for part in parts if part.keys() - _TEXT or part.get("text")]
 
 
@@ -249,7 +249,7 @@ def _steps(path: str) -> list[str | int]:
 
 
 def _with_value(place: Any, steps: list[str | int], piece: dict[str, Any]) -> Any:
-    """Put a piece where its path leads, making the objects and arrays on the way."""
+    """Put a piece at its path, creating objects and arrays on the way."""
     if not steps:
         return _value(place, piece)
     step, *rest = steps

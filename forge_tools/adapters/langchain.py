@@ -1,4 +1,4 @@
-"""Tools of any executor as LangChain and LangGraph take them."""
+"""Tools of any executor for LangChain and LangGraph."""
 
 import asyncio
 from functools import cache
@@ -12,13 +12,13 @@ from forge_tools.langchain import argument_schema, run_in_thread
 def langchain_tools(executor: Executor | BlockingExecutor, **choice: Unpack[Choice]) -> list[Any]:
     """Wrap the tools of `executor` as `StructuredTool`s for an agent; `choice` and `artifacts` are those of `Toolset`.
 
-    Invoked with a tool call, each answers with a `ToolMessage`: its text, the status `error` of a failure, and the
+    Invoked with a tool call, each answers with a `ToolMessage`: its text, the status `error` for a failure, and the
     fields of the `ToolResult` as artifact. An ExecutorClient must be connected; synchronous invocations of its tools
-    come from other threads and run on its loop. A script without a loop gives a SyncExecutorClient.
+    come from other threads and run on its loop. A script without a loop passes a SyncExecutorClient.
 
     Raises:
         ImportError: without LangChain.
-        ToolNotFoundError: when a name is that of no tool.
+        ToolNotFoundError: when no tool has a given name.
     """
     toolset = Toolset(executor, **choice)
     runner = _Runner(toolset)
@@ -37,7 +37,7 @@ def langchain_tools(executor: Executor | BlockingExecutor, **choice: Unpack[Choi
 
 
 class _Runner:
-    """Runs calls on the loop they belong to, from whatever thread and loop they come."""
+    """Runs calls on the loop they belong to, from any thread and loop."""
 
     def __init__(self, toolset: Toolset) -> None:
         self._toolset = toolset
@@ -51,7 +51,7 @@ class _Runner:
         return answer
 
     def run_in_place(self, call: ToolCall) -> Answer:
-        """Run on the loop where the tools were made, if it runs in another thread; else on a new loop."""
+        """Run on the loop where the tools were created if it runs in another thread; else on a new loop."""
         if self._home is not None and self._home.is_running() and not _is_here(self._home):
             return asyncio.run_coroutine_threadsafe(self.run(call), self._home).result()
         return run_in_thread(lambda: self.run(call))
@@ -73,7 +73,7 @@ def _tool_class() -> Any:
     class ExecutorTool(StructuredTool):
         """A tool that runs wherever its executor runs it.
 
-        Arguments pass as they are: LangChain would otherwise inject its own `config`, `callbacks` and `run_manager`
+        Arguments pass unchanged: LangChain would otherwise inject its own `config`, `callbacks` and `run_manager`
         over parameters of those names.
         """
 

@@ -1,4 +1,4 @@
-"""Ollama's chat API: tools, calls and results as `client.chat` takes and gives them."""
+"""Ollama's chat API: tools, calls and results in the format of `client.chat`."""
 
 import json
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
@@ -15,10 +15,10 @@ from forge_tools.model import Schema, ToolSpec, new_id
 from forge_tools.schema.formats import render
 
 _KEPT = frozenset({"type", "items", "description", "enum"})
-"""What the SDK's `Tool` type keeps of the schema of a parameter; the rest is said in the description."""
+"""The keywords of a parameter's schema that the SDK's `Tool` type keeps; the description states the others."""
 
 _UNPARSED = "error parsing tool call"
-"""How the server's error begins that fails a request when the model wrote a call that is not valid JSON."""
+"""How the server's error begins when a request fails because the model wrote a call as invalid JSON."""
 
 
 class Chat(SdkModel):
@@ -39,13 +39,13 @@ class Chat(SdkModel):
         self._request = {"model": model, **self._request}
 
     def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
-        """The `tools` of a request, whole after the SDK has put them into its own type."""
+        """Return the `tools` of a request, still complete after the SDK's conversion to its own type."""
         return [_tool(spec) for spec in specs]
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        """Send one request; with `on_event`, stream, and hand on each chunk.
+        """Send one request; with `on_event`, stream and pass on each chunk.
 
-        A call that the model wrote as invalid JSON fails the request in Ollama: the model is told, and asked again.
+        A call written as invalid JSON fails the request in Ollama: the model is informed and queried again.
         """
         request = {"messages": with_instructions(self._instructions, messages), "tools": list(tools), **self._request}
         sdk, client = _sdk(), self.client
@@ -64,12 +64,12 @@ class Chat(SdkModel):
             return Reply.failure(unreadable(error, "Ollama"), Usage(requests=1))
 
     def read(self, response: Any) -> Reply:
-        """Take a `ChatResponse` apart, or the JSON object that it is made of."""
+        """Parse a `ChatResponse`, or the JSON object that it is made of."""
         fields = _fields(response)
         return _reply(dict(fields["message"]), fields, response)
 
     async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
-        """Put the chunks of a stream together; text and thinking come in pieces, each call whole."""
+        """Assemble the chunks of a stream; text and thinking come in pieces, each call whole."""
         message: Message = {"role": "assistant"}
         last: Mapping[str, Any] = {}
         async for chunk in stream:
@@ -82,7 +82,7 @@ class Chat(SdkModel):
         return _reply(message, last, message)
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
-        """One `tool` message for each call. Ollama knows calls by their order; the text of failures begins with `Error:`."""
+        """Return one `tool` message for each call. Ollama matches calls by order; failures begin with `Error:`."""
         return [self._result(answer) for answer in answers]
 
     def _result(self, answer: Answer) -> Message:
@@ -104,7 +104,7 @@ def _tool(spec: ToolSpec) -> Schema:
 
 
 def _told(schema: Schema) -> Schema:
-    """Say in the description what the SDK drops: nested members, limits, defaults, alternatives."""
+    """State in the description what the SDK drops: nested members, limits, defaults, alternatives."""
     kept = {keyword: part for keyword, part in schema.items() if keyword in _KEPT}
     if types := _types(schema.get("anyOf") or ()):
         kept.setdefault("type", types)
@@ -145,7 +145,7 @@ def _reply(message: Message, fields: Mapping[str, Any], raw: Any) -> Reply:
 
 
 def _kept(message: Message, calls: Sequence[ToolCall]) -> list[Message]:
-    """What the history gets: nothing of an empty reply, thinking with the rest, as Ollama's templates want it."""
+    """Return what goes into the history: nothing for an empty reply; thinking with the rest, as templates expect."""
     kept = {name: message[name] for name in ("content", "thinking") if message.get(name)}
     if calls:
         kept["tool_calls"] = [

@@ -1,4 +1,4 @@
-"""OpenAI's two APIs, and the many servers that speak them: tools, calls and results as the SDK takes and gives them."""
+"""OpenAI's two APIs, and the many servers that speak them: tools, calls and results in the SDK's format."""
 
 import copy
 from collections.abc import AsyncIterable, Callable, Sequence
@@ -17,7 +17,7 @@ __all__ = ["ChatCompletions", "Responses"]
 _FILTERED = "The provider's content filter held the reply back."
 
 _NOT_SENT_BACK = frozenset({"annotations", "audio", "function_call", "refusal"})
-"""Parts of a reply of chat completions that requests do not take."""
+"""Parts of a chat completions reply that requests do not accept."""
 
 _SOUNDS = {"audio/wav": "wav", "audio/mpeg": "mp3"}
 _LAST_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
@@ -27,10 +27,10 @@ _KEPT = frozenset(
     | {"pattern", "format", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
     | {"minItems", "maxItems"}
 )
-"""Keywords that strict mode knows (OpenAI, Structured Outputs, supported schemas)."""
+"""Keywords that strict mode supports (OpenAI, Structured Outputs, supported schemas)."""
 
 _TOLD = {"minLength": "at least {} characters", "maxLength": "at most {} characters", "default": "default: {}"}
-"""Keywords that it does not know and a model should: they are said in the description, and checked where the tool runs."""
+"""Keywords that strict mode lacks and a model should know: the description states them, and the executor checks them."""
 
 _UNSUPPORTED = frozenset(
     {"allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "patternProperties"}
@@ -41,7 +41,7 @@ _MAX_PROPERTIES = 5_000
 
 
 class _Requests(SdkModel):
-    """What requests of both APIs share: the model, its instructions, and how strict it is with tools."""
+    """What requests of both APIs share: the model, its instructions, and the strictness of tools."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class _Requests(SdkModel):
     ) -> None:
         """Name the model; `client` is an AsyncOpenAI, by default one from the environment.
 
-        With `strict` the provider holds the model to the schemas of the tools; "auto" leaves those as they are that it
-        cannot describe. Further keywords go into each request as they are, `tools` beside ours.
+        With `strict` the provider enforces the schemas of the tools; "auto" leaves schemas unchanged that strict mode
+        cannot describe. Further keywords go into each request unchanged, `tools` beside ours.
 
         Raises:
             TypeError: for a client that is not asynchronous, or a keyword that is set here.
@@ -66,10 +66,10 @@ class _Requests(SdkModel):
         self._strict = strict
 
     def functions(self, specs: Sequence[ToolSpec]) -> list[Schema]:
-        """Name, description, parameters and strictness of each tool.
+        """Return the name, description, parameters and strictness of each tool.
 
         Raises:
-            InvalidToolError: when `strict` is asked of a tool that cannot be.
+            InvalidToolError: when `strict` is required of a tool that does not support it.
         """
         return [self._function(spec) for spec in specs]
 
@@ -95,10 +95,10 @@ class ChatCompletions(_Requests):
     """A model behind the chat completions API."""
 
     def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
-        """The `tools` of a request.
+        """Return the `tools` of a request.
 
         Raises:
-            InvalidToolError: when `strict` is asked of a tool that cannot be.
+            InvalidToolError: when `strict` is required of a tool that does not support it.
         """
         functions = self.functions(specs)
         for function in functions:
@@ -107,7 +107,7 @@ class ChatCompletions(_Requests):
         return [{"type": "function", "function": function} for function in functions]
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        """Send one request; with `on_event`, stream, and hand on each chunk."""
+        """Send one request; with `on_event`, stream and pass on each chunk."""
         request: dict[str, Any] = {"model": self._model, "messages": with_instructions(self._instructions, messages)}
         if on_event is not None:
             request["stream_options"] = {"include_usage": True}
@@ -115,7 +115,7 @@ class ChatCompletions(_Requests):
         return await self.exchange(self.client.chat.completions.create, request, on_event)
 
     def read(self, completion: Any) -> Reply:
-        """Take a `ChatCompletion` apart."""
+        """Parse a `ChatCompletion`."""
         usage = _usage(completion.usage, "prompt", "completion")
         if not completion.choices:
             why = getattr(completion, "error", None)  # other servers fail with status 200
@@ -124,7 +124,7 @@ class ChatCompletions(_Requests):
         return _chat_reply(choice.message.to_dict(), choice.finish_reason, usage, completion)
 
     async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
-        """Put the chunks of a stream together; tool calls come in fragments, several at a time."""
+        """Assemble the chunks of a stream; tool calls come in fragments, several at a time."""
         message: Message = {"role": "assistant"}
         calls: dict[int, dict[str, Any]] = {}
         finish, counts = None, None
@@ -142,9 +142,9 @@ class ChatCompletions(_Requests):
         return _chat_reply(message, finish, usage, message)
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
-        """One `tool` message for each call; there is no flag for failures, whose text begins with `Error:`.
+        """Return one `tool` message for each call; there is no flag for failures, whose text begins with `Error:`.
 
-        These hold text alone: what there is to see follows in a message of the user's.
+        These messages hold only text: media that can be shown follow in a user message.
         """
         told = [{"role": "tool", "tool_call_id": answer.call.id, "content": answer.text} for answer in answers]
         seen = [part for answer in answers for one in self.shown(answer) if (part := _chat_part(one))]
@@ -153,29 +153,29 @@ class ChatCompletions(_Requests):
 
 
 class Responses(_Requests):
-    """A model behind the responses API. Each request carries the whole history; nothing depends on what the provider keeps."""
+    """A model behind the responses API. Each request carries the whole history, independent of provider storage."""
 
     def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
-        """The `tools` of a request; here they would be strict if nothing was said.
+        """The `tools` of a request; this API makes tools strict unless told otherwise.
 
         Raises:
-            InvalidToolError: when `strict` is asked of a tool that cannot be.
+            InvalidToolError: when `strict` is required of a tool that does not support it.
         """
         return [{"type": "function", **function} for function in self.functions(specs)]
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        """Send one request; with `on_event`, stream, and hand on each event."""
+        """Send one request; with `on_event`, stream and pass on each event."""
         request: dict[str, Any] = {"model": self._model, "input": list(messages), **self.offered(tools)}
         if self._instructions is not None:
             request["instructions"] = self._instructions
         return await self.exchange(self.client.responses.create, request | self._request, on_event)
 
     def read(self, response: Any) -> Reply:
-        """Take a `Response` apart."""
+        """Parse a `Response`."""
         return _response_reply(response, [item.to_dict() for item in response.output])
 
     async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
-        """Read a stream to its last event; where that does not repeat the items, those that came before count."""
+        """Read a stream to its last event; if that does not repeat the items, the earlier ones count."""
         items: dict[int, dict[str, Any]] = {}
         reply = Reply.failure(BROKEN_OFF, Usage(requests=1))
         async for event in stream:
@@ -190,7 +190,7 @@ class Responses(_Requests):
         return reply
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
-        """One item for each call; there is no flag for failures, whose text begins with `Error:`."""
+        """Return one item for each call; there is no flag for failures, whose text begins with `Error:`."""
         return [
             {"type": "function_call_output", "call_id": answer.call.id, "output": _output(answer, self.shown(answer))}
             for answer in answers
@@ -229,7 +229,7 @@ def _add(message: Message, calls: dict[int, dict[str, Any]], delta: dict[str, An
 
 
 def _index(fragment: dict[str, Any], calls: dict[int, dict[str, Any]]) -> int:
-    """Say to which call a fragment belongs; servers that send whole calls may leave the index out."""
+    """Return the call that a fragment belongs to; servers that send whole calls may omit the index."""
     index: int | None = fragment.get("index")
     if index is not None:
         return index
@@ -259,7 +259,7 @@ def _chat_reply(message: Message, finish: str | None, usage: Usage, raw: Any) ->
 def _calls(asked: Sequence[dict[str, Any]]) -> list[ToolCall]:
     ids: set[str] = set()
     for one in asked:
-        if not one.get("id") or one["id"] in ids:  # other servers may send none, or one twice; answers need one each
+        if not one.get("id") or one["id"] in ids:  # other servers may omit ids or repeat them; answers need unique ones
             one["id"] = f"call_{new_id()}"
         ids.add(one["id"])
     parts = [one.get("function") or one.get("custom") or {} for one in asked]
@@ -297,7 +297,7 @@ def _parts(items: Sequence[dict[str, Any]], name: str) -> list[str]:
 
 
 def _usage(counts: Any, read: str, written: str) -> Usage:
-    """What was counted of the tokens `read` and `written`; other servers may not count."""
+    """Return the counts of tokens `read` and `written`; other servers may omit them."""
     if counts is None:
         return Usage(requests=1)
     details = getattr(counts, f"{read}_tokens_details")
@@ -310,12 +310,12 @@ def _usage(counts: Any, read: str, written: str) -> Usage:
 
 
 def strict_parameters(spec: ToolSpec) -> Schema:
-    """Describe the parameters so that the provider can hold the model to them: every object closed, every member required.
+    """Describe the parameters so that the provider can enforce them: every object closed, every member required.
 
     Optional members may be null, which means absent.
 
     Raises:
-        InvalidToolError: naming the member that strict mode cannot describe, and the way out.
+        InvalidToolError: naming the member that strict mode cannot describe, and how to fix it.
     """
     return _Strict(spec.name).whole(input_schema(spec))
 
@@ -380,7 +380,7 @@ def _is(types: Any, name: str) -> bool:
 
 
 def _nullable(schema: Schema) -> Schema:
-    """Let a member that may be left out be null, as strict mode wants it told."""
+    """Allow null for an optional member, in the form that strict mode expects."""
     if "anyOf" in schema:
         is_nullable = any(_is(part.get("type"), "null") for part in schema["anyOf"])
         return schema if is_nullable else {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}

@@ -11,7 +11,7 @@ from forge_tools.model import ToolResult, ToolSpec
 from forge_tools.schema.formats import render
 
 _MISTAKEN = frozenset({ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND})
-"""What is wrong with a call itself, so that the model may send a better one."""
+"""Errors in the call itself, which the model can correct."""
 
 
 def pydantic_ai_toolset(
@@ -21,17 +21,17 @@ def pydantic_ai_toolset(
     id: str | None = None,
     **choice: Unpack[Choice],
 ) -> Any:
-    """Offer the tools of `executor` to agents, as an `AbstractToolset`; the choice and `artifacts` are those of `Toolset`.
+    """Offer the tools of `executor` to agents, as an `AbstractToolset`; choice and `artifacts` are those of `Toolset`.
 
-    A call whose arguments are wrong is a `ModelRetry`, of which there are `max_retries` a tool, by default those of the
-    agent; a call that failed is a `ToolFailed`, of which there is no such limit. The `metadata` of a tool are its
-    `category`, `tags`, `version` and `capabilities`, by which an agent's own code filters it, or has it approved; those
-    of a result are the fields of the `ToolResult` but its output. An ExecutorClient must be connected, on the loop that
+    A call with wrong arguments becomes a `ModelRetry`, limited to `max_retries` for each tool, by default the agent's
+    limit; a failed call becomes a `ToolFailed`, which has no such limit. The `metadata` of a tool are its `category`,
+    `tags`, `version` and `capabilities`, by which an agent's own code filters it or requires approval; those of a
+    result are the fields of the `ToolResult` except its output. An ExecutorClient must be connected, on the loop that
     the agent runs on.
 
     Raises:
         ImportError: without Pydantic AI.
-        ToolNotFoundError: when a name is that of no tool.
+        ToolNotFoundError: when no tool has a given name.
     """
     return _toolset_class()(Toolset(executor, **choice), max_retries, id)
 
@@ -47,7 +47,7 @@ def _toolset_class() -> Any:
     any_object = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 
     class ExecutorToolset(AbstractToolset[Any]):
-        """Tools that run wherever their executor runs them. Arguments are checked there, so that every call is a row."""
+        """Tools that run wherever their executor runs them. Arguments are checked there, so every call is a row."""
 
         def __init__(self, toolset: Toolset, max_retries: int | None, id: str | None) -> None:
             self._toolset = toolset
@@ -93,7 +93,7 @@ def _definition(spec: ToolSpec) -> dict[str, Any]:
 
 
 def _record(result: ToolResult) -> dict[str, Any]:
-    """What a history can keep wherever it is stored: in process, tools may return more than JSON holds."""
+    """Return what a history can keep in any storage: in process, tools may return more than JSON can hold."""
     fields = json.dumps(result.model_dump(exclude={"output"}), ensure_ascii=False, default=str, skipkeys=True)
     record: dict[str, Any] = json.loads(fields.encode(errors="replace"))
     return record

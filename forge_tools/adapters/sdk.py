@@ -1,4 +1,4 @@
-"""What adapters have in common of their SDKs: the import, the client, and what a caller adds to each request."""
+"""What adapters share about their SDKs: the import, the client, and the caller's additions to each request."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Sequence
@@ -14,16 +14,16 @@ from forge_tools.model import Schema
 _SET_BY_THE_ADAPTER = ("messages", "input", "contents", "stream")
 
 _EXCERPT = 500
-"""Characters shown of each end of a long text that the model wrote."""
+"""How many characters are shown of each end of a long text from the model."""
 
 
 class SdkModel(ABC):
-    """A model behind an SDK: its client, and what else the caller wants sent."""
+    """A model behind an SDK: its client, and the caller's additions to each request."""
 
     def __init__(self, client: Any, request: dict[str, Any]) -> None:
         """Take the caller's client, if any, and what goes into each request.
 
-        A model without `vision` is told of images, sounds and documents in a line each, and never sent them.
+        A model without `vision` gets one line of text for each image, sound or document, never its bytes.
 
         Raises:
             TypeError: for a client that is not asynchronous, or a keyword that is set here.
@@ -42,7 +42,7 @@ class SdkModel(ABC):
 
     @property
     def client(self) -> Any:
-        """The SDK's client, made at its first use.
+        """The SDK's client, created on first use.
 
         Raises:
             ImportError: without the SDK.
@@ -52,22 +52,22 @@ class SdkModel(ABC):
         return self._client
 
     def prompt(self, text: str) -> Message:
-        """What a user says, as a message."""
+        """Return a user's text as a message."""
         return {"role": "user", "content": text}
 
     def shown(self, answer: Answer) -> list[Shown]:
-        """What of an answer the model is sent besides its text."""
+        """Return what the model receives of an answer besides its text."""
         return answer.media if self._sees else []
 
     def offered(self, tools: Sequence[Schema]) -> dict[str, Any]:
-        """The `tools` of a request with those that the provider runs itself; none at all where there are none."""
+        """Return the `tools` of a request with those that the provider runs itself; without the key if there are none."""
         offered = [*tools, *self._own_tools]
         return {"tools": offered} if offered else {}  # an empty list is refused
 
     async def exchange(
         self, create: Callable[..., Awaitable[Any]], request: dict[str, Any], on_event: Hook | None
     ) -> Reply:
-        """Send one request; with `on_event`, stream, and hand on each event."""
+        """Send one request; with `on_event`, stream and pass on each event."""
         if on_event is None:
             return self.read(await create(**request))
         async with await create(**request, stream=True) as stream:
@@ -75,14 +75,14 @@ class SdkModel(ABC):
 
     @abstractmethod
     def read(self, reply: Any, /) -> Reply:
-        """Take a reply of the SDK apart."""
+        """Parse a reply of the SDK."""
 
     @abstractmethod
     async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
-        """Put the events of a stream together."""
+        """Assemble the events of a stream."""
 
     def asked_again(self, why: str, usage: Usage, raw: Any) -> Reply:
-        """Tell the model that its provider could not read a call. The message takes the place of the call in the history."""
+        """Tell the model that its provider could not parse a call. The message replaces the call in the history."""
         problem = (
             f"Your tool call did not run, since {both_ends(why)}. Send it again, its arguments as one JSON object."
         )
@@ -91,12 +91,12 @@ class SdkModel(ABC):
     @staticmethod
     @abstractmethod
     def _clients() -> tuple[Any, Callable[[], Any]]:
-        """The SDK's synchronous client, which would block the loop that the tools run on, and its asynchronous one."""
+        """Return the SDK's synchronous client, which would block the loop of the tools, and its asynchronous one."""
 
 
 @contextmanager
 def extra(name: str, what: str) -> Iterator[None]:
-    """Name the extra to install where the import of an SDK fails."""
+    """Name the extra to install if the import of an SDK fails."""
     try:
         yield
     except ImportError as error:
@@ -104,12 +104,12 @@ def extra(name: str, what: str) -> Iterator[None]:
 
 
 def with_instructions(instructions: str | None, messages: Sequence[Message]) -> list[Message]:
-    """The messages, after the system prompt where there is one."""
+    """Return the messages, after the system prompt if there is one."""
     return [*([] if instructions is None else [{"role": "system", "content": instructions}]), *messages]
 
 
 def unreadable(error: ValidationError, whose: str) -> str:
-    """Say what is wrong with a reply that an SDK cannot read."""
+    """Describe a reply that an SDK cannot parse."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
     return (
@@ -119,12 +119,12 @@ def unreadable(error: ValidationError, whose: str) -> str:
 
 
 def both_ends(text: str) -> str:
-    """Show a text that may be long."""
+    """Shorten a text that may be long."""
     return text if len(text) <= 2 * _EXCERPT else f"{text[:_EXCERPT]} ... {text[-_EXCERPT:]}"
 
 
 def _own_tools(request: dict[str, Any]) -> list[Schema]:
-    """Take out of `request` the tools that the provider runs itself, such as web search; they are offered beside ours."""
+    """Remove from `request` the tools that the provider runs itself, such as web search; they are offered beside ours."""
     for name in _SET_BY_THE_ADAPTER:
         if name in request:
             raise TypeError(

@@ -1,4 +1,4 @@
-"""The tools that a model is offered, and the calls of one of its messages: run together, answered in order."""
+"""The tools offered to a model, and the calls of one of its messages: run together, answered in order."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ from forge_tools.schema import shown, suggestion
 PDF = "application/pdf"
 
 READER = "Read"
-"""The tool whose place ReadArtifact takes for models that are not offered it, and so no files either."""
+"""ReadArtifact replaces this tool for models that are not offered it, and so cannot read files."""
 
 NAME = "ReadArtifact"
 
@@ -43,12 +43,12 @@ _HANDLE = ToolParameter(
     keywords={"pattern": ARTIFACT_PATTERN},
 )
 _KEPT = ("offset", "limit", "tail", "column")
-"""Those parameters of Read that say which page."""
+"""The parameters of Read that select the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call as a model asked for it.
+    """One call as the model requested it.
 
     `arguments` is JSON text or an object. `problem` says why it must not run, and what to do instead.
     """
@@ -89,7 +89,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a call, as a model is told. `seen` are the bytes of parts that fit into a message, by their handles."""
+    """The outcome of a call, for the model. `seen` maps handles to the bytes of parts that fit into a message."""
 
     call: ToolCall
     result: ToolResult
@@ -97,7 +97,7 @@ class Answer:
 
     @property
     def media(self) -> list["Shown"]:
-        """The images, sounds and PDF files that a model can be shown, beside the text that has a line for each."""
+        """The images, sounds and PDF files that can be shown to a model, beside the text that has a line for each."""
         parts = [part for part in self.result.content if isinstance(part, Media)] if self.seen else []
         return [Shown(part, self.seen[part.uri]) for part in parts if part.uri is not None and part.uri in self.seen]
 
@@ -107,7 +107,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The output, JSON where it is data, or `Error: ...`; with the handle of what was cut. Encodable as UTF-8."""
+        """The output, as JSON if it is data, or `Error: ...`; with the handle of what was cut. Encodable as UTF-8."""
         text = self.result.to_text() or "(no output)"
         if self.result.error_code == ErrorCode.VALIDATION_ERROR and isinstance(self.result.error_details, list):
             text = "\n".join(f"Error: {problem}" for problem in self.result.error_details) or text
@@ -122,7 +122,7 @@ class Answer:
 
 
 class Executor(Protocol):
-    """Runs tools by name, and tells which there are: a ToolExecutor in this process, or an ExecutorClient of workers."""
+    """Runs tools by name, and lists them: a ToolExecutor in this process, or an ExecutorClient of workers."""
 
     async def call(
         self,
@@ -131,16 +131,16 @@ class Executor(Protocol):
         context: ExecutionContext | None = None,
         options: CallOptions | None = None,
     ) -> ToolResult:
-        """Call a tool; whatever is wrong with the call, or goes wrong in it, is a failed result."""
+        """Call a tool; an invalid call, or an error while it runs, gives a failed result."""
         ...
 
     def specs(self) -> list[ToolSpec]:
-        """The tools as data, without I/O."""
+        """Return the tools as data, without I/O."""
         ...
 
 
 class BlockingExecutor(Protocol):
-    """An executor whose calls block, such as a SyncExecutorClient: each runs in a thread, and cancelling leaves it be."""
+    """An executor with blocking calls, such as SyncExecutorClient: each runs in a thread; cancelling does not stop it."""
 
     def call(
         self, name: str, arguments: Mapping[str, Any], context: ExecutionContext | None = None, **options: Any
@@ -149,12 +149,12 @@ class BlockingExecutor(Protocol):
         ...
 
     def specs(self) -> list[ToolSpec]:
-        """The tools as data."""
+        """Return the tools as data."""
         ...
 
 
 class Choice(TypedDict, total=False):
-    """What Toolset takes as keywords besides `concurrency`, for what makes one."""
+    """The keywords of Toolset besides `concurrency`, for functions that create one."""
 
     categories: Iterable[ToolCategory | str]
     tags: Iterable[str]
@@ -165,12 +165,12 @@ class Choice(TypedDict, total=False):
 
 
 class Toolset:
-    """The tools of an executor that a model is offered, and the one way its calls are answered.
+    """The tools of an executor that a model is offered, and the only way its calls are answered.
 
-    `categories`, `tags` and `names` narrow the choice; what is not offered is not run either. Calls run in `context`,
-    by default that of the executor, those of one message at the same time; with `concurrency` at most so many, so that
-    1 means one after the other. With `artifacts`, a model that is not offered Read gets ReadArtifact, which reads on in
-    outputs that were too long, and nothing else.
+    `categories`, `tags` and `names` narrow the choice; tools that are not offered do not run either. Calls run in
+    `context`, by default that of the executor; those of one message run at the same time, at most `concurrency` of
+    them, so 1 means one after the other. With `artifacts`, a model that is not offered Read gets ReadArtifact, which
+    only reads the rest of outputs that were too long.
     """
 
     def __init__(
@@ -185,11 +185,11 @@ class Toolset:
         concurrency: int | None = None,
         artifacts: bool = False,
     ) -> None:
-        """Choose among the tools there are; an ExecutorClient must be connected.
+        """Choose among the available tools; an ExecutorClient must be connected.
 
         Raises:
-            ToolNotFoundError: when a name is that of no tool.
-            ValueError: for a category that is none.
+            ToolNotFoundError: when no tool has a given name.
+            ValueError: for an unknown category.
         """
         self._executor = executor
         self._context = context
@@ -202,14 +202,14 @@ class Toolset:
         self._require(self._names)
 
     def specs(self) -> list[ToolSpec]:
-        """The tools offered, as the executor has them now."""
+        """Return the tools offered, as the executor has them now."""
         known = self._executor.specs()
         reader = self._reader(known)
         offered = [spec for spec in known if self._offers(spec)]
         return offered if reader is None else [*offered, reader]
 
     async def answer(self, calls: Sequence[ToolCall]) -> list[Answer]:
-        """Run the calls of one message together; answers come in the order of the calls, failures among them.
+        """Run the calls of one message together; answers come in the order of the calls, including failures.
 
         Raises:
             ConfigurationError: when the executor is not connected.
@@ -262,7 +262,7 @@ class Toolset:
 
     @property
     def _offers_all(self) -> bool:
-        """Whether there is no choice to keep to; an executor may know of tools that came after its `specs` were read."""
+        """Whether the choice is unrestricted; an executor may know tools that appeared after its `specs` were read."""
         return not (self._categories or self._tags or self._names)
 
     def _offers(self, spec: ToolSpec) -> bool:
@@ -273,7 +273,7 @@ class Toolset:
         )
 
     def _unknown(self, name: str, result: ToolResult) -> ToolResult:
-        """Suggest only what is offered."""
+        """Suggest only tools that are offered."""
         hint = suggestion(name, [spec.name for spec in self.specs()]).strip(" ()")
         return result.model_copy(update={"metadata": result.metadata | {"hint": hint or None}})
 
@@ -285,7 +285,7 @@ class Toolset:
 
 
 def by_name(specs: Sequence[ToolSpec]) -> dict[str, ToolSpec]:
-    """The tools by name and alias; a name comes before aliases of others, as executors find them."""
+    """Return the tools by name and alias; a name takes precedence over another tool's alias, as in executors."""
     return {alias: spec for spec in specs for alias in spec.aliases} | {spec.name: spec for spec in specs}
 
 
@@ -294,7 +294,7 @@ def _can_be_shown(part: Media) -> bool:
 
 
 def _settled(result: ToolResult | BaseException) -> ToolResult:
-    """Tell the model what the executor could not do; what the author must mend is raised."""
+    """Turn executor errors into results for the model; errors that the author must fix are raised."""
     if isinstance(result, ForgeError) and not isinstance(result, ConfigurationError):
         return ToolResult.fail(result.message, error_code=result.code)
     if isinstance(result, BaseException):
@@ -307,7 +307,7 @@ def _refusal(error: str, code: str = ErrorCode.VALIDATION_ERROR) -> ToolResult:
 
 
 def _artifact_reader(specs: Iterable[ToolSpec]) -> ToolSpec | None:
-    """ReadArtifact as the Read among `specs` has it; None without that, or where a tool of that name is there."""
+    """Return ReadArtifact derived from the Read among `specs`; None without Read, or if that name is taken."""
     named = {spec.name: spec for spec in specs}
     if READER not in named or NAME in named:
         return None
@@ -319,7 +319,7 @@ def _artifact_reader(specs: Iterable[ToolSpec]) -> ToolSpec | None:
 
 
 def _arguments_of_read(arguments: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Turn arguments of ReadArtifact into those of Read, or say what is wrong: they must lead to no file."""
+    """Turn arguments of ReadArtifact into those of Read, or say what is wrong: they must not reach a file."""
     if strange := sorted(arguments.keys() - {_HANDLE.name, *_KEPT}):
         return f"Unknown parameter of {NAME}: {shown(strange[0])}. It takes {_HANDLE.name}, {', '.join(_KEPT)}."
     handle = arguments.get(_HANDLE.name)

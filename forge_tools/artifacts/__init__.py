@@ -1,1 +1,1 @@
-"""The bytes of outputs that are kept: in parts, in files, in pages. Whose they are, and how long, is said elsewhere."""
+"""The bytes of stored outputs: in parts, in files, in pages. Other modules decide on ownership and retention."""

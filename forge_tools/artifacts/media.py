@@ -1,4 +1,4 @@
-"""What bytes are, told by how they begin and end: their media type, and of images the size. Nothing is decoded."""
+"""Detects the media type of bytes, and the size of images, from their beginning and end. Nothing is decoded."""
 
 import mimetypes
 import struct
@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 HEAD_BYTES = 256 << 10
-"""How much of the beginning is looked at: in photographs the size may stand behind a thumbnail."""
+"""How much of the beginning is examined: in photographs the size may follow a thumbnail."""
 
 TAIL_BYTES = 64
 MAX_PIXELS = 64_000_000
-"""Of an image that models are shown; a larger one is a file."""
+"""The largest image that models are shown; a larger one becomes a file."""
 
 OCTETS = "application/octet-stream"
 IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What models can be shown."""
+"""The types that models can be shown."""
 _GENERIC = frozenset({OCTETS, "application/zip", "text/plain"})
 
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
@@ -45,7 +45,7 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What bytes are. `kind` is that of the part: image, audio or file; `note` says why models are not shown an image."""
+    """The detected type. `kind` is the part's: image, audio or file; `note` says why models are not shown an image."""
 
     mime_type: str
     kind: str
@@ -55,7 +55,7 @@ class Found:
 
 
 def media_type(head: bytes) -> str:
-    """The media type of bytes that begin so."""
+    """Return the media type of bytes with this beginning."""
     for at, magic, kind in _MAGIC:
         if head.startswith(magic, at) and (at != 8 or head.startswith(b"RIFF")):
             return kind
@@ -63,7 +63,7 @@ def media_type(head: bytes) -> str:
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether bytes that begin so are no UTF-8; a character may be cut at the end."""
+    """Whether bytes with this beginning are not UTF-8; a character may be cut at the end."""
     if b"\0" in head:
         return True
     try:
@@ -74,9 +74,9 @@ def is_binary(head: bytes) -> bool:
 
 
 def find(head: bytes, tail: bytes, size: int, *, claim: str | None = None, name: str | None = None) -> Found:
-    """Tell what bytes are by their beginning and end. A `claim`, or the ending of a name, counts where those do not tell.
+    """Detect the type of bytes from their beginning and end, else from `claim` or the file name's extension.
 
-    SVG is text, as it may have scripts in it.
+    SVG counts as text, as it may contain scripts.
     """
     told = media_type(head)
     claim = claim or (mimetypes.guess_type(name)[0] if name else None)
@@ -127,7 +127,7 @@ def _webp(head: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(head: bytes) -> tuple[int, int] | None:
-    """Walk from segment to segment to the one that has the size."""
+    """Walk the segments to the one that holds the size."""
     at = 2
     while at + 9 <= len(head) and head[at] == 0xFF:
         marker, length = head[at + 1], int.from_bytes(head[at + 2 : at + 4], "big")

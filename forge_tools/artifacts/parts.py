@@ -1,4 +1,4 @@
-"""The bytes of an artifact in parts, each compressed by itself, as a page needs only those that it lies in; and as files."""
+"""The bytes of an artifact in parts, compressed separately so that a page reads only those it needs; and as files."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ PART_BYTES = 256 << 10
 """Bytes of an artifact in one part, before it is compressed."""
 
 MAX_PACKED_BYTES = PART_BYTES + 4096
-"""What does not compress grows by a few bytes."""
+"""Incompressible data grow by a few bytes."""
 
 _LEVEL = 1  # a third of the time of the default for a tenth more bytes
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -26,19 +26,19 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def count_parts(size: int) -> int:
-    """How many parts so many bytes are in."""
+    """Return how many parts hold that many bytes."""
     return -(-size // PART_BYTES)
 
 
 def pack(data: bytes, media_type: str = TEXT) -> bytes:
-    """Compress one part, unless images and the like are compressed by themselves."""
+    """Compress one part, unless its type is already compressed, such as images."""
     return zlib.compress(data, _LEVEL if media_type.startswith(("text/", "application/json")) else 0)
 
 
 def unpack(data: bytes, number: int, size: int) -> bytes:
-    """Return what that part of an artifact of `size` bytes holds, which its checksum vouches for.
+    """Return the content of that part of an artifact of `size` bytes, verified by its checksum.
 
-    It is no more than a part may hold, whoever wrote it, and as long as it must be.
+    Its length must be exactly that of the part, so even a forged part cannot exceed the limit.
 
     Raises:
         ValueError: it is damaged.
@@ -57,7 +57,7 @@ def unpack(data: bytes, number: int, size: int) -> bytes:
 
 
 class Measured(NamedTuple):
-    """A file as a whole: the id that it has as an artifact, how many bytes, and the first of these."""
+    """A whole file: its id as an artifact, its size, and its first bytes."""
 
     id: str
     size: int
@@ -65,7 +65,7 @@ class Measured(NamedTuple):
 
 
 def measured(file: BinaryIO) -> Measured:
-    """Read a file to its end, one part in memory at a time, and go back to its beginning."""
+    """Read a file to its end, one part in memory at a time, and rewind it."""
     file.seek(0)
     digest, size, head = blake2b(digest_size=16), 0, b""
     while data := file.read(PART_BYTES):
@@ -77,31 +77,31 @@ def measured(file: BinaryIO) -> Measured:
 
 
 class PartFiles:
-    """Packed parts as files under the names of their artifacts, `6b/6b1f.../0`, in a folder of this user alone.
+    """Packed parts as files under the names of their artifacts, `6b/6b1f.../0`, in a folder accessible only to this user.
 
-    A file is there whole or not at all, and no link below the folder is followed. Every method may raise OSError.
+    A file is complete or absent, and no link below the folder is followed. Every method may raise OSError.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def prepare(self) -> None:
-        """Make the folder, and see that it can be written to."""
+        """Create the folder, and check that it is writable."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.probe()
 
     def probe(self) -> None:
-        """See that the folder can be written to."""
+        """Check that the folder is writable."""
         with self._root() as root:
             os.unlink(_written(root, b""), dir_fd=root)
 
     def write(self, id: str, number: int, data: bytes) -> None:
-        """Store a part, in place of what was there."""
+        """Store a part, replacing any earlier one."""
         with self._open(id, make=True) as folder:
             os.rename(_written(folder, data), str(number), src_dir_fd=folder, dst_dir_fd=folder)
 
     def read(self, id: str, number: int) -> bytes:
-        """Return a part; of a file that is none, no more than shows it.
+        """Return a part; if the file is not a part, only enough to show that.
 
         Raises:
             FileNotFoundError: it is not there.
@@ -112,7 +112,7 @@ class PartFiles:
                 return file.read(MAX_PACKED_BYTES + 1)
 
     def are_there(self, id: str, numbers: Collection[int]) -> bool:
-        """Whether all of these parts are there, and will be after a power cut too."""
+        """Whether all of these parts exist, and will survive a power cut."""
         with suppress(FileNotFoundError), self._open(id) as folder:
             there = _names(folder)
             os.fsync(folder)
@@ -120,7 +120,7 @@ class PartFiles:
         return not numbers
 
     def remove(self, id: str) -> None:
-        """Delete all parts of an artifact, those too that were half written."""
+        """Delete all parts of an artifact, including partly written ones."""
         with suppress(FileNotFoundError), self._root() as root, _folder(root, id[:2]) as group:
             with _folder(group, id) as folder:
                 for name in _names(folder):
@@ -128,12 +128,12 @@ class PartFiles:
             os.rmdir(id, dir_fd=group)
 
     def touch(self, id: str) -> None:
-        """Note that an artifact was kept just now."""
+        """Record that an artifact was stored just now."""
         with self._open(id, make=True) as folder:
             os.utime(folder)
 
     def touched(self, id: str) -> float:
-        """When an artifact was kept last.
+        """Return when an artifact was last stored.
 
         Raises:
             FileNotFoundError: nothing of it is there.
@@ -142,7 +142,7 @@ class PartFiles:
             return os.fstat(folder).st_mtime
 
     def ids(self) -> Iterator[str]:
-        """The artifacts of which there is anything."""
+        """Yield the artifacts that have any file."""
         with self._root() as root:
             for name in _names(root):
                 with suppress(NotADirectoryError), _folder(root, name) as group:
@@ -189,7 +189,7 @@ def _names(folder: int) -> set[str]:
 
 
 def _written(folder: int, data: bytes) -> str:
-    """Write a file under a name that no part has, and return that."""
+    """Write a file under a name that no part has, and return that name."""
     name = f".{secrets.token_hex(8)}"
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _LINK_FREE, 0o600, dir_fd=folder)
     try:

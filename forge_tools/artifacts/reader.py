@@ -1,4 +1,4 @@
-"""Artifacts and parts of results as they are read: whole, a page at a time, into a folder, or what fits into a message."""
+"""Reads artifacts and parts of results: whole, a page at a time, into a folder, or what fits into a message."""
 
 import asyncio
 import os
@@ -15,20 +15,20 @@ from forge_tools.model import Artifact, ArtifactPage, Media, PageWish, ToolResul
 from forge_tools.model.content import CONTENT
 
 Chunks = Callable[[int], Awaitable[bytes]]
-"""Reads what a part holds."""
+"""Reads the content of a part."""
 
 MOST_SHOWN = 3_500_000
-"""Bytes of a part that goes into a message to a model: encoded, providers take 5 MB."""
+"""The most bytes of a part sent to a model in a message: providers accept 5 MB once encoded."""
 
 MOST_TOGETHER = 15_000_000
-"""Bytes of all parts of one result that do."""
+"""The most bytes of all such parts of one result together."""
 
 
 async def whole(artifact: Artifact, chunk: Chunks) -> AsyncIterator[bytes]:
-    """Return all of an artifact, one part in memory at a time.
+    """Yield all of an artifact, one part in memory at a time.
 
     Raises:
-        ValueError: at the end, when these are not the bytes that its handle says.
+        ValueError: at the end, if the bytes do not match the handle.
     """
     digest = blake2b(digest_size=16)
     for number in range(count_parts(artifact.size)):
@@ -39,7 +39,7 @@ async def whole(artifact: Artifact, chunk: Chunks) -> AsyncIterator[bytes]:
 
 
 class Pages:
-    """One artifact, read in pages. `breaks` says how many lines end in each part, None where nobody counted them."""
+    """One artifact, read in pages. `breaks` holds the number of line ends in each part, None if they were not counted."""
 
     def __init__(self, artifact: Artifact, breaks: list[int | None], chunk: Chunks) -> None:
         self._artifact = artifact
@@ -47,11 +47,11 @@ class Pages:
         self._chunk = chunk
 
     async def read(self, wish: PageWish) -> ArtifactPage:
-        """Return the page that was wished for.
+        """Return the requested page.
 
         Raises:
             InvalidCallError: there is no such page.
-            StorageError: the artifact is gone meanwhile, or damaged.
+            StorageError: the artifact has gone in the meantime, or is damaged.
         """
         if wish.problem:
             raise InvalidCallError(wish.problem)
@@ -100,7 +100,7 @@ class Pages:
 
 
 def _cut(data: bytes, wish: PageWish, *, is_last: bool) -> bytes:
-    """End after the last line wished for; where that is too much, after one that fits, or after a character."""
+    """End after the last requested line; if that is too long, after one that fits, or after a character."""
     end = len(data) if wish.most_lines is None else _after_breaks(data, wish.most_lines)
     if end <= wish.most_bytes and (is_last or end < len(data)):
         return data[:end]
@@ -116,18 +116,18 @@ def _with_next(page: ArtifactPage, *, is_by_lines: bool) -> ArtifactPage:
 
 
 def _after_breaks(data: bytes, count: int) -> int:
-    """Where the line begins that follows so many line ends."""
+    """Return where the line begins that follows `count` line ends."""
     pieces = data.split(b"\n", min(count, len(data)))
     return len(data) - len(pieces[-1]) if len(pieces) > count else len(data)
 
 
 def after_last_line(data: bytes) -> int:
-    """Where the last whole line ends, or the last whole character."""
+    """Return where the last whole line ends, or the last whole character."""
     return data.rfind(b"\n") + 1 or after_last_character(data)
 
 
 def after_last_character(data: bytes) -> int:
-    """Where the last whole character ends, if this is UTF-8."""
+    """Return where the last whole character ends, if this is UTF-8."""
     for back in range(1, min(4, len(data)) + 1):
         if (first := data[-back]) & 0xC0 != 0x80:
             width = 1 + (first >= 0xC0) + (first >= 0xE0) + (first >= 0xF0)
@@ -136,7 +136,7 @@ def after_last_character(data: bytes) -> int:
 
 
 def next_line(data: bytes) -> int:
-    """Where the next line begins, or the next character."""
+    """Return where the next line begins, or the next character."""
     if (start := data.find(b"\n") + 1) > 0:
         return start
     return next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
@@ -153,7 +153,7 @@ class PartReader:
         return b"".join([chunk async for chunk in self._read(part.uri or "")])
 
     async def save(self, part: Media, folder: str | Path) -> Path:
-        """Write a part into a folder under its name, or one like it where that is taken; returns the path."""
+        """Write a part into a folder and return the path; a taken name is varied."""
         name = PurePath(part.name or "").name or f"{part.type}.bin"
         path, fd = await asyncio.to_thread(_created, Path(folder), name)
         try:
@@ -167,7 +167,7 @@ class PartReader:
 
 
 async def seen(result: ToolResult, wanted: Callable[[Media], bool]) -> dict[str, bytes]:
-    """The bytes, by their handles, of those parts of a result that are wanted and fit; others are told of by their lines."""
+    """Return the bytes, by handle, of the wanted parts of a result that fit; the others appear only as lines."""
     found, room = dict[str, bytes](), MOST_TOGETHER
     for part in result.content if CONTENT in result.metadata else ():
         if isinstance(part, Media) and part.source and part.uri and wanted(part) and 0 < (part.size or 0) <= MOST_SHOWN:
@@ -175,13 +175,13 @@ async def seen(result: ToolResult, wanted: Callable[[Media], bool]) -> dict[str,
             if room >= 0:
                 try:
                     found[part.uri] = await _bytes(part)
-                except ForgeError:  # it has expired, or the database is away: the line stays
+                except ForgeError:  # it has expired, or the database is unavailable: the line stays
                     continue
     return found
 
 
 async def _bytes(part: Media) -> bytes:
-    data: Any = await asyncio.to_thread(part.bytes)  # which blocks where there is nothing to await
+    data: Any = await asyncio.to_thread(part.bytes)  # which blocks if there is nothing to await
     whole: bytes = await data if isawaitable(data) else data
     return whole
 

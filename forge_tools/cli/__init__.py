@@ -1,4 +1,4 @@
-"""The command `forge-tools`: reads arguments, calls what is below, prints. Nothing else in the package prints."""
+"""The command `forge-tools`: reads arguments, calls the layers below, prints. Nothing else in the package prints."""
 
 from forge_tools.cli.main import main
 

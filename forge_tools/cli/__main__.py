@@ -6,11 +6,11 @@ import sys
 from forge_tools.cli.main import main
 
 COLLECT_EVERY = 100_000
-"""New objects between two searches for garbage: most commands import much, and end before there is any."""
+"""New objects between two garbage collections: most commands import much, and end before any garbage exists."""
 
 
 def program() -> int:
-    """Run one command and have the process end without a last search for garbage, which takes as long as the imports."""
+    """Run one command and end the process without a final garbage collection, which takes as long as the imports."""
     gc.set_threshold(COLLECT_EVERY)
     try:
         return main()

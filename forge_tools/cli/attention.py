@@ -1,4 +1,4 @@
-"""What needs an operator's attention, the most urgent first, and why calls do not move; each with the way out."""
+"""What needs an operator's attention, the most urgent first, and why calls do not move; each with what to do."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from forge_tools.model import (
 from forge_tools.model.places import serving_command
 
 BEATS = 10
-"""Heartbeats that a due call may wait for a worker with free slots: a busy one looks into SQL every fifth."""
+"""Heartbeats that a due call may wait for a worker with free slots: a busy worker reads SQL only every fifth."""
 
 SILENT_BEATS = 5
 """Heartbeats that a worker may miss before it is reported."""
@@ -32,7 +32,7 @@ GONE = "Look at that host and its log. If it is gone, any live worker of the sam
 START = "forge-tools up, or forge-tools worker --lane async --queues default"
 FEWEST_FAILURES = 3
 FAILING, BROKEN = 0.2, 0.5
-"""Parts of the calls that ended: from the first on a tool is said to fail, from the second on that is urgent."""
+"""Shares of failed calls among those that ended: from the first on a tool is reported, from the second on urgently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +144,14 @@ def _calls(count: int) -> str:
 
 
 def sentence(stuck: StuckCalls) -> str:
-    """What does not move, where, for how long, and why."""
+    """Describe which calls do not move, where, for how long, and why."""
     place = f"queue {stuck.queue}, {stuck.lane} lane"
     why = _STUCK[stuck.reason][0].format_map(_words(stuck))
     return f"{counted(stuck.count, 'call')} of {one_line(stuck.tool)} ({place}) {why}, for {age(stuck.seconds)}: {stuck.example}"
 
 
 def way_out(stuck: StuckCalls) -> str:
-    """What to do about it."""
+    """Return what to do about it."""
     return _STUCK[stuck.reason][1].format_map(_words(stuck))
 
 

@@ -1,4 +1,4 @@
-"""`forge-tools audit`: whether history is still what the audit chain says it was."""
+"""`forge-tools audit`: verifies history against the audit chain."""
 
 import asyncio
 from collections.abc import Iterator
@@ -120,7 +120,7 @@ def keygen(
 
 
 async def seal_all(store: Store, signer: Signer | None, *, left_out: bool = False) -> int:
-    """Add all that is over to the chain; returns how many executions that were. A worker may do so at the same time."""
+    """Add everything that is over to the chain; return the number of executions. A worker may do so at the same time."""
     count = 0
     for remaining in reversed(range(_TRIES)):
         try:
@@ -135,13 +135,13 @@ async def seal_all(store: Store, signer: Signer | None, *, left_out: bool = Fals
 
 
 def signing_key(settings: Settings) -> Signer | None:
-    """The key that this machine may sign with, if it has one."""
+    """Return the key that this machine may sign with, if it has one."""
     path = _own_key(settings)
     return None if path is None else Signer.load(path)
 
 
 def _own_key(settings: Settings) -> Path | None:
-    """The key that `FORGE_AUDIT_KEY` names, else that of the embedded stack."""
+    """Return the path of the key in `FORGE_AUDIT_KEY`, else that of the embedded stack."""
     own = settings.embedded_audit_key
     return settings.audit_key or (own if settings.is_embedded and own.exists() else None)
 
@@ -187,7 +187,7 @@ def _print(face: Face, report: AuditReport, trust: Trust) -> None:
 
 
 def _shown(finding: Finding) -> Text:
-    """Two lines: the key of a row has to be read to its end, and a table that has it is wider than many terminals."""
+    """Format two lines: the key of a row must be readable in full, and a table with it is wider than many terminals."""
     row, said = one_line(f"{finding.table} {finding.key}"), one_line(finding.said)
     return Text.assemble(row, "\n", (said, "dim"))
 

@@ -38,11 +38,11 @@ def cancel(
     settings = Settings.load()
 
     async def ask(store: Store) -> tuple[str, str]:
-        whole = execution_id.lower()  # which need not be read: somebody else may have written it
+        whole = execution_id.lower()  # which may be unreadable: somebody else may have written it
         id_ = whole if is_id(whole) else (await store.history.get(execution_id)).id
         answer = await store.transitions.cancel(id_, actor=whoami(), reason=reason)
         if answer != "over":
-            with suppress(ForgeError):  # it is stored; workers and submitters look by themselves, too
+            with suppress(ForgeError):  # it is stored; workers and submitters also poll
                 await tell_of_cancel(store, settings.broker, id_)
         return id_, answer
 

@@ -1,4 +1,4 @@
-"""What the doctor checks beside workers: what is installed here, the broker, the keys, connections. Nothing is mended."""
+"""What the doctor checks besides workers: this installation, the broker, the keys, connections. It repairs nothing."""
 
 import math
 import os
@@ -35,7 +35,7 @@ from forge_tools.urls import for_redis, without_passwords
 
 PACKAGES = ("celery", "kombu", "redis", "sqlalchemy", "pydantic")
 LEAST = {"celery": (5, 7), "kombu": (5, 7), "sqlalchemy": (2, 1)}
-"""Older ones lose messages or lack what this code uses."""
+"""Older ones lose messages or lack features that this code uses."""
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -45,7 +45,7 @@ RAISE = "Raise max_connections, or put a pooler between: FORGE_DATABASE_POOLER=t
 
 
 class Level(StrEnum):
-    """How bad it is; only problems make the doctor's exit code 1."""
+    """The severity; only problems make the doctor's exit code 1."""
 
     OK = "ok"
     NOTE = "note"
@@ -54,7 +54,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fact about the installation; where something is wrong, `way_out` says what to do."""
+    """One fact about the installation; if something is wrong, `way_out` says what to do."""
 
     level: Level
     subject: str
@@ -66,7 +66,7 @@ ok, note, problem = (partial(Finding, level) for level in Level)
 
 
 def check_machine(settings: Settings) -> Iterator[Finding]:
-    """Check this installation; nothing is connected to."""
+    """Check this installation without connecting to anything."""
     yield ok("forge-tools", __version__)
     yield ok("python", f"{platform.python_version()} ({sys.executable})")
     for package in PACKAGES:
@@ -172,7 +172,7 @@ def _home(settings: Settings) -> Iterator[Finding]:
 
 
 def is_down(settings: Settings) -> bool:
-    """Whether an embedded stack is meant and none runs: that there is no broker and no worker then follows."""
+    """Whether an embedded stack is configured but not running, which explains a missing broker and workers."""
     return settings.is_embedded and stack_holder(settings.home.absolute()) is None
 
 
@@ -225,7 +225,7 @@ def _away(settings: Settings, error: Exception) -> Finding:
 
 
 def check_connections(found: Connections, workers: int, settings: Settings) -> Finding:
-    """Compare the need of so many workers with what there is; a pooler has its own limits, but none of a statement."""
+    """Compare the needs of that many workers with what is available; a pooler has its own limits, none for statements."""
     if settings.database_pooler != "none":
         return _pooled(found, settings)
     others = found.open - found.ours
@@ -250,7 +250,7 @@ def _pooled(found: Connections, settings: Settings) -> Finding:
 
 
 async def check_keys(store: Store, settings: Settings) -> list[Finding]:
-    """Check what encrypts secrets, what identifies repeated calls, and what history is signed with."""
+    """Check the keys that encrypt secrets, identify repeated calls, and sign history."""
     held = KeyFolder(settings.keys_folder).ids()
     return [
         _encrypting((await store.directories.read()).encryption_key, held, settings.keys_folder),
@@ -275,7 +275,7 @@ def _encrypting(key: PublicKey | None, held: list[str], folder: Path) -> Finding
 
 
 def _digests(dialect: str, settings: Settings) -> Iterator[Finding]:
-    """On SQLite there is a file for it, which is made at the first need."""
+    """On SQLite the key is a file, created on first use."""
     if dialect == "sqlite":
         return
     if settings.digest_key.get_secret_value():
@@ -289,7 +289,7 @@ def _digests(dialect: str, settings: Settings) -> Iterator[Finding]:
 
 
 def _signature(head: Head | None, settings: Settings) -> Iterator[Finding]:
-    """The last batch says more than the settings of this host, which may have no key on purpose."""
+    """The last batch is better evidence than the settings of this host, which may lack a key on purpose."""
     path = settings.audit_key
     if path is not None and not path.exists():
         yield problem("audit", f"FORGE_AUDIT_KEY names {path}, which is not there", f"forge-tools audit keygen {path}")

@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 def with_store(work: Callable[["Store"], Awaitable[T]], settings: Settings | None = None) -> T:
-    """Open the database that the settings name, do `work`, and close it.
+    """Open the configured database, do `work`, and close it.
 
     Raises:
-        StorageError: the database cannot be reached or used, or is not there yet.
+        StorageError: the database cannot be reached or used, or does not exist yet.
     """
     settings = settings or Settings.load()
 
@@ -35,7 +35,7 @@ def with_store(work: Callable[["Store"], Awaitable[T]], settings: Settings | Non
 
 
 def with_history(work: Callable[["History"], Awaitable[T]]) -> T:
-    """Do `work` with the history of that database alone; raises what `with_store` does."""
+    """Do `work` with only the history of that database; raises what `with_store` does."""
     settings = Settings.load()
 
     async def run() -> T:
@@ -46,7 +46,7 @@ def with_history(work: Callable[["History"], Awaitable[T]]) -> T:
 
 
 def asked() -> str:
-    """Name the database, for when something is not found in it."""
+    """Name the database, for messages about something not found in it."""
     return f"The database asked is {without_passwords(Settings.load().database)}"
 
 
@@ -54,6 +54,6 @@ def whoami() -> str:
     """Name the person at the command line, for the record: `user@host`."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not have a name
+    except (KeyError, OSError):  # a container's user may have no name
         user = "somebody"
     return f"{user}@{socket.gethostname()}"

@@ -1,4 +1,4 @@
-"""`forge-tools dev`: the stack of this machine with tools that are loaded anew when they are saved, and its calls as they come."""
+"""`forge-tools dev`: the stack of this machine with tools that are reloaded when saved, and its calls as they come."""
 
 import asyncio
 import os
@@ -44,11 +44,11 @@ from forge_tools.project import find_project, is_path
 from forge_tools.sandbox.walls.privileges import harden
 
 CONCURRENCY = 2
-"""Calls of the process lane at once: each new generation forks so many."""
+"""How many process lane calls run at once: each new generation forks that many processes."""
 
 LOOK_SECONDS = 0.2
 MOST_FOLLOWED = 100
-"""New calls shown at one look; more at once are in the history alone."""
+"""The most new calls shown at one time; the others appear only in the history."""
 
 KEYS = "f shows the last failure, r runs the last call again, Ctrl-C stops everything."
 ENDED_WIDTH = 100
@@ -76,7 +76,7 @@ def dev(
 
 
 class _DevStack(AnnouncedStack):
-    """Two workers, which the same process forks, in place of three."""
+    """Two workers, forked by the same process, instead of three."""
 
     def __init__(self, face: Face, settings: Settings, references: tuple[str, ...]) -> None:
         super().__init__(face, settings, references, None)
@@ -105,7 +105,7 @@ class _DevStack(AnnouncedStack):
             plans,
             self,
             log=logs / "workers.log",
-            # What runs when code changes has as long as in production; what changes in pyproject.toml counts at once.
+            # Running calls get as long as in production when code changes; changes in pyproject.toml apply at once.
             environment=worker_environment(settings.model_copy(update={"drain": self._settings_given.drain})),
             grace=settings.drain + 3.0,
         )
@@ -115,7 +115,7 @@ class _DevStack(AnnouncedStack):
         return set() if self._workers_forked is None else set(self._workers_forked.pids)
 
     def await_workers(self) -> None:
-        """From a thread: watch the sources until the end."""
+        """Watch the sources until the end, from a thread."""
         settings, face = self.settings, self._dev_face
         self._calls = _Calls(face, settings)
         threading.Thread(target=self._calls.follow, name="forge-calls", daemon=True).start()
@@ -137,7 +137,7 @@ class _DevStack(AnnouncedStack):
             self._calls.stop()
         super().stop()
 
-    # What is heard of the workers.
+    # Events of the workers.
 
     def renewed(self, seconds: float) -> None:
         first, self._has_served = not self._has_served, True
@@ -174,7 +174,7 @@ class _DevStack(AnnouncedStack):
 
 
 class _Calls:
-    """Shows calls from now on as they are made, report and end. It runs on an event loop of its own."""
+    """Shows new calls as they are made, report and end. It runs on its own event loop."""
 
     def __init__(self, face: Face, settings: Settings) -> None:
         self._face = face
@@ -196,15 +196,15 @@ class _Calls:
             self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
 
     def show_failure(self) -> None:
-        """All about the call that failed last."""
+        """Show everything about the call that failed last."""
         if self._failed is None:
             self._face.note("Nothing has failed yet.")
             return
-        with suppress(SystemExit):  # how commands end
+        with suppress(SystemExit):  # the way commands end
             import_module("forge_tools.cli.main").main(["show", self._failed])
 
     def run_again(self) -> None:
-        """The last call once more, with the code there is now."""
+        """Run the last call once more, with the current code."""
         if self._last is None or self._client is None:
             self._face.note("Nothing was called yet.")
             return
@@ -237,7 +237,7 @@ class _Calls:
     async def _show(self, client: forge_tools.ExecutorClient, record: ExecutionRecord) -> None:
         self._last = record.id
         handle = client.calls.attach(record.id)
-        with suppress(ForgeError):  # it was pruned meanwhile; there is nothing to show
+        with suppress(ForgeError):  # it was pruned in the meantime; there is nothing to show
             async with aclosing(handle.events()) as events:
                 async for event in events:
                     if isinstance(event, Ended):
@@ -294,7 +294,7 @@ def _names(files: list[Path]) -> str:
 
 @contextmanager
 def _single_keys(terminal: int) -> Iterator[None]:
-    """Have keys come one by one and unseen; Ctrl-C stays a signal."""
+    """Read keys one by one without echo; Ctrl-C stays a signal."""
     before = termios.tcgetattr(terminal)
     tty.setcbreak(terminal)
     try:

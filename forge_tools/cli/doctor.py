@@ -1,4 +1,4 @@
-"""`forge-tools doctor`: what is wrong, and the way out. A check reports; it never mends."""
+"""`forge-tools doctor`: what is wrong, and how to fix it. A check reports; it never repairs."""
 
 import asyncio
 import time
@@ -35,13 +35,13 @@ from forge_tools.storage import Store, open_store
 from forge_tools.urls import without_passwords
 
 MAX_SKEW = 5.0
-"""Seconds between this clock and the database's; an hour gets calls refused, seconds already confuse people."""
+"""Seconds between this clock and the database's; after an hour calls are refused, and seconds already confuse people."""
 
 LATELY = 3600.0
-"""Seconds in which it matters that a worker was unfit and left."""
+"""For how many seconds it matters that a worker was unfit and left."""
 
 START_SECONDS = 60.0
-"""What the processes of a worker may take until they answer for the first time."""
+"""How long the processes of a worker may take to answer for the first time."""
 
 Places = set[tuple[str, str]]
 """(queue, lane) pairs."""
@@ -53,7 +53,7 @@ app = App()
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What the database says about workers; those that stopped in good order are left out."""
+    """What the database says about workers; those that stopped normally are left out."""
 
     live: list[WorkerRecord]
     silent: list[WorkerRecord]
@@ -61,7 +61,7 @@ class Fleet:
     backlog: list[QueueDepth]
     stuck: list[StuckCalls] = field(default_factory=list)
     unfit: list[WorkerRecord] = field(default_factory=list)
-    """Those that left lately because they were."""
+    """Those that recently left for being unfit."""
 
     @property
     def served(self) -> Places:
@@ -125,10 +125,10 @@ async def check_fleet(settings: Settings) -> list[Finding]:
 
 
 async def is_worker_alive(settings: Settings) -> bool:
-    """Whether a worker of this host has a beat that is younger than its lease.
+    """Whether a worker of this host has a heartbeat younger than its lease.
 
     Raises:
-        ForgeError: the database cannot say.
+        ForgeError: the database cannot answer.
     """
     async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
         workers = await store.workers.list(seen_within=settings.lease)
@@ -137,7 +137,7 @@ async def is_worker_alive(settings: Settings) -> bool:
 
 async def _check(store: Store, settings: Settings) -> list[Finding]:
     found = [ok("database", f"{await store.server()} at {without_passwords(settings.database)}, migrated")]
-    await store.workers.take_lease("doctor", "doctor", 1.0)  # raises where the database cannot be written to
+    await store.workers.take_lease("doctor", "doctor", 1.0)  # raises if the database cannot be written to
     found.append(ok("writes", "the database takes them"))
     found.append(await _rows(store))
     workers = await store.workers.list()
@@ -170,7 +170,7 @@ async def _rows(store: Store) -> Finding:
 
 
 def _clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:
-    """Compare clocks by a worker's row: when it was seen, plus how long ago that is, is now at the database."""
+    """Compare clocks by a worker's row: its last heartbeat plus its age is the database's current time."""
     seen = next((one for one in workers if one.last_seen_at is not None), None)
     if seen is None or seen.last_seen_at is None:
         return
@@ -259,7 +259,7 @@ def _queues(fleet: Fleet, settings: Settings) -> Iterator[Finding]:
 
 
 def _needed(fleet: Fleet, settings: Settings) -> Places:
-    """Where the tools of the catalogue are run when nobody says otherwise."""
+    """Return where the tools of the catalogue run by default."""
     return {(settings.queue_for(tool.name, tool.category.value), tool.lane) for tool in fleet.tools}
 
 

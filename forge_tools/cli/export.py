@@ -1,4 +1,4 @@
-"""`forge-tools export` and `artifact`: history as a file, oldest first, however long it is; a long output that was kept, or a page of it."""
+"""`forge-tools export` and `artifact`: history as a file, oldest first, of any length; a stored long output or a page."""
 
 import base64
 import codecs
@@ -34,7 +34,7 @@ app = App()
 
 
 class Format(StrEnum):
-    """How rows are written."""
+    """The format of the rows."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -68,7 +68,7 @@ def export(
                 told(count, rows.moment(page[0]) if page else page.until, page.until)
         return count
 
-    # A signal that would kill this process does what Ctrl-C does, so that no partial file stays; nohup is respected.
+    # Fatal signals act like Ctrl-C, so that no partial file stays; nohup is respected.
     deadly = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
     with _quiet_when_nobody_reads(), handled(deadly, _interrupt):
         count = with_store(write)
@@ -83,7 +83,7 @@ class _Stream(Protocol):
 
 
 def _writer(stream: _Stream, format: Format, names: Sequence[str]) -> Callable[[Record], object]:
-    """Return a function that writes one record. CSV starts with a header, and has nested values as JSON."""
+    """Return a function that writes one record. CSV starts with a header, and holds nested values as JSON."""
     if format is Format.JSONL:
         return lambda record: stream.write(as_json(document(record), separators=(",", ":"), ensure_ascii=False) + "\n")
     rows = csv.writer(stream)
@@ -104,7 +104,7 @@ class _Terminal:
 
 @contextmanager
 def _opened(path: Path | None, face: Face) -> Iterator[_Stream]:
-    """Open the destination. A device or pipe that exists already is written to directly."""
+    """Open the destination. An existing device or pipe is written to directly."""
     if path is None:
         yield _Terminal() if face.out.is_terminal else standard_output()
         return
@@ -123,7 +123,7 @@ def _written(path: Path) -> TextIO:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[TextIO]:
-    """Write under a temporary name, and rename once the file is whole."""
+    """Write under a temporary name, and rename once the file is complete."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with _written(part) as stream:
@@ -134,14 +134,14 @@ def _whole(path: Path) -> Iterator[TextIO]:
 
 
 _Told = Callable[[int, datetime, datetime], object]
-"""Called with the number of rows written, and the time span that the last of them were searched in."""
+"""Called with the number of rows written, and the time span of the last of them."""
 
 
 @contextmanager
 def _progress(face: Face, of: Rows, end: datetime, to: Path | None) -> Iterator[_Told]:
-    """A bar: how much of the time from the first row until now is written; counting would read it twice.
+    """Show how much of the time from the first row until now is written; counting rows would read everything twice.
 
-    Where rows go to the terminal itself, nothing is shown between them.
+    If rows go to the terminal itself, nothing is shown between them.
     """
     columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
     began: list[datetime] = []
@@ -157,7 +157,7 @@ def _progress(face: Face, of: Rows, end: datetime, to: Path | None) -> Iterator[
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt even where SIGINT is ignored, as in the background of a script."""
+    """Raise KeyboardInterrupt even if SIGINT is ignored, as in the background of a script."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.default_int_handler(number, frame)
     signal.raise_signal(signal.SIGINT)
@@ -202,7 +202,7 @@ def artifact(
             _show(face, with_store(page))
         else:
             with_store(lambda store: _copy(store, handle, is_terminal=face.out.is_terminal))
-    except BrokenPipeError:  # whoever reads it has seen enough; nothing may be written at exit either
+    except BrokenPipeError:  # the reader has seen enough; nothing may be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -213,7 +213,7 @@ async def _copy(store: Store, handle: str, *, is_terminal: bool) -> None:
             sys.stdout.write(printable(decoder.decode(chunk)))
         else:
             sys.stdout.buffer.write(chunk)
-    sys.stdout.write(decoder.decode(b"", final=True))  # half a character at the end
+    sys.stdout.write(decoder.decode(b"", final=True))  # a partial character at the end
     sys.stdout.flush()
 
 

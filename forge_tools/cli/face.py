@@ -49,12 +49,12 @@ _CODES = {
 
 
 def exit_code(error: Exception) -> int:
-    """The exit code that says what kind of error ended the command."""
+    """Return the exit code for the kind of error that ended the command."""
     return next((code for kinds, code in _CODES.items() if isinstance(error, kinds)), FAILED)
 
 
 UNBOUNDED = 10_000
-"""The width of a pipe or a file, where no screen limits it."""
+"""The width of a pipe or a file, which no screen limits."""
 
 
 class Output(StrEnum):
@@ -80,7 +80,7 @@ class Face:
     out: Console = field(default_factory=_console)
     err: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
     pictures: str = ""
-    """What draws the images of the result that is reported last."""
+    """The terminal sequence for the images of the result reported last."""
     _kept: TextIO | None = None
 
     @property
@@ -107,12 +107,12 @@ class Face:
         self._write(printable(text) if self.out.is_terminal else text)
 
     def draw(self, pictures: str) -> None:
-        """Print what draws pictures on this terminal; it is made here, and no text of a tool's."""
+        """Print the sequence that draws pictures on this terminal; it is generated here, never by a tool."""
         if pictures:
             self._write(pictures)
 
     def say(self, text: str = "", style: str = "") -> None:
-        """Print a line for people; nothing in it is markup."""
+        """Print a line for people; markup is not interpreted."""
         self.out.print(Text(printable(text), style=style), soft_wrap=True)
 
     def note(self, text: str, style: str = "dim") -> None:
@@ -120,7 +120,7 @@ class Face:
         self.err.print(Text(printable(text), style=style), soft_wrap=True)
 
     def fail(self, message: str, code: str, error: BaseException) -> None:
-        """Print an error: one message that says what to do, and where it came from only if asked."""
+        """Print an error: one message that says what to do, and its traceback only on request."""
         if not (self.is_json and self._told({"error": {"code": str(code), "message": message}})):
             self.err.print(Text.assemble(("Error: ", "bold red"), printable(message)), soft_wrap=True)
         if self.is_debugging:
@@ -138,7 +138,7 @@ class Face:
             root.removeHandler(handler)
 
     def claim_output(self) -> None:
-        """Keep the standard output for documents: what tools, their processes and code in C print goes to the error stream from here on."""
+        """Reserve the standard output for documents: from here on tools, their processes and C code print to stderr."""
         if sys.stdout is None:
             return
         sys.stdout.flush()
@@ -153,7 +153,7 @@ class Face:
         return True
 
     def _write(self, text: str) -> None:
-        # Not Rich: it would wrap, and nothing here is to be styled.
+        # Not Rich, which would wrap; nothing here is styled.
         out = self._kept or standard_output()
         out.write(text if text.endswith("\n") else f"{text}\n")
         out.flush()
@@ -163,7 +163,7 @@ def standard_output() -> TextIO:
     """Return the stream for output that Rich must not touch.
 
     Raises:
-        ForgeError: this process was started without.
+        ForgeError: this process was started without one.
     """
     if sys.stdout is None:
         raise ForgeError("The standard output is closed.")
@@ -171,7 +171,7 @@ def standard_output() -> TextIO:
 
 
 class _Notices(logging.Handler):
-    """Warnings of this package become notes; those of libraries only when debugging."""
+    """Turns warnings of this package into notes; those of libraries only when debugging."""
 
     def __init__(self, face: Face) -> None:
         super().__init__(logging.WARNING)
@@ -179,7 +179,7 @@ class _Notices(logging.Handler):
         self._seen: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        # What a tool logs about a call, its result says too.
+        # The result already contains what a tool logs about a call.
         is_for_people = record.name.startswith("forge_tools.") and not record.name.startswith("forge_tools.tools")
         if not is_for_people and not self._face.is_debugging:
             return
@@ -197,14 +197,14 @@ def _choose(context: typer.Context, output: Output | None) -> Output | None:
 
 
 def face_of(context: typer.Context) -> Face:
-    """The face that `main` gave this run."""
+    """Return the face that `main` gave this run."""
     return cast("Face", context.find_root().obj)
 
 
 OutputOption = Annotated[
     Output | None, Option("--output", "-o", callback=_choose, help="For people (text, the default) or programs (json).")
 ]
-"""It may stand before the name of a command or after."""
+"""It may come before or after the name of a command."""
 
 
 WideOption = Annotated[bool, Option("--wide", help="All columns, however narrow the terminal is.")]
@@ -213,7 +213,7 @@ WideOption = Annotated[bool, Option("--wide", help="All columns, however narrow 
 class App(typer.Typer):
     """The app of a command: plain help that is quick to load and readable at 80 columns.
 
-    Where a command has the parameter `face` it gets that of this run, and takes `--output`.
+    A command with the parameter `face` gets that of this run, and takes `--output`.
     """
 
     def __init__(self, **options: Any) -> None:

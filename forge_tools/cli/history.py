@@ -1,4 +1,4 @@
-"""`forge-tools history`: what was run, newest first; how executions, attempts and events look in rows and as JSON."""
+"""`forge-tools history`: past calls, newest first; how executions, attempts and events look in rows and as JSON."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -48,7 +48,7 @@ PATIENCE_SECONDS = 2.0
 """How long people wait for a page that no index finds; then the page says where to continue. Programs get whole pages."""
 
 SHOWN_ID = 23
-"""Characters of an id in tables: enough to be unique among calls of one millisecond, and a prefix that `show` takes."""
+"""How many characters of an id tables show: unique among calls of one millisecond, and a prefix that `show` accepts."""
 
 _COLOURS = {
     ExecutionStatus.SUCCEEDED: "green",
@@ -57,7 +57,7 @@ _COLOURS = {
     ExecutionStatus.REJECTED: "yellow",
 }
 _LARGE = frozenset({"output", "context", "error_details", "metadata"})
-"""What `history` leaves to `show`: it may be megabytes."""
+"""Columns that only `show` prints: they may be megabytes."""
 
 _FREE = _LARGE | {"parameters", "error", "diagnosis"}
 """Columns that are cut before those that identify a row."""
@@ -68,7 +68,7 @@ Record = ExecutionRecord | AttemptRecord | EventRecord
 
 
 class Rows(StrEnum):
-    """What a row is of."""
+    """The subject of a row."""
 
     EXECUTIONS = "executions"
     ATTEMPTS = "attempts"
@@ -107,7 +107,7 @@ def history(
     async def read(known: History) -> Page[Any]:
         last = before
         if before and of is Rows.EXECUTIONS and not is_id(before.lower()):
-            last = (await known.get(before)).id  # a beginning of the id will do
+            last = (await known.get(before)).id  # a prefix of the id suffices
         page: Page[Any] = await getattr(known, rows.page)(**chosen, limit=limit, before=last, patience=patience)
         return page
 
@@ -131,7 +131,7 @@ def history(
 
 
 def _print_failure(face: Face, one: ExecutionRecord | AttemptRecord) -> None:
-    """Print the whole error, however narrow the terminal is."""
+    """Print the whole error, regardless of the width of the terminal."""
     id_, at = (one.id, one.queued_at) if isinstance(one, ExecutionRecord) else (one.execution_id, one.completed_at)
     head = Text.assemble(f"{id_[:SHOWN_ID]}  {compact(at)}  ", (one_line(one.tool), "bold"), "  ", styled(one.status))
     face.out.print(head, soft_wrap=True)
@@ -165,7 +165,7 @@ def _say_nothing(face: Face, of: Rows, older: str | None, before: str | None, ch
 
 
 def refuse_unfitting(chosen: Chosen, of: Rows) -> None:
-    """Make a filter that these rows cannot have a usage error."""
+    """Turn a filter that these rows do not support into a usage error."""
     if "kind" in chosen and of is not Rows.EVENTS:
         raise typer.BadParameter("Only events have a kind: --of events.", param_hint="--kind")
     if of is Rows.ATTEMPTS and chosen.get("status", "lost") not in TERMINAL:
@@ -173,17 +173,17 @@ def refuse_unfitting(chosen: Chosen, of: Rows) -> None:
 
 
 def rows_table(of: Rows, records: Sequence[Any], width: int) -> Table:
-    """A line a row; what went wrong gets the room that is left, where there is any."""
+    """Return one line for each row; errors get whatever room is left."""
     return table(LISTED[of].columns, records, width)
 
 
 def document(record: Record) -> dict[str, Any]:
-    """One row as JSON, by the names of `LISTED`."""
+    """Return one row as JSON, by the names of `LISTED`."""
     return {name: getattr(record, name) for name in _NAMES[type(record)]}
 
 
 def styled(status: ExecutionStatus) -> Text:
-    """A status in its colour."""
+    """Return a status in its colour."""
     return Text(status.value, _COLOURS.get(status, "red"), no_wrap=True)
 
 
@@ -213,7 +213,7 @@ def _names(record: type[Record], *first: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """How one kind of rows is read, by which methods of `History`, and shown. `moment` is what they are in order of."""
+    """How one kind of rows is read, by which methods of `History`, and shown. `moment` is what they are sorted by."""
 
     page: str
     pages: str

@@ -1,4 +1,4 @@
-"""`forge-tools init`: a project to begin with, a tool and its test."""
+"""`forge-tools init`: a starter project, with a tool and its test."""
 
 from pathlib import Path
 from typing import Annotated

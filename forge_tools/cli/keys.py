@@ -1,4 +1,4 @@
-"""`forge-tools keys`: the keys that secrets are encrypted with."""
+"""`forge-tools keys`: the keys that encrypt secrets."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from forge_tools.secrets import KeyFolder, key_id
 from forge_tools.storage import Store
 
 PATIENCE_SECONDS = 3600.0
-"""For so long after its retirement a client that has not heard of it may still use a key."""
+"""How long after its retirement a client unaware of it may still use a key."""
 
 _ID = re.compile(r"[0-9a-f]{16}")
 KeyArgument = Annotated[str, Argument(help="The key's id, as `forge-tools keys list` shows it.")]

@@ -1,4 +1,4 @@
-"""Progress on the error stream: where a call is, how far it got, and what it puts out."""
+"""Progress on the error stream: the state of a call, its progress, and its output."""
 
 import asyncio
 import signal
@@ -43,7 +43,7 @@ T = TypeVar("T")
 TAIL_LINES = 8
 BAR_WIDTH = 24
 PLAIN_SECONDS = 1.0
-"""Between two lines of progress where there is no terminal."""
+"""The interval of progress lines without a terminal."""
 
 PATIENCE = 1.0
 """Seconds of silence; most calls are over by then."""
@@ -56,7 +56,7 @@ _CANCEL_SECONDS = 5.0
 def moving_line(
     face: Face, *columns: ProgressColumn, is_shown: bool = True, total: float | None = None, **fields: Any
 ) -> Iterator[Callable[..., object]]:
-    """Show a line that moves where the error stream is a terminal; what is yielded updates it, or does nothing."""
+    """Show an updating line if the error stream is a terminal; the yielded function updates it, or does nothing."""
     if not (face.err.is_terminal and is_shown):
         yield lambda **_: None
         return
@@ -81,9 +81,10 @@ def cancellable(work: Coroutine[Any, Any, T]) -> T:
 async def awaited(
     face: Face, handle: "Handle", *, is_detached: bool = False, is_live: bool | None = None
 ) -> ToolResult:
-    """Wait for the result. When it takes over a second a terminal shows what is waited for, and what the tool reports.
+    """Wait for the result. After a second, a terminal shows what the call waits for, and what the tool reports.
 
-    `is_live` shows that from the start, terminal or not, or not at all. An interrupt cancels the call, unless it is detached.
+    `is_live` True shows that from the start, with or without a terminal; False never. An interrupt cancels the call,
+    unless it is detached.
     """
     waiting = asyncio.ensure_future(handle.result())
     try:
@@ -102,8 +103,8 @@ async def awaited(
 
 
 async def _watch_until(waiting: "asyncio.Future[ToolResult]", face: Face, handle: "Handle", waited: float) -> None:
-    """Show the events of the call until its result is there, and those that came before it."""
-    keeps_output = face.is_json or not face.out.is_terminal  # where it would not come again as the result
+    """Show the events of the call until its result is there, including earlier ones."""
+    keeps_output = face.is_json or not face.out.is_terminal  # if it would not appear again as the result
     with View(face, keeps_output=keeps_output, waited=waited) as view:
         watching = asyncio.ensure_future(watch(view, handle.events(), handle.record))
         try:
@@ -111,11 +112,11 @@ async def _watch_until(waiting: "asyncio.Future[ToolResult]", face: Face, handle
             await asyncio.wait([watching], timeout=_LAST_WORDS)
         finally:
             watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)  # the wait for the result says what is wrong
+            await asyncio.gather(watching, return_exceptions=True)  # waiting for the result reveals what is wrong
 
 
 async def _cancel(face: Face, handle: "Handle") -> None:
-    """Cancel the call, and wait for the answer only for so long."""
+    """Cancel the call, and wait a limited time for the answer."""
     try:
         async with asyncio.timeout(_CANCEL_SECONDS):
             outcome = await handle.cancel("interrupted at the command line")
@@ -127,13 +128,13 @@ async def _cancel(face: Face, handle: "Handle") -> None:
 
 
 class Lines:
-    """Joins parts of output into whole lines, and notes where something was left out."""
+    """Joins parts of output into whole lines, and marks omissions."""
 
     def __init__(self) -> None:
         self._begun: tuple[Output, str] | None = None
 
     def add(self, output: Output) -> list[tuple[Output, str]]:
-        """The lines that end in this part, each with the part that it is of."""
+        """Return the lines that end in this part, each with the part that it belongs to."""
         is_same = self._begun is not None and self._begun[0].source == output.source and not output.left_out
         lines = [] if is_same else self.rest()
         if output.left_out:
@@ -144,17 +145,17 @@ class Lines:
         return [*lines, *((output, line) for line in whole)]
 
     def rest(self) -> list[tuple[Output, str]]:
-        """The line that has not ended."""
+        """Return the unfinished line."""
         begun, self._begun = self._begun, None
         return [] if begun is None else [begun]
 
 
 class View:
-    """Shows a call from `with` to its end; what it hears may come from any thread.
+    """Shows a call from `with` to its end; its events may come from any thread.
 
-    On a terminal that is a line that moves, with the last lines of output above it, which go with it unless they are to be kept;
-    elsewhere lines, for logs and pipes. Nothing is shown before there is something to say. `waited` is how many seconds the call
-    has taken already.
+    On a terminal that is an updating line below the last lines of output, which disappear with it unless they are to be
+    kept; elsewhere it prints lines, for logs and pipes. Nothing appears until there is something to report. `waited` is
+    how many seconds the call has taken already.
     """
 
     def __init__(self, face: Face, *, keeps_output: bool = True, waited: float = 0.0) -> None:
@@ -184,7 +185,7 @@ class View:
             self._face.note(measured(self._progress))
 
     def say(self, state: str) -> None:
-        """Say where the call is."""
+        """Show the state of the call."""
         if self._live is None:
             self._put(self._rest())
             self._face.note(state)
@@ -193,7 +194,7 @@ class View:
             self._live.start(refresh=True)
 
     def hear(self, event: Note | Report) -> None:
-        """Show what it reports, or what was done to it."""
+        """Show what the call reports, or what was done to it."""
         if isinstance(event, Output):
             self._put(map(_said, self._lines.add(event)))
         elif isinstance(event, Progress):
@@ -233,7 +234,7 @@ class View:
 async def watch(
     view: View, events: AsyncGenerator[CallEvent, None], read: Callable[[], Awaitable[ExecutionRecord]]
 ) -> None:
-    """Show what there is to hear until the end; `read` gives the execution as it is."""
+    """Show events until the end; `read` returns the current execution."""
     async with aclosing(events):
         async for event in events:
             if isinstance(event, StateChange):
@@ -248,20 +249,20 @@ def _said(told: tuple[Output, str]) -> str:
 
 
 def measured(progress: Progress) -> str:
-    """How far it is, in a few words: `3 of 10 (30%)  compiling`."""
+    """Describe the progress in a few words: `3 of 10 (30%)  compiling`."""
     of = f" of {progress.total:g}" if progress.total is not None else ""
     share = f" ({progress.share:.0%})" if progress.share is not None else ""
     return f"{progress.done:g}{of}{share}" + (f"  {one_line(progress.message)}" if progress.message else "")
 
 
 def noted(note: Note) -> str:
-    """What was done to it, in a few words."""
+    """Describe what was done to it in a few words."""
     reason = note.event.detail.get("reason")
     return one_line(f"{note.event.kind} by {note.event.actor}" + (f": {reason}" if reason else ""))
 
 
 def describe(record: ExecutionRecord, reason: str | None = None) -> str:
-    """What an execution waits for, in a few words; `reason` says how its last attempt ended."""
+    """Describe in a few words what an execution waits for; `reason` says how its last attempt ended."""
     tool = one_line(record.tool)
     if record.status is ExecutionStatus.QUEUED:
         again = f", attempt {record.attempt + 1}" if record.attempt else ""

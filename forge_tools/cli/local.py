@@ -19,7 +19,7 @@ from forge_tools.tool.registry import ScopedRegistry
 T = TypeVar("T")
 
 GRACE_SECONDS = 5.0
-"""Added to the timeout: a body that awaits is cancelled before that, so one that still runs blocks."""
+"""Added to the timeout: a body that awaits is cancelled before that, so one that still runs is blocking."""
 
 
 class BlockedError(ForgeError):
@@ -40,7 +40,7 @@ def local_tools(settings: Settings, references: Sequence[str]) -> list[BaseTool]
 
 
 def local_executor(tools: Sequence[BaseTool], settings: Settings, artifacts: Artifacts | None = None) -> ToolExecutor:
-    """An executor over these tools, confined to the workspace as a worker is."""
+    """Return an executor over these tools, confined to the workspace as a worker is."""
     registry = ScopedRegistry()
     registry.register_many(tools)
     reach = reach_of(settings, artifacts=artifacts)
@@ -48,10 +48,10 @@ def local_executor(tools: Sequence[BaseTool], settings: Settings, artifacts: Art
 
 
 def stoppable(work: Coroutine[Any, Any, T], timeout: float) -> T:
-    """Run `work`, which may block the interpreter: Ctrl-C, SIGTERM and the timeout reach into it all the same."""
+    """Run `work`, which may block the interpreter: Ctrl-C, SIGTERM and the timeout interrupt it anyway."""
 
     async def main() -> T:
-        # In place of asyncio's handler, which waits for the loop's next turn: a tool that blocks never gives it one.
+        # Replaces asyncio's handler, which waits for the loop's next turn: a blocking tool never yields one.
         with handled(heeded(signal.SIGINT, signal.SIGTERM), signal.default_int_handler):
             return await work
 

@@ -19,7 +19,7 @@ from forge_tools.errors import ExecutionNotFoundError, ForgeError, ToolNotFoundE
 
 
 class Commands(TyperGroup):
-    """Every command of `forge-tools`, with its line in the list; its module is imported when it is run."""
+    """Every command of `forge-tools`, with its line in the list; its module is imported when it runs."""
 
     summaries: ClassVar[Mapping[str, str]] = {
         "init": "Write a project to begin with: a tool and its test.",
@@ -52,7 +52,7 @@ class Commands(TyperGroup):
         "logs": "show",
         "stats": "top",
     }
-    """The modules of those that have none of their own."""
+    """The modules of commands without their own."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.summaries)
@@ -79,12 +79,12 @@ class Commands(TyperGroup):
 
 
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
-"""Errors of writing which, if they name no file, are about the standard output."""
+"""Write errors that concern the standard output if they name no file."""
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"forge-tools {__version__}")  # which says nothing where the output is closed, as the help does
+        typer.echo(f"forge-tools {__version__}")  # silent if the output is closed, as the help is
         raise typer.Exit
 
 
@@ -105,7 +105,7 @@ def _forge_tools(
 
 
 def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, name: str = "forge-tools") -> int:
-    """Run one command `of` a program; returns or exits with the code that its help documents."""
+    """Run one command `of` a program; return or exit with the code that its help documents."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -137,7 +137,7 @@ def _unexpected(error: Exception) -> str:
 
 
 def _let_go_of_a_full_output() -> None:
-    """Drop what could not be written: Python would try again at exit, and end with an exit code of its own."""
+    """Discard what could not be written: Python would try again at exit, and end with its own exit code."""
     try:
         if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`forge-tools mcp`: the tools for clients of the Model Context Protocol, on standard streams or over HTTP."""
+"""`forge-tools mcp`: serves the tools to clients of the Model Context Protocol, on standard streams or over HTTP."""
 
 import logging
 import os
@@ -84,7 +84,7 @@ def mcp(  # noqa: PLR0913 one option each
 
 
 def _transport(face: Face, settings: Settings, http: str | None) -> Any:
-    longest = 2 * settings.max_parameter_bytes  # arguments as large as they may be, as text that needs twice the room
+    longest = 2 * settings.max_parameter_bytes  # the largest arguments, as text that doubles in size
     if http is None:
         if sys.stdin is not None and sys.stdin.isatty():
             face.note("Serving MCP on the standard streams, for a client that starts this command. Ctrl-C ends it.")
@@ -95,8 +95,8 @@ def _transport(face: Face, settings: Settings, http: str | None) -> Any:
 
 
 def _serve_here(transport: Any, settings: Settings, offer: Offer, references: Sequence[str]) -> NoReturn:
-    """Long outputs are kept as long as this process lives, as its sessions are."""
-    tools = local_tools(settings, references)  # once nothing printed does harm
+    """Keep long outputs as long as this process and its sessions live."""
+    tools = local_tools(settings, references)  # once stray output does no harm
     logging.getLogger().addHandler(CallLog())
     with scratch_folder(SCRATCH) as folder:
         kept = FolderArtifacts(
@@ -104,11 +104,11 @@ def _serve_here(transport: Any, settings: Settings, offer: Offer, references: Se
         )
         _module("server").serve_here(transport, local_executor(tools, settings, kept), offer, kept)
     sys.stderr.flush()
-    os._exit(0)  # at once: a thread that a tool blocks would be waited for
+    os._exit(0)  # at once: otherwise a thread blocked by a tool would be awaited
 
 
 def _module(name: str) -> Any:
-    """Import what needs the SDK, which takes longer to load than all else; `--help` does without."""
+    """Import what needs the SDK, which takes longer to load than everything else; `--help` does not need it."""
     try:
         import_module("mcp")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""`key=value` on the command line as the values that a tool declares."""
+"""Converts `key=value` on the command line to the values that a tool declares."""
 
 import json
 import re
@@ -16,12 +16,12 @@ _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "
 
 
 def find_spec(specs: Iterable[ToolSpec], name: str) -> ToolSpec | None:
-    """The tool that is called by that name or alias."""
+    """Return the tool of that name or alias."""
     return next((spec for spec in specs if name in (spec.name, *spec.aliases)), None)
 
 
 def parameters_of(words: Sequence[str] | None, whole: str | None, spec: ToolSpec | None) -> dict[str, Any]:
-    """The parameters on the command line; what is wrong there is a usage error."""
+    """Return the parameters on the command line; errors there are usage errors."""
     try:
         return parse_parameters(words or (), whole, spec)
     except ValueError as error:
@@ -32,7 +32,8 @@ def parameters_of(words: Sequence[str] | None, whole: str | None, spec: ToolSpec
 def parse_parameters(words: Sequence[str], whole: str | None, spec: ToolSpec | None) -> dict[str, Any]:
     """Read `key=value`, `key:=json` and `key=@file` words over the object `whole` (JSON, or @file).
 
-    A value is read by the type that `spec` declares; of an unknown parameter it is text. An array's key may be repeated.
+    A value is read by the type that `spec` declares; of an unknown parameter it is text. An array's key may be
+    repeated.
 
     Raises:
         ValueError: naming the word, what was expected and how to write it.
@@ -97,7 +98,7 @@ def _joined(name: str, before: Any, value: Any) -> Any:
 
 
 def _content(text: str, name: str) -> str:
-    """Read the file that `@file` names; `@-` is the standard input."""
+    """Read the file named in `@file`; `@-` is the standard input."""
     if not text.startswith("@"):
         return text
     try:

@@ -1,4 +1,4 @@
-"""Images of results on terminals that show them, by kitty's protocol or iTerm's; everywhere else their lines have to do."""
+"""Images of results on terminals that support them, by kitty's protocol or iTerm's; elsewhere their lines must do."""
 
 import base64
 import os
@@ -13,11 +13,11 @@ from forge_tools.errors import ForgeError
 from forge_tools.model import Image, ToolResult
 
 _PIECE = 4096
-"""Characters that kitty takes at once."""
+"""The most characters that kitty accepts at once."""
 
 
 async def pictures_of(face: Face, result: ToolResult) -> str:
-    """What draws the images of a result, if the output goes to a terminal that can."""
+    """Return the terminal sequence for the images of a result, if the output goes to a terminal that supports them."""
     protocol = _protocol() if face.out.is_terminal and not face.is_json else None
     if protocol is None:
         return ""
@@ -31,7 +31,7 @@ async def pictures_of(face: Face, result: ToolResult) -> str:
 
 
 def _protocol() -> Literal["kitty", "iterm"] | None:
-    """How the terminal says that it shows images; what runs in it as another terminal says that it is that."""
+    """Return the protocol that the terminal announces; a terminal running inside it announces its own."""
     terminal, program = os.environ.get("TERM", ""), os.environ.get("TERM_PROGRAM", "")
     if terminal.startswith(("screen", "tmux", "dumb")):
         return None

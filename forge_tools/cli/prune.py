@@ -49,7 +49,7 @@ def prune(
     """
     settings = Settings.load()
     kept = tuple(sorted(TERMINAL - {ExecutionStatus.SUCCEEDED})) if keep_failed else ()
-    before: Any = older_than  # its callback has read it
+    before: Any = older_than  # its callback has parsed it
     what = Pruning(ended_before=before, keep=kept, **chosen)
     said = {"before": before, "is_dry_run": dry_run}
     if dry_run:
@@ -75,7 +75,7 @@ async def _count(store: Store, what: Pruning) -> int:
 async def _prune(store: Store, what: Pruning, run: PruneRun, most: int, told: Callable[..., object]) -> Pruned:
     head = await store.audit.head()
     if head is not None and (run.signer is not None or head.key_id is None):
-        await seal_all(store, run.signer)  # so that a checkpoint proves what is to go, if there are any
+        await seal_all(store, run.signer)  # so that a checkpoint proves the deleted rows, if any
     total = Pruned()
     async for gone in store.retention.sweep(what, run, most=most):
         total = Pruned(

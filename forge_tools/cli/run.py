@@ -29,7 +29,7 @@ app = App()
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """The call as the command line has it: its values have types once the tool is known."""
+    """The call as on the command line: its values get types once the tool is known."""
 
     name: str
     words: list[str] | None
@@ -48,7 +48,7 @@ def completed_tools(incomplete: str) -> list[tuple[str, str]]:
 
 
 def completed_parameters(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Complete a parameter of the tool that the command line names."""
+    """Complete a parameter of the tool on the command line."""
     spec = find_spec(_published(), context.params.get("name") or "")
     words = [(f"{one.name}=", one.description) for one in (spec.declared if spec else ())]
     return [(word, described) for word, described in words if word.startswith(incomplete)]
@@ -138,7 +138,7 @@ def run(  # noqa: PLR0913 one option each
         agent_id=agent,
         session_id=session,
         dry_run=dry_run,
-        **({} if timeout is None else {"timeout": timeout}),  # unset, it lets the tool's own default decide
+        **({} if timeout is None else {"timeout": timeout}),  # if unset, the tool's own default applies
     )
     call = _Call(name, words, json, asked, live, save)
     if local:
@@ -155,7 +155,7 @@ def run(  # noqa: PLR0913 one option each
 
 
 async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResult:
-    """Write the parts of a result into a folder, if one is given, and say where each is; keep what this terminal can show."""
+    """Write the parts of a result into a folder, if given, and report the paths; keep what this terminal can show."""
     face.pictures = await pictures_of(face, result)
     if folder is None:
         return result
@@ -165,10 +165,10 @@ async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResu
 
 
 def report(face: Face, result: ToolResult | None) -> None:
-    """Print a result, if there is one: the output as it is, the error on the error stream, the facts beside them.
+    """Print a result, if there is one: the output unchanged, the error on the error stream, the facts beside them.
 
     Raises:
-        typer.Exit: with 1 where the call failed.
+        typer.Exit: with 1 if the call failed.
     """
     if result is None:
         return
@@ -189,7 +189,7 @@ def report(face: Face, result: ToolResult | None) -> None:
 
 
 def _print_failure(face: Face, result: ToolResult) -> None:
-    if result.output is not None:  # what it had put out before it failed
+    if result.output is not None:  # its output before it failed
         face.raw(ToolResult.ok(result.output).to_text())
     for error in result.metadata.get("errors") or [result.error]:
         face.note(f"Error: {error}", style="red")
@@ -239,7 +239,7 @@ async def _run_on_worker(
 
 
 async def left_alone(face: Face, handle: "Handle") -> ToolResult | None:
-    """Print the id of a call that is under way; the result of one that is over."""
+    """Print the id of a call in progress; return the result of one that is over."""
     record = await handle.record()
     if record.is_over:  # rejected at once, or a repeat
         return await handle.result()

@@ -1,4 +1,4 @@
-"""An overview as people see it: what needs somebody first, then rates, workers, queues and tools, cut to the room there is."""
+"""An overview for people: urgent matters first, then rates, workers, queues and tools, cut to the available room."""
 
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -49,16 +49,16 @@ _SVG = """\
 </g>
 </svg>
 """
-"""It names only fonts that are there: a page that fetches nothing shows it too."""
+"""It uses only locally available fonts: a page that fetches nothing can show it too."""
 
 SILENT_SECONDS = 5.0
 OLD_SECONDS = 10.0
-"""From these ages on, a heartbeat or a waiting call is highlighted."""
+"""The ages from which a heartbeat or a waiting call is highlighted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is shown at one moment. `trouble` says why it is out of date."""
+    """The content at one moment. `trouble` says why it is out of date."""
 
     seen: Overview
     concerns: Sequence[Concern]
@@ -80,12 +80,12 @@ class _Part:
 
     @property
     def height(self) -> int:
-        """Lines beside the rows: a gap, and the titles."""
+        """The lines besides the rows: a gap, and the titles."""
         return 2 if self.rows else 3
 
 
 class Screen:
-    """A frame as Rich renders it: the whole of it, or as much as fits `height` lines."""
+    """A frame for Rich: all of it, or as much as fits `height` lines."""
 
     def __init__(self, frame: Frame, height: int | None = None) -> None:
         self._frame = frame
@@ -111,7 +111,7 @@ class Screen:
 
 
 def save(screen: Screen, path: Path) -> None:
-    """Write it as a picture: for a report, or a page that shows what the command shows.
+    """Write it as a picture, for a report or a page of documentation.
 
     Raises:
         ConfigurationError: the file cannot be written.
@@ -119,7 +119,7 @@ def save(screen: Screen, path: Path) -> None:
     console = Console(
         file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor", highlight=False
     )
-    console.print(screen, "")  # the last line is cut where its letters go below it
+    console.print(screen, "")  # the last line is cut where its letters descend
     svg = console.export_svg(title="forge-tools top", theme=_THEME, code_format=_SVG, unique_id="top")
     try:
         path.write_text("".join(f"{line.rstrip()}\n" for line in svg.splitlines()), encoding="utf-8")
@@ -157,7 +157,7 @@ def _rates(seen: Overview) -> Iterator[Text]:
 
 
 def _packed(items: Sequence[Text], width: int) -> Iterator[Text]:
-    """As few lines as hold the items, of which none is broken."""
+    """Yield as few lines as hold the items, breaking none."""
     line = Text(no_wrap=True, overflow="ellipsis")
     for item in items:
         if line.cell_len and line.cell_len + 3 + item.cell_len > width:
@@ -169,7 +169,7 @@ def _packed(items: Sequence[Text], width: int) -> Iterator[Text]:
 
 
 def _attention(concerns: Sequence[Concern], height: int | None) -> RenderableType:
-    """A quarter of the lines at most; a low screen leaves the ways out to others."""
+    """Use at most a quarter of the lines; a low screen omits what to do."""
     most = None if height is None else max(2, (height - 8) // 4)
     has_ways_out = height is None or height >= LEAST_HEIGHT
     if not concerns:
@@ -195,7 +195,7 @@ def _parts(seen: Overview) -> list[_Part]:
 
 
 def _allot(parts: Sequence[_Part], room: int) -> None:
-    """Share the lines fairly: no part gets more than it has rows, and the others get what it leaves."""
+    """Share the lines fairly: no part gets more than it has rows, and the others share what it leaves."""
     room = max(0, room - sum(part.height for part in parts))
     for part in parts:
         part.room = 0
@@ -206,7 +206,7 @@ def _allot(parts: Sequence[_Part], room: int) -> None:
 
 
 def _name_width(parts: Sequence[_Part], width: int) -> int:
-    """The width of the first column of every table, so that they are aligned."""
+    """Return the width of the first column of all tables, so that they are aligned."""
     names = cells(part.columns[0].cell(row) for part in parts for row in part.rows)
     return min(max((name.cell_len for name in names), default=0), WIDEST_NAME, max(LEAST_NAME, width // 3))
 
@@ -224,7 +224,7 @@ def _table(part: _Part, width: int, name_width: int) -> RenderableType:
 
 
 def _cut(part: _Part) -> tuple[list[Any], int]:
-    """Return the heaviest rows that there is room for, in their order, and how many are left out."""
+    """Return the heaviest rows that fit, in their order, and the number of omitted ones."""
     if part.room >= len(part.rows):
         return list(part.rows), 0
     kept = part.room if part.room <= 1 else part.room - 1
@@ -247,7 +247,7 @@ def _bar(one: WorkerLoad) -> Text:
 
 
 def _slots(worker: WorkerRecord) -> Text:
-    """Show answering slots of all, where some do not answer: it starts, or something is wrong."""
+    """Show answering slots of all, if some do not answer: it is starting, or something is wrong."""
     if worker.slots == worker.concurrency:
         return Text(f"{worker.concurrency:,}", "dim")
     return Text(f"{worker.slots:,}/{worker.concurrency:,}", "yellow")

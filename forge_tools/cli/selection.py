@@ -1,4 +1,4 @@
-"""Executions as people name them on the command line: by id, a part of it, @last, or by what they have in common."""
+"""Executions as people name them on the command line: by id, a part of it, @last, or by common features."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ from forge_tools.model import ExecutionRecord, ExecutionStatus, ToolCategory, is
 from forge_tools.storage.history.history import History
 
 LOOKED_AT = 1_000
-"""Newest executions among which the end of an id is looked for; its beginning is found among all."""
+"""How many of the newest executions are searched for the end of an id; its beginning is searched in all."""
 
 COMPLETED = 30
 _BACK = re.compile(r"@(?:last|-(?P<count>[1-9]\d{0,3}))")
@@ -30,7 +30,7 @@ _RANGES = (("since", "until", "--since / --until"), ("min_ms", "max_ms", "--slow
 
 def whole_id(context: typer.Context, given: str) -> str:
     """Resolve an abbreviated id; anything else is returned unchanged."""
-    if context.resilient_parsing:  # a shell asks what could follow
+    if context.resilient_parsing:  # a shell requests completions
         return given
     if found := _BACK.fullmatch(given):
         back = int(found["count"] or 1)
@@ -78,11 +78,11 @@ def _newest(count: int) -> list[ExecutionRecord]:
 
 
 Chosen = dict[str, Any]
-"""The filters that were given, by the names of `Selection`."""
+"""The given filters, by the names of `Selection`."""
 
 
 def moment(text: str) -> datetime:
-    """Read a time on the command line; anything else is a usage error."""
+    """Parse a time on the command line; anything else is a usage error."""
     try:
         return parse_since(text)
     except ValueError as error:
@@ -115,7 +115,7 @@ ALL = tuple(_OPTIONS)
 
 
 def filtered(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options in place of its parameter `chosen`, which gets their values."""
+    """Give a command these options instead of its parameter `chosen`, which gets their values."""
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -146,7 +146,7 @@ def _checked(chosen: Chosen) -> Chosen:
 
 
 def again(context: typer.Context, **others: str) -> str:
-    """Write this command line again, with `others` in place of its own options."""
+    """Rebuild this command line, with `others` in place of its own options."""
     words = ["forge-tools", str(context.info_name)]
     for option in context.command.params:
         name = str(option.name)

@@ -1,4 +1,4 @@
-"""`forge-tools show` and `logs`: everything about one execution, and what it printed, logged and put out."""
+"""`forge-tools show` and `logs`: everything about one execution, and what it printed, logged and emitted."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ from forge_tools.schema.formats import render
 from forge_tools.storage import Store
 
 MAX_LINES = 40
-"""Lines of output that are shown unless `--full` is given."""
+"""How many lines of output are shown without `--full`."""
 
 POLL_SECONDS = 0.2
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -51,7 +51,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 _SOURCES = {"call": "asked by the call", "tool": "the tool's default", "default": "the general default"}
 
 _SAID = frozenset({"agent_id", "session_id", "working_dir", "timeout"})
-"""Members of the context that the facts at the top show."""
+"""Members of the context that are shown among the facts at the top."""
 
 _LOG_COLOURS = {"stderr": "yellow", "warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim"}
 
@@ -60,7 +60,7 @@ app = App()
 
 @dataclass(frozen=True, slots=True)
 class _Story:
-    """`spec` is the definition that the call was checked by; `ran_as` is (version, digest) on its worker."""
+    """`spec` is the definition that validated the call; `ran_as` is (version, digest) on its worker."""
 
     record: ExecutionRecord
     attempts: list[Attempt]
@@ -137,7 +137,7 @@ async def _read(store: Store, execution_id: str) -> _Story:
 
 
 async def told_by(store: Store, execution_id: str) -> AsyncGenerator[Output, None]:
-    """The output of an execution so far."""
+    """Yield the output of an execution so far."""
     position, has_more = Position(execution_id), True
     while has_more:
         sight = await store.reports.look(position)
@@ -148,7 +148,7 @@ async def told_by(store: Store, execution_id: str) -> AsyncGenerator[Output, Non
 
 
 async def _until_over(store: Store, execution_id: str, timeout: float | None, face: Face | None) -> None:
-    """Wait by its row alone until it is over, at most `timeout` seconds; with a face, showing what there is to see.
+    """Wait, using only its row, until it is over, at most `timeout` seconds; with a face, show its events.
 
     Raises:
         ExecutionNotFoundError: there is none of that id.
@@ -168,7 +168,7 @@ async def _until_over(store: Store, execution_id: str, timeout: float | None, fa
 
 
 class StoredCalls:
-    """What `follow` needs of a client, from the database alone."""
+    """The part of a client that `follow` needs, using only the database."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -242,14 +242,14 @@ def _print_logs(face: Face, story: _Story, most: int | None) -> None:
 
 
 def as_logged(output: Output) -> dict[str, Any]:
-    """A part of the output as JSON."""
+    """Return a part of the output as JSON."""
     level = None if output.level is None else output.source
     told = {name: getattr(output, name) for name in ("attempt", "at", "stream", "left_out", "text")}
     return {**told, "level": level}
 
 
 def log_line(output: Output, line: str) -> Text:
-    """Format a line of output for people: when, from where, what."""
+    """Format a line of output for people: time, source, text."""
     at = f"{output.at:%H:%M:%S}.{output.at.microsecond // 1000:03d}" if output.at is not None else "-"
     attempt = f"#{output.attempt} " if output.attempt > 1 else ""
     source = (f"{output.source:<8} ", _LOG_COLOURS.get(output.source, ""))
@@ -298,7 +298,7 @@ def _definition(story: _Story) -> str:
 def timeline(
     record: ExecutionRecord, attempts: Sequence[Attempt], events: Iterable[Event]
 ) -> Iterator[tuple[str, Text]]:
-    """One line for each moment; at the same time, events come before ends of attempts."""
+    """Yield one line for each moment; at the same time, events come before ends of attempts."""
     moments: list[tuple[datetime, Text]] = [(record.queued_at, Text("queued"))]
     moments += [(event.at, Text(_event_said(event))) for event in events]
     moments += [moment for attempt in attempts for moment in _of_attempt(attempt)]

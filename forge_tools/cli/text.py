@@ -1,4 +1,4 @@
-"""Values as people read them: escaped, in short words, in tables that stay readable at 80 columns."""
+"""Values for people: escaped, in short words, in tables that stay readable at 80 columns."""
 
 import json
 import os
@@ -15,16 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 NARROW = 70
-"""Below this width of the terminal each record is a block of facts: in columns, its identity would be cut."""
+"""Below this terminal width each record is a block of facts: in columns, its identity would be cut."""
 
 WIDE = 100
-"""From this width of the terminal on there is room for everything."""
+"""From this terminal width on there is room for everything."""
 
 GAP = 3
-"""Columns between two of a table."""
+"""The gap between two columns of a table."""
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but tab and newline, marks that reorder text on a terminal, and lone surrogates."""
+"""Control characters except tab and newline, marks that reorder text on a terminal, and lone surrogates."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
@@ -32,14 +32,14 @@ _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a table says of each record, below a title. A terminal with fewer columns than `least` has no room for it."""
+    """One cell of each record, below a title. It is omitted on terminals narrower than `least`."""
 
     title: str
     cell: Callable[[Any], str | Text]
     least: int = 0
     is_number: bool = False
     is_flexible: bool = False
-    """It gives way when the terminal is narrow, and is cut; others are not."""
+    """Whether it is cut on a narrow terminal; other columns are not."""
 
 
 number = partial(Column, is_number=True)
@@ -47,7 +47,7 @@ flexible = partial(Column, is_flexible=True)
 
 
 def printable(text: object) -> str:
-    """Escape what would move the cursor, reorder text or cannot be encoded."""
+    """Escape whatever would move the cursor or reorder text, or cannot be encoded."""
     return _UNPRINTABLE.sub(_escaped, str(text))
 
 
@@ -66,7 +66,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def table(columns: Sequence[Column], records: Iterable[Any], width: int = WIDE) -> Table:
-    """A line a record, without a frame; on a narrow terminal, in which its columns would be cut, a block of facts for each."""
+    """Return one line for each record, without a frame; on a terminal too narrow for that, a block of facts for each."""
     columns = [one for one in columns if width < NARROW or width >= one.least]
     rows = [[one.cell(record) for one in columns] for record in records]
     if width < NARROW:
@@ -78,7 +78,7 @@ def table(columns: Sequence[Column], records: Iterable[Any], width: int = WIDE) 
 
 
 def filled(made: Table, columns: Iterable[Column], rows: Iterable[Iterable[str | Text]]) -> Table:
-    """Add the columns to a table, and the rows; an ellipsis says where a cell is cut."""
+    """Add the columns and the rows to a table; an ellipsis marks a cut cell."""
     for one in columns:
         made.add_column(
             Text(one.title),
@@ -100,7 +100,7 @@ def _blocks(titles: Sequence[str], rows: Iterable[Iterable[str | Text]]) -> Tabl
 
 
 def cells(row: Iterable[str | Text]) -> list[Text]:
-    """Texts that do not wrap: a flexible column would, and a fixed one is never narrowed for its sake."""
+    """Return texts that do not wrap: a flexible column would, and a fixed one is never narrowed for its sake."""
     return [one if isinstance(one, Text) else Text(one_line(one), no_wrap=True, overflow="ellipsis") for one in row]
 
 
@@ -115,20 +115,20 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Table:
 
 
 def as_json(value: Any, **form: Any) -> str:
-    """JSON for programs; times are in ISO 8601 UTC."""
+    """Render JSON for programs; times are in ISO 8601 UTC."""
     return json.dumps(value, default=lambda one: iso(one) if isinstance(one, datetime) else str(one), **form)
 
 
 def as_text(value: Any) -> str:
-    """A text as it is, any other value as JSON."""
+    """Return a text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def parse_since(text: str, now: datetime | None = None) -> datetime:
-    """Read `90s`, `15m`, `1h`, `2d`, `1w` (ago), or a date or time in ISO 8601; without an offset it is UTC.
+    """Parse `90s`, `15m`, `1h`, `2d`, `1w` (ago), or a date or time in ISO 8601; without an offset it is UTC.
 
     Raises:
-        ValueError: with what was given and the forms that are understood.
+        ValueError: with the given text and the accepted forms.
     """
     ago = _AGE.fullmatch(text.strip())
     try:
@@ -141,12 +141,12 @@ def parse_since(text: str, now: datetime | None = None) -> datetime:
 
 
 def iso(moment: datetime | None) -> str | None:
-    """UTC in ISO 8601 with milliseconds, for programs."""
+    """Format as UTC in ISO 8601 with milliseconds, for programs."""
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def compact(moment: datetime | None, now: datetime | None = None) -> str:
-    """`14:03:22Z 2m`: the time in UTC and how long ago; with the date instead of seconds where it is older than a day."""
+    """Format as `14:03:22Z 2m`: the time in UTC and its age; the date replaces the seconds after a day."""
     if moment is None:
         return "-"
     moment = moment.astimezone(UTC)
@@ -156,7 +156,7 @@ def compact(moment: datetime | None, now: datetime | None = None) -> str:
 
 
 def age(seconds: float) -> str:
-    """`12s`, `5m`, `3h`, `9d`: one unit is precise enough."""
+    """Format as `12s`, `5m`, `3h`, `9d`: one unit is precise enough."""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"
@@ -164,7 +164,7 @@ def age(seconds: float) -> str:
 
 
 def short_path(path: str) -> str:
-    """Make a path relative to the current folder where it lies below, else to the user's home."""
+    """Make a path relative to the current folder if it lies below, else to the user's home."""
     relative, home = os.path.relpath(path), os.path.expanduser("~")  # noqa: PTH111  never raises
     if not relative.startswith(".."):
         return relative
@@ -172,7 +172,7 @@ def short_path(path: str) -> str:
 
 
 def took(milliseconds: float | None) -> str:
-    """`3 ms`, `1.2 s`, `4m 10s`."""
+    """Format as `3 ms`, `1.2 s`, `4m 10s`."""
     if milliseconds is None:
         return "-"
     if milliseconds < 999.5:
@@ -185,10 +185,10 @@ def took(milliseconds: float | None) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 call`, `2,000 calls`."""
+    """Format as `1 call`, `2,000 calls`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def limit(seconds: float) -> str:
-    """Seconds as they were set: `5s`, `0.5s`, `120s`."""
+    """Format seconds as they were set: `5s`, `0.5s`, `120s`."""
     return f"{seconds:g}s"

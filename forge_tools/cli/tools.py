@@ -1,4 +1,4 @@
-"""`forge-tools tools`: what there is to run, the schemas a model is given, their versions, and which are switched off."""
+"""`forge-tools tools`: the available tools, their schemas for models, their versions, and which are disabled."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ _MARKS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "ye
 
 
 class _Commands(TyperGroup):
-    """Lists the tools where no other command is named."""
+    """Lists the tools if no other command is given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args if args and args[0] in self.commands else ["list", *args])
@@ -47,7 +47,7 @@ class _Tool(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What differs at one place, such as `parameters.path.description`; `breaks` says that calls may be refused for it."""
+    """A difference at one place, such as `parameters.path.description`; `breaks` means that it may refuse calls."""
 
     kind: str
     where: str
@@ -57,7 +57,7 @@ class Difference(NamedTuple):
 
 
 def known_format(format: str | None) -> str | None:
-    """Refuse a format that nobody can render."""
+    """Refuse an unknown format."""
     if format is not None and format not in FORMATS:
         raise typer.BadParameter(f"{format!r} is none of {', '.join(FORMATS)}.", param_hint="--format")
     return format
@@ -291,7 +291,7 @@ def _document(one: ToolVersion) -> dict[str, Any]:
 
 
 def differences(old: ToolSpec, new: ToolSpec) -> Iterator[Difference]:
-    """What differs between two definitions: parameters by name, everything else by field."""
+    """Yield the differences between two definitions: parameters by name, everything else by field."""
     was, now = old.model_dump(mode="json"), new.model_dump(mode="json")
     before, after = ({one["name"]: one for one in values.pop("parameters")} for values in (was, now))
     yield from _of_fields("", was, now)
@@ -313,7 +313,7 @@ def _of_fields(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> I
 
 
 def _breaks(field: str, before: Any, after: Any) -> bool:
-    """Whether a changed field of a tool may refuse a name, or one of a parameter a value or its absence, that was fine before."""
+    """Whether a changed field may refuse a tool's name, a parameter's value or its absence, if accepted before."""
     match field:
         case "type" | "items" | "properties" | "keywords":
             return True

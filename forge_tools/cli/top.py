@@ -1,4 +1,4 @@
-"""`forge-tools top` and `stats`: a stack as it works, from SQL alone. They watch; they never act."""
+"""`forge-tools top` and `stats`: a running stack, from SQL only. They watch; they never act."""
 
 import asyncio
 import signal
@@ -28,14 +28,14 @@ from forge_tools.urls import without_passwords
 LONGEST_WINDOW = 3600
 
 REST = 3.0
-"""The pause between two reads, as a multiple of what the last one took: watching must not load the database."""
+"""The pause between two reads, as a multiple of the last read's duration: watching must not load the database."""
 
 PATIENCE = 2.0
-"""Seconds without an answer until that is shown."""
+"""Seconds without an answer before that is shown."""
 
 WAITS = (("p50", "p95", "p99"), ("p50", "p95"), ("p95",))
 LEAST_KEY = 16
-"""Characters of what tells rows apart; a longer name may be cut there."""
+"""The fewest characters of a row's key; longer names may be cut there."""
 
 app = App()
 
@@ -80,7 +80,7 @@ def top(
 
 
 def place(url: str) -> str:
-    """Where the database is: without a password, and a file below this folder as seen from here."""
+    """Return where the database is: without a password, and relative to this folder if it is a file below."""
     scheme, _, path = url.partition(":///")
     if not scheme.startswith("sqlite"):
         return without_passwords(url)
@@ -88,7 +88,7 @@ def place(url: str) -> str:
 
 
 def document(seen: Overview, found: list[Concern]) -> dict[str, Any]:
-    """What was read, as JSON."""
+    """Return the overview as JSON."""
     return asdict(seen) | {
         "calls_per_second": seen.calls_per_second,
         "attention": [asdict(one) for one in found],
@@ -99,9 +99,9 @@ def document(seen: Overview, found: list[Concern]) -> dict[str, Any]:
 
 
 class Watch:
-    """One run of the live view, which stays true while the database is away, and when the terminal changes.
+    """One run of the live view, which stays correct while the database is unavailable, and when the terminal changes.
 
-    `read` gives what there is to see, `frame` says what is to be shown of it.
+    `read` returns the data, `frame` what to show of them.
     """
 
     def __init__(
@@ -137,12 +137,12 @@ class Watch:
             for task in (watching, over):
                 task.cancel()
             ended, _ = await asyncio.gather(watching, over, return_exceptions=True)
-        if isinstance(ended, Exception):  # a cancellation is none
+        if isinstance(ended, Exception):  # a cancellation is not one
             raise ended
 
     async def _watch(self, store: Store, interval: float) -> None:
         self._take(await self._read(store))
-        self._face.err.quiet = True  # notes would tear the screen; what matters is on it
+        self._face.err.quiet = True  # notes would disrupt the screen, which shows what matters
         try:
             with Live(console=self._face.out, screen=True, auto_refresh=False, redirect_stderr=False) as live:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, self._draw, live)
@@ -256,9 +256,9 @@ def _section(face: Face, title: str, shown: Table, nothing: str) -> None:
 
 
 def _figures_table(by: Grouping, calls: Sequence[CallFigures], width: int) -> Table:
-    """A row per tool, or whatever calls are told apart by: ends, how long bodies ran, then how long calls waited.
+    """Return a row for each tool, or other group: ends, durations of bodies, then waits.
 
-    Of the waits it has as many percentiles as leave room for what tells the rows apart.
+    It shows as many percentiles of the waits as leave room for the row's key.
     """
     for waits in WAITS:
         columns = _figures(by, waits)

@@ -70,7 +70,7 @@ def up(
     references = tuple(tools or ())
     own = (
         load_project(settings, references) if references or settings.tools else []
-    )  # what is wrong ends here, not in three logs
+    )  # errors end here, not in three logs
     load_settings(own, SecretSource(given_secrets(), settings.secrets_dir))
     stack = AnnouncedStack(face, settings, references, concurrency, own=[tool.spec for tool in own])
     stack.run(stack.announce)
@@ -88,13 +88,13 @@ def _forget(face: Face, settings: Settings) -> None:
 
 
 def running_shells(settings: Settings) -> str:
-    """The shells of this host that run, as a list for people."""
+    """List the running shells of this host, for people."""
     ids = [one.id for one in survey(settings.shells_folder) if one.status is ShellStatus.RUNNING]
     return f"{', '.join(ids[:SHOWN_SHELLS])}{', ...' if len(ids) > SHOWN_SHELLS else ''}"
 
 
 def worker_of(plan: WorkerPlan) -> list[str]:
-    """The command line of one worker of the stack."""
+    """Return the command line of one worker of the stack."""
     return worker_argv(
         [
             *("--lane", plan.lane, "--queues", ",".join(plan.queues), "--concurrency", str(plan.concurrency)),
@@ -104,7 +104,7 @@ def worker_of(plan: WorkerPlan) -> list[str]:
 
 
 class AnnouncedStack(EmbeddedStack):
-    """A stack that says what it does."""
+    """A stack that reports what it does."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class AnnouncedStack(EmbeddedStack):
         self._is_up = False
 
     def announce(self, status: StackStatus) -> None:
-        """Say what runs and what to try; then, from a thread, when it can be used."""
+        """Report what runs and what to try; then, from a thread, when it is ready."""
         self._is_up = True
         if self._face.is_json:
             self._face.document(asdict(status))
@@ -150,11 +150,11 @@ class AnnouncedStack(EmbeddedStack):
             )
 
     def pids(self) -> set[int]:
-        """The process ids of the workers."""
+        """Return the process ids of the workers."""
         return {one.pid for one in self.workers if one.pid is not None}
 
     def _tell_what_runs(self, pids: Collection[int]) -> None:
-        """Runs beside the stop, which waits for no database."""
+        """Run beside the stop, which waits for no database."""
         with suppress(ForgeError):
             running = calls_of(pids, self.settings)
             if running:
@@ -173,10 +173,10 @@ class AnnouncedStack(EmbeddedStack):
 
 
 def calls_of(pids: Collection[int], settings: Settings) -> list[ExecutionRecord]:
-    """What runs on those workers of this host.
+    """Return what runs on those workers of this host.
 
     Raises:
-        ForgeError: the database cannot say.
+        ForgeError: the database cannot answer.
     """
 
     async def read(store: Store) -> list[ExecutionRecord]:
@@ -251,7 +251,7 @@ def _at(status: StackStatus, path: str) -> str:
 
 
 def command_line(settings: Settings) -> str:
-    """What to type before a command, with the folder of the stack where that is not the usual one."""
+    """Return the prefix to type before a command, with the folder of the stack if it is not the default."""
     program = _program()
     if settings.home.resolve() == marker_of(Path.cwd()).home.resolve():
         return program

@@ -25,10 +25,10 @@ def worker(context: typer.Context) -> NoReturn:
 
 
 def worker_argv(arguments: Sequence[str]) -> list[str]:
-    """The command line of a worker.
+    """Return the command line of a worker.
 
     Raises:
-        ConfigurationError: another package named `workers` would be started in its place.
+        ConfigurationError: another package named `workers` would be started instead.
     """
     require_own_workers()
     return [sys.executable, "-P", "-m", "workers", *arguments]
@@ -58,7 +58,7 @@ def require_own_workers() -> None:
 def _found() -> ModuleSpec | None:
     # -P leaves out the folder that Python puts first: the script's, or the current one for `python -m`.
     path = sys.path if sys.flags.safe_path else sys.path[1:]
-    # Editable installs of some tools are no path but a finder.
+    # Editable installs of some tools are not a path but a finder.
     others = [one for one in sys.meta_path if one is not PathFinder and hasattr(one, "find_spec")]
     found = (one.find_spec("workers", None) for one in others)
     return PathFinder.find_spec("workers", path) or next(filter(None, found), None)

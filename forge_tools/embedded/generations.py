@@ -1,4 +1,4 @@
-"""Workers that one warm process forks, a generation after the other, whenever the user's source files change."""
+"""Workers forked by one warm process, a new generation whenever the user's source files change."""
 
 import json
 import os
@@ -20,35 +20,35 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.project import FILE
 
 AGAIN_SECONDS = 1.0
-"""Until a worker that ended by itself is forked again."""
+"""The delay before a worker that ended by itself is forked again."""
 
 REQUEST_BYTES = 1 << 16
 
 STEP_MS = 50
-"""A change is reported after so long without another: editors write a file in several steps."""
+"""A change is reported after this long without another: editors write a file in several steps."""
 
 MOST_FOLDERS = 5_000
 
 IGNORED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "env"})
-"""Ignored besides hidden folders and virtual environments of any name."""
+"""Ignored in addition to hidden folders and virtual environments of any name."""
 
 
 class Listener(Protocol):
-    """Hears how the workers fare, in a thread of this package."""
+    """Receives the state of the workers, in a thread of this package."""
 
     def renewed(self, seconds: float) -> None:
-        """New workers have taken over, so long after they were asked for."""
+        """New workers have taken over, this long after they were requested."""
 
     def refused(self, said: str) -> None:
-        """New workers could not start; what served goes on."""
+        """New workers could not start; the old ones keep serving."""
 
     def ended(self, name: str, code: int) -> None:
-        """A worker ended by itself; another is on its way."""
+        """A worker ended by itself; a replacement is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A worker of each generation: what its command line says after `workers`, and where it logs."""
+    """A worker of each generation: its command line after `workers`, and its log."""
 
     name: str
     arguments: Sequence[str]
@@ -63,7 +63,7 @@ class _Generation:
 
 
 class GenerationsOfWorkers(SupervisedProcess):
-    """The process that forks workers, and the line to it. It is started again if it dies, and its workers with it."""
+    """The process that forks workers, and the connection to it. If it dies, it is restarted with its workers."""
 
     def __init__(self, argv: Sequence[str], plans: Sequence[Plan], listener: Listener, **process: Any) -> None:
         super().__init__("workers", argv, **process)
@@ -76,12 +76,12 @@ class GenerationsOfWorkers(SupervisedProcess):
         self._serving: _Generation | None = None
         self._coming: _Generation | None = None
         self._again: dict[str, float] = {}
-        """When workers that ended by themselves are forked again."""
+        """When to refork workers that ended by themselves."""
         self.pids: set[int] = set()
-        """Of the workers there are, those that drain too."""
+        """Of all current workers, including draining ones."""
 
     def start(self) -> None:
-        """Start the process that forks, and the first workers."""
+        """Start the forking process and the first workers."""
         with self._lock:
             if self._control is not None:
                 self._control.close()
@@ -97,7 +97,7 @@ class GenerationsOfWorkers(SupervisedProcess):
             self.renew()
 
     def renew(self) -> None:
-        """Start new workers, which take over once they serve; end those that are still starting, since their code is old."""
+        """Start new workers, which take over once they serve; end those still starting, since their code is old."""
         with self._lock:
             if self._coming is not None:
                 self._signal(self._coming.number, signal.SIGKILL)
@@ -166,12 +166,12 @@ class GenerationsOfWorkers(SupervisedProcess):
         if self._control is not None:
             try:
                 self._control.send(json.dumps(request).encode())
-            except OSError:  # it has died: its successor begins anew
+            except OSError:  # it has died: its successor starts afresh
                 return
 
 
 def changes(roots: Iterable[Path], stop: Event) -> Iterator[list[Path]]:
-    """Tell which files changed, in folders that are watched one by one, so that what is ignored costs nothing.
+    """Yield the files that changed; folders are watched one by one, so ignored ones cost nothing.
 
     Raises:
         ConfigurationError: there are too many folders.
@@ -185,13 +185,13 @@ def changes(roots: Iterable[Path], stop: Event) -> Iterator[list[Path]]:
         for found in told:
             files = [Path(path) for _, path in found if _is_source(path)]
             for file in files:
-                Path(cache_from_source(str(file))).unlink(missing_ok=True)  # of one second and size it would be taken
+                Path(cache_from_source(str(file))).unlink(missing_ok=True)  # same second and size: it would be used
             came = [Path(path) for change, path in found if change is Change.added and Path(path).is_dir()]
             files += [file for folder in came for file in folder.rglob("*.py")]
             if files:
                 yield files
             if came:
-                break  # and watch these, too
+                break  # to watch these, too
 
 
 def _folders(tops: Iterable[Path]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The folder of the embedded stack: made private, checked, and held by one stack at a time."""
+"""The folder of the embedded stack: private, checked, and held by one stack at a time."""
 
 import contextlib
 import fcntl
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from forge_tools.errors import StackError
 
-# What the stack itself puts into its folder: one with these may be closed to others, a stranger's may not.
+# What the stack itself puts into its folder: a folder with these may be made private, any other may not.
 _OURS = frozenset({"forge.db", "lock", "logs", "valkey"})
 _OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -32,11 +32,12 @@ class Holder:
 
 
 class HomeLock:
-    """Holds the folder for this process, and lets the broker's server hold it as long as that lives.
+    """Holds the folder for this process, and lets the broker's server hold it for as long as it lives.
 
-    Two locks, because two questions are asked. `<home>/lock` answers "does a stack run here?": this process has it alone,
-    and it names its holder. `<home>/valkey/lock` answers "is the old server gone?": the server inherits `server_fd`.
-    The kernel drops both when their holders die, however they die, so neither file is ever stale or removed.
+    There are two locks because there are two questions. `<home>/lock` answers "does a stack run here?": only this
+    process holds it, and it names its holder. `<home>/valkey/lock` answers "is the old server gone?": the server
+    inherits `server_fd`. The kernel drops both when their holders die, however they die, so neither file is ever stale
+    or removed.
     """
 
     def __init__(self, home: Path) -> None:
@@ -47,7 +48,7 @@ class HomeLock:
     def acquire(self, *, patience: float, end_leftover: Callable[[], str], is_stopping: Callable[[], bool]) -> None:
         """Take both locks. A server that outlived its stack is asked to end, and gets `patience` seconds for it.
 
-        `end_leftover` asks, and returns what to call that server in a message.
+        `end_leftover` sends the request and returns a name for that server, for use in messages.
 
         Raises:
             StackError: a stack runs in the folder, or the old server does not end.
@@ -93,10 +94,10 @@ class HomeLock:
 
 
 def open_home(home: Path) -> Path:
-    """Make the folder, or check that it is ours and private; return its absolute path.
+    """Create the folder, or check that it is ours and private; return its absolute path.
 
     Raises:
-        StackError: it cannot be made, belongs to somebody else, is read-only, or is open to others.
+        StackError: it cannot be created, belongs to somebody else, is read-only, or is open to others.
     """
     home = home.absolute()
     with _explained(home):
@@ -121,10 +122,10 @@ def open_home(home: Path) -> Path:
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder that only we may enter, or check that it is one; a link there is an attack.
+    """Create a folder that only this user may enter, or check an existing one; a link there is an attack.
 
     Raises:
-        StackError: somebody else made it, or may write to it.
+        StackError: somebody else created it, or may write to it.
     """
     with _explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -143,7 +144,7 @@ def remove_home(home: Path) -> None:
 
 
 def stack_holder(home: Path) -> Holder | None:
-    """Who runs a stack in that folder right now; None if nobody does."""
+    """Return who currently runs a stack in that folder, or None."""
     with contextlib.suppress(OSError):
         fd = os.open(home / "lock", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""The embedded stack itself: starts its processes in order, tends them, and stops them within the time promised."""
+"""The embedded stack itself: starts its processes in order, supervises them, and stops them within the promised time."""
 
 import asyncio
 import contextlib
@@ -29,16 +29,16 @@ from forge_tools.urls import without_passwords
 logger = logging.getLogger("forge_tools.embedded")
 
 DRAIN_SECONDS = 6.0
-"""How long calls may still run once the stack stops, unless `FORGE_DRAIN` is set: a person waits for it."""
+"""How long calls may still run once the stack stops, unless `FORGE_DRAIN` is set: a person is waiting."""
 START_SECONDS = 30.0
 LEFTOVER_SECONDS = 12.0
 WORKER_MARGIN = 0.8
-"""Further seconds until a worker is killed."""
+"""Additional seconds before a worker is killed."""
 VALKEY_SECONDS = 0.9
 """How long Valkey may take to save and end. With the default drain, everything ends within ten seconds."""
 
 HURRY_SECONDS = 3.0
-"""How long workers have after a second signal, to record which calls they cut short."""
+"""How long workers have after a second signal to record which calls they interrupted."""
 
 ASYNC_CONCURRENCY = 200
 _TEND_SECONDS = 0.2
@@ -48,7 +48,7 @@ _PID_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
-    """One worker of the stack: what its command line has to say."""
+    """One worker of the stack: what goes on its command line."""
 
     name: str
     lane: Lane
@@ -69,10 +69,10 @@ class StackStatus:
 
 
 class EmbeddedStack:
-    """Valkey, a migrated database and three workers on this machine, all ending with this process.
+    """Valkey, a migrated database and three workers on this machine, which all end with this process.
 
-    `worker_argv` turns a plan into a command line. `concurrency` is the number of processes of each process lane, one for
-    each CPU by default. A broker or database URL in the settings replaces the embedded one.
+    `worker_argv` turns a plan into a command line. `concurrency` is the number of processes of each process lane, one
+    for each CPU by default. A broker or database URL in the settings replaces the embedded one.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class EmbeddedStack:
 
     @property
     def settings(self) -> Settings:
-        """The settings it runs with; once it has started, with the home that it holds."""
+        """The settings in use; after the start, with the home that the stack holds."""
         return self._settings
 
     @property
@@ -137,7 +137,7 @@ class EmbeddedStack:
                 self.stop()
 
     def start(self) -> Self:
-        """Start everything and return; a thread restarts what dies.
+        """Start everything and return; a thread restarts processes that die.
 
         Raises:
             StackError: the folder is held, not ours or not usable, or Valkey cannot start.
@@ -159,12 +159,12 @@ class EmbeddedStack:
         return self
 
     def stop(self) -> None:
-        """Stop workers, then Valkey, and free the folder: within `Settings.drain` plus two seconds, leaving no process."""
+        """Stop workers, then Valkey, and free the folder: within `Settings.drain` plus two seconds, without leftovers."""
         self._ended.set()
         if self._tender is not None:
             self._tender.join()
             self._tender = None
-        # The launchers kill at the end of the grace; a little later it is the launcher itself that hangs.
+        # The launchers kill at the end of the grace period; shortly afterwards the launcher itself must be hanging.
         self._end(self._workers, self._settings.drain + WORKER_MARGIN + 0.2)
         if self._valkey is not None:
             self._end([self._valkey], VALKEY_SECONDS)
@@ -179,7 +179,7 @@ class EmbeddedStack:
         self.stop()
 
     def make_workers(self, settings: Settings) -> Iterator[SupervisedProcess]:
-        """The processes that run calls, not started yet; other stacks may have others. `settings` are as the stack has them."""
+        """Yield the processes that run calls, not started; other stacks may differ. `settings` are the stack's own."""
         environment = worker_environment(settings)
         for plan in self._plans:
             yield SupervisedProcess(
@@ -202,7 +202,7 @@ class EmbeddedStack:
         self._settings = settings.model_copy(update={"home": home})
 
     def _take_marked(self, marker: Marker) -> tuple[Path, Marker]:
-        """Take the home of a folder; where a copy of it was a moment faster, its new one."""
+        """Take the home of a folder; if a copy of the folder took it first, a new one."""
         home = open_home(marker.home)
         marker.write()
         try:
@@ -307,7 +307,7 @@ class EmbeddedStack:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[int]:
-        """Turn signals into flags, and into bytes to wait for; hands out the reading end."""
+        """Turn signals into flags, and into bytes to wait for; yield the reading end."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
 
@@ -326,7 +326,7 @@ class EmbeddedStack:
 
 
 def plan_workers(tools: tuple[str, ...], concurrency: int) -> tuple[WorkerPlan, ...]:
-    """Three workers: background calls of the process lane have processes of their own, so they never delay default ones."""
+    """Plan three workers: background calls of the process lane have their own processes and never delay default ones."""
     both, default, background = ("default", "background"), ("default",), ("background",)
     return (
         WorkerPlan(name="async", lane="async", queues=both, concurrency=ASYNC_CONCURRENCY, tools=tools),
@@ -336,7 +336,7 @@ def plan_workers(tools: tuple[str, ...], concurrency: int) -> tuple[WorkerPlan, 
 
 
 def forget(settings: Settings) -> tuple[Path, ...]:
-    """Remove `.forge` and the home that it names, with the history in it; return what there was.
+    """Remove `.forge` and the home that it names, with the history in it; return what was removed.
 
     Raises:
         StackError: a stack runs there, FORGE_HOME names the home, or something cannot be removed.
@@ -369,17 +369,17 @@ def _locked(home: Path, is_stopping: Callable[[], bool]) -> HomeLock:
 
 
 def server_environment() -> Mapping[str, str]:
-    """Our own environment without what is meant for forge_tools."""
+    """Return our own environment without the variables of forge_tools."""
     return {name: value for name, value in os.environ.items() if not name.startswith("FORGE_")}
 
 
 def worker_environment(settings: Settings) -> Mapping[str, str]:
-    """Our own environment with exactly these settings."""
+    """Return our own environment with exactly these settings."""
     return {**os.environ, **settings_environment(settings)}
 
 
 def settings_environment(settings: Settings) -> Mapping[str, str]:
-    """The variables from which a child process in this folder reads exactly these settings; the project it reads itself."""
+    """Return the variables that give a child process in this folder exactly these settings, except the project's own."""
     prefix = settings.model_config["env_prefix"]
     values = settings.model_dump(mode="json", exclude={"project", "tools"})
     return {
@@ -390,8 +390,8 @@ def settings_environment(settings: Settings) -> Mapping[str, str]:
 
 
 def ensure_key(settings: Settings) -> None:
-    """Make and publish a key where clients have none to encrypt with, or this stack's workers do not hold it."""
-    with ThreadPoolExecutor(1) as thread:  # whoever starts a stack may have a loop that runs
+    """Create and publish a key if clients have none to encrypt with, or if this stack's workers do not hold it."""
+    with ThreadPoolExecutor(1) as thread:  # the caller may have a running loop
         thread.submit(lambda: asyncio.run(_ensure_key(settings))).result()
 
 

@@ -1,4 +1,4 @@
-"""A process of the stack: its log, its tree that ends with us, and its restarts."""
+"""A process of the stack: its log, its process tree that ends with ours, and its restarts."""
 
 import contextlib
 import logging
@@ -26,7 +26,7 @@ MAX_LOG_BYTES = 5_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStatus:
-    """One process of the stack, as people want to see it. `last_exit` says how it ended when it last did."""
+    """One process of the stack, for people. `last_exit` says how it ended last time."""
 
     name: str
     pid: int | None
@@ -37,9 +37,9 @@ class ProcessStatus:
 
 
 class SupervisedProcess:
-    """A command under the launcher: it and all it starts end when we do, even by kill -9.
+    """A command under the launcher: it and all its descendants end when we do, even by kill -9.
 
-    `grace` is how many seconds it has between SIGTERM and SIGKILL, whether we ask it to end or are gone.
+    `grace` is how many seconds it has between SIGTERM and SIGKILL, whether we ask it to end or have died.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class SupervisedProcess:
         lifeline, self._lifeline = os.pipe()
         try:
             with _open_log(self.log) as output:
-                # A session of its own, so that Ctrl-C in the terminal reaches us alone and we end things in order.
+                # It has its own session, so that Ctrl-C in the terminal reaches only us and we end things in order.
                 self._launcher = subprocess.Popen(
                     self._command(lifeline),
                     stdin=subprocess.DEVNULL,
@@ -91,7 +91,7 @@ class SupervisedProcess:
 
     @property
     def is_alive(self) -> bool:
-        started = self._launcher  # another thread may let go of it meanwhile
+        started = self._launcher  # another thread may release it in the meantime
         return started is not None and started.poll() is None
 
     @property
@@ -104,7 +104,7 @@ class SupervisedProcess:
         return children[0].pid if children else None
 
     def tend(self) -> None:
-        """Start it again if it has died: at once at first, then after longer and longer pauses."""
+        """Restart it if it has died: at once at first, then after increasing pauses."""
         if self.is_alive:
             return
         now = time.monotonic()
@@ -114,19 +114,19 @@ class SupervisedProcess:
             self._restarts += 1
             try:
                 self.start()
-            except OSError as error:  # no process, memory or disk to be had; that may pass
+            except OSError as error:  # no process, memory or disk available; that may pass
                 self._last_exit = f"cannot start: {error.strerror}"
                 self._schedule(now)
 
     def terminate(self) -> None:
-        """Ask it to end; the launcher kills what is left of it after the grace."""
+        """Ask it to end; the launcher kills what is left after the grace period."""
         self._restart_at = None
         if self._launcher is not None and self.is_alive:
             self._launcher.terminate()
 
     def kill(self) -> None:
         """End it and everything below it without waiting."""
-        started = self._launcher  # another thread may let go of it meanwhile
+        started = self._launcher  # another thread may release it in the meantime
         if started is not None and started.poll() is None:
             tree = descendants(started.pid)
             started.kill()
@@ -135,7 +135,7 @@ class SupervisedProcess:
         self.forget()
 
     def forget(self) -> None:
-        """Let go of an ended process."""
+        """Release a process that has ended."""
         started = self._launcher
         if started is not None and started.poll() is not None:
             self._last_exit = _describe_exit(started.returncode)
@@ -154,7 +154,7 @@ class SupervisedProcess:
         )
 
     def last_words(self, limit: int = 1500) -> str:
-        """The end of its log, for a message."""
+        """Return the end of its log, for a message."""
         with contextlib.suppress(OSError):
             return self.log.read_text(errors="replace")[-limit:].strip()
         return ""

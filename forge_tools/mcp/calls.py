@@ -1,4 +1,4 @@
-"""`tools/call`: runs a tool for a client, tells it of progress, and cancels what it no longer waits for."""
+"""`tools/call`: runs a tool for a client, sends it progress, and cancels calls that it no longer waits for."""
 
 import asyncio
 import hashlib
@@ -50,13 +50,13 @@ END_PATIENCE = 3.0
 
 PROGRESS_DELAY = 0.25
 PROGRESS_INTERVAL = 1.0
-"""Seconds until a client hears of a call for the first time, and of one that is silent; most calls are over before."""
+"""Seconds before the first notification about a call, and between those about a silent one; most end before."""
 
 TELL_SECONDS = 0.25
-"""Between two notifications of what tools of this process report."""
+"""The interval of notifications about tools of this process."""
 
 LAST_WORDS = 0.5
-"""What the end of a call may wait for the last of its reports."""
+"""How long the end of a call may wait for the last of its reports."""
 
 LINE_CHARS = 200
 _STEP = 1e-6
@@ -72,7 +72,7 @@ _SEVERITIES: dict[LoggingLevel, int] = {
     "emergency": logging.CRITICAL + 10,
 }
 _LOWEST = "forge-tools/log-level"
-"""Where a connection keeps the level that its client has set."""
+"""The key under which a connection stores the level that its client has set."""
 
 Context = ServerRequestContext[Any, Any]
 
@@ -80,19 +80,19 @@ logger = logging.getLogger(__name__)
 
 
 class Tools(Protocol):
-    """What is asked of an executor here: a ToolExecutor, an ExecutorClient and a ToolThread are each one."""
+    """The methods of an executor used here: a ToolExecutor, an ExecutorClient and a ToolThread have them."""
 
     async def call(self, name: str, arguments: Mapping[str, Any], context: ExecutionContext, /) -> ToolResult:
-        """Call a tool; whatever is wrong with the call, or goes wrong in it, is a failed result."""
+        """Call a tool; an invalid call, or an error while it runs, gives a failed result."""
         ...
 
     def specs(self) -> list[ToolSpec]:
-        """The tools as data, without I/O."""
+        """Return the tools as data, without I/O."""
         ...
 
 
 class Calls:
-    """Calls of clients: on workers where the executor is a client of them, else in this process."""
+    """Calls of clients: on workers if the executor is a client of them, else in this process."""
 
     def __init__(self, executor: Tools, offer: Offer) -> None:
         self.offer = offer
@@ -101,23 +101,23 @@ class Calls:
         self._cancelling: set[asyncio.Task[Any]] = set()
 
     def caller(self, ctx: Context) -> Caller:
-        """Who sends a request; the session of its HTTP connection where there is one, else that of this server."""
+        """Return who sends a request, with the session of its HTTP connection if any, else that of this server."""
         client = ctx.session.client_params
         agent = agent_name(client.client_info.name, client.client_info.version) if client else None
         session = ctx.request.headers.get(SESSION_HEADER) if ctx.request is not None else None
         return Caller(_disguised(session) if session else self.offer.session_id, agent)
 
     def offered(self) -> list[ToolSpec]:
-        """The tools that clients see, by name."""
+        """Return the tools that clients see, by name."""
         return sorted(filter(self.offer.admits, self._executor.specs()), key=lambda spec: spec.name)
 
     async def refresh(self) -> None:
-        """Read the catalogue again."""
+        """Reload the catalogue."""
         if self.workers is not None:
             await self.workers.catalogue.refresh()
 
     async def find(self, name: str) -> ToolSpec:
-        """The offered tool of that name or alias; it may have come since the catalogue was read.
+        """Return the offered tool of that name or alias; it may be newer than the last reading of the catalogue.
 
         Raises:
             MCPError: there is none.
@@ -133,7 +133,7 @@ class Calls:
         return spec
 
     def routing_schema(self, name: str) -> Mapping[str, Any] | None:
-        """The schema whose parameters a client repeats in headers of HTTP, by which intermediaries route; few tools have one."""
+        """Return the schema whose parameters clients repeat in HTTP headers for routing; few tools have one."""
         spec = self._known(name)
         return spec.input_schema if spec is not None else None
 
@@ -163,7 +163,7 @@ class Calls:
             if telling is not None and waiting.done():
                 await asyncio.wait([telling], timeout=LAST_WORDS)
         except asyncio.CancelledError:
-            # a task of its own, since what cancels the request cancels its every wait
+            # a separate task, since cancelling the request cancels its every wait
             cancelling = asyncio.ensure_future(_cancel(handle))
             self._cancelling.add(cancelling)
             cancelling.add_done_callback(self._cancelling.discard)
@@ -175,7 +175,7 @@ class Calls:
         return is_over
 
     async def settle(self) -> None:
-        """Wait for calls to be cancelled, but not for a database that is away."""
+        """Wait for calls to be cancelled, but not for a database that is unavailable."""
         if self._cancelling:
             await asyncio.wait(self._cancelling, timeout=END_PATIENCE)
 
@@ -185,7 +185,7 @@ class Calls:
 
 
 async def submit(client: ExecutorClient, call: Call) -> Handle | ToolResult:
-    """Submit a call to workers; a failed result says why it was not taken."""
+    """Submit a call to workers; a failed result says why it was refused."""
     try:
         return await client.calls.submit(call)
     except ForgeError as error:
@@ -193,7 +193,7 @@ async def submit(client: ExecutorClient, call: Call) -> Handle | ToolResult:
 
 
 async def told_here(ctx: Context, call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
-    """Make a call in this process, and tell what it reports."""
+    """Make a call in this process, and send its reports."""
     notices, buffer = _Notices(ctx), ReportBuffer(lambda: None, interval=TELL_SECONDS)
 
     async def tell() -> None:
@@ -215,7 +215,7 @@ async def told_here(ctx: Context, call: Coroutine[Any, Any, ToolResult]) -> Tool
 
 
 def described(record: ExecutionRecord, progress: Progress | None = None) -> str:
-    """Where an execution is, in a few words."""
+    """Describe the state of an execution in a few words."""
     if record.status is ExecutionStatus.QUEUED:
         return f"{record.tool} waits in queue {record.queue}"
     if record.status is not ExecutionStatus.RUNNING:
@@ -228,7 +228,7 @@ def described(record: ExecutionRecord, progress: Progress | None = None) -> str:
 
 
 async def set_log_level(ctx: Context, params: SetLevelRequestParams) -> EmptyResult:
-    """`logging/setLevel`: from here on, tell this client what its calls log at that level or above."""
+    """`logging/setLevel`: from now on, send this client what its calls log at that level or above."""
     ctx.session._connection.state[_LOWEST] = _SEVERITIES[params.level]  # noqa: SLF001 the SDK gives it to nobody else
     return EmptyResult()
 
@@ -236,7 +236,7 @@ async def set_log_level(ctx: Context, params: SetLevelRequestParams) -> EmptyRes
 class _Notices:
     """The progress and the log of one request, as far as its client wants them.
 
-    The protocol wants each number above the one before, whatever a tool reports.
+    The protocol requires increasing numbers, whatever a tool reports.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -248,7 +248,7 @@ class _Notices:
         self._sent_at = time.monotonic()
 
     async def send(self, message: str | None = None, done: float | None = None, total: float | None = None) -> None:
-        """What is not given is as it was."""
+        """Send progress; omitted values stay as they were."""
         self._number = done if done is not None and done > self._number else self._number + _STEP
         self._total = total if done is not None else self._total
         self._message = message or self._message
@@ -256,7 +256,7 @@ class _Notices:
         await self._ctx.session.report_progress(self._number, self._total, self._message)
 
     async def send_output(self, text: str, stream: Stream, level: int | None) -> None:
-        """Send what was logged as the log; of what was put out the last line."""
+        """Send log messages as the log; of other output, send the last line."""
         if stream == "output":
             await self.send(_last_line(text))
         elif stream == "log" and level is not None and self._lowest is not None and level >= self._lowest:
@@ -265,14 +265,14 @@ class _Notices:
             await self._ctx.session.send_notification(LoggingMessageNotification(params=params), self._ctx.request_id)
 
     async def send_report(self, told: Told) -> None:
-        """Send what a buffer gave."""
+        """Send a report from a buffer."""
         if told.done is not None:
             await self.send(told.text, told.done, told.total)
         else:
             await self.send_output(told.text or "", told.stream, told.level)
 
     async def repeat(self) -> None:
-        """Send what was told last whenever there is silence."""
+        """Repeat the last notification after each period of silence."""
         while True:
             left = self._sent_at + PROGRESS_INTERVAL - time.monotonic()
             if left <= 0:
@@ -281,9 +281,9 @@ class _Notices:
 
 
 async def _tell(ctx: Context, handle: Handle, waiting: "asyncio.Future[ToolResult]") -> None:
-    """Tell what a call on a worker reports, and while it does not, where it is: for the client a sign of life.
+    """Send the reports of a call on a worker, or its state during silence, as a sign of life for the client.
 
-    Of a brief call the log alone is told.
+    For a brief call, only the log is sent.
     """
     if _lowest_level(ctx) is None:
         await asyncio.wait([waiting], timeout=PROGRESS_DELAY)
@@ -314,7 +314,7 @@ async def _cancel(handle: Handle) -> None:
 
 
 def _listens(ctx: Context) -> bool:
-    """Whether the client is to be told anything before the result."""
+    """Whether the client wants any notification before the result."""
     return _wants_progress(ctx) or _lowest_level(ctx) is not None
 
 
@@ -324,7 +324,7 @@ def _wants_progress(ctx: Context) -> bool:
 
 
 def _lowest_level(ctx: Context) -> int | None:
-    """From which level on the client wants what its calls log: said with the request, or until 2025-11-25 once for all."""
+    """Return the lowest log level that the client wants: stated in the request, or until 2025-11-25 once for all."""
     if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return _SEVERITIES.get(_meta(ctx).get(LOG_LEVEL_META_KEY, ""))
     level: int | None = ctx.session._connection.state.get(_LOWEST)  # noqa: SLF001 as above
@@ -342,5 +342,5 @@ def _last_line(text: str) -> str | None:
 
 
 def _disguised(session_id: str) -> str:
-    """Whoever knows the id of a session may use it, so the history gets another that only this one leads to."""
+    """Replace the id of a session for the history, since whoever knows the original may use the session."""
     return f"mcp-{hashlib.blake2b(session_id.encode(), digest_size=12).hexdigest()}"

@@ -1,4 +1,4 @@
-"""What clients get to read: tools as they are listed, results as they are answered, and artifacts as resources."""
+"""What clients receive: lists of tools, results, and artifacts as resources."""
 
 import base64
 import json
@@ -36,18 +36,18 @@ from forge_tools.schema import encode_json, shown
 from forge_tools.schema.formats import render
 
 META = "forge-tools"
-"""Prefix of what we add under `_meta`."""
+"""Prefix of our keys under `_meta`."""
 
 _NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
 LARGEST = 10_000_000
-"""Bytes of what is read in one message; of larger ones a page."""
+"""The largest artifact read in one message, in bytes; of larger ones only a page is read."""
 
 PAGE_BYTES = 100_000
-"""Bytes of a page whose reader says nothing else; it is most likely to end in front of a model."""
+"""The default size of a page in bytes; it will most likely reach a model."""
 
 RESOURCE_NOT_FOUND = -32002
-"""What the protocol has for it until 2025-11-25."""
+"""The protocol's code for it until 2025-11-25."""
 
 _TEMPLATES = [
     types.ResourceTemplate(
@@ -72,13 +72,13 @@ _WISHES = tuple(field.name for field in fields(PageWish))
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_-]+")
 _LONGEST = 2**31
 _SURROGATE = "\\ud"
-"""How one begins in ASCII JSON."""
+"""Its beginning in ASCII JSON."""
 
 _TASKS_OPTIONAL = types.ToolExecution(task_support="optional")
 
 
 def listed(spec: ToolSpec, *, as_task: bool) -> types.Tool:
-    """The tool as `tools/list` shows it; `as_task` says that calls of it may be made tasks."""
+    """Return the tool as `tools/list` shows it; `as_task` means that its calls may become tasks."""
     schema = render(spec, "mcp")
     return types.Tool(
         name=spec.name,
@@ -92,19 +92,19 @@ def listed(spec: ToolSpec, *, as_task: bool) -> types.Tool:
 
 
 async def shown_whole(result: ToolResult, *, is_structured: bool = False) -> types.CallToolResult:
-    """The result of a call with those of its images, sounds and files that fit into a message.
+    """Return the result of a call with those of its images, sounds and files that fit into a message.
 
-    Where it must be `is_structured`, as its tool says, one that was cut is an error: clients refuse text in its place.
+    If its tool promises `is_structured`, a truncated result is an error: clients refuse text in its place.
     """
     answer = answered(result, await seen(result, lambda _: True))
     return answer.model_copy(update={"is_error": True}) if is_structured and not answer.structured_content else answer
 
 
 def answered(result: ToolResult, seen: Mapping[str, bytes] = _NOTHING) -> types.CallToolResult:
-    """The result of a call, a failed one with `isError` and its reason as text.
+    """Return the result of a call; a failed one has `isError` and its reason as text.
 
-    An output that is a JSON object is given as structured content too. What was too long is a link to the whole of it, and
-    so is a part whose bytes are not among those `seen`.
+    An output that is a JSON object is included as structured content too. An output that was too long becomes a link to
+    the whole, and so does a part whose bytes are not in `seen`.
     """
     meta = {f"{META}/execution-id": result.metadata.get("execution_id"), f"{META}/error-code": result.error_code}
     said = {key: str(value) for key, value in meta.items() if value is not None}
@@ -119,7 +119,7 @@ def answered(result: ToolResult, seen: Mapping[str, bytes] = _NOTHING) -> types.
 def _content(result: ToolResult, seen: Mapping[str, bytes]) -> list[types.ContentBlock]:
     texts = [] if result.success else [_reason(result)]
     has_parts = CONTENT in result.metadata
-    if not has_parts and (result.success or result.output is not None):  # what it had put out before it failed
+    if not has_parts and (result.success or result.output is not None):  # its output before it failed
         texts.append(ToolResult.ok(result.output).to_text())
     content: list[types.ContentBlock] = [types.TextContent(text=_encodable(text)) for text in texts]
     if has_parts:
@@ -153,7 +153,7 @@ def _reason(result: ToolResult) -> str:
 
 
 def _structured(result: ToolResult) -> dict[str, Any] | None:
-    """The output where it is a JSON object: what comes from a worker is JSON, what a tool here returns may be anything."""
+    """Return the output if it is a JSON object: from a worker it is JSON, from a tool here it may be anything."""
     if not result.success or not isinstance(result.output, dict):
         return None
     try:
@@ -165,7 +165,7 @@ def _structured(result: ToolResult) -> dict[str, Any] | None:
 
 
 def _encodable(value: Any) -> Any:
-    """Without lone surrogates, which no transport can encode."""
+    """Replace lone surrogates, which no transport can encode."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, list):
@@ -189,7 +189,7 @@ def _link(result: ToolResult) -> types.ResourceLink | None:
 
 
 class ArtifactReader(Protocol):
-    """Where artifacts are kept."""
+    """Where artifacts are stored."""
 
     async def find(self, id: str, session_id: str | None, /) -> Artifact | None: ...
 
@@ -199,7 +199,7 @@ class ArtifactReader(Protocol):
 
 
 class Resources:
-    """Serves artifacts. They are not listed: results link to them, and a session sees its own only."""
+    """Serves artifacts. They are not listed: results link to them, and a session sees only its own."""
 
     def __init__(self, artifacts: ArtifactReader, calls: Calls) -> None:
         self._artifacts = artifacts
@@ -246,7 +246,7 @@ class Resources:
 
 
 def _wish(query: str) -> PageWish:
-    """Read the part of the address that says which page."""
+    """Parse the part of the address that selects the page."""
     try:
         given = {
             name: int(value) for name, value in parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))

@@ -26,7 +26,7 @@ from forge_tools.signals import heeded
 
 PATH = "/mcp"
 END_PATIENCE = 2
-"""Seconds that open connections have when the server is told to end."""
+"""Seconds that open connections get when the server is to end."""
 
 _GONE = "forge_tools.gone"
 
@@ -42,10 +42,10 @@ class Http:
 
     @classmethod
     def bind(cls, address: str, token: str, largest_body: int) -> Self:
-        """Listen at `HOST:PORT`; where others than this machine can come, a token is a must.
+        """Listen at `HOST:PORT`; a token is required if other machines can connect.
 
         Raises:
-            ConfigurationError: the address is none, is taken, or needs a token.
+            ConfigurationError: the address is invalid, is taken, or needs a token.
         """
         host, _, port = address.rpartition(":")
         host = host.strip("[]") or "127.0.0.1"
@@ -67,7 +67,7 @@ class Http:
 
     @property
     def url(self) -> str:
-        """Where clients find the endpoint."""
+        """The address of the endpoint."""
         host, port = self.listening.getsockname()[:2]
         return f"http://[{host}]:{port}{PATH}" if ":" in host else f"http://{host}:{port}{PATH}"
 
@@ -92,11 +92,11 @@ class Http:
 
 
 class Guard:
-    """Refuses requests before anything reads them: holders of the token may come, and no web page that found its way here.
+    """Refuses requests before anything reads them: token holders may pass, but no web page that was directed here.
 
-    Where only this machine is served (`is_local`), Host must name it: a page whose name was pointed here says its own. Origin,
-    which browsers send, must be of this machine, or that of the endpoint itself. A token, if there is one, must be sent.
-    In each request that passes it is noted when the client has hung up.
+    If only this machine is served (`is_local`), Host must name it, because a page whose name was pointed here sends its
+    own. Origin, which browsers send, must be of this machine or of the endpoint itself. A token, if configured, must be
+    sent. Each request that passes is marked when the client hangs up.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, is_local: bool) -> None:
@@ -141,7 +141,7 @@ class Guard:
 
 
 async def cancel_when_gone(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-    """Cancel a call of a tool when its client hangs up; streams are not resumable here, so nobody can fetch the answer."""
+    """Cancel a call of a tool when its client hangs up; streams are not resumable here, so the answer would be lost."""
     gone = ctx.request.scope.get(_GONE) if ctx.request is not None and ctx.method == "tools/call" else None
     if gone is None:
         return await call_next(ctx)
@@ -160,7 +160,7 @@ async def _cancel(scope: anyio.CancelScope, gone: asyncio.Event) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine as only it can be reached from itself."""
+    """Whether a host name or address is this machine, reachable only from itself."""
     if host.lower() == "localhost":
         return True
     try:
@@ -177,7 +177,7 @@ def _name(url: str) -> str:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to the loop: uvicorn's own way ends the process by the signal once more, after everything."""
+    """Leaves signals to the loop: uvicorn itself would end the process by the same signal after everything."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""JSON-RPC as lines: a byte stream cut into such that the memory holds, and the id still found of one that it does not."""
+"""JSON-RPC as lines: splits a byte stream into lines of bounded length, and finds the id even in a longer one."""
 
 import json
 import re
@@ -13,7 +13,7 @@ _MARKS = re.compile(rb'["{}\[\]]|\\.', re.DOTALL)
 
 
 class LongLine(NamedTuple):
-    """What is kept of a line that was longer than the limit: how it began, its id if it is a message, and its length."""
+    """The remains of a line beyond the limit: its beginning, its id if it is a message, and its length."""
 
     head: bytes
     id: str | int | None
@@ -21,7 +21,7 @@ class LongLine(NamedTuple):
 
 
 class Lines:
-    """Cuts chunks into lines without their ends; `limit` is in bytes."""
+    """Splits chunks into lines without their ends; `limit` is in bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -30,7 +30,7 @@ class Lines:
         self._outline: _Outline | None = None
 
     def feed(self, chunk: bytes) -> list[bytes | LongLine]:
-        """Take a chunk and return the lines that it ends."""
+        """Add a chunk and return the lines that it completes."""
         *ended, rest = chunk.split(b"\n")
         lines: list[bytes | LongLine] = []
         for part in ended:
@@ -40,7 +40,7 @@ class Lines:
         return lines
 
     def rest(self) -> bytes | LongLine:
-        """Return what came after the last line."""
+        """Return the bytes after the last line."""
         kept = bytes(self._kept)
         line = kept if self._outline is None else LongLine(kept, self._outline.id(), self._size)
         self._kept.clear()
@@ -60,7 +60,7 @@ class Lines:
 
 
 class _Outline:
-    """The outermost level of a JSON object that comes in pieces, with `0` in place of what is nested in it."""
+    """The outermost level of a JSON object that arrives in pieces, with `0` in place of nested values."""
 
     def __init__(self) -> None:
         self._text = bytearray()
@@ -70,7 +70,7 @@ class _Outline:
 
     def feed(self, part: bytes | bytearray) -> None:
         part = self._unread + part
-        end = len(part) - (len(part) - len(part.rstrip(b"\\"))) % 2  # an escape may be cut in two
+        end = len(part) - (len(part) - len(part.rstrip(b"\\"))) % 2  # an escape may be split
         part, self._unread = part[:end], part[end:]
         start = 0
         for found in _MARKS.finditer(part):
@@ -90,7 +90,7 @@ class _Outline:
             self._keep(part[start:])
 
     def id(self) -> str | int | None:
-        """The id of the message; None where there is none to be read."""
+        """Return the id of the message; None if none can be read."""
         try:
             return id_of(json.loads(bytes(self._text)))
         except ValueError:
@@ -101,16 +101,16 @@ class _Outline:
 
 
 def id_of(message: Any) -> str | int | None:
-    """The id of a message of JSON-RPC; None where it is no message, or has none that the protocol knows."""
+    """Return the id of a JSON-RPC message; None if it is not a message, or has no valid id."""
     id_ = message.get("id") if isinstance(message, dict) else None
     return id_ if isinstance(id_, str | int) and not isinstance(id_, bool) else None
 
 
 def refusal(code: int, message: str, id: str | int | None = None) -> JSONRPCError:
-    """An error of the protocol; without an id where none could be read."""
+    """Return an error of the protocol, without an id if none could be read."""
     return JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=code, message=message))
 
 
 def encoded(item: SessionMessage) -> bytes:
-    """A message as a line."""
+    """Return a message as a line."""
     return item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""What a server of ours offers: which tools, in whose name they are called, and how."""
+"""What our server offers: which tools, in whose name they are called, and how."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -9,20 +9,20 @@ from forge_tools.schema import clean_text
 
 LONG_QUEUE = "background"
 LONGEST_NAME = 100
-"""Characters of what clients say of themselves that are kept."""
+"""How many characters of a client's self-description are kept."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-"""What the protocol wants the name of a tool to be."""
+"""The protocol's form for names of tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """None admits every category, tag or name. `working_dir` and `dry_run` are those of every call.
+    """None admits every category, tag or name. `working_dir` and `dry_run` apply to every call.
 
-    `session_id` is what calls are recorded under where the transport knows no sessions. A call that lasts longer than
-    `task_after` seconds becomes a task for clients that let the server decide so. With `background_tools`, three more tools
-    submit calls, look after them and cancel them. `refresh_interval` is how often, in seconds, the catalogue is looked at.
-    `routes` are the queues that configuration names for tools and categories.
+    `session_id` is recorded with calls if the transport has no sessions. A call that lasts longer than `task_after`
+    seconds becomes a task for clients that let the server decide. With `background_tools`, three more tools submit,
+    inspect and cancel calls. `refresh_interval` is how often, in seconds, the catalogue is read. `routes` are the
+    queues that configuration names for tools and categories.
     """
 
     categories: Collection[str] | None = None
@@ -46,11 +46,11 @@ class Offer:
         )
 
     def long_queue(self, spec: ToolSpec) -> str | None:
-        """Where calls wait that are known to be long: what configuration says, or else where they starve nobody."""
+        """Return the queue for calls known to be long: the configured one, or else one where they starve nobody."""
         return None if {spec.name, spec.category.value} & self.routes.keys() else LONG_QUEUE
 
     def context(self, caller: "Caller", **metadata: object) -> ExecutionContext:
-        """The context of a call of that client."""
+        """Return the context of a call of that client."""
         return ExecutionContext(
             working_dir=self.working_dir,
             session_id=caller.session_id,
@@ -62,12 +62,12 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls: the session, and the client as it named itself."""
+    """Who calls: the session, and the client's name for itself."""
 
     session_id: str
     agent_id: str | None = None
 
 
 def agent_name(name: str, version: str) -> str:
-    """A client's name and version as the history shows it."""
+    """Return a client's name and version for the history."""
     return clean_text(f"{name}/{version}" if version else name)[:LONGEST_NAME]

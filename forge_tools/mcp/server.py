@@ -44,7 +44,7 @@ PAGE = 100
 """Tools on one page of `tools/list`."""
 
 PATIENCE = 2.0
-"""Seconds that a client which does not read is waited for."""
+"""How many seconds to wait for a client that does not read."""
 
 _TASKS = ServerTasksCapability.model_validate({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}})
 
@@ -52,7 +52,7 @@ _TASKS = ServerTasksCapability.model_validate({"list": {}, "cancel": {}, "reques
 class ToolServer(Server[None]):
     """Serves the tools of an executor: one of workers, which must be open, or one in this process.
 
-    The same server serves any number of connections, over whatever transport. With `artifacts`, clients may read what was too
+    One server serves any number of connections, over any transport. With `artifacts`, clients may read what was too
     long for a result.
     """
 
@@ -95,7 +95,7 @@ class ToolServer(Server[None]):
         *,
         protocol_version: str | None = None,
     ) -> ServerCapabilities:
-        """What is told of this server; the SDK itself knows neither of tasks nor of tools that change."""
+        """Return the capabilities of this server; the SDK itself supports neither tasks nor changing tools."""
         told = super().get_capabilities(
             NotificationOptions(tools_changed=True),
             experimental_capabilities,
@@ -119,7 +119,7 @@ class ToolServer(Server[None]):
             await self.calls.settle()
 
     async def _watch(self) -> None:
-        """While anyone is connected, look for changes and tell of them; a database that is away is asked again later."""
+        """While a client is connected, check for changes and announce them; retry later if the database is away."""
         known = self._fingerprint()
         while True:
             await self.listeners.present.wait()
@@ -161,7 +161,7 @@ class ToolServer(Server[None]):
 
 
 class Listeners:
-    """Clients that are `present`: sessions of the protocol with a handshake, and streams (`subscribe`) of the one without."""
+    """Clients that are `present`: sessions of protocols with a handshake, and streams (`subscribe`) of those without."""
 
     def __init__(self) -> None:
         self.present = asyncio.Event()
@@ -169,20 +169,20 @@ class Listeners:
         self._streams: dict[object, Callable[[ServerEvent], None]] = {}
 
     def join(self, session: ServerSession, until: AsyncExitStack) -> None:
-        """Tell that session of changes until its connection ends."""
+        """Notify that session of changes until its connection ends."""
         until.callback(self._add(self._sessions, session))
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """Tell a stream of changes; returns what ends that."""
+        """Notify a stream of changes; return a function that ends this."""
         return self._add(self._streams, listener)
 
     async def publish(self, event: ServerEvent) -> None:
-        """Tell the streams."""
+        """Notify the streams."""
         for listener in list(self._streams.values()):
             listener(event)
 
     async def tell(self) -> None:
-        """Tell everyone that the tools have changed."""
+        """Notify all clients that the tools have changed."""
         await self.publish(ToolsListChanged())
         for session in list(self._sessions.values()):
             with anyio.move_on_after(PATIENCE):
@@ -220,7 +220,7 @@ def serve_workers(transport: Transport, settings: Settings, offer: Offer) -> Non
         try:
             await transport.serve(ToolServer(client, offer, client.history.artifacts))
         finally:
-            with suppress(TimeoutError):  # a database that is away must not keep this process from ending
+            with suppress(TimeoutError):  # an unavailable database must not keep this process from ending
                 await asyncio.wait_for(client.close(), END_PATIENCE)
 
     asyncio.run(serve())
@@ -229,13 +229,13 @@ def serve_workers(transport: Transport, settings: Settings, offer: Offer) -> Non
 def serve_here(
     transport: Transport, executor: ToolExecutor, offer: Offer, artifacts: ArtifactReader | None = None
 ) -> None:
-    """Serve the tools of an executor, run in this process, and what of their outputs was kept."""
+    """Serve the tools of an executor, run in this process, and its stored outputs."""
     with ToolThread(executor) as tools:
         asyncio.run(transport.serve(ToolServer(tools, offer, artifacts)))
 
 
 async def _told(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Tell what went wrong here as an error of the protocol: without a database, say, nothing is known of a task."""
+    """Turn errors here into errors of the protocol: for example, without a database nothing is known about a task."""
     try:
         return await call_next(ctx)
     except ForgeError as error:
@@ -244,7 +244,7 @@ async def _told(ctx: Context, call_next: CallNext) -> HandlerResult:
 
 
 def _position(cursor: str | None) -> int:
-    """Raises MCPError for a cursor that is none of ours."""
+    """Raise MCPError for an unknown cursor."""
     if cursor is None:
         return 0
     if cursor.isdecimal() and len(cursor) < 10:

@@ -1,4 +1,4 @@
-"""The standard streams as a wire: lines of JSON-RPC and nothing else, whatever a tool prints."""
+"""The standard streams as a transport: only lines of JSON-RPC, whatever a tool prints."""
 
 import asyncio
 import fcntl
@@ -24,16 +24,16 @@ from forge_tools.signals import heeded
 from forge_tools.tool.decorator import in_thread
 
 LAST_WORDS = 1.0
-"""Seconds in which a client that has closed its end may read what was still said."""
+"""Seconds in which a client that has closed its end may read the last messages."""
 
 _CHUNK = 2**16
 
 
 class Stdio:
-    """One client at what were standard input and output, under numbers that nothing else knows.
+    """One client at the former standard input and output, under descriptors that nothing else knows.
 
-    From `claim` on, descriptor 1 is the error stream and descriptor 0 is empty, for tools, their child processes and C code
-    alike. That is never undone: what is printed at the very end must not reach the client either.
+    From `claim` on, descriptor 1 is the error stream and descriptor 0 is empty, for tools, their child processes and C
+    code alike. That is never undone: output at the very end must not reach the client either.
     """
 
     def __init__(self, read_fd: int, write_fd: int, longest_line: int) -> None:
@@ -43,7 +43,7 @@ class Stdio:
 
     @classmethod
     def claim(cls, longest_line: int) -> Self:
-        """Take the standard streams; before anything of a user's own is imported.
+        """Take the standard streams; call this before importing any user code.
 
         Raises:
             ConfigurationError: there are none.
@@ -75,8 +75,8 @@ class Stdio:
     async def exchange(self, server: Server[Any]) -> None:
         """Serve the client until it closes its end; a line that is too long is refused.
 
-        Threads read and write, which works for pipes, terminals and files alike. A cancel leaves them to the end of the
-        process: input, or a client that reads, may never come.
+        Threads read and write, which works for pipes, terminals and files alike. After a cancel they stay until the
+        process ends: input, or a client that reads, may never come.
         """
         incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception]()
         sent, outgoing = anyio.create_memory_object_stream[SessionMessage]()
@@ -96,7 +96,7 @@ class Stdio:
                 chunk = await in_thread(partial(_chunk, self.read_fd))
                 for line in lines.feed(chunk) if chunk else [lines.rest()]:
                     message = self._parsed(line)
-                    with suppress(anyio.BrokenResourceError):  # nobody is served any more
+                    with suppress(anyio.BrokenResourceError):  # there are no clients any more
                         if isinstance(message, JSONRPCError):
                             await sent.send(SessionMessage(message))
                         elif message is not None:
@@ -116,14 +116,14 @@ class Stdio:
 
 
 def parsed(line: bytes) -> SessionMessage | JSONRPCError:
-    """The message in a line; or, where it is none, the error to answer with."""
+    """Return the message in a line, or the error to answer with."""
     try:
         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
     else:
         if isinstance(message, JSONRPCNotification) and b'"id"' in line and "id" in json.loads(line):
-            return refusal(INVALID_REQUEST, "The id of a request is a text or an integer")  # the SDK overlooks it
+            return refusal(INVALID_REQUEST, "The id of a request is a text or an integer")  # the SDK does not check it
         return SessionMessage(message)
     try:
         found = json.loads(line)
@@ -140,7 +140,7 @@ def parsed(line: bytes) -> SessionMessage | JSONRPCError:
 def _chunk(fd: int) -> bytes:
     try:
         return os.read(fd, _CHUNK)
-    except OSError:  # a terminal that is gone
+    except OSError:  # the terminal is gone
         return b""
 
 

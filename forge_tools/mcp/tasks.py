@@ -1,4 +1,4 @@
-"""Long calls: tasks of the protocol, and three tools for clients without; the id of each is that of its execution."""
+"""Long calls: tasks of the protocol, and three tools for clients without tasks; each has the id of its execution."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -36,13 +36,13 @@ from forge_tools.schema import shown
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 CORE_VERSION = "2025-11-25"
-"""The version of the protocol that has tasks in its core."""
+"""The version of the protocol whose core includes tasks."""
 
 POLL_MS = 1_000
 LONGEST_TTL_MS = 10 * 365 * 86_400_000
 PAGE = 50
 CANCEL_PATIENCE = 5.0
-"""Seconds that `tasks/cancel` waits for the end of a call, so that it can say how it ended."""
+"""Seconds that `tasks/cancel` waits for the end of a call, so that it can report how it ended."""
 
 RELATED = "io.modelcontextprotocol/related-task"
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -50,16 +50,16 @@ _DECLARED = ClientCapabilities(extensions={EXTENSION: {}})
 
 
 class Tasks:
-    """Serves tasks in both forms: those of 2025-11-25, which clients ask for, and the later extension, where servers decide."""
+    """Serves tasks in both forms: of 2025-11-25, requested by clients, and the later extension, where servers decide."""
 
     def __init__(self, calls: Calls, client: ExecutorClient) -> None:
         self._calls = calls
         self._client = client
 
     async def create(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answer a call that is to be a task (2025-11-25) at once; pass everything else on.
+        """Answer a call that is to become a task (2025-11-25) at once; pass everything else on.
 
-        A middleware, because what handlers return is checked against the results that the protocol has without tasks.
+        It is a middleware because handler results are checked against the protocol's results without tasks.
         """
         is_call = ctx.method == "tools/call" and ctx.request_id is not None and "task" in (ctx.params or {})
         if not is_call or ctx.protocol_version != CORE_VERSION or ctx.session.client_params is None:
@@ -71,7 +71,7 @@ class Tasks:
         return answered(handle) if isinstance(handle, ToolResult) else {"task": _core(await handle.record())}
 
     async def call(self, ctx: Context, params: CallToolRequestParams) -> HandlerResult:
-        """Call a tool for a client that takes a task for an answer: it gets one if the call is not over soon."""
+        """Call a tool for a client that accepts a task as the answer: it gets one if the call is not over soon."""
         handle = await self._submit(ctx, params, ttl=None, is_long=False)
         if isinstance(handle, ToolResult):
             return answered(handle)
@@ -92,7 +92,7 @@ class Tasks:
         return {"resultType": "complete", **_extended(record, progress), **outcome}
 
     async def result(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
-        """Wait for the end of a task and answer with what its call would have answered."""
+        """Wait for the end of a task and return the answer of its call."""
         _require_core(ctx)
         record = await self._find(ctx, params.task_id)
         if not record.is_over:
@@ -115,14 +115,14 @@ class Tasks:
         return _core(await handle.record())
 
     async def update(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
-        """No tool of ours asks for input, so there is nothing that an answer could belong to."""
+        """Accept input for a task; none of our tools requests any, so it is ignored."""
         if ctx.protocol_version == CORE_VERSION:
             raise _no_method(ctx)
         await self._find(ctx, params.task_id)
         return {"resultType": "complete"}
 
     async def list(self, ctx: Context, params: PaginatedRequestParams) -> HandlerResult:
-        """The tasks of this session, newest first."""
+        """Return the tasks of this session, newest first."""
         _require_core(ctx)
         if params.cursor is not None and not _ID.fullmatch(params.cursor):
             raise _invalid("Unknown cursor; list from the start, without one")
@@ -134,7 +134,7 @@ class Tasks:
         return {"tasks": [_core(record, progress.get(record.id)) for record in page], **more}
 
     def handlers(self) -> "dict[str, tuple[type[Any], Callable[[Context, Any], Awaitable[HandlerResult]]]]":
-        """The methods that are served, with the type of their parameters."""
+        """Return the supported methods, with the type of their parameters."""
         return {
             "tasks/get": (GetTaskRequestParams, self.get),
             "tasks/result": (GetTaskRequestParams, self.result),
@@ -152,7 +152,7 @@ class Tasks:
         return await submit(self._client, Call(spec.name, params.arguments or {}, context, queue=queue))
 
     async def _progress_of(self, records: Sequence[ExecutionRecord]) -> Mapping[str, Progress]:
-        """The newest progress of those that run."""
+        """Return the newest progress of those that run."""
         return await self._client.history.progress_of(
             [one.id for one in records if one.status is ExecutionStatus.RUNNING]
         )
@@ -162,7 +162,7 @@ class Tasks:
         return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def _find(self, ctx: Context, task_id: str) -> ExecutionRecord:
-        """The execution behind a task. Ids cannot be guessed, and executions that are no tasks are not shown."""
+        """Return the execution behind a task. Ids cannot be guessed, and executions that are not tasks are not shown."""
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             _require_core(ctx)
         elif not takes_tasks(ctx):
@@ -187,7 +187,7 @@ def takes_tasks(ctx: Context) -> bool:
 
 
 def _require_same_name(ctx: Context, task_id: str) -> None:
-    """Refuse what intermediaries route to another task than it asks for (SEP-2243); some clients name none."""
+    """Refuse a request that intermediaries route by a different task id (SEP-2243); some clients send none."""
     named = ctx.request.headers.get(MCP_NAME_HEADER) if ctx.request is not None else None
     if named is not None and ctx.protocol_version != CORE_VERSION and decode_header_value(named) != task_id:
         message = f"The header {MCP_NAME_HEADER} does not name the task of the request"
@@ -208,7 +208,7 @@ def _invalid(message: str) -> MCPError:
 
 
 def mark_of(record: ExecutionRecord) -> dict[str, Any]:
-    """What was noted in the context of a call when it was made a task, or submitted."""
+    """Return what was recorded in the context of a call when it was made a task, or submitted."""
     found = (record.context.get("metadata") or {}).get("mcp")
     return found if isinstance(found, dict) else {}
 
@@ -225,20 +225,20 @@ def _is_expired(record: ExecutionRecord) -> bool:
 
 
 def _core(record: ExecutionRecord, progress: Progress | None = None) -> dict[str, Any]:
-    """A task as 2025-11-25 tells of it: for a call of a tool, what ended with an error of the tool has failed."""
+    """Return a task in the form of 2025-11-25, where a call that ended with an error of the tool has failed."""
     has_failed = record.is_over and record.status not in {ExecutionStatus.SUCCEEDED, ExecutionStatus.CANCELLED}
     facts = _facts(record, "failed" if has_failed else _status(record), progress)
     return {**facts, "ttl": mark_of(record).get("ttl"), "pollInterval": POLL_MS}
 
 
 def _extended(record: ExecutionRecord, progress: Progress | None = None) -> dict[str, Any]:
-    """A task as the extension tells of it."""
+    """Return a task in the form of the extension."""
     facts = _facts(record, _status(record), progress)
     return {**facts, "ttlMs": mark_of(record).get("ttl"), "pollIntervalMs": POLL_MS}
 
 
 def _status(record: ExecutionRecord) -> str:
-    """The extension has `failed` for what is no answer of the tool; one that failed completed its call."""
+    """Return the extension's status: `failed` means that the tool gave no answer; a failed result is `completed`."""
     if not record.is_over:
         return "working"
     if record.status in {ExecutionStatus.LOST, ExecutionStatus.EXPIRED}:
@@ -262,7 +262,7 @@ def _iso(at: datetime) -> str:
 
 
 def as_result(record: ExecutionRecord) -> ToolResult:
-    """What the call of an execution that is over would have returned."""
+    """Return the result of a finished execution as its call would have returned it."""
     return ToolResult(
         success=record.status is ExecutionStatus.SUCCEEDED,
         output=record.output,
@@ -273,7 +273,7 @@ def as_result(record: ExecutionRecord) -> ToolResult:
 
 
 LONGEST_WAIT = 30.0
-"""Seconds that one look at an execution may wait; clients give up on answers that take much longer."""
+"""Seconds that one inspection of an execution may wait; clients give up on answers that take much longer."""
 
 _EXECUTION = {"type": "string", "description": "What submit_tool returned as execution_id."}
 _WAIT = {
@@ -328,7 +328,7 @@ CANCEL = _tool(
 
 
 class BackgroundTools:
-    """The three tools; they take the place of tools of the catalogue that have their names."""
+    """The three tools; they replace tools of the catalogue with the same names."""
 
     tools = (SUBMIT, POLL, CANCEL)
 
@@ -381,7 +381,7 @@ class BackgroundTools:
         return _said({"execution_id": record.id, "outcome": outcome})
 
     async def _find(self, asked: object) -> ExecutionRecord:
-        """An execution that came from here: others are not shown, whoever knows their ids."""
+        """Return an execution that came from here: others are not shown, even to those who know their ids."""
         if isinstance(asked, str) and len(asked) == 36:
             record = await self._client.history.get(asked)
             if "submitted" in mark_of(record):
@@ -392,7 +392,7 @@ class BackgroundTools:
 
 
 def _refused(message: str) -> CallToolResult:
-    """A call that came to nothing, for a reason that the model can act on."""
+    """Return a failed call, with a reason that the model can act on."""
     return answered(ToolResult.fail(message))
 
 

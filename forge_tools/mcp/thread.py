@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own: what blocks there keeps nobody here waiting, and nobody here what runs there."""
+"""An event loop on its own thread: neither side blocks the other."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ END_PATIENCE = 5.0
 
 
 class StoppedError(RuntimeError):
-    """The thread takes no more requests."""
+    """The thread accepts no more requests."""
 
 
 class LoopThread:
@@ -32,7 +32,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def submit(self, work: Coroutine[Any, Any, Answer]) -> "Future[Answer]":
-        """Run `work` over there; cancelling the future cancels it.
+        """Run `work` on that loop; cancelling the future cancels it.
 
         Raises:
             StoppedError: after `stop`.
@@ -47,7 +47,7 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Run `work` over there and wait for it here; cancelling this cancels it.
+        """Run `work` on that loop and wait for it here; cancelling this cancels it.
 
         Raises:
             StoppedError: after `stop`.
@@ -55,7 +55,7 @@ class LoopThread:
         return await asyncio.wrap_future(self.submit(work))
 
     def stop(self, seconds: float, last: Coroutine[Any, Any, None] | None = None) -> None:
-        """Take no more requests, do `last`, cancel what is left, and end the thread; for each of it there are so many seconds."""
+        """Accept no more requests, run `last`, cancel the rest, and end the thread; each step gets that many seconds."""
         with self._lock:
             is_running, self._is_stopped = self._loop is not None and not self._is_stopped, True
         if self._loop is None or not is_running:
@@ -76,9 +76,9 @@ class LoopThread:
 
 
 class ToolThread:
-    """An executor whose calls share a loop apart from the caller's, from `with` to its end.
+    """An executor whose calls share a loop separate from the caller's, from `with` to its end.
 
-    At the end its calls are cancelled and waited for. A tool that blocks delays the other calls, and is not waited for.
+    At the end its calls are cancelled and awaited. A blocking tool delays the other calls, and is not awaited.
     """
 
     def __init__(self, executor: ToolExecutor) -> None:
@@ -94,15 +94,15 @@ class ToolThread:
         self._thread.stop(END_PATIENCE)
 
     async def call(self, name: str, arguments: Mapping[str, Any], context: ExecutionContext, /) -> ToolResult:
-        """Call a tool over there; cancelling this cancels the call."""
+        """Call a tool on that loop; cancelling this cancels the call."""
         return await self._thread.run(self._call(name, arguments, context))
 
     def specs(self) -> list[ToolSpec]:
-        """The tools as data."""
+        """Return the tools as data."""
         return self._executor.specs()
 
     async def _call(self, name: str, arguments: Mapping[str, Any], context: ExecutionContext) -> ToolResult:
         try:
             return await self._executor.call(name, arguments, context)
-        except KeyboardInterrupt:  # nobody's but the tool's own: the real one comes to the main thread
+        except KeyboardInterrupt:  # raised by the tool itself: the real one goes to the main thread
             return ToolResult.fail("The tool raised KeyboardInterrupt", error_code=ErrorCode.EXECUTION_ERROR)

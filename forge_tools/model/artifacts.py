@@ -1,4 +1,4 @@
-"""An artifact: an output that was too long for its result, kept whole under the hash of its bytes."""
+"""Artifacts: outputs too long for their result, stored whole under the hash of their bytes."""
 
 import re
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Artifact:
 
     @property
     def handle(self) -> str:
-        """What Read and Grep take in place of a path."""
+        """The handle that Read and Grep accept in place of a path."""
         return f"{SCHEME}{self.id}"
 
 
@@ -39,9 +39,9 @@ def artifact_id(handle: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageWish:
-    """Which page: from line `offset` on, which counts from 1, or from a byte on, which counts from 0.
+    """Which page to read: from line `offset` (counted from 1) or from `byte` (counted from 0).
 
-    At most `max_bytes` bytes and `limit` lines, by default 2,000; with a byte, as many as there are.
+    It holds at most `max_bytes` bytes and `limit` lines. `limit` defaults to 2,000, or to no limit with `byte`.
     """
 
     offset: int | None = None
@@ -75,9 +75,9 @@ class PageWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactPage:
-    """Bytes `start` to `end` of an artifact. `first_line` is None where nobody counted the lines before.
+    """Bytes `start` to `end` of an artifact. `first_line` is None if the lines before it were not counted.
 
-    `next` is where to go on, as `PageWish` takes it, `offset` or `byte`; None at the end.
+    `next` is the `offset` or `byte` of the next page, as `PageWish` takes it; None at the end.
     """
 
     handle: str
@@ -93,10 +93,10 @@ class ArtifactPage:
 
     @property
     def text(self) -> str:
-        """The page as text, with U+FFFD in place of other bytes."""
+        """The page as text; bytes that are not UTF-8 become U+FFFD."""
         return self.data.decode("utf-8", "replace")
 
     @property
     def lines(self) -> int:
-        """How many lines it shows, one that is cut among them."""
+        """The number of lines on the page; a partial line counts."""
         return self.data.count(b"\n") + (not self.data.endswith(b"\n") and bool(self.data))

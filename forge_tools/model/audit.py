@@ -22,7 +22,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it was sealed: what is wrong, with which row of which table, and how that shows."""
+    """One difference from what was sealed: what is wrong, in which row of which table, and the evidence."""
 
     fault: Fault
     table: str
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The newest batch; kept elsewhere it proves later that nothing before it was replaced."""
+    """The newest batch; a copy kept elsewhere proves later that nothing before it was replaced."""
 
     sequence: int
     hash: str
@@ -47,7 +47,7 @@ class Head:
 
 @dataclass(slots=True)
 class AuditReport:
-    """What `verify` found. It keeps the first findings; `found` counts all."""
+    """What `verify` found. Only the first findings are kept; `found` counts all of them."""
 
     head: Head | None = None
     batches: int = 0
@@ -60,7 +60,7 @@ class AuditReport:
     ended_from: datetime | None = None
     ended_until: datetime | None = None
     longest_wait: float = 0.0
-    """Seconds from an end to its seal, at most: until then nothing is proven of it."""
+    """The longest time, in seconds, from the end of an execution to its seal; until it is sealed, nothing proves it."""
     signatures: int = 0
     """Batches with a valid signature."""
     key_ids: list[str] = field(default_factory=list)
@@ -74,14 +74,14 @@ class AuditReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """What to delete: executions that ended before a moment, and what else has to be true of them."""
+    """What to delete: executions that ended before a given time and match the other fields."""
 
     ended_before: datetime
     tool: str | None = None
     category: str | None = None
     status: str | None = None
     keep: tuple[str, ...] = ()
-    """Statuses that stay, whatever else is true of them."""
+    """Statuses that are never deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Pruned:
     attempts: int = 0
     events: int = 0
     last: str | None = None
-    """The id of the last one: the next transaction begins behind it."""
+    """The id of the last execution deleted; the next transaction starts after it."""
     seconds: float = 0.0
     is_busy: bool = False
-    """Whether calls wait or run meanwhile."""
+    """Whether calls were waiting or running meanwhile."""

@@ -16,20 +16,20 @@ from forge_tools.model.diagnosis import Diagnosis
 from forge_tools.model.scope import SCOPE, CallScope
 
 DEFAULT_TIMEOUT = 120.0
-"""Seconds; what a call gets that nobody set a timeout for."""
+"""Seconds; the timeout of a call for which nobody set one."""
 
 
 class ExecutionContext(BaseModel):
     """What a call carries besides its parameters; JSON only, since it crosses hosts (spec S0-12).
 
-    `timeout` is in seconds, `max_output_size` in characters. `workspace` names one of the workspaces that are configured;
-    without it the call has that of the worker which runs it.
+    `timeout` is in seconds, `max_output_size` in characters. `workspace` names one of the configured workspaces; by
+    default the call uses the workspace of the worker that runs it.
 
-    A body may also ask it for what only the host knows: `execution_id`, `attempt`, `max_attempts`, `remaining`, `logger`,
-    `is_cancelled`. These are no fields: nobody can send them, and no dump has them.
+    A body may also read what only the host knows: `execution_id`, `attempt`, `max_attempts`, `remaining`, `logger`,
+    `is_cancelled`. These are not fields: callers cannot send them, and no dump contains them.
     """
 
-    __slots__ = ("_scope",)  # a private attribute of pydantic's would treble what each context costs
+    __slots__ = ("_scope",)  # a private attribute of pydantic's would triple the cost of each context
 
     working_dir: str
     workspace: str | None = None
@@ -42,26 +42,26 @@ class ExecutionContext(BaseModel):
 
     @property
     def explicit_timeout(self) -> float | None:
-        """The timeout the caller set, or None where it is only the default (contradiction C07)."""
+        """The timeout the caller set, or None if it is only the default (contradiction C07)."""
         return self.timeout if "timeout" in self.model_fields_set else None
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell how far the call is, to whoever follows it: `done` of `total`, and in words. From any thread.
+        """Report progress to whoever follows the call: `done` of `total`, and a message. Callable from any thread.
 
-        It costs microseconds and never waits: of what is told in quick succession only the newest arrives.
+        It costs microseconds and never waits: of reports in quick succession only the newest arrives.
         """
         if (reporter := self._known.reporter) is not None:
             reporter.progress(done, total, message)
 
     def emit(self, text: str | bytes) -> None:
-        """Put out a part of the output while the call runs, to whoever follows it; the result is apart. From any thread.
+        """Send part of the output to whoever follows the call; the result is separate. Callable from any thread.
 
-        It never waits: what is more than can be kept is left out, and those who follow are told how much.
+        It never waits: output that exceeds the buffer is dropped, and followers learn how much.
         """
         self._known.emit(text)
 
     def attach(self, data: bytes | PurePath | str, *, name: str | None = None, media_type: str | None = None) -> None:
-        """Add a file to the result: bytes, or the path of one in the workspace, which is opened now. From any thread.
+        """Add a file to the result: bytes, or a path in the workspace, opened now. Callable from any thread.
 
         Raises:
             InvalidCallError: the call has too many already.
@@ -73,39 +73,39 @@ class ExecutionContext(BaseModel):
 
     @property
     def execution_id(self) -> str | None:
-        """The id of the call in history; None where the call is not recorded, as in process, and outside a call."""
+        """The id of the call in history; None outside a call, and if the call is not recorded, as in process."""
         return self._known.execution_id
 
     @property
     def attempt(self) -> int:
-        """Which start of the body this is; 1 outside a call."""
+        """The number of this start of the body; 1 outside a call."""
         return self._known.attempt
 
     @property
     def max_attempts(self) -> int:
-        """How often the body may be started at most; 1 outside a call."""
+        """How many times the body may be started at most; 1 outside a call."""
         return self._known.max_attempts
 
     @property
     def remaining(self) -> float:
-        """Seconds until the body is stopped, 0 at least; outside a call its whole timeout."""
+        """Seconds until the body is stopped, never below 0; outside a call, the whole timeout."""
         left = self._known.remaining
         return self.timeout if left is None else left
 
     @property
     def logger(self) -> logging.Logger:
-        """A logger with the name of the tool, `tool.<name>`; on a worker what it logs is kept with the call. Outside a call it is `tool`."""
+        """The logger of the tool, `tool.<name>`; on a worker its messages are kept with the call. Outside one: `tool`."""
         tool = self._known.tool
         return logging.getLogger("tool" if tool is None else f"tool.{tool}")
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the body any more, for bodies that block to look at now and then; False outside a call."""
+        """Whether nobody waits for the body any more; blocking bodies should check it at times. False outside a call."""
         return self._known.is_cancelled
 
     @property
     def scope(self) -> CallScope | None:
-        """The call that the context belongs to; None outside of a call."""
+        """The call that the context belongs to; None outside a call."""
         return _bound(self) or SCOPE.get()
 
     @property
@@ -113,11 +113,11 @@ class ExecutionContext(BaseModel):
         return self.scope or CallScope()
 
     def enter(self, scope: CallScope) -> None:
-        """Bind this context and its copies to a call, for every thread."""
+        """Bind this context and its copies to a call, in every thread."""
         object.__setattr__(self, "_scope", scope)
 
     def within(self, scope: CallScope) -> Self:
-        """This context if it is bound to that call already, else a copy that is."""
+        """Return this context if it is bound to that call already, else a copy that is."""
         if _bound(self) is scope:
             return self
         copy = self.model_copy()
@@ -142,7 +142,7 @@ def _bound(context: ExecutionContext) -> CallScope | None:
 class ToolResult(BaseModel):
     """What a tool returns; failures are results too, never exceptions (spec S0-06..11).
 
-    `diagnosis` says where and why a body raised. It is for people: no rendering and no dump has it.
+    `diagnosis` says where and why a body raised. It is for people: no rendering or dump includes it.
     """
 
     success: bool
@@ -158,7 +158,7 @@ class ToolResult(BaseModel):
 
     @property
     def content(self) -> tuple[Part, ...]:
-        """The parts: text, JSON, images, sounds, files and links, in their order. Of a plain output it is one."""
+        """The parts in order: text, JSON, images, sounds, files and links. A plain output is one part."""
         source: Source | None = getattr(self, "_source", None)
         return parts_of(self.output, self.metadata.get(CONTENT), source)
 
@@ -169,11 +169,11 @@ class ToolResult(BaseModel):
 
     @property
     def files(self) -> tuple[Media, ...]:
-        """The parts that are bytes and no images."""
+        """The parts that are bytes but not images."""
         return tuple(part for part in self.content if isinstance(part, Media) and not isinstance(part, Image))
 
     def bind(self, source: Source) -> Self:
-        """Set the source that the bytes of its parts are read from."""
+        """Set the source from which the bytes of its parts are read."""
         object.__setattr__(self, "_source", source)
         return self
 
@@ -192,10 +192,10 @@ class ToolResult(BaseModel):
         return cls(success=False, error=error, error_code=error_code, error_details=error_details, metadata=metadata)
 
     def unwrap(self) -> Any:
-        """The output of a call that succeeded.
+        """Return the output of a successful call.
 
         Raises:
-            CallFailedError: it did not; the error has this result.
+            CallFailedError: the call failed; the error holds this result.
         """
         if not self.success:
             raise CallFailedError(self.error or "The call failed.", self.error_code, self)
@@ -213,7 +213,7 @@ class ToolResult(BaseModel):
     def to_text(self) -> str:
         """Render for a model: strings as they are, anything else as JSON with indent 2 (contradiction C39).
 
-        What JSON cannot hold (in process a tool may return anything) is named by its type.
+        A value that JSON cannot hold (in process a tool may return anything) is replaced by the name of its type.
         """
         text = self._output_text() if self.success else f"Error: {self.error}"
         described = self.metadata.get(CONTENT)
@@ -247,7 +247,7 @@ _NESTED_NAMES = {"bytes_read": "bytesRead", "bytes_written": "bytesWritten", "fi
 
 
 def wrong_call(flaw: str, form: str) -> ToolResult:
-    """What the caller gets for what is no call, with the right form to see."""
+    """Build the result for a malformed call, showing the right form."""
     error = f"{flaw.rstrip('.')}. The form is {form}"
     result = ToolResult.fail(error, error_code=ErrorCode.INVALID_CALL, error_details=[error], errors=[error])
     result.duration_ms = 0.0
@@ -267,7 +267,7 @@ class ToolExecution(BaseModel):
     @computed_field  # type: ignore[prop-decorator]  # pydantic's documented form; mypy cannot decorate properties
     @property
     def duration_ms(self) -> float:
-        """Milliseconds from start to end, by the monotonic clock where the result carries it (contradiction C20)."""
+        """Milliseconds from start to end, by the monotonic clock if the result carries it (contradiction C20)."""
         if self.result.duration_ms is not None:
             return self.result.duration_ms
         return (self.completed_at - self.started_at).total_seconds() * 1000
@@ -275,10 +275,10 @@ class ToolExecution(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and how far apart, a failed call may be tried again.
+    """How often a failed call may be tried again, and how long to wait between attempts.
 
-    `max_attempts` counts the first one too. The wait grows by the factor `backoff` after each, up to `max_delay_seconds`;
-    with `jitter` it is any part of that, so that calls which failed together do not come back together.
+    `max_attempts` includes the first attempt. The wait grows by the factor `backoff` each time, up to
+    `max_delay_seconds`; `jitter` picks a random part of it, so that calls that failed together do not return together.
     """
 
     max_attempts: int = 1
@@ -288,7 +288,7 @@ class RetryPolicy:
     jitter: bool = False
 
     def delay_after(self, attempt: int) -> float:
-        """Seconds to wait after that attempt; the first is 1."""
+        """Return the seconds to wait after that attempt, counted from 1."""
         try:
             grown = self.delay_seconds * self.backoff ** (attempt - 1)
         except OverflowError:
@@ -301,8 +301,8 @@ class RetryPolicy:
 class CallOptions:
     """How one call differs from the usual. `timeout` is in seconds, for each attempt.
 
-    `retry` counts only for failures that the tool allows to be tried again; `skip_validation` is for callers in the
-    process of the tool that have validated, and means nothing to a client.
+    `retry` applies only to failures that the tool allows to be retried. `skip_validation` is for callers in the
+    tool's own process that have validated already; a client ignores it.
     """
 
     timeout: float | None = None

@@ -1,4 +1,4 @@
-"""The parts of a result: texts, images, sounds, files, links. Names and fields are those of MCP's content types."""
+"""The parts of a result: texts, images, sounds, files, links. Names and fields follow MCP's content types."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -9,27 +9,27 @@ from typing import Any, ClassVar, Protocol
 from forge_tools.errors import InvalidCallError
 
 CONTENT = "content"
-"""The key in the metadata of a result under which its parts are described, as JSON."""
+"""The key in a result's metadata that holds the descriptions of its parts, as JSON."""
 
 MAX_PARTS = 100
 """How many parts a result may have besides its texts."""
 
 _PLAIN = frozenset({str, int, float, bool, type(None), dict})
 _DRAWN = {"PIL": "save", "matplotlib": "savefig"}
-"""Packages whose images become parts, and the method that writes one; looked up by name, so that nothing is imported."""
+"""Packages whose images become parts, with the method that writes one; matched by name, so nothing is imported."""
 
-Bytes = bytes  # a part has a method of that name
+Bytes = bytes  # the alias is needed because a part has a method named `bytes`
 
 
 class Source(Protocol):
-    """Where the bytes of parts are read from. Methods return a value, or an awaitable of it."""
+    """Where the bytes of parts are read from. Methods return a value or an awaitable of it."""
 
     def bytes(self, part: "Media", /) -> Any:
         """Return all bytes of a part."""
         ...
 
     def save(self, part: "Media", folder: str | Path, /) -> Any:
-        """Write a part into a folder; returns the path."""
+        """Write a part into a folder and return the path."""
         ...
 
 
@@ -59,7 +59,7 @@ class Json:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The address of something that is not in the result."""
+    """The address of something outside the result."""
 
     type: ClassVar[str] = "resource_link"
     uri: str
@@ -74,10 +74,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A part that is bytes. An author gives them as `data`, or the path of a file in the workspace; a caller has its `uri`.
+    """A part made of bytes. The author gives `data`, or the path of a file in the workspace; the caller gets a `uri`.
 
-    `mime_type` is what the bytes are found to be; what an author says counts where they do not tell. `note` says why an
-    image is a mere file.
+    `mime_type` is detected from the bytes; the author's value is used only if they do not reveal it. `note` says why
+    an image was returned as a plain file.
     """
 
     type: ClassVar[str] = "file"
@@ -93,21 +93,21 @@ class Media:
 
     @property
     def line(self) -> str:
-        """The line that stands for it in a text."""
+        """The line that represents it in a text."""
         told = (None if self.size is None else human(self.size), self.mime_type, self.note)
         return f"[{', '.join(str(one) for one in (f'{self.type} {self.name}', *told) if one)}]"
 
     @property
     def description(self) -> str:
-        """The line, with the handle that tools take in place of a path."""
+        """The line, with the handle that tools accept in place of a path."""
         return f"{self.line[:-1]}: {self.uri}]" if self.uri else self.line
 
     def bytes(self) -> Any:
-        """Read all of it. Awaitable, but for parts that a SyncExecutorClient returned."""
+        """Read all bytes. Awaitable, except on parts that a SyncExecutorClient returned."""
         return self._source.bytes(self)
 
     def save(self, folder: str | Path) -> Any:
-        """Write it into a folder under its name, or one like it where that is taken; returns the path. Awaitable as `bytes` is."""
+        """Write it into a folder and return the path; a taken name is varied. Awaitable as `bytes` is."""
         return self._source.save(self, folder)
 
     @property
@@ -143,14 +143,14 @@ _KINDS: dict[str, Any] = {kind.type: kind for kind in (Text, Json, Link, Image, 
 
 
 def is_part(value: Any) -> bool:
-    """Whether a value is not JSON but a part of a result, or what becomes one."""
+    """Whether a value is a part of a result, or something that becomes one, rather than JSON."""
     if isinstance(value, bytes | bytearray | PurePath | Media | Text | Json | Link):
         return True
     return drawn(value) is not None
 
 
 def drawn(value: Any) -> Callable[..., Any] | None:
-    """The method that writes an image of Pillow or a figure of matplotlib to a file."""
+    """Return the method that writes a Pillow image or a matplotlib figure to a file."""
     for kind in type(value).__mro__:
         if (method := _DRAWN.get(kind.__module__.partition(".")[0])) and hasattr(value, method):
             return getattr(value, method)  # type: ignore[no-any-return]  # of a package that need not be there
@@ -158,7 +158,7 @@ def drawn(value: Any) -> Callable[..., Any] | None:
 
 
 def holds_parts(output: Any) -> bool:
-    """Whether an output is a part, or a list with parts in it. Of plain values this costs a look at their type."""
+    """Whether an output is a part, or a list that contains parts. For plain values this costs one type check."""
     kind = type(output)
     if kind in _PLAIN:
         return False
@@ -168,13 +168,13 @@ def holds_parts(output: Any) -> bool:
 
 
 def as_facts(part: Part) -> dict[str, Any]:
-    """A part as JSON, without its bytes."""
+    """Return a part as JSON, without its bytes."""
     held = {one.name: getattr(part, one.name) for one in fields(part) if one.name not in {"data", "source"}}
     return {"type": part.type, **{name: value for name, value in held.items() if value is not None}}
 
 
 def parts_of(output: Any, described: Any, source: Source | None) -> tuple[Part, ...]:
-    """The parts of a result in their order: those `described`, and what its output says before, between and after them."""
+    """Return the parts of a result in order: those `described`, and the output's text before, between and after them."""
     listed = [_part(facts, source) for facts in described] if isinstance(described, list) else []
     parts, rest = list[Part](), output if isinstance(output, str) else ""
     if output is not None and not isinstance(output, str):
@@ -191,7 +191,7 @@ def parts_of(output: Any, described: Any, source: Source | None) -> tuple[Part, 
 
 
 def human(size: float) -> str:
-    """A number of bytes for people: `34 kB`."""
+    """Format a number of bytes for people: `34 kB`."""
     units = iter(("bytes", "kB", "MB", "GB", "TB"))
     unit = next(units)
     while size >= 1000:
@@ -200,12 +200,12 @@ def human(size: float) -> str:
 
 
 def lines_missing(text: str, described: Sequence[Any]) -> list[str]:
-    """The lines of parts that a text of the output does not have."""
+    """Return the lines of parts that a text of the output lacks."""
     return [part.line for facts in described if (part := _part(facts, None)) and part.line not in text]
 
 
 def _part(facts: Any, source: Source | None) -> Part | None:
-    """None where a tool put something else there."""
+    """None if a tool put something else there."""
     kind = _KINDS.get(str(facts.get("type"))) if isinstance(facts, Mapping) else None
     if kind is None:
         return None

@@ -1,4 +1,4 @@
-"""Why a body failed: what was raised, where in its author's code, and what led to it; or that its process vanished."""
+"""Why a body failed: what was raised, where in its author's code, and what caused it; or that its process vanished."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -17,9 +17,9 @@ MOMENT = "%Y-%m-%d %H:%M:%S UTC"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A line that was being run: the last of `repeated` more of the same, as recursion makes them.
+    """A line that was being run. `repeated` counts further identical frames before it, as recursion makes them.
 
-    `own` tells the author's code from that of libraries.
+    `own` distinguishes the author's code from libraries.
     """
 
     file: str
@@ -36,10 +36,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
-    """One exception, with its frames from the body inwards; so many in their middle are `left_out`.
+    """One exception, with its frames from the body inwards; `left_out` counts frames omitted from the middle.
 
-    `how` it led to the one before it in a list: as its `cause` (`raise ... from`), its `context` (raised while it was handled),
-    or as a `member` of a group.
+    `how` is its relation to the one before it in a list: its `cause` (`raise ... from`), its `context` (raised while
+    it was handled), or a `member` of a group.
     """
 
     type: str
@@ -51,7 +51,7 @@ class Raised:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
-        """Read what `asdict` made."""
+        """Read the result of `asdict`."""
         names = {field.name for field in fields(cls)}
         more = {"notes": tuple(told["notes"]), "frames": tuple(Frame(**frame) for frame in told["frames"])}
         if "causes" in names:
@@ -60,7 +60,7 @@ class Raised:
 
     @property
     def frame(self) -> Frame | None:
-        """The innermost line of the author's; without one, of any."""
+        """The innermost line of the author's code; if there is none, of any code."""
         return next((frame for frame in reversed(self.frames) if frame.own), self.frames[-1] if self.frames else None)
 
     @property
@@ -69,7 +69,7 @@ class Raised:
         return f"{self.type}: {self.message}" if self.message else self.type
 
     def lines(self) -> Iterator[str]:
-        """Type and message first, then the frames from the innermost outwards, each with its code."""
+        """Yield type and message, then the frames from the innermost outwards, each with its code."""
         yield self.said
         for note in self.notes:
             yield f"  note: {note}"
@@ -84,25 +84,25 @@ class Raised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(Raised):
-    """What a body raised; `causes` are what led to it, and the members of groups among these, nearest first."""
+    """What a body raised; `causes` holds what led to it, nearest first, with the members of groups."""
 
     causes: tuple[Raised, ...] = ()
 
     @classmethod
     def read(cls, told: Any) -> Self | None:
-        """Read what `as_dict` made; None if it is anything else."""
+        """Read the result of `as_dict`; None for anything else."""
         try:
             return cls.of(told)
         except (AttributeError, KeyError, TypeError):
             return None
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return it as JSON values."""
         return {"summary": self.summary, **asdict(self)}
 
     @property
     def place(self) -> str:
-        """Where in the author's code it was raised, or what led to it; nothing where no frame is known."""
+        """Where in the author's code it, or its cause, was raised; empty if no frame is known."""
         known = [frame for one in (self, *self.causes) if (frame := one.frame) is not None]
         frame = next((frame for frame in known if frame.own), known[0] if known else None)
         return "" if frame is None else frame.place
@@ -121,7 +121,7 @@ class Diagnosis(Raised):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A body that started and of which nobody can say how it ended.
+    """A body that started and whose end is unknown.
 
     `what` names the process and what ended it, such as `Process 7 on box ended`.
     """
@@ -154,5 +154,5 @@ class Loss:
 
 
 def moment(at: datetime) -> str:
-    """A time as sentences have it."""
+    """Format a time for use in a sentence."""
     return at.astimezone(UTC).strftime(MOMENT)

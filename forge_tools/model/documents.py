@@ -1,4 +1,4 @@
-"""Documents: small texts that tools keep for a session, an agent or a workspace, each in versions."""
+"""Documents: small versioned texts that tools keep for a session, an agent or a workspace."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from typing import Literal, NamedTuple
 from forge_tools.errors import ToolFailure
 
 MAX_DOCUMENTS = 1_000
-"""How many one scope holds."""
+"""How many documents one scope can hold."""
 
 MAX_CHANGED = 100
-"""How many one call may change, such as all of a folder."""
+"""How many documents one call may change, for example all of a folder."""
 
 KEPT_VERSIONS = 20
-"""How many versions of a document are kept, the newest included."""
+"""How many versions of a document are kept, including the newest."""
 
 DocumentScopeKind = Literal["session", "agent", "workspace"]
 
 
 class DocumentScope(NamedTuple):
-    """The documents of one session, agent or workspace; with `owner` None, of all calls that name none."""
+    """The documents of one session, agent or workspace; `owner` None means all calls that name none."""
 
     kind: DocumentScopeKind
     owner: str | None
@@ -28,7 +28,7 @@ class DocumentScope(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One version. `author` is the agent that wrote it; `content` is empty where only a list of documents was asked for."""
+    """One version. `author` is the agent that wrote it; `content` is empty if only a list of documents was requested."""
 
     path: str
     version: int
@@ -38,7 +38,7 @@ class Document:
 
 
 class DocumentWriter(NamedTuple):
-    """Who writes. `call` stands for one call and its parameters; where `is_repeated`, an earlier start of it may have written already."""
+    """Who writes. `call` identifies one call and its parameters; `is_repeated`: an earlier start may have written."""
 
     author: str | None = None
     call: str | None = None
@@ -46,24 +46,24 @@ class DocumentWriter(NamedTuple):
 
 
 Revise = Callable[[Mapping[str, Document]], Mapping[str, str | None]]
-"""Decides the new contents of documents, by path, from what there is; None deletes. What it raises leaves all as it was.
+"""Computes the new contents of documents, by path, from the current ones; None deletes. If it raises, nothing changes.
 
-It runs inside the transaction that writes, on a loop that others share: it must be quick, and have no effect of its own.
+It runs inside the writing transaction, on a shared event loop: it must be fast and have no side effects.
 """
 
 
 def too_many(scope: DocumentScope) -> ToolFailure:
-    """The refusal of one document more."""
+    """Build the failure for one document too many."""
     held = f"This {scope.kind} has {MAX_DOCUMENTS:,} documents, the limit"
     return ToolFailure(f"{held}. Delete some first.", code="QUOTA_EXCEEDED", details={"limit": MAX_DOCUMENTS})
 
 
 def too_many_changed(path: str) -> ToolFailure:
-    """The refusal to change all of a large folder at once."""
+    """Build the failure for changing all of a large folder in one call."""
     text = f"There are more than {MAX_CHANGED} documents in {path}, and one call changes no more. Go by its folders."
     return ToolFailure(text, code="QUOTA_EXCEEDED", details={"limit": MAX_CHANGED})
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a path is the folder itself, or lies in it."""
+    """Whether a path is the folder itself or lies inside it."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")

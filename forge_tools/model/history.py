@@ -1,4 +1,4 @@
-"""Executions as they are read back: filters, records, attempts, events, and the stream of one that is followed."""
+"""Executions as read back: filters, records, attempts, events, and the stream of one that is followed."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,9 +15,10 @@ _CURSOR = re.compile(r"(\d{1,9})\.(\d{1,18})\.(\d{1,18})", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which executions are meant; None means any. `since` and `until` bound when they were queued, the first included.
+    """Which executions to select; None means any. `since` (inclusive) and `until` (exclusive) bound the time of queueing.
 
-    `error_text` is part of the error, in any case of ASCII letters; `min_ms` and `max_ms` bound how long the body ran.
+    `error_text` is a part of the error, compared without regard to ASCII case; `min_ms` and `max_ms` bound the duration
+    of the body.
     """
 
     tool: str | None = None
@@ -34,10 +35,10 @@ class Selection:
     max_ms: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what would select nothing, or something else, on one database or the other.
+        """Reject values that would select nothing, or different rows on the two databases.
 
         Raises:
-            ValueError: for a status there is not, and for a time without a zone.
+            ValueError: for an unknown status, or a time without a zone.
         """
         if self.status is not None and self.status not in set(ExecutionStatus):
             raise ValueError(f"There is no status {self.status!r}. There are: {', '.join(ExecutionStatus)}.")
@@ -59,7 +60,7 @@ class Grouping(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResult:
-    """The final outcome of an execution, read back."""
+    """The final outcome of an execution, as read back."""
 
     id: str
     status: ExecutionStatus
@@ -86,7 +87,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that was done to an execution: by whom, and why."""
+    """Something that was done to an execution, with who did it and why."""
 
     at: datetime
     kind: str
@@ -96,7 +97,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord(Attempt):
-    """An attempt of any execution, with what was asked; `final` if its end is that of the execution."""
+    """An attempt of any execution, with the call; `final` if it ended the execution."""
 
     execution_id: str
     tool: str
@@ -111,13 +112,13 @@ class AttemptRecord(Attempt):
 
     @property
     def cursor(self) -> str:
-        """What `before` takes to go on behind it."""
+        """The value of `before` that continues after it."""
         return f"{self.execution_id}:{self.attempt}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord(Event):
-    """An event of any execution, with what was asked; that of a run of `prune` belongs to no execution."""
+    """An event of any execution, with the call; the event of a `prune` run belongs to no execution."""
 
     id: int
     execution_id: str
@@ -128,13 +129,13 @@ class EventRecord(Event):
 
     @property
     def cursor(self) -> str:
-        """What `before` takes to go on behind it."""
+        """The value of `before` that continues after it."""
         return str(self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionRecord(Asked):
-    """One row of the view `tool_executions`: what was asked, where it is, what came of it."""
+    """One row of the view `tool_executions`: the call, its state and its result."""
 
     status: ExecutionStatus
     parameters: dict[str, Any]
@@ -161,22 +162,22 @@ class ExecutionRecord(Asked):
 
     @property
     def queue_wait_ms(self) -> float | None:
-        """How long it waited before its last body started; None where none did."""
+        """How long it waited before its last body started; None if none did."""
         if self.started_at is None:
             return None
         return round((self.started_at - self.queued_at).total_seconds() * 1000, 3)
 
     @property
     def cursor(self) -> str:
-        """What `before` takes to go on behind it."""
+        """The value of `before` that continues after it."""
         return self.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
-    """Where an execution is now: `attempt` counts the body starts so far.
+    """The current state of an execution; `attempt` counts the body starts so far.
 
-    Queued again after an attempt, `reason` says how that one ended, and `due_at` when the next may begin.
+    If it was queued again after an attempt, `reason` says how that attempt ended, and `due_at` when the next may begin.
     """
 
     status: ExecutionStatus
@@ -189,7 +190,7 @@ class StateChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something was done to it from outside, such as a request to cancel it."""
+    """Something done to the execution from outside, such as a request to cancel it."""
 
     event: Event
     cursor: str = ""
@@ -197,7 +198,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The last event of all: how it ended, and its result."""
+    """The final event: how the execution ended, and its result."""
 
     status: ExecutionStatus
     result: ToolResult
@@ -207,7 +208,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far an execution was followed: up to that report of that attempt, and that note."""
+    """How far an execution has been followed: the last report seen, of which attempt, and the last note."""
 
     execution_id: str
     attempt: int = 0
@@ -216,10 +217,10 @@ class Position:
 
     @classmethod
     def of(cls, execution_id: str, cursor: str | None) -> "Position":
-        """Read a cursor; without one, the beginning.
+        """Read a cursor; None means the beginning.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is not a cursor.
         """
         if cursor is None:
             return cls(execution_id)
@@ -235,9 +236,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What follows a position, in order, and where the execution is (None: there is no such execution).
+    """What follows a position, in order, and the state of the execution (None: there is no such execution).
 
-    `has_more` says that not all of it was read at once.
+    `has_more` means that more remains to be read.
     """
 
     state: StateChange | None
@@ -247,4 +248,4 @@ class Sight:
 
 
 CallEvent = StateChange | Note | Progress | Output | Ended
-"""Each has a `cursor`: `events(after=event.cursor)` goes on behind it, in whatever process."""
+"""Each has a `cursor`: `events(after=event.cursor)` continues after it, in any process."""

@@ -1,4 +1,4 @@
-"""A stack at one moment, as an operator watches it: figures, queues, calls that do not move, workers and the MCP servers they host."""
+"""A stack at one moment, for operators: figures, queues, stuck calls, workers and the MCP servers they host."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ MOST_SAID = 3
 class ServerState(BaseModel):
     """One server as its worker last saw it, by that worker's clock.
 
-    `prefix` is what the names of its tools begin with, `tools` how many it has that are offered, `left_out` why others are not.
-    `why` is the reason of a failing one with the last words of its program, `failures` how often it failed in a row.
+    `prefix` begins the names of its tools; `tools` counts those offered, `left_out` says why others are not.
+    `why` is the reason for a failure with the last output of its program, `failures` the number of failures in a row.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -35,7 +35,7 @@ class ServerState(BaseModel):
 
     @property
     def sentence(self) -> str:
-        """The state, for people."""
+        """The state as a sentence for people."""
         since = f"since {self.since:%Y-%m-%d %H:%M:%S} UTC"
         if self.status == "serving":
             tools = "1 tool" if self.tools == 1 else f"{self.tools} tools"
@@ -49,7 +49,7 @@ class ServerState(BaseModel):
 
 
 def told_of(tool: str, states: Iterable[ServerState]) -> str:
-    """Describe the servers that an unknown tool may belong to, to be appended to a sentence; empty if there is none."""
+    """Describe the servers that an unknown tool may belong to, as text to append to a sentence; empty if none."""
     fitting = [one for one in states if tool.startswith(one.prefix)]
     longest = max((len(one.prefix) for one in fitting), default=0)
     said = (_of_tool(tool, one) for one in fitting if len(one.prefix) == longest)
@@ -63,7 +63,7 @@ def _of_tool(tool: str, state: ServerState) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """A distribution in milliseconds; None where nothing was measured. Percentiles are by nearest rank."""
+    """A distribution in milliseconds; None if nothing was measured. Percentiles are by nearest rank."""
 
     mean: float | None
     p50: float | None
@@ -74,9 +74,10 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFigures:
-    """What history says of a group of calls, such as those of a tool: `key`.
+    """Figures from history for a group of calls; `key` names the group, such as a tool.
 
-    `failed` counts every end but success, rejection and cancel. `duration_ms` is of bodies; `wait_ms` is from queued to started.
+    `failed` counts every end but success, rejection and cancellation. `duration_ms` covers bodies; `wait_ms` is from
+    queued to started.
     """
 
     key: str | None
@@ -89,14 +90,14 @@ class CallFigures:
 
     @property
     def success_rate(self) -> float | None:
-        """Of the calls that succeeded or failed, the part that succeeded."""
+        """The share that succeeded of the calls that succeeded or failed."""
         ended = self.succeeded + self.failed
         return self.succeeded / ended if ended else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDepth:
-    """What waits and runs in one lane of one queue. `oldest_seconds` is the age of the oldest that waits."""
+    """How many calls wait and run in one lane of one queue. `oldest_seconds` is the age of the oldest waiting call."""
 
     queue: str
     lane: str
@@ -106,7 +107,7 @@ class QueueDepth:
 
 
 class StuckReason(StrEnum):
-    """Why calls do not move although they should."""
+    """Why calls make no progress although they should."""
 
     OWNER_GONE = "owner_gone"
     OVERDUE = "overdue"
@@ -118,10 +119,10 @@ class StuckReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckCalls:
-    """Calls of one kind that do not move. `seconds` is how long the worst of them has not; `example` is the id of one.
+    """Stuck calls of one kind. `seconds` is how long the worst one has been stuck; `example` is the id of one.
 
-    `hostname` and `pid` are those of the worker, or its child, that runs them. Where workers host the tool in another version or
-    definition, `wanted` is what the calls need and `hosted` what there is.
+    `hostname` and `pid` belong to the worker, or its child, that runs them. If workers host the tool in another version
+    or definition, `wanted` is what the calls need and `hosted` what is available.
     """
 
     reason: StuckReason
@@ -139,10 +140,11 @@ class StuckCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
-    """One worker process. `beat` only grows; `silent_seconds` is the time since it last did, by the database's clock.
+    """One worker process. `beat` only grows; `silent_seconds` is the time since it last grew, by the database's clock.
 
-    A worker that drains serves no `queues`. `unfit` says why it claims nothing, or left. `servers` are the MCP servers that it
-    hosts. Of its `concurrency` places, `answering` did so at the last heartbeat: a child that does not answer runs nothing.
+    A draining worker serves no `queues`. `unfit` says why it claims nothing, or left. `servers` are the MCP servers
+    that it hosts. `answering` counts how many of its `concurrency` slots answered at the last heartbeat; a child that
+    does not answer runs nothing.
     """
 
     id: str
@@ -164,12 +166,12 @@ class WorkerRecord:
 
     @property
     def serves(self) -> str:
-        """Its queues, for people."""
+        """Its queues as text for people."""
         return ", ".join(self.queues) or "none: it leaves"
 
     @property
     def slots(self) -> int:
-        """How many bodies it can run at once as things are."""
+        """How many bodies it can currently run at once."""
         return self.concurrency if self.answering is None else self.answering
 
 
@@ -183,9 +185,11 @@ class WorkerLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLoad:
-    """One lane of a queue now: `waiting` are due, the first since `oldest_seconds`; `later` are not due yet, or want approval.
+    """One lane of a queue now: `waiting` calls are due, the oldest for `oldest_seconds`; `later` ones are not, or need
+    approval.
 
-    `workers` counts the live ones that serve it; `slots` is what they have together, for other queues too, of which some are `free`.
+    `workers` counts the live workers that serve it; `slots` is their total, shared with other queues, and `free` those
+    unused.
     """
 
     queue: str
@@ -201,7 +205,7 @@ class QueueLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCalls:
-    """Calls of a tool that ended alike lately, and not well; `example` is the id of the one submitted last, `why` what it raised, and where."""
+    """Recent calls of a tool that failed alike. `example` is the last one's id, `why` what it raised and where."""
 
     tool: str
     status: ExecutionStatus
@@ -213,7 +217,7 @@ class FailedCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemotedTool:
-    """A tool, as live workers host it, that held the async lane and runs in the process lane since."""
+    """A tool hosted by live workers that was moved from the async lane to the process lane."""
 
     tool: str
     version: str
@@ -223,7 +227,7 @@ class DemotedTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Everything at `at`, by the database's clock. Figures are of calls that ended in the `window` seconds before it."""
+    """Everything at `at`, by the database's clock. Figures cover calls that ended in the `window` seconds before it."""
 
     at: datetime
     window: float

@@ -1,4 +1,4 @@
-"""Where things are: the queues of hosts, workspaces by name, shells that outlive the calls that started them."""
+"""Where things are: the queues of hosts, workspaces by name, and shells that outlive the calls that started them."""
 
 import re
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ _HANDLE = re.compile(r"sh_(?P<host>[A-Za-z0-9._-]{1,200})_[0-9a-f]{12}")
 
 
 def host_queue(hostname: str) -> str:
-    """The queue of one host: each worker there serves it beside its own queues, and nobody else does."""
+    """Return the queue of one host: every worker on that host, and no other, serves it beside its own queues."""
     return f"{HOST_PREFIX}{hostname}"
 
 
 def serving_command(queue: str, lane: str) -> str:
-    """What to type to get `queue` served in that lane, and where, if that matters."""
+    """Return the command that gets `queue` served in that lane, and the host if that matters."""
     if queue.startswith(HOST_PREFIX):
         return f"on host {queue.removeprefix(HOST_PREFIX)}: forge-tools worker --lane {lane}"
     return f"forge-tools worker --lane {lane} --queues {queue}"
@@ -24,20 +24,20 @@ def serving_command(queue: str, lane: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedWorkspace:
-    """What one worker has under a name. `roots` are its folders as people may see them."""
+    """What one worker offers under a name. `roots` are its folders as people may see them."""
 
     name: str
     is_shared: bool
     roots: tuple[str, ...]
 
     def clashes_with(self, other: "NamedWorkspace") -> bool:
-        """Whether two hosts cannot have both: the names are the same, and they are not shared."""
+        """Whether two hosts cannot both have it: the names are equal and at least one is not shared."""
         return self.name == other.name and not (self.is_shared and other.is_shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceRecord(NamedWorkspace):
-    """A workspace as one instance announced it. It is not `is_live` once that instance has stopped, or is silent for too long."""
+    """A workspace as one instance announced it. `is_live` is false once that instance stopped or fell silent."""
 
     instance: str
     hostname: str
@@ -48,9 +48,9 @@ class WorkspaceRecord(NamedWorkspace):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspacePlaces:
-    """Where the known workspaces are: the host of each one that is bound, None for those that are shared.
+    """Where the known workspaces are: the host of each bound one, None for shared ones.
 
-    `has_sessions` tells whether any session has a workspace of its own.
+    `has_sessions` is true if any session has a workspace of its own.
     """
 
     hosts: Mapping[str, str | None] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class WorkspacePlaces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """A claimed call that was not run here: its row now waits in `queue`, as if it had never been claimed."""
+    """A claimed call that was not run here: its row waits in `queue` again, as if never claimed."""
 
     queue: str
     hostname: str
@@ -67,13 +67,13 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stranded:
-    """A claimed call that can go nowhere, and why, as a sentence. It is still this worker's."""
+    """A claimed call that can go nowhere, and the reason as a sentence. This worker still owns it."""
 
     why: str
 
 
 class ShellStatus(StrEnum):
-    """Where a shell is in its life. LOST: its host, or what supervised it there, is gone; how it ended is unknown."""
+    """The state of a shell. LOST: its host or its supervisor there is gone, and how it ended is unknown."""
 
     RUNNING = "running"
     EXITED = "exited"
@@ -83,10 +83,10 @@ class ShellStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellRecord:
-    """One shell. `id` is `sh_<host>_<12 hex digits>`; `cwd` is as people see it; `size` is the bytes it has written.
+    """One shell. `id` is `sh_<host>_<12 hex digits>`; `cwd` is as people see it; `size` counts the bytes it has written.
 
-    `kernel` is the boot id of the host's kernel, `pid` and `start_ticks` are its supervisor's: together they name one
-    process for ever, so that a number that was given out again is never taken for it.
+    `kernel` is the boot id of the host's kernel; `pid` and `start_ticks` belong to its supervisor. Together they
+    identify one process for ever, so a reused pid is never mistaken for it.
     """
 
     id: str
@@ -114,6 +114,6 @@ def shell_id(hostname: str, digits: str) -> str:
 
 
 def host_of(handle: object) -> str | None:
-    """The host that a shell's id names; None for what is no such id."""
+    """Return the host that a shell's id names; None for anything else."""
     found = _HANDLE.fullmatch(handle) if isinstance(handle, str) else None
     return found["host"] if found else None

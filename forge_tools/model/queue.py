@@ -1,4 +1,4 @@
-"""An execution on its way: asked, under what id and key, woken for, claimed, ended."""
+"""An execution in progress: its request, id and key, wake-up, claim and outcome."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from forge_tools.model.tools import Lane
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 _VARIANTS = {digit: "89ab"[value % 4] for value, digit in enumerate("0123456789abcdef")}
-"""The two bits that name the layout, above two that stay random."""
+"""The two variant bits, above two that stay random."""
 
 
 def new_id() -> str:
     """Make a UUIDv7: 48 bits of Unix milliseconds, 12 bits of their fraction, 62 random bits (RFC 9562, method 3).
 
-    So ids of one process are in the order in which they were made, to a quarter of a microsecond.
+    Ids of one process therefore sort in the order in which they were made, to a quarter of a microsecond.
     """
     milliseconds, rest = divmod(time.time_ns(), 1_000_000)
     moment, fraction = f"{milliseconds:012x}", f"{rest * 4096 // 1_000_000:03x}"
@@ -29,12 +29,12 @@ def new_id() -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether `text` is a UUID as this package writes it; PostgreSQL refuses others, with the whole batch."""
+    """Whether `text` is a UUID as this package writes it; PostgreSQL rejects others, and the whole batch with them."""
     return _ID.fullmatch(text) is not None
 
 
 def id_floor(seconds: float) -> str:
-    """The lowest UUIDv7 of a Unix time: what is made then or later is not below it."""
+    """Return the lowest UUIDv7 of a Unix time: no id made then or later is below it."""
     moment = f"{int(seconds * 1000):012x}"
     return f"{moment[:8]}-{moment[8:]}-7000-8000-000000000000"
 
@@ -45,7 +45,7 @@ def id_time(execution_id: str) -> float:
 
 
 class ExecutionStatus(StrEnum):
-    """Where an execution is in its life; see `TERMINAL` for those that end it."""
+    """The states of an execution; `TERMINAL` lists those that end it."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -68,7 +68,7 @@ TERMINAL = frozenset(ExecutionStatus) - {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a call asks, as it is inserted and as it is read back; times are seconds."""
+    """The request of a call, as inserted and as read back; times are in seconds."""
 
     id: str
     tool: str
@@ -88,12 +88,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewExecution(Asked):
-    """A call as it is inserted. `parameters`, `context` and `options` are JSON texts; times are seconds from now.
+    """A call as it is inserted. `parameters`, `context` and `options` are JSON texts; times are in seconds from now.
 
-    `parameters` is what people may see: the values of those in `encrypted_names` are in `encrypted`, which only workers open.
+    `parameters` is what people may see: the values of `encrypted_names` are in `encrypted`, which only workers can
+    decrypt.
 
-    `reply_to` is the client to be notified, `reply_key` what its result may be encrypted with on that way.
-    `issued_at` is the Unix time inside the id; the database refuses ids an hour off its own clock.
+    `reply_to` is the client to notify; its result may be encrypted with `reply_key` on the way.
+    `issued_at` is the Unix time inside the id; the database rejects ids more than an hour off its own clock.
     """
 
     tool_key: str
@@ -118,7 +119,7 @@ class NewExecution(Asked):
 
 
 class Wakeup(NamedTuple):
-    """What a message says: that execution has that attempt count and may be due."""
+    """The content of a message: the execution has that attempt count and may be due."""
 
     id: str
     attempt: int
@@ -126,7 +127,7 @@ class Wakeup(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a worker may claim: its instance, lane, queues and the tool keys it hosts."""
+    """What a worker may claim: its instance, lane, queues and the keys of the tools it hosts."""
 
     instance: str
     hostname: str
@@ -140,8 +141,9 @@ class Scope:
 class Claim:
     """An execution this worker now owns. `attempt` counts this body start; `token` fences every later write.
 
-    `options` is a JSON text; `started_at` is the Unix time of the claim by the database's clock. `encrypted` is what the row
-    hides; once it is opened, `parameters` has it, and `secrets` are the texts to be kept out of all that the call leaves.
+    `options` is a JSON text; `started_at` is the Unix time of the claim by the database's clock. `encrypted` holds the
+    hidden values; decryption moves them to `parameters`, and `secrets` lists the texts to remove from all that the call
+    leaves.
     """
 
     id: str
@@ -162,7 +164,7 @@ class Claim:
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def facts(self) -> dict[str, object]:
-        """What a record of a log says of the call."""
+        """Return what a log record says about the call."""
         facts: dict[str, object] = {"execution_id": self.id, "attempt": self.attempt, "tool": self.tool}
         with suppress(ValueError):
             context = json.loads(self.context)
@@ -171,21 +173,21 @@ class Claim:
 
 
 class Kept(IntEnum):
-    """What became of an outcome; what is falsy was not stored."""
+    """What became of an outcome; a falsy value means it was not stored."""
 
     LATE = 0
-    """The attempt was no longer its worker's."""
+    """The worker no longer owned the attempt."""
     WHOLE = 1
     REPLACED = 2
-    """By a failed result that says why the database refused it."""
+    """Replaced by a failed result that says why the database refused it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How one attempt ended. `output`, `error_details`, `metadata` and `diagnosis` are JSON texts.
 
-    `retry_in` (seconds) puts the execution back in its queue with this attempt recorded; `give_back` puts it back with the
-    attempt uncounted, because its body never started. Otherwise the execution is over.
+    `retry_in` (seconds) requeues the execution with this attempt recorded; `give_back` requeues it without counting the
+    attempt, because its body never started. Otherwise the execution is over.
     """
 
     id: str
@@ -204,7 +206,7 @@ class Outcome:
 
     @property
     def is_requeue(self) -> bool:
-        """Whether the execution is to go on; SQL may decide otherwise where no attempt is left or its cancel was asked."""
+        """Whether the execution should continue; SQL may still end it if no attempt is left or a cancel was requested."""
         return self.give_back or self.retry_in is not None
 
     @property
@@ -215,10 +217,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """A caller's name for one call: asking for it again under that name gives the same execution.
+    """A caller's name for one call: submitting it again under that name gives the same execution.
 
-    `scope` is where the name holds, None what `FORGE_IDEMPOTENCY_SCOPE` says; `ttl` is how many seconds after the end of the
-    execution it holds, None what `FORGE_IDEMPOTENCY_TTL` says.
+    `scope` is where the name applies, by default FORGE_IDEMPOTENCY_SCOPE; `ttl` is how many seconds it applies after
+    the execution ends, by default FORGE_IDEMPOTENCY_TTL.
     """
 
     key: str
@@ -228,7 +230,7 @@ class IdempotencyKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyClaim:
-    """A key as it is stored. `fingerprint` is a JSON text of keyed digests: what the call is, without its values."""
+    """A key as stored. `fingerprint` is a JSON text of keyed digests that identify the call without its values."""
 
     scope: str
     key: str
@@ -238,7 +240,7 @@ class KeyClaim:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Which execution is asked for again, by whom and why."""
+    """Which execution is submitted again, by whom and why."""
 
     of: str
     actor: str
@@ -248,7 +250,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class LinkedExecution:
-    """A call as it is inserted together with what ties it to others, or not at all."""
+    """A call, inserted in one transaction with its links to others."""
 
     new: NewExecution
     claim: KeyClaim | None = None
@@ -265,7 +267,7 @@ class LinkedExecution:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The execution that had the key first."""
+    """The execution that first used the key."""
 
     execution_id: str
     fingerprint: str

@@ -1,4 +1,4 @@
-"""Secrets in calls: the names that give them away, what is shown in their place, and the public keys that encrypt them."""
+"""Secrets in calls: the names that reveal them, what is shown in their place, and the public keys that encrypt them."""
 
 import re
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ _SECRET_NAME = re.compile(
     r"|[a-z0-9](Passwords?|Passwd|Passphrase|Secrets?|Credentials?|Authorization|(Api|Access|Private|Secret|Signing)Keys?"
     r"|(Api|Access|Auth|Bearer|Refresh|Session|Id|Secret|Bot)Token)$"
 )
-"""What ends in `token` otherwise may point to a page, or count; but not so the name of an environment variable."""
+"""Other names that end in `token` may mean a page or a count, except those of environment variables."""
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether the value of that name is most likely a secret."""
+    """Whether a value of that name is most likely a secret."""
     return isinstance(name, str) and _SECRET_NAME.search(name) is not None
 
 
 def without_secrets(value: Any, depth: int = 0) -> Any:
-    """Copy a value with `[redacted]` in place of whatever has the name of a secret inside it."""
+    """Copy a value with `[redacted]` in place of everything inside it that has the name of a secret."""
     if depth >= _MAX_DEPTH:
         return value
     if isinstance(value, Mapping):
@@ -36,7 +36,7 @@ def without_secrets(value: Any, depth: int = 0) -> Any:
 
 
 def secrets_in(value: Any, depth: int = 0) -> list[Any]:
-    """What `without_secrets` would hide."""
+    """Return what `without_secrets` would hide."""
     if depth >= _MAX_DEPTH or not isinstance(value, Mapping | list | tuple):
         return []
     if not isinstance(value, Mapping):
@@ -49,7 +49,7 @@ def secrets_in(value: Any, depth: int = 0) -> list[Any]:
 
 
 def is_reference(value: object) -> bool:
-    """Whether a value refers to a secret of the worker, by name, and so may be seen by everybody."""
+    """Whether a value refers to a secret of the worker by name, and so may be seen by anybody."""
     return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
 
 
@@ -62,7 +62,7 @@ def _hides(key: object, item: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EncryptionKey:
-    """`live` counts the executions that are not over and are encrypted with it."""
+    """`live` counts the unfinished executions that are encrypted with it."""
 
     id: str
     public: bytes

@@ -1,4 +1,4 @@
-"""The scope of a call: what is known of it while its body runs, beside what its caller sent, and what its body reports."""
+"""The scope of a call: what is known while its body runs, besides its request, and what its body reports."""
 
 import asyncio
 import logging
@@ -14,13 +14,13 @@ from forge_tools.errors import InvalidCallError
 from forge_tools.model.content import MAX_PARTS, Media
 
 Stream = Literal["output", "stdout", "stderr", "log"]
-"""Where a body put something out: `context.emit`, a standard stream, or a logger."""
+"""Where output came from: `context.emit`, a standard stream, or a logger."""
 
 
 class Reporter(ABC):
-    """Takes the reports of a body, from any thread and without waiting; it never raises for want of a listener.
+    """Takes the reports of a body, from any thread and without waiting; it never raises if nobody listens.
 
-    It belongs to one call in one process: pickled or copied deeply, what is left of it is None.
+    It belongs to one call in one process: pickled or deeply copied, it becomes None.
     """
 
     __slots__ = ()
@@ -30,7 +30,7 @@ class Reporter(ABC):
 
     @abstractmethod
     def emit(self, text: str | bytes, stream: Stream = "output", level: int | None = None) -> None:
-        """Put out a part of a stream; of the log whole messages, with their level as `logging` counts it."""
+        """Send part of a stream; a log takes whole messages, with their level as in `logging`."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _nothing, ()
@@ -42,9 +42,9 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a call is: `done` of `total`, where that is known, in whatever the tool counts.
+    """How far a call is: `done` of `total`, if that is known, in the tool's own unit.
 
-    `cursor` is where to go on listening after it; `at` is when the database heard of it, None in process.
+    `cursor` is where to continue after it; `at` is when the database received it, None in process.
     """
 
     done: float
@@ -56,15 +56,15 @@ class Progress:
 
     @property
     def share(self) -> float | None:
-        """The part that is done, from 0 to 1; None where the total is not known."""
+        """The share that is done, from 0 to 1; None if the total is unknown."""
         return None if not self.total else min(1.0, max(0.0, self.done / self.total))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a call put out. So many bytes before `text` are missing: `left_out`; there was more than is kept.
+    """A part of a call's output. `left_out` counts the bytes missing before `text`, dropped because the buffer was full.
 
-    `level` is that of what was logged, as `logging` counts it.
+    For a log message, `level` is as in `logging`.
     """
 
     text: str
@@ -77,19 +77,19 @@ class Output:
 
     @property
     def source(self) -> str:
-        """The stream, or of the log the name of the level."""
+        """The stream; for a log message, the name of its level."""
         return self.stream if self.level is None else logging.getLevelName(self.level).lower()
 
 
 Report = Progress | Output
-"""What a body itself tells."""
+"""What a body itself reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One report on its way to the database: the `number`-th of its attempt. Progress has `done`, output has not.
+    """One report on its way to the database: the `number`-th of its attempt. Only progress has `done`.
 
-    It is flat, since it goes through sockets and into a row.
+    It is flat because it passes through sockets and into a row.
     """
 
     number: int
@@ -103,7 +103,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class NewReport:
-    """A report of an attempt, to be stored if that attempt is still its worker's."""
+    """A report of an attempt, stored only if its worker still owns that attempt."""
 
     execution_id: str
     attempt: int
@@ -113,10 +113,10 @@ class NewReport:
 
 @dataclass(slots=True, eq=False)
 class CallScope:
-    """Belongs to one call in one process: pickled or copied deeply, what is left of it is None.
+    """Belongs to one call in one process: pickled or deeply copied, it becomes None.
 
-    Whoever starts a call makes it; the executor fills in what it knows when the body begins. `deadline` is on the monotonic
-    clock. `catch_up` is done before anything is put out, where what was put out earlier may still be on another way.
+    Whoever starts a call creates it; the executor fills in the rest when the body begins. `deadline` is on the
+    monotonic clock. `catch_up` runs before any output, if earlier output may still be on its way elsewhere.
     """
 
     reporter: Reporter | None = None
@@ -135,7 +135,7 @@ class CallScope:
     opener: Callable[[Media, Any], Media] | None = None
 
     def begin(self, seconds: float) -> None:
-        """The body begins now, in this task, with so many seconds until its timeout."""
+        """Mark the start of the body, in this task, with that many seconds until its timeout."""
         self.deadline = time.monotonic() + seconds
         self.task = asyncio.current_task()
 
@@ -145,24 +145,24 @@ class CallScope:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until its timeout, 0 at least; None before its body begins."""
+        """Seconds until the timeout, never below 0; None before the body begins."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the body any more: it was cancelled, its time is up, or it has ended."""
+        """Whether nobody waits for the body any more: it was cancelled, timed out, or has ended."""
         is_asked = self.task is not None and self.task.cancelling() > 0
         return is_asked or self.is_over or self.remaining == 0.0
 
     def emit(self, text: str | bytes, stream: Stream = "output", level: int | None = None) -> None:
-        """Put out a part of the output of the body."""
+        """Send a part of the body's output."""
         if self.catch_up is not None:
             self.catch_up()
         if self.reporter is not None:
             self.reporter.emit(text, stream, level)
 
     def attach(self, part: Media, context: Any) -> None:
-        """Add a part to the result. Its file is opened now, so later changes of the path do not matter.
+        """Add a part to the result. Its file is opened now, so later changes to the path do not matter.
 
         Raises:
             InvalidCallError: there are too many already.
@@ -174,7 +174,7 @@ class CallScope:
         self.attached.append(part if self.opener is None else self.opener(part, context))
 
     def facts(self) -> dict[str, Any]:
-        """What a record of a log says of the call."""
+        """Return what a log record says about the call."""
         names = ("execution_id", "attempt", "tool", "agent_id", "session_id")
         known = {name: getattr(self, name) for name in names}
         if self.execution_id is None:
@@ -186,7 +186,7 @@ class CallScope:
 
 
 SCOPE: ContextVar[CallScope | None] = ContextVar("forge_tools_call", default=None)
-"""Of the call being run; contexts that were made for it have it too, for threads that know no context variables."""
+"""The scope of the running call; contexts made for it hold it too, for threads without context variables."""
 
 
 def scope_for(reporter: Reporter | None) -> CallScope:

@@ -1,4 +1,4 @@
-"""What a tool is, as data: its parameters, what it may do, how its schema is told, and the definitions of it that there were."""
+"""A tool as data: its parameters, capabilities, schema and past definitions."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ _CONTAINER_TYPES = frozenset({"object", "array", "any"})
 
 
 class ToolCategory(StrEnum):
-    """Groups that agents ask schemas by (spec S0-14)."""
+    """Groups by which agents select schemas (spec S0-14)."""
 
     FILE = "file"
     EXECUTION = "execution"
@@ -43,12 +43,11 @@ class ToolCategory(StrEnum):
 class ToolParameter(BaseModel):
     """One parameter of a tool.
 
-    `items` and `properties` are JSON Schema fragments and are validated at every depth; `keywords` are whatever else JSON
-    Schema can say of a value, such as `pattern` or `anyOf`. The type `any` is left out of schemas; `file` is the handle of an
-    artifact, as `client.upload` returns it, and a string in schemas. `aliases` are accepted
-    in calls and never shown in schemas. `sensitive` values are encrypted, and shown as `[redacted]` wherever people look; None
-    leaves that to the name, such as `password` or `api_key`. Where `names_host`, the value is a handle such as a shell's id,
-    and the call goes to the host it names.
+    `items` and `properties` are JSON Schema fragments, validated at every depth; `keywords` holds any other JSON Schema
+    keyword, such as `pattern` or `anyOf`. The type `any` is left out of schemas; `file` is the handle of an artifact,
+    as `client.upload` returns it, and a string in schemas. `aliases` are accepted in calls and never shown in schemas.
+    `sensitive` values are encrypted, and shown to people as `[redacted]`; None lets the name decide, such as `password`
+    or `api_key`. With `names_host`, the value is a handle such as a shell's id, and the call goes to the host it names.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -79,7 +78,7 @@ class ToolParameter(BaseModel):
         return self.type not in _OPEN_TYPES and any(map(is_secret_name, (self.name, *self.aliases)))
 
     def to_json_schema(self) -> Schema:
-        """Render the property schema: only what is set, `type` and `description` first (spec S0-01..04)."""
+        """Render the property schema: only the fields that are set, `type` and `description` first (spec S0-01..04)."""
         optional = {
             "default": self.default,
             "enum": self.enum,
@@ -101,9 +100,9 @@ class ToolParameter(BaseModel):
 class Capabilities(BaseModel):
     """What a tool may do to the world, and whether running it again is harmless (spec S1-15).
 
-    `idempotent`: running it again is harmless whatever happened, a crash included. `retryable`: a failure that it returns
-    or raises has left nothing behind; after a time-out or a crash that says nothing. `requires_engine`: only hosts that have an
-    engine offer it, and elsewhere a call of it fails. `paths` are what it needs besides its workspace, such as `/data:ro`; walls
+    `idempotent`: running it again is harmless in every case, even after a crash. `retryable`: a failure that it returns
+    or raises left nothing behind; this does not cover timeouts and crashes. `requires_engine`: only hosts that have an
+    engine offer it; elsewhere a call of it fails. `paths` are what it needs besides its workspace, such as `/data:ro`: walls
     leave them open, and with `accesses_network` the network.
     """
 
@@ -119,12 +118,12 @@ class Capabilities(BaseModel):
 
 
 class ToolSpec(BaseModel):
-    """A tool as data: what the catalogue stores and clients validate and export without importing the tool.
+    """A tool as data: the catalogue stores it, and clients validate with it and export it without importing the tool.
 
-    `lane` is where its body runs; `timeout` its own default in seconds. `retry` says that its failures are worth another
-    try, and how far apart; `max_attempts` None means those of `retry`, else 3 if idempotent, else 1.
-    `extra` says whether arguments outside `parameters` are passed on. `input_schema` is the whole schema of the arguments
-    where others wrote it; then there are no `parameters`, and it alone decides. `walls` is the tier that it asks for.
+    `lane` is where its body runs; `timeout` is its own default in seconds. `retry` marks its failures as worth another
+    try and sets the delay; `max_attempts` None means that of `retry`, else 3 if idempotent, else 1.
+    `extra` allows arguments outside `parameters`. `input_schema` is a complete schema written by others: then
+    `parameters` is empty and the schema is the only authority. `walls` is the tier that the tool asks for.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -154,7 +153,7 @@ class ToolSpec(BaseModel):
 
     @cached_property
     def declared(self) -> tuple[ToolParameter, ...]:
-        """The parameters; of a tool with a whole schema, its properties with name, type and description."""
+        """The parameters; for a tool with a complete schema, its properties with name, type and description."""
         properties = (self.input_schema or {}).get("properties")
         if not isinstance(properties, dict):
             return self.parameters
@@ -164,13 +163,13 @@ class ToolSpec(BaseModel):
 
     @cached_property
     def digest(self) -> str:
-        """Short stable hash of the whole definition; two hosts with different digests of one version disagree."""
-        said = self.model_dump(mode="json", exclude_defaults=True)  # what a later release adds changes no digest
+        """A short stable hash of the whole definition; different digests of one version mean that two hosts disagree."""
+        said = self.model_dump(mode="json", exclude_defaults=True)  # fields that a later release adds change no digest
         text = json.dumps(said, sort_keys=True, ensure_ascii=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "ToolSpec":
-        """Copy the definition; what was worked out of this one is not the copy's."""
+        """Copy the definition without its cached values."""
         copy = super().model_copy(update=update, deep=deep)
         for name in vars(copy).keys() - ToolSpec.model_fields.keys():
             del vars(copy)[name]
@@ -191,9 +190,9 @@ class ToolSpec(BaseModel):
         return 3 if self.capabilities.idempotent else 1
 
     def timeout_for(self, context: ExecutionContext, maximum: float | None = None) -> tuple[float, str]:
-        """Decide the timeout of a call in seconds, and say where it came from (contradiction C07).
+        """Return the timeout of a call in seconds and its source (contradiction C07).
 
-        The caller's explicit value, else the tool's default, else 120 s; then capped by `maximum`.
+        It is the caller's explicit value, else the tool's default, else 120 s; then capped by `maximum`.
         """
         if (explicit := context.explicit_timeout) is not None:
             seconds, source = explicit, "call"
@@ -207,25 +206,25 @@ class ToolSpec(BaseModel):
 
     @cached_property
     def sensitive(self) -> frozenset[str]:
-        """Names, aliases included, of the parameters whose values nobody may see."""
+        """Names, including aliases, of the parameters whose values nobody may see."""
         return frozenset(name for p in self.declared if p.is_sensitive for name in (p.name, *p.aliases))
 
     @cached_property
     def may_hide(self) -> bool:
-        """Whether a call that it accepts may have something to hide, whatever that looks like."""
+        """Whether a call that it accepts may contain something to hide, in any form."""
         return bool(self.sensitive or self._containers or self.extra)
 
     def hidden(self, parameters: Mapping[str, Any]) -> list[str]:
-        """The names among `parameters` whose values nobody may see.
+        """Return the names among `parameters` whose values nobody may see.
 
-        Names that the tool does not know are among them if they say that they stand for a secret, and all of them where it
-        has sensitive parameters: they may be misspelt ones.
+        Names unknown to the tool are included if they look like those of secrets. If the tool has sensitive parameters,
+        all unknown names are included, since they may be misspelt.
         """
         unknown = (name for name in parameters if name not in self._open_names)
         return [name for name in unknown if self.sensitive or is_secret_name(name)]
 
     def holding(self, parameters: Mapping[str, Any]) -> list[str]:
-        """The names among `parameters` whose values are shown, but for what has the name of a secret inside them."""
+        """Return the names among `parameters` whose values are shown, except secrets named inside them."""
         return [
             name
             for name in parameters
@@ -254,15 +253,15 @@ def _property(name: str, schema: Any, *, required: bool) -> ToolParameter:
 
 
 def tool_key(name: str, version: str) -> str:
-    """`name@major`, by which calls are accepted and claimed."""
+    """Return `name@major`, by which calls are accepted and claimed."""
     return f"{name}@{version.partition('.')[0]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolVersion:
-    """One definition of a tool as it was published, with the digest that it had then.
+    """One published definition of a tool, with the digest it had then.
 
-    The default is the one that models are offered and calls are checked by. While one is pinned, no other is run.
+    Models are offered the default, and calls are checked by it. While one is pinned, no other is run.
     """
 
     spec: ToolSpec

@@ -1,4 +1,4 @@
-"""Artifacts for tools and executors: an output kept whole, and one opened like a file of the workspace."""
+"""Artifacts for tools and executors: an output stored whole, and opened like a file of the workspace."""
 
 import asyncio
 import fcntl
@@ -27,7 +27,7 @@ NOT_FOUND = "ARTIFACT_NOT_FOUND"
 UNAVAILABLE = "ARTIFACTS_UNAVAILABLE"
 
 KEEP_SECONDS = 30.0
-"""How long a call waits at most for its output to be kept; without that it still has its result."""
+"""How long a call waits at most for its output to be stored; after that it still has its result."""
 
 _LEFTOVER_SECONDS = 3600.0
 _PURGE_SECONDS = 300.0
@@ -36,16 +36,16 @@ logger = logging.getLogger(__name__)
 
 
 async def keep_text(text: str | AsyncIterator[bytes], context: ExecutionContext, seconds: float) -> dict[str, Any]:
-    """Keep an output; of one that is larger than an artifact may be, the beginning and the end. Never fails.
+    """Store an output; if it is larger than an artifact may be, store its beginning and end. Never fails.
 
-    Returns what the metadata of a result say of it, `artifact` or `artifact_error`; nothing where this host has no artifacts.
-    A text that comes as bytes fits already, but for what stands in it for secrets.
+    Returns metadata for the result, `artifact` or `artifact_error`; empty if this host has no artifacts.
+    Text passed as bytes already fits, except for the replacements of secrets in it.
     """
     artifacts = REACH.get().artifacts
     if artifacts is None:
         return {}
     whole = _encoded(text) if isinstance(text, str) else text
-    fits = not isinstance(text, str) or len(text) <= artifacts.max_bytes // 4  # whatever it is made of
+    fits = not isinstance(text, str) or len(text) <= artifacts.max_bytes // 4  # whatever its characters are
     clean = scrubbed_chunks(whole)
     chunks = clean if fits and clean is whole else _cut(clean, artifacts.max_bytes)
     seconds = min(seconds, KEEP_SECONDS)
@@ -63,13 +63,13 @@ async def keep_text(text: str | AsyncIterator[bytes], context: ExecutionContext,
 
 
 async def _encoded(text: str) -> AsyncIterator[bytes]:
-    """Encode in pieces; half a surrogate pair, which is no character, becomes an escape."""
+    """Encode in pieces; a lone surrogate, which is not a character, becomes an escape."""
     for at in range(0, len(text), CHUNK_BYTES):
         yield text[at : at + CHUNK_BYTES].encode("utf-8", "backslashreplace")
 
 
 async def _cut(chunks: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
-    """Yield the beginning and the end of what is more than `limit` bytes."""
+    """Yield the beginning and the end of anything longer than `limit` bytes."""
     spool = Spool(limit)
     async for chunk in chunks:
         await asyncio.to_thread(spool.write, chunk)
@@ -78,12 +78,12 @@ async def _cut(chunks: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]
 
 
 def is_handle(path: object) -> bool:
-    """Whether a tool was given an artifact in place of a path."""
+    """Whether a tool was given an artifact instead of a path."""
     return isinstance(path, str) and path.startswith(SCHEME)
 
 
 async def open_artifact(handle: str, context: ExecutionContext, workspace: Workspace) -> Handle:
-    """Open an artifact; it is as good as a file of the workspace."""
+    """Open an artifact; the result behaves like a file of the workspace."""
     artifacts = REACH.get().artifacts
     if artifacts is None:
         raise SandboxError(
@@ -94,15 +94,15 @@ async def open_artifact(handle: str, context: ExecutionContext, workspace: Works
 
 
 def unknown(handle: str) -> SandboxError:
-    """The refusal of what is not there, has expired, or is another session's, which nobody shall be able to tell apart."""
+    """Refuse an artifact that is missing, expired or another session's; callers must not be able to tell which."""
     what = f"This session has no artifact {handle[:60]}, or it has expired. Run again the call whose output it was"
     return SandboxError(what, NOT_FOUND)
 
 
 class FolderArtifacts:
-    """Artifacts in a folder of this host, for executors in process: the bytes as `PartFiles`, and whose they are.
+    """Artifacts in a folder of this host, for executors in process: the bytes as `PartFiles`, and their owners.
 
-    The folder must not lie where tools can reach it. `ttl` is in seconds; `quota` bounds, in bytes, what a session holds.
+    The folder must be out of reach of tools. `ttl` is in seconds; `quota` limits the bytes that a session holds.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class FolderArtifacts:
         limit: int | None = None,
         media_type: str = TEXT,
     ) -> Artifact:
-        """Keep the bytes; the same bytes again are kept once, and for longer."""
+        """Store the bytes; the same bytes again are stored once, and kept longer."""
         gathered = await Gathered.of(chunks, min(limit or self.max_bytes, self._quota))
         try:
             await asyncio.to_thread(self._put, gathered, context, media_type)
@@ -137,7 +137,7 @@ class FolderArtifacts:
         return Artifact(id=gathered.id, size=gathered.size, media_type=media_type, session_id=context.session_id)
 
     async def open(self, handle: str, context: ExecutionContext) -> int:
-        """Return a descriptor of a file without a name that holds its bytes; those read lately are unpacked already."""
+        """Return a descriptor of an unnamed file with its bytes; recently read artifacts are unpacked already."""
         found = artifact_id(handle)
         if found is None:
             raise unknown(handle)
@@ -146,12 +146,12 @@ class FolderArtifacts:
             if (fd := self._recent.open(found)) is not None:
                 return fd
             gathered = await asyncio.to_thread(self._unpacked, found, size)
-            fd = gathered.take(changed)  # not in the thread: nobody would close it for a call that was cancelled
+            fd = gathered.take(changed)  # not in the thread: nobody would close it if the call was cancelled
             self._recent.add(found, fd)
             return fd
 
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
-        """Read what is known of an artifact of that session; None if it has none of that id, or no longer."""
+        """Return the record of an artifact of that session; None if it has none of that id, or no longer."""
         async with self._refusing(id):
             try:
                 size, _ = await asyncio.to_thread(self._find, id, session_id)
@@ -160,22 +160,22 @@ class FolderArtifacts:
             return Artifact(id=id, size=size, session_id=session_id)
 
     async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
-        """Return the bytes of what `find` found, one part in memory at a time."""
+        """Yield the bytes of what `find` returned, one part in memory at a time."""
         async with self._refusing(artifact.id):
             async for data in whole(artifact, partial(self._chunk, artifact)):
                 yield data
 
     async def page(self, artifact: Artifact, wish: PageWish) -> ArtifactPage:
-        """Read a page of what `find` found."""
+        """Read a page of what `find` returned."""
         return await Pages(artifact, [], partial(self._chunk, artifact)).read(wish)
 
     def purge(self) -> int:
-        """Delete what has expired, and what was never finished; returns how many."""
+        """Delete what has expired, and what was never finished; return how many."""
         with self._locked():
             return self._purge()
 
     def _put(self, gathered: Gathered, context: ExecutionContext, media_type: str) -> None:
-        """Note the owner last: after a kill half way, nobody sees what is left."""
+        """Record the owner last: after a kill half way, nobody sees the remains."""
         session, numbers = self._session(context.session_id), range(count_parts(gathered.size))
         with self._locked():
             if not self._files.are_there(gathered.id, numbers):
@@ -186,7 +186,7 @@ class FolderArtifacts:
             self._files.touch(gathered.id)
             session.mkdir(mode=0o700, exist_ok=True)
             self._mark.write_text(str(gathered.size))
-            self._mark.replace(session / gathered.id)  # who reads it at this moment reads either
+            self._mark.replace(session / gathered.id)  # a concurrent reader reads either version
             self._evict(session, gathered.id)
             if time.monotonic() - self._purged_at > _PURGE_SECONDS:
                 self._purged_at = time.monotonic()
@@ -213,7 +213,7 @@ class FolderArtifacts:
 
     @asynccontextmanager
     async def _refusing(self, found: str, handle: str = "") -> AsyncIterator[None]:
-        """Turn errors into refusals. Damaged bytes are dropped, so that they do not keep the right ones out."""
+        """Turn errors into refusals. Damaged bytes are dropped, so that the right ones can be stored again."""
         try:
             yield
         except FileNotFoundError:
@@ -243,7 +243,7 @@ class FolderArtifacts:
         return gone
 
     def _evict(self, session: Path, latest: str) -> None:
-        """Evict the oldest artifacts of a session that holds too much; delete those without an owner."""
+        """Evict the oldest artifacts of a session that exceeds its quota; delete those without an owner."""
         held = 0
         marks = sorted(session.iterdir(), key=lambda mark: (mark.name == latest, mark.stat().st_mtime_ns), reverse=True)
         for mark in marks:
@@ -255,20 +255,20 @@ class FolderArtifacts:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Lock out all other processes, so that none deletes what another is about to claim."""
+        """Exclude all other processes, so that none deletes what another is about to claim."""
         with os.fdopen(os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def _session(self, session_id: str | None) -> Path:
-        """Map any session id to a valid name of a folder."""
+        """Map any session id to a valid folder name."""
         if session_id is None:
             return self._owners / "none"
         return self._owners / blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def damaged(handle: str) -> SandboxError:
-    """The refusal of bytes that are not those that were kept."""
+    """Refuse bytes that differ from those that were stored."""
     return SandboxError(f"{handle} is damaged. Run again the call whose output it was", UNAVAILABLE)
 
 

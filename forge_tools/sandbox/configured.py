@@ -1,4 +1,4 @@
-"""The workspaces of this host as its settings have them. A module of its own, as tools load no settings."""
+"""The workspaces of this host according to its settings. A separate module, because tools load no settings."""
 
 import os
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from forge_tools.setting_types import RootSettings, WorkspaceSettings
 
 
 def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach:
-    """What the tools of this host may touch.
+    """Return what the tools of this host may touch.
 
     Raises:
-        ConfigurationError: a folder of a workspace is not there; naming the setting, the workspace and the folder.
+        ConfigurationError: a folder of a workspace is missing; naming the setting, the workspace and the folder.
     """
     root: Path | Sequence[Root] = settings.workspace
     if settings.workspace_roots:
@@ -37,7 +37,7 @@ def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach
 
 
 def announced(settings: Settings) -> list[NamedWorkspace]:
-    """The workspaces by name, as other hosts and people may see them."""
+    """Return the workspaces by name, as other hosts and people may see them."""
     return [
         NamedWorkspace(
             name=name,

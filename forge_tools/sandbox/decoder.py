@@ -1,7 +1,7 @@
-"""The program that decodes images and documents for Read: in a process of its own, with little memory and little time.
+"""The program that decodes images and documents for Read: in its own process, with little memory and little time.
 
-It reads one file from its standard input, and writes a line of JSON and then bytes, if any. It imports nothing of ours:
-what it decodes may be made to break it.
+It reads one file from its standard input, and writes a line of JSON and then any bytes. It imports nothing of ours:
+its input may be crafted to break it.
 """
 
 import io
@@ -21,11 +21,11 @@ UNSEEN = (
     "script, style, template, noscript, iframe, svg, nav, aside, form, [hidden], [aria-hidden=true], [style*='display:none' i], "
     "[style*='display: none' i]"
 )
-"""What a page has and does not show, or shows on each of its kind."""
+"""What a page contains but does not show, or repeats on every page of its kind."""
 
 
 def main(kind: str, told: dict[str, Any]) -> None:
-    """Decode what is on the standard input. What goes wrong is an answer, too."""
+    """Decode the standard input. Errors are answers, too."""
     try:
         limit()
         with os.fdopen(0, "rb") as file:
@@ -41,14 +41,14 @@ def main(kind: str, told: dict[str, Any]) -> None:
 
 
 def limit() -> None:
-    """Take what decoding may use; more of it ends in a MemoryError, or this process."""
+    """Limit the resources for decoding; exceeding them ends in a MemoryError, or ends this process."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
 def image(file: IO[bytes], side: int, most_bytes: int) -> tuple[dict[str, Any], bytes]:
-    """Decode an image; one that is larger than a square of `side`, or has more bytes, comes smaller."""
+    """Decode an image; one that exceeds a square of `side`, or the byte limit, is scaled down."""
     from PIL import Image
 
     Image.MAX_IMAGE_PIXELS = None  # checked right here
@@ -71,14 +71,14 @@ def image(file: IO[bytes], side: int, most_bytes: int) -> tuple[dict[str, Any], 
 
 
 def packed(picture: Any, form: str) -> bytes:
-    """The bytes of an image."""
+    """Return the bytes of an image."""
     buffer = io.BytesIO()
     picture.save(buffer, form)
     return buffer.getvalue()
 
 
 def text(file: IO[bytes], first: int, last: int, most_chars: int) -> tuple[dict[str, Any], bytes]:
-    """The text of pages of a PDF, as far as it fits."""
+    """Return the text of pages of a PDF, as far as it fits."""
     from pypdf import PdfReader
 
     found = PdfReader(file)
@@ -93,7 +93,7 @@ def text(file: IO[bytes], first: int, last: int, most_chars: int) -> tuple[dict[
 
 
 def pages(file: IO[bytes], first: int, last: int) -> tuple[dict[str, Any], bytes]:
-    """Pages of a PDF as images, one after the other; the facts have their sizes."""
+    """Return pages of a PDF as images, one after the other; the facts hold their sizes."""
     import pypdfium2  # type: ignore[import-untyped]  # it has no stubs
 
     document = pypdfium2.PdfDocument(file)
@@ -103,7 +103,7 @@ def pages(file: IO[bytes], first: int, last: int) -> tuple[dict[str, Any], bytes
 
 
 def rendered(document: Any, first: int, last: int) -> Iterator[bytes]:
-    """One image a page, of a bounded size however large the page says that it is."""
+    """Yield one image for each page, of bounded size whatever size the page claims."""
     for number in range(first - 1, last):
         page = document[number]
         scale = min(2.0, RENDERED_SIDE / max(*page.get_size(), 1))
@@ -111,7 +111,7 @@ def rendered(document: Any, first: int, last: int) -> Iterator[bytes]:
 
 
 def page(file: IO[bytes], url: str, charset: str, form: str, selector: str | None) -> tuple[dict[str, Any], bytes]:
-    """Decode a page of HTML as Markdown, text or a list of links, without what nobody is shown."""
+    """Decode a page of HTML as Markdown, text or a list of links, without hidden content."""
     from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
     tree = LexborHTMLParser(file.read().decode(charset, "replace"))

@@ -1,4 +1,4 @@
-"""Has images, documents and pages decoded by a process of its own: bytes that are made to break a decoder break nothing else."""
+"""Decodes images, documents and pages in a separate process, so that crafted input can break nothing else."""
 
 import json
 import os
@@ -22,10 +22,10 @@ _NEEDED_BY = dict.fromkeys(("selectolax", "html_to_markdown"), ("web", "ENGINE_N
 async def decoded(
     name: str, source: int | bytes, what: str, seconds: float, **told: Any
 ) -> tuple[dict[str, Any], bytes]:
-    """Have bytes decoded, or those of an open file; returns what is told of it, and bytes. What the process writes is no more trusted than the file.
+    """Decode bytes or an open file; return facts and bytes. The output of the process is trusted no more than the file.
 
     Raises:
-        SandboxError: it cannot be decoded, or this host lacks what it takes.
+        SandboxError: it cannot be decoded, or this host lacks the required software.
     """
     output, folder = bytearray(), os.open("/", OPEN_FOLDER)
 

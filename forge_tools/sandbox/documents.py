@@ -1,4 +1,4 @@
-"""Documents in the memory of this process, for executors that have no database: they end with it."""
+"""Documents in the memory of this process, for executors without a database: they end with the process."""
 
 import threading
 from collections import defaultdict
@@ -10,7 +10,7 @@ from forge_tools.model.documents import MAX_CHANGED, MAX_DOCUMENTS, is_below, to
 
 
 class ProcessDocuments:
-    """The newest version of each document. A version is never given twice, also not to one that was deleted before."""
+    """The newest version of each document. A version number is never reused, even after a document was deleted."""
 
     is_durable = False
 
@@ -20,7 +20,7 @@ class ProcessDocuments:
         self._versions: defaultdict[tuple[DocumentScope, str], int] = defaultdict(int)
 
     async def find(self, scope: DocumentScope, under: str, words: Sequence[str] | None, limit: int) -> list[Document]:
-        """List what is at and below a path, those that were written last."""
+        """List the documents at and below a path that were written last."""
         wanted = [word.lower() for word in words or ()]
         with self._lock:
             below = [one for one in self._kept[scope].values() if is_below(one.path, under)]
@@ -29,13 +29,13 @@ class ProcessDocuments:
         return sorted(latest, key=lambda one: one.path)
 
     async def read(self, scope: DocumentScope, path: str) -> Document | None:
-        """Read one; None where there is none."""
+        """Read one; None if there is none."""
         return self._kept[scope].get(path)
 
     async def change(
         self, scope: DocumentScope, paths: Sequence[str], revise: Revise, writer: DocumentWriter
     ) -> dict[str, Document]:
-        """Have `revise` decide what becomes of the documents at these paths and below, all or nothing."""
+        """Let `revise` decide the new contents of the documents at and below these paths, all or nothing."""
         with self._lock:
             kept = self._kept[scope]
             contents = revise(self._at(scope, paths))

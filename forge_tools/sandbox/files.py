@@ -1,4 +1,4 @@
-"""The file system that a tool is handed: the files of its workspace by six plain methods, and easy to put others in place of."""
+"""The file system that a tool receives: the files of its workspace by six plain methods, easy to replace by others."""
 
 import os
 
@@ -34,7 +34,7 @@ class Files:
                 raise refusal(error, file.name, "read") from error
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a whole file, all or nothing, and make the folders on the way."""
+        """Write a whole file, all or nothing, and create missing folders."""
         with self._workspace.place(path) as place:
             place.make_folders()
             try:
@@ -70,7 +70,7 @@ class Files:
             return sorted(entry.name for entry in scan(folder))
 
     def stat(self, path: str) -> os.stat_result:
-        """What the system says of a file or a folder."""
+        """Return the system's facts about a file or a folder."""
         with self._workspace.open(path) as found:
             return found.stat
 

@@ -1,4 +1,4 @@
-"""What was worked out of files, kept on this host for all calls and processes: found by the file's bytes, never by its name."""
+"""Results computed from files, cached on this host for all calls and processes by the file's bytes, never its name."""
 
 import os
 import sqlite3
@@ -14,7 +14,7 @@ Seen = os.stat_result
 
 _VERSION = 2
 _RACY_NS = 2_000_000_000
-"""A file that was changed so shortly before may change again without another time in its facts."""
+"""A file changed this recently may change again without a visible difference in its timestamps."""
 
 _MOST_BYTES = 1 << 30
 _LOCK_SECONDS = 2.0
@@ -27,16 +27,17 @@ CREATE TABLE IF NOT EXISTS shunned (digest TEXT PRIMARY KEY, since REAL NOT NULL
 
 
 class Kept(NamedTuple):
-    """What is kept of a file: its words, each between two line ends, and what was worked out."""
+    """What is kept of a file: its words, each between two line ends, and the computed results."""
 
     words: str
     facts: str
 
 
 class HostIndex:
-    """One SQLite file in a folder that is this user's alone. Whatever is wrong with it, calls only get slower.
+    """One SQLite file in a folder that belongs only to this user. If anything is wrong with it, calls only get slower.
 
-    `folder` None keeps nothing. A file that is damaged, or of another version, is made anew. Entered by one thread for one call.
+    `folder` None keeps nothing. A damaged file, or one of another version, is recreated. Entered by one thread for one
+    call.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -51,16 +52,16 @@ class HostIndex:
             self._connection.close()
 
     def digests(self, seen: Sequence[Seen]) -> list[str | None]:
-        """The digests of files that are as they were when they were read, by what `fstat` says of them."""
+        """Return the digests of files that have not changed since they were read, according to `fstat`."""
         found = dict(self._rows("SELECT * FROM files WHERE sight IN", [_sight(one) for one in seen]))
         return [found.get(_sight(one)) for one in seen]
 
     def facts(self, digests: Sequence[str]) -> dict[str, Kept]:
-        """What was kept of files with these digests."""
+        """Return what is kept of files with these digests."""
         return {digest: Kept(*kept) for digest, *kept in self._rows("SELECT * FROM facts WHERE digest IN", digests)}
 
     def keep(self, files: Sequence[tuple[Seen, str]], facts: Mapping[str, Kept]) -> None:
-        """Add what was read and worked out."""
+        """Add what was read and computed."""
         sights = [(sight, digest) for one, digest in files if (sight := _sight(one))]
 
         def write(connection: sqlite3.Connection) -> None:
@@ -82,7 +83,7 @@ class HostIndex:
             self._with(write, None)
 
     def shun(self, digest: str, after: float = 0.0) -> None:
-        """Let nobody work on that file for a day, after so many seconds: whoever is stopped by it cannot say so any more."""
+        """Block work on that file for a day, starting in `after` seconds: a process that it kills cannot record that."""
         row = (digest, time.time() + after)
         self._with(lambda connection: connection.execute("INSERT OR REPLACE INTO shunned VALUES (?, ?)", row), None)
 
@@ -109,7 +110,7 @@ class HostIndex:
         try:
             self._connection = self._connection or _opened(self._path)
             return work(self._connection)
-        except sqlite3.OperationalError:  # in use, or no room: others get on
+        except sqlite3.OperationalError:  # in use, or no room: other calls continue
             if self._connection is not None and self._connection.in_transaction:
                 self._connection.rollback()
             return otherwise
@@ -126,7 +127,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = OFF")  # what a crash damages is made anew
+        connection.execute("PRAGMA synchronous = OFF")  # what a crash damages is recreated
         connection.executescript(_TABLES)
     except sqlite3.Error:
         connection.close()
@@ -135,7 +136,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _sight(seen: Seen) -> str | None:
-    """What changes with every change of the file; None where one right now might leave it."""
+    """Return what changes with every change of the file; None if a change right now might not."""
     if time.time_ns() - max(seen.st_ctime_ns, seen.st_mtime_ns) < _RACY_NS:
         return None
     return f"{seen.st_dev}:{seen.st_ino}:{seen.st_size}:{seen.st_mtime_ns}:{seen.st_ctime_ns}"

@@ -22,7 +22,7 @@ from forge_tools.sandbox.web.access import Web
 
 
 class Artifacts(Protocol):
-    """Where outputs are kept whole, for every host to read."""
+    """Where outputs are stored whole, for every host to read."""
 
     max_bytes: int
     """The limit for one artifact."""
@@ -35,7 +35,7 @@ class Artifacts(Protocol):
         limit: int | None = None,
         media_type: str = TEXT,
     ) -> Artifact:
-        """Keep the bytes, at most `limit` in place of `max_bytes`; the same bytes again give the same artifact.
+        """Store the bytes, at most `limit` instead of `max_bytes`; the same bytes again give the same artifact.
 
         Raises:
             SandboxError: they are more than the limit, or the session's quota is used up.
@@ -52,10 +52,10 @@ class Artifacts(Protocol):
 
 
 class ShellBook(Protocol):
-    """What is known of shells on every host; a host's own supervisors know more of its own."""
+    """The records of shells on every host; a host's own supervisors know more about its own."""
 
     async def record(self, shell: ShellRecord) -> None:
-        """Note what this host has seen of a shell of its own."""
+        """Record the state of one of this host's shells."""
         ...
 
     async def find(self, id: str) -> ShellRecord | None: ...
@@ -66,13 +66,13 @@ class ShellBook(Protocol):
 
 
 class Documents(Protocol):
-    """Small texts in versions, for every host to read and write."""
+    """Small versioned texts, for every host to read and write."""
 
     is_durable: bool
     """Whether they outlive this process."""
 
     async def find(self, scope: DocumentScope, under: str, words: Sequence[str] | None, limit: int) -> list[Document]:
-        """List the document at `under` and those below it, by path: with `words` those that have each of them."""
+        """List the document at `under` and those below it, by path; with `words`, only those with each of them."""
         ...
 
     async def read(self, scope: DocumentScope, path: str) -> Document | None: ...
@@ -80,7 +80,7 @@ class Documents(Protocol):
     async def change(
         self, scope: DocumentScope, paths: Sequence[str], revise: Revise, writer: DocumentWriter
     ) -> dict[str, Document]:
-        """Have `revise` decide what becomes of the documents at these paths and below, while nobody else writes.
+        """Let `revise` decide the new contents of the documents at and below these paths, excluding other writers.
 
         Raises:
             ToolFailure: there would be too many of them, or `revise` refuses.
@@ -90,10 +90,11 @@ class Documents(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What is not given is not there: no artifacts, no shells, no workspaces by name. Documents are then in this process alone.
+    """Anything not given is absent: no artifacts, shells or named workspaces. Documents are then local to this process.
 
-    `root` is the workspace of calls that name none, one folder or several roots; without it the context's `working_dir`
-    is all of theirs. `max_part_bytes` is what one part of a result may have. `shells` is the folder in which this host's supervisors keep their state. Hostname is this host's.
+    `root` is the workspace of calls that name none, one folder or several roots; by default it is the context's
+    `working_dir`. `max_part_bytes` limits one part of a result. `shells` is the folder in which this host's supervisors
+    keep their state. `hostname` is this host's.
     """
 
     root: Path | Sequence[Root] | None = None
@@ -104,11 +105,11 @@ class Reach:
     artifacts: Artifacts | None = None
     web: Web = field(default_factory=Web)
     cache: Path | None = None
-    """Where what can be worked out again is kept, for all calls on this host."""
+    """Where recomputable results are kept, for all calls on this host."""
     documents: Documents | None = field(default_factory=ProcessDocuments)
-    """None where they are not within reach, as in the process lane."""
+    """None if they are out of reach, as in the process lane."""
     max_part_bytes: int = 100 << 20
 
 
 REACH: ContextVar[Reach] = ContextVar("forge_tools_reach", default=Reach())  # noqa: B039  a frozen value
-"""Of the call being run."""
+"""The reach of the running call."""

@@ -1,4 +1,4 @@
-"""What a body has reported and nobody has taken yet: bounded, whatever the body does, and never in its way."""
+"""A body's reports that have not been taken yet: bounded, and never in the way of the body."""
 
 import codecs
 import math
@@ -16,27 +16,27 @@ from forge_tools.sandbox.processes.streams import plain
 from forge_tools.secrets import Scrubber
 
 PART_BYTES = 16_384
-"""Of the output between two takes so much is kept from its beginning, and as much from its end."""
+"""How much output between two takes is kept of its beginning, and again of its end."""
 
 SWITCH_BYTES = 128
-"""What it counts for that another stream, or level, goes on: each stretch of one is a row."""
+"""The cost of switching to another stream, or level: each stretch of one is a row."""
 
 MOST_BYTES = 1 << 20
-"""Of the output of one attempt; of what comes after, only the end is kept."""
+"""The limit for the output of one attempt; after that, only the end is kept."""
 
 MESSAGE_CHARS = 500
 
 ROWS_PER_STEP = 500
-"""After so many rows of output they come half as often, again and again: a call that talks for days has thousands."""
+"""After every so many rows of output, the rate halves again: a call that writes for days would have thousands."""
 
 _MOST_COUNTED = 1 << 53
 
 
 class ReportBuffer(Reporter):
-    """One attempt's reports. Its body tells from any thread; whoever holds it takes, at most every `interval` seconds.
+    """One attempt's reports. Its body reports from any thread; the holder takes them, at most every `interval` seconds.
 
-    `news` is called, on the thread that tells, when there is something to take and before there was nothing: it must not
-    block. Between two takes the newest progress replaces older, and output is cut in its middle.
+    `news` is called, on the reporting thread, when the buffer stops being empty: it must not block. Between two takes
+    the newest progress replaces older, and output is cut in its middle.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ReportBuffer(Reporter):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is something that was not taken."""
+        """Whether anything has not been taken."""
         return self._progress is not None or bool(self._head.parts or self._tail.parts or self._left_out)
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
@@ -88,7 +88,7 @@ class ReportBuffer(Reporter):
         self._tell()
 
     def pass_on(self, told: Told) -> None:
-        """Take over what another buffer gave."""
+        """Add a report from another buffer."""
         if told.done is not None:
             self.progress(told.done, told.total, told.text)
             return
@@ -99,7 +99,7 @@ class ReportBuffer(Reporter):
         self._tell()
 
     def take(self, *, is_urgent: bool = False) -> list[Told]:
-        """What is to be told now, in order. Progress is always; output is not more often than it may be, unless it is urgent."""
+        """Return what is due now, in order. Progress always is; output is limited in rate, unless it is urgent."""
         with self._lock:
             now = self._clock()
             told = self._take_output() if is_urgent or now >= self._due else []
@@ -110,7 +110,7 @@ class ReportBuffer(Reporter):
             return told
 
     def close(self) -> list[Told]:
-        """Take what is left; what is told from now on is nobody's."""
+        """Take the rest; later reports are discarded."""
         with self._lock:
             self._is_closed = True
             if not (self.is_waiting or self._decoders):
@@ -118,7 +118,7 @@ class ReportBuffer(Reporter):
             return [*self._take_output(is_last=True), *self._take_progress()]
 
     def silence(self) -> None:
-        """Take nothing more, and forget what there is, in a process in which nobody takes it."""
+        """Discard everything, now and later, in a process that takes nothing."""
         self._is_closed = True
 
     def _tell(self) -> None:
@@ -150,7 +150,7 @@ class ReportBuffer(Reporter):
         self._left_out += self._tail.cut(self._tail.size - min(PART_BYTES, max(0, most)))
 
     def _skip(self, count: int) -> None:
-        """Leave a gap here, and give up what was kept since the last one."""
+        """Leave a gap here, and drop what was kept since the last one."""
         self._is_split = True
         self._left_out += count + self._tail.cut(self._tail.size)
 
@@ -172,7 +172,7 @@ class ReportBuffer(Reporter):
         return told
 
     def _take_text(self, *, is_last: bool) -> list[Told]:
-        self._cut_tail(PART_BYTES if is_last else self._room - PART_BYTES - self._head.size)  # room for its end is kept
+        self._cut_tail(PART_BYTES if is_last else self._room - PART_BYTES - self._head.size)  # with room for its end
         head, tail, left_out = self._head, self._tail, self._left_out
         self._room -= head.size + tail.size
         self._head, self._tail = _Stretches(), _Stretches()
@@ -187,7 +187,7 @@ class ReportBuffer(Reporter):
         return [*told, *self._told(tail, left_out + tail.align(), is_last=is_last)]
 
     def _told(self, taken: "_Stretches", left_out: int = 0, *, is_last: bool = False) -> list[Told]:
-        """A row for each stretch; what is missing is said in the first of them, or in one of its own."""
+        """Return a row for each stretch; the first one, or a separate one, states what is missing."""
         ends = {part.of[0]: part for part in taken.parts} if is_last else {}
         told: list[Told] = []
         for part in taken.parts:
@@ -198,7 +198,7 @@ class ReportBuffer(Reporter):
         return told or self._row("", ("output", None), left_out)
 
     def _decoded(self, data: bytes, stream: Stream, *, is_last: bool = False) -> str:
-        """Keep back the first bytes of a character whose others are still to come."""
+        """Hold back the first bytes of an incomplete character."""
         decoder = self._decoders.get(stream)
         if decoder is None:
             decoder = self._decoders[stream] = codecs.getincrementaldecoder("utf-8")("replace")
@@ -215,11 +215,11 @@ class ReportBuffer(Reporter):
 
 
 _Source = tuple[Stream, int | None]
-"""The stream, and the level of what was logged."""
+"""The stream, and the level of a log message."""
 
 
 class _Stretch:
-    """What one source put out before another one did."""
+    """Consecutive output of one source."""
 
     __slots__ = ("data", "of")
 
@@ -229,7 +229,7 @@ class _Stretch:
 
 
 class _Stretches:
-    """Output in its order. `size` is in bytes, with those that switches count for."""
+    """Output in order. `size` is in bytes, including the cost of switches."""
 
     __slots__ = ("parts", "size")
 
@@ -246,7 +246,7 @@ class _Stretches:
         self.size += len(data)
 
     def cut(self, excess: int) -> int:
-        """Give up so much of the beginning; returns how many bytes of output that was."""
+        """Drop that much of the beginning; return how many bytes of output that was."""
         given_up = 0
         while excess > 0 and self.parts:
             part = self.parts[0]
@@ -262,7 +262,7 @@ class _Stretches:
         return given_up
 
     def align(self) -> int:
-        """Begin with a whole character; returns how many bytes of half a one are gone."""
+        """Begin with a whole character; return how many bytes of a partial one were dropped."""
         if not self.parts:
             return 0
         data = self.parts[0].data
@@ -272,9 +272,9 @@ class _Stretches:
 
 
 class DirectReporter(Reporter):
-    """Hands each report on where it is told: at once, on that thread, and as often as it is told.
+    """Passes each report on at once, on the reporting thread, every time.
 
-    What the listener raises is its own affair.
+    Exceptions of the listener are not handled here.
     """
 
     def __init__(self, listener: Callable[[Report], None]) -> None:
@@ -288,16 +288,16 @@ class DirectReporter(Reporter):
         self.tell(Output(text=said, stream=stream, level=level))
 
     def tell(self, report: Report) -> None:
-        """Hand on a report."""
+        """Pass a report on."""
         with suppress(Exception):
             self._listener(report)
 
 
 class ScrubbingReporter(Reporter):
-    """Takes out of what one call tells what nobody may read, before another reporter has it.
+    """Removes secrets from one call's reports before another reporter gets them.
 
-    What it puts out is one text for each stream, until `end`; what it logs is whole. Progress does not wait for what that holds
-    back: no bar stands still.
+    Output is one text for each stream, until `end`; each log message is complete. Progress does not wait for text that
+    is held back, so no progress bar stalls.
     """
 
     def __init__(self, reporter: Reporter, scrubber: Scrubber) -> None:
@@ -319,14 +319,14 @@ class ScrubbingReporter(Reporter):
         known.put(text)
 
     def end(self) -> None:
-        """Put out what was held back: the call is over."""
+        """Send what was held back: the call is over."""
         for text in tuple(self._streams.values()):
             text.end()
 
 
 @contextmanager
 def in_scope(context: ExecutionContext, scope: CallScope, scrubber: Scrubber | None) -> Iterator[ExecutionContext]:
-    """While a call runs, its context and those that it makes are of its scope, and what they tell goes without the secrets."""
+    """While a call runs, bind its context and those it creates to its scope, and remove secrets from their reports."""
     reporter, scrubbing = scope.reporter, None
     is_scrubbed = isinstance(reporter, ScrubbingReporter) and reporter.scrubber is scrubber
     if scrubber and reporter is not None and not is_scrubbed:
@@ -344,7 +344,7 @@ def in_scope(context: ExecutionContext, scope: CallScope, scrubber: Scrubber | N
 
 
 def _number(value: Any, otherwise: float) -> float:
-    """Convert what a tool reports as progress; it must not fail because of that."""
+    """Convert a tool's progress value; an invalid one must not make the tool fail."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

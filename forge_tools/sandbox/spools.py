@@ -1,4 +1,4 @@
-"""Temporary files and folders, of which nothing is left: bytes on their way into an artifact or out of one."""
+"""Temporary files and folders that leave no trace: bytes on their way into an artifact or out of one."""
 
 import asyncio
 import fcntl
@@ -20,19 +20,19 @@ CHUNK_BYTES = 256 << 10
 TOO_LARGE = "ARTIFACT_TOO_LARGE"
 
 _MARKER_ROOM = 128
-_LINE_ROOM = 64 << 10  # how far a cut moves to stand between two lines
+_LINE_ROOM = 64 << 10  # how far a cut may move to fall between two lines
 
 RECENT_BYTES = 256 << 20
-"""What a process keeps, in files without a name, of artifacts that were read lately."""
+"""How much a process keeps of recently read artifacts, in unnamed files."""
 
 RECENT_FILES = 64
-"""In so many files at most: a process has only so many handles."""
+"""How many such files at most: a process has a limited number of handles."""
 
 
 class UnnamedFile(Descriptor):
     """A file without a name. It is gone when closed, which happens by itself with the last reference.
 
-    A thread may be at it when whoever started that is cancelled and closes it: its number must not be given out meanwhile.
+    A thread may still use it when its starter is cancelled and closes it: its number must not be reused meanwhile.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class UnnamedFile(Descriptor):
 
 
 class Spool(UnnamedFile):
-    """Takes any amount of bytes. Of more than `limit` it keeps the first and the last half, whole lines where it can."""
+    """Takes any amount of bytes. Beyond `limit` it keeps the first and the last half, in whole lines if possible."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Spool(UnnamedFile):
             self.size, rest = self.size + written, rest[written:]
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Return what was kept, with a line in place of what was not; the spool is closed at the end."""
+        """Yield what was kept, with a line in place of the rest; the spool is closed at the end."""
         try:
             if self.size <= self._head + self._ring:
                 for start in range(0, self.size, CHUNK_BYTES):
@@ -88,7 +88,7 @@ class Spool(UnnamedFile):
         return start + after_last_line(self._read(start, self._head))
 
     def _tail_start(self) -> int:
-        """Skip as much more as the marker takes, so that the whole keeps to the limit."""
+        """Skip as much more as the marker takes, so that the whole stays within the limit."""
         start = self.size - self._ring + min(_MARKER_ROOM, self._ring)
         return start + next_line(self._read(start, min(self.size, start + _LINE_ROOM)))
 
@@ -106,7 +106,7 @@ class Spool(UnnamedFile):
         return bytes(data)
 
     def _place(self, position: int) -> tuple[int, int]:
-        """Where in the file a byte is, and how many may follow it there."""
+        """Return where in the file a byte is, and how many follow it contiguously."""
         if position < self._head:
             return position, self._head - position
         turn = (position - self._head) % self._ring
@@ -122,7 +122,7 @@ class Gathered(UnnamedFile):
 
     @classmethod
     async def of(cls, chunks: AsyncIterator[bytes], limit: int) -> "Gathered":
-        """Write down what comes, without holding up the event loop."""
+        """Write the chunks without blocking the event loop."""
         gathered = cls()
         try:
             async for chunk in chunks:
@@ -157,7 +157,7 @@ class Gathered(UnnamedFile):
             return os.pread(self.fd, size, start)
 
     def take(self, changed: float | None = None) -> int:
-        """Hand the descriptor over to the caller, to close; `changed` is when the file shall say that it was written."""
+        """Transfer the descriptor to the caller, who closes it; `changed` becomes the file's modification time."""
         fd, self.fd = self.fd, -1
         os.lseek(fd, 0, os.SEEK_SET)
         if changed is not None:
@@ -166,32 +166,32 @@ class Gathered(UnnamedFile):
 
 
 class Recent:
-    """Files of artifacts that were read lately, kept open without a name, so that the next page need not fetch them again."""
+    """Recently read artifacts, kept open as unnamed files so that the next page need not fetch them again."""
 
     def __init__(self, max_bytes: int = RECENT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._files: dict[str, int] = {}
-        self._lock = threading.Lock()  # a number that one thread closes is another file's as soon as another opens it
+        self._lock = threading.Lock()  # a descriptor closed by one thread is reused at the next open in another
 
     def open(self, id: str) -> int | None:
-        """Return a new descriptor with a position of its own; None where the file is not here, or cannot be shared."""
+        """Return a new descriptor with its own position; None if the file is not here or cannot be shared."""
         with self._lock:
             fd = self._files.pop(id, None)
             if fd is None:
                 return None
-            self._files[id] = fd  # the last in the row is the last that goes
+            self._files[id] = fd  # the last in order is evicted last
             with suppress(OSError):  # a duplicate would share its position with every other reader
                 return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
             return None
 
     def add(self, id: str, fd: int) -> None:
-        """Keep a duplicate of `fd`, in place of those that were used longest ago."""
+        """Keep a duplicate of `fd`, evicting the least recently used."""
         with self._lock:
             if id in self._files or os.fstat(fd).st_size > self._max_bytes:
                 return
             try:
                 self._files[id] = os.dup(fd)
-            except OSError:  # out of handles: who reads it next fetches it again
+            except OSError:  # out of handles: the next reader fetches it again
                 return
             while (
                 len(self._files) > RECENT_FILES
@@ -210,10 +210,10 @@ class Recent:
 
 @contextmanager
 def scratch_folder(prefix: str) -> Iterator[Path]:
-    """Make a folder for this process alone, and remove it at the end; before, those of this prefix that nobody has any more.
+    """Create a folder for this process only, and remove it at the end; first remove abandoned ones of this prefix.
 
-    A lock on the folder says that its process lives: the kernel drops it with the process, however that dies, and with the
-    processes that it forked. None of those removes the folder.
+    A lock on the folder shows that its process lives: the kernel drops it with the process, however that dies, and with
+    the processes that it forked. None of those removes the folder.
     """
     remove_leftovers(Path(tempfile.gettempdir()), prefix)
     path, folder = _made(prefix)
@@ -228,13 +228,13 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
 
 
 def remove_leftovers(parent: Path, prefix: str) -> None:
-    """Remove this user's folders of that prefix on which nobody holds the lock. What cannot be removed stays."""
+    """Remove this user's folders of that prefix on which nobody holds the lock. Those that cannot be removed stay."""
     with suppress(OSError):
         for path in sorted(parent.glob(f"{prefix}*")):
             with suppress(OSError):  # a link or a file, somebody else's, or gone by now
                 folder = os.open(path, ENTER_FOLDER)
                 try:
-                    facts = os.fstat(folder)  # as `mkdtemp` makes it for this user?
+                    facts = os.fstat(folder)  # as `mkdtemp` creates it for this user?
                     if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) == 0o700:
                         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         _remove(path, folder)
@@ -243,12 +243,12 @@ def remove_leftovers(parent: Path, prefix: str) -> None:
 
 
 def _made(prefix: str) -> tuple[Path, int]:
-    """Make and lock the folder; another process that starts may find it before it is locked, and remove it."""
+    """Create and lock the folder; another starting process may find it before it is locked, and remove it."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix))
         with suppress(FileNotFoundError):
             folder = os.open(path, ENTER_FOLDER)
-            with suppress(OSError):  # a file system without locks, on which nobody can take it for left behind
+            with suppress(OSError):  # without locks, nobody can mistake it for abandoned
                 fcntl.flock(folder, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if os.path.samestat(path.lstat(), os.fstat(folder)):

@@ -1,4 +1,4 @@
-"""Pure checks on values: no I/O, no settings, nothing that knows of tools beyond their specs."""
+"""Pure checks on values: no I/O, no settings, and no knowledge of tools beyond their specs."""
 
 from forge_tools.schema.parameters import Validator
 from forge_tools.schema.schema import KNOWN_TYPES, is_of_type, suggestion

@@ -1,4 +1,4 @@
-"""A ToolSpec in the format of each provider."""
+"""Renders a ToolSpec in the format of each provider."""
 
 import copy
 from typing import Any
@@ -16,7 +16,7 @@ _NOT_AT_THE_TOP = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "el
 
 
 def render(spec: ToolSpec, format: str) -> Schema:
-    """Render `spec` for a provider; the caller may change what it gets.
+    """Render `spec` for a provider; the caller may modify the result.
 
     Raises:
         ValueError: for a format that is not one of `FORMATS` (spec S3-119).
@@ -43,10 +43,10 @@ def render(spec: ToolSpec, format: str) -> Schema:
 
 
 def require_format(format: str) -> None:
-    """Refuse a format nobody can render.
+    """Refuse an unknown format.
 
     Raises:
-        ValueError: naming those there are.
+        ValueError: naming the known ones.
     """
     if format not in FORMATS:
         raise ValueError(f"Unknown schema format: {format}. Use one of {', '.join(FORMATS)}.")
@@ -61,9 +61,9 @@ def input_schema(spec: ToolSpec) -> Schema:
 
 
 def _plain_object(schema: Schema) -> Schema:
-    """Put members of alternatives at the top beside the others: OpenAI and Anthropic refuse tools that have any there.
+    """Move members of alternatives to the top level: OpenAI and Anthropic refuse tools with alternatives there.
 
-    What the alternatives demand is checked when the tool is called.
+    The constraints of the alternatives are checked when the tool is called.
     """
     if _NOT_AT_THE_TOP.isdisjoint(schema) and schema.get("type") == "object":
         return schema
@@ -74,7 +74,7 @@ def _plain_object(schema: Schema) -> Schema:
 
 
 def _with_items(schema: Schema) -> Schema:
-    """Give every array without `items` permissive ones, for providers that refuse it (contradiction C48)."""
+    """Give every array without `items` permissive ones, for providers that require them (contradiction C48)."""
     types = schema.get("type")
     if types == "array" or (isinstance(types, list) and "array" in types):
         schema.setdefault("items", {})
@@ -94,7 +94,7 @@ def _each_inside(schema: Schema, change: Any) -> Schema:
 
 
 def _gemini_declaration(spec: ToolSpec) -> Schema:
-    """Gemini takes a subset of OpenAPI, and refuses an object without properties; or a JSON Schema where that is said."""
+    """Declare for Gemini: a subset of OpenAPI, which refuses objects without properties; or a JSON Schema."""
     declaration: Schema = {"name": spec.name, "description": spec.description}
     if spec.input_schema is not None:
         declaration["parametersJsonSchema"] = input_schema(spec)

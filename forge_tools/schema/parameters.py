@@ -1,4 +1,4 @@
-"""The checks of one tool's parameters, prepared once and used by clients and tools alike; also by whole JSON Schemas that others wrote."""
+"""The checks of one tool's parameters, prepared once for clients and tools; also for complete foreign JSON Schemas."""
 
 import copy
 import json
@@ -19,7 +19,7 @@ MAX_ERRORS = 50
 MAX_BYTES = 1_000_000
 
 MAX_CHECKS = 5_000
-"""Schemas that are applied to one and the same value, references followed: they may multiply at every step."""
+"""How many schemas may apply to the same value, following references: they may multiply at every step."""
 
 _MOST_SAID = 500
 _REASONS = 3
@@ -58,7 +58,7 @@ class Validator:
 
     @classmethod
     def for_spec(cls, spec: ToolSpec) -> "Validator":
-        """Return the validator of `spec`, prepared at the first call for that definition."""
+        """Return the validator of `spec`, prepared on the first call for that definition."""
         return _prepared(_Definition(spec.digest, spec))
 
     def first_error(self, params: Mapping[str, Any]) -> str | None:
@@ -74,7 +74,7 @@ class Validator:
         return list(islice(self._problems(params), MAX_ERRORS))
 
     def effective(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the tool is called with: aliases resolved, None for optional ones dropped, defaults filled in."""
+        """Return the arguments for the tool: aliases resolved, None for optional ones dropped, defaults filled in."""
         values = self._resolve(params)
         for name, default in self._defaults:
             if name not in values:
@@ -82,7 +82,7 @@ class Validator:
         return values
 
     def default_error(self) -> str | None:
-        """Return why the first default that its own parameter refuses is refused, or None."""
+        """Return why a parameter refuses its own default, for the first such parameter, or None."""
         problems = (
             problem
             for parameter, check in self._checks
@@ -92,12 +92,12 @@ class Validator:
         return next(problems, None)
 
     def _accepts_first(self, params: dict[str, Any]) -> bool:
-        """Prepare for quick answers at the first call: most tools that a process knows are never called there."""
+        """Prepare for fast answers on the first call: most tools known to a process are never called there."""
         parts = [
             Part(p.name, p.to_json_schema(), p.required, skips_none=p.name in self._droppable) for p, _ in self._checks
         ]
         is_ambiguous = len(self._names) < len(parts) or not self._names.isdisjoint(self._aliases)
-        # An alias may stand for anything, so nothing but the parameters' own names is accepted where there are any.
+        # An alias may name any parameter, so a tool with aliases accepts only the parameters' own names here.
         is_closed = not self._extra or bool(self._aliases)
         self._accepts = _never if is_ambiguous else compile_acceptance(parts, closed=is_closed)
         return self._accepts(params)
@@ -159,11 +159,11 @@ class ForeignSchema:
     """The checks of one schema. Formats are not asserted, and nothing is ever fetched.
 
     Raises:
-        InvalidToolError: on construction, when the schema is none, has no bounds, or refers to elsewhere.
+        InvalidToolError: on construction, when the schema is invalid, unbounded, or refers outside itself.
     """
 
     def __init__(self, tool: str, schema: Schema) -> None:
-        import jsonschema_rs  # only where there are foreign schemas: few processes meet one
+        import jsonschema_rs  # needed only for foreign schemas: few processes meet one
 
         try:
             encode_json(schema, "its input schema", MAX_BYTES)
@@ -177,16 +177,16 @@ class ForeignSchema:
             raise InvalidToolError(tool, f"its input schema{at and f' at {at}'} cannot be used: {reason}") from error
 
     def accepts(self, values: Mapping[str, Any]) -> bool:
-        """Whether there is no problem; False says nothing of values that only look like JSON."""
+        """Whether there is no problem; False is inconclusive for values that only resemble JSON."""
         try:
             return self._validator.is_valid(values)
         except (TypeError, ValueError):
             return False
 
     def problems(self, values: Mapping[str, Any]) -> Iterator[str]:
-        """Yield every problem, by the path of the value."""
+        """Yield every problem, with the path of the value."""
         try:
-            plain = json.loads(json.dumps(values))  # subclasses of str and dict are JSON to everybody else
+            plain = json.loads(json.dumps(values))  # others see subclasses of str and dict as JSON
             errors = self._validator.iter_errors(plain)
         except (RecursionError, TypeError, ValueError) as error:
             yield f"Invalid parameters: {error}"
@@ -223,7 +223,7 @@ class _Survey:
         self._checks: dict[int, int] = {}
 
     def check(self) -> None:
-        """Refuse what refers to elsewhere, and what would be applied to one value too often.
+        """Refuse references outside the schema, and schemas that apply to one value too often.
 
         Raises:
             InvalidCallError: naming it.
@@ -234,7 +234,7 @@ class _Survey:
                 if isinstance(schema.get(keyword), str):
                     self._anchors[f"#{schema[keyword]}"] = schema
             own = schema.get("$id")
-            if isinstance(own, str) and own.startswith("#"):  # an anchor, until draft 7
+            if isinstance(own, str) and own.startswith("#"):  # an anchor, up to draft 7
                 self._anchors[own] = schema
             elif isinstance(own, str) and schema is not self._document:
                 raise InvalidCallError(f"its input schema has another document inside, {shown(own)}")
@@ -242,7 +242,7 @@ class _Survey:
             raise InvalidCallError(f"its input schema applies more than {MAX_CHECKS:,} schemas to one value")
 
     def _all(self) -> Iterator[Schema]:
-        """Every schema, also those that only references lead to."""
+        """Yield every schema, including those reached only by references."""
         seen, waiting = set[int](), [self._document]
         while waiting:
             schema = waiting.pop()
@@ -253,12 +253,12 @@ class _Survey:
                 waiting += [found for pointer in _references(schema) if (found := self._pointed(pointer)) is not None]
 
     def _count(self, schema: Schema, depth: int) -> int:
-        """How many schemas are applied to the value that this one is applied to; one that contains itself is not, again."""
+        """Return how many schemas apply to the value of this one; recursive ones count once."""
         if (known := self._checks.get(id(schema))) is not None:
             return known
         if depth > MAX_DEPTH:
             raise InvalidCallError(f"its input schema follows more than {MAX_DEPTH} references in a row")
-        self._checks[id(schema)] = 0  # while it is counted
+        self._checks[id(schema)] = 0  # while counting is in progress
         parts = [part for keyword, part in _parts(schema) if keyword in _ON_THE_SAME_VALUE]
         parts += [self._resolved(pointer) for pointer in _references(schema)]
         count = 1
@@ -276,7 +276,7 @@ class _Survey:
         raise InvalidCallError(f"its input schema refers to {shown(reference)}, and nothing is fetched")
 
     def _pointed(self, reference: str) -> Schema | None:
-        """Follow a JSON pointer; None where it leads to no schema with keywords."""
+        """Follow a JSON pointer; None if it leads to no schema with keywords."""
         own = self._document.get("$id")
         if isinstance(own, str) and own:
             reference = reference.removeprefix(own.rstrip("#"))

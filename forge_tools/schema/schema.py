@@ -1,4 +1,4 @@
-"""JSON Schema fragments, turned once into checks that name the path of every problem, and into code that accepts valid calls quickly."""
+"""Compiles JSON Schema fragments into checks that name the path of every problem, and code that accepts calls fast."""
 
 import difflib
 import math
@@ -13,7 +13,7 @@ from forge_tools.model.tools import FILE
 from forge_tools.schema.transport import MAX_DEPTH, shown
 
 Check = Callable[[Any, str], Iterable[str]]
-"""Called with a value and its path; gives the problems, none if the value is fine."""
+"""Called with a value and its path; returns the problems, none if the value is fine."""
 
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
@@ -28,10 +28,10 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 KNOWN_TYPES = frozenset(_TYPES)
 
 MAX_WRITTEN_DEPTH = 10
-"""Levels that are written out; Python bounds the loops and the indentation of one function."""
+"""How many levels are compiled to code; Python limits the loops and the indentation of one function."""
 
 MAX_WRITTEN_SCHEMAS = 1_000
-"""Fragments that are written out for one tool: its code is kept as long as the tool is."""
+"""How many fragments are compiled to code for one tool: the code is kept as long as the tool is."""
 
 _REFUSED_TYPES = {
     "string": "type({0}) is not str",
@@ -48,7 +48,7 @@ _EXACT_TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,)
 
 
 class Bound(NamedTuple):
-    """What a keyword limits: values of a type, or their length. `sign` is how Python writes `holds`, `said` names the problem."""
+    """What a keyword limits: values of a type, or their length. `sign` is `holds` in Python; `said` names the problem."""
 
     of: str
     holds: Callable[[Any, Any], bool]
@@ -74,16 +74,16 @@ class SchemaError(ValueError):
 
 
 def is_of_type(value: Any, expected: str) -> bool:
-    """Tell whether `value` is of that JSON type; a type nobody knows accepts everything (spec S3-050)."""
+    """Return whether `value` is of that JSON type; an unknown type accepts everything (spec S3-050)."""
     known = _TYPES.get(expected)
     return known is None or known(value)
 
 
 def compile_schema(schema: Any, depth: int = 0) -> Check:
-    """Turn a fragment into one check: type first, then enum, lengths, ranges and what is inside (spec S4-23).
+    """Compile a fragment into one check: type first, then enum, lengths, ranges and nested schemas (spec S4-23).
 
     Raises:
-        SchemaError: saying which keyword cannot be checked.
+        SchemaError: naming the keyword that cannot be checked.
     """
     if not isinstance(schema, dict):
         raise SchemaError(f"a schema must be an object, not {type(schema).__name__}")
@@ -96,7 +96,7 @@ def compile_schema(schema: Any, depth: int = 0) -> Check:
 
 
 def suggestion(name: Any, known: Iterable[str], given: Container[str] = ()) -> str:
-    """Name the closest of the `known` names, as the end of a message about an unknown one; not one that was `given` as well."""
+    """Name the closest `known` name not already `given`, as the end of a message about an unknown one."""
     asked, names = str(name)[:64], sorted(known)
     folded = {candidate.casefold(): candidate for candidate in reversed(names)}
     close = [folded[one] for one in difflib.get_close_matches(asked.casefold(), folded, n=1, cutoff=0.7)]
@@ -229,17 +229,17 @@ _KEYWORDS: tuple[tuple[frozenset[str], Callable[[Schema, int], Check]], ...] = (
     (frozenset({"anyOf"}), _any_of),
 )
 KEYWORDS = frozenset({"type"}).union(*(keywords for keywords, _ in _KEYWORDS))
-"""What a fragment may say; one that says none of it accepts everything."""
+"""The supported keywords; a fragment with none of them accepts everything."""
 
 
 Accept = Callable[[dict[str, Any]], bool]
-"""True only for arguments without a problem. False says nothing: the checks then find the problem, or that there is none."""
+"""True only for arguments without a problem. False is inconclusive: the checks then find the problem, if any."""
 
 
 class Part(NamedTuple):
     """One parameter, or one property of an object.
 
-    Where `skips_none`, None counts as absent.
+    With `skips_none`, None counts as absent.
     """
 
     name: str
@@ -249,15 +249,15 @@ class Part(NamedTuple):
 
 
 def compile_acceptance(parts: Sequence[Part], *, closed: bool) -> Accept:
-    """Write and load the function for one tool; `closed` arguments are only those of `parts`.
+    """Generate and load the function for one tool; `closed` arguments are only those of `parts`.
 
-    The schemas must be known to compile. Only exact types are accepted: subclasses of `str` or `dict`, which may behave
-    as they like, are left to the checks.
+    The schemas must be known to compile. Only exact types are accepted: subclasses of `str` or `dict`, whose behaviour
+    is arbitrary, are left to the checks.
     """
     writer = _Writer()
     body = writer.members("values", parts, closed=closed, depth=0)
     source = ["def accept(values):", " try:", *_inside(_inside([*body, "return True"]))]
-    # A required one is missing, or a foreign value cannot be compared: let the checks meet it.
+    # A required one is missing, or a foreign value cannot be compared: the checks will handle it.
     source += [" except Exception:", "  return False"]
     exec("\n".join(source), writer.scope)  # noqa: S102 fixed phrases and made-up names; see `_Writer`
     accept: Accept = writer.scope["accept"]
@@ -265,10 +265,10 @@ def compile_acceptance(parts: Sequence[Part], *, closed: bool) -> Accept:
 
 
 class _Writer:
-    """Writes the lines that return False for what is not accepted for certain.
+    """Generates lines that return False for anything not certainly valid.
 
-    They consist of the phrases in this module and of names made here. What a schema says is bound to such a name as a
-    value, in `scope`, and never becomes text: no schema can make them do anything else.
+    They consist of phrases in this module and of names made here. Content of a schema is bound to such a name as a
+    value, in `scope`, and never becomes text: no schema can inject code.
     """
 
     def __init__(self) -> None:
@@ -277,7 +277,7 @@ class _Writer:
         self._written = self._names = 0
 
     def members(self, value: str, parts: Sequence[Part], *, closed: bool, depth: int) -> list[str]:
-        """Check what a dict holds. A closed one holds nothing else if as many were met as it has."""
+        """Check the contents of a dict. A closed one has no other members if as many were matched as it contains."""
         required = sum(part.is_required for part in parts)
         is_counted = closed and required < len(parts)
         count = self._name("n")
@@ -305,7 +305,7 @@ class _Writer:
             return []
         declared = schema.get("type", ())
         types = [declared] if isinstance(declared, str) else [str(name) for name in declared]
-        # None passes all keywords but those that list or combine what may be there.
+        # None passes all keywords except those that list or combine allowed values.
         if len(types) == 2 and "null" in types and not schema.keys() & {"enum", "const", "anyOf"}:
             types.remove("null")
             return [f"if {value} is not None:", *_inside(self._one_type(value, types[0], schema, depth))]
@@ -325,7 +325,7 @@ class _Writer:
         return _refuse(refused) + self._contents(value, kind, schema, depth)
 
     def _outside(self, value: str, kind: str, schema: Schema) -> list[str]:
-        """Refuse by what is not inside the bounds: NaN is on neither side of any."""
+        """Refuse by negating "inside the bounds": NaN is on neither side of any."""
         limited = "number" if kind == "integer" else kind
         return [
             f"not {f'len({value})' if bound.is_length else value} {bound.sign} {self._bind(schema[keyword])}"
@@ -351,7 +351,7 @@ class _Writer:
         return self.members(value, parts, closed=others is False, depth=depth)
 
     def _asked(self, value: str, schema: Schema) -> list[str]:
-        """Ask the checks themselves about what is too rare, or too deep, to be written out."""
+        """Call the checks themselves for anything too rare, or too deep, to compile."""
         check = self._bind(compile_schema(schema))
         return [f"for _ in {check}({value}, ''):", " return False"]
 
@@ -366,7 +366,7 @@ class _Writer:
 
 
 def _choices(schema: Schema, types: tuple[type, ...]) -> frozenset[Any]:
-    """The choices of those exact types, without NaN: a set finds it, although it is equal to nothing."""
+    """Return the choices of those exact types, without NaN: a set finds it, although it is equal to nothing."""
     listed = [schema["const"]] if "const" in schema else schema["enum"]
     kept = (choice for choice in listed if type(choice) in types)
     return frozenset(choice for choice in kept if isinstance(choice, str) or not math.isnan(choice))

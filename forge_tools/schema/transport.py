@@ -1,4 +1,4 @@
-"""What can travel and be stored: values as strict JSON, texts without control characters."""
+"""What can be sent and stored: values as strict JSON, texts without control characters."""
 
 import json
 import math
@@ -9,17 +9,17 @@ from typing import Any
 from forge_tools.errors import InvalidCallError
 
 MAX_DEPTH = 100
-"""Levels of nesting in values and in schemas; deeper ones exhaust the stacks of the parsers they meet later."""
+"""The deepest nesting of values and schemas; deeper ones exhaust the stacks of later parsers."""
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":"))
 _FEW = 16
-"""Values of a container that are looked at one by one; of more, their types first."""
+"""Up to this many values of a container are checked one by one; for more, their types come first."""
 _LONGEST_INTEGER = 14_280
 """Bits; Python refuses to print integers of more than 4,300 digits."""
 _TEXT = {str}
 _ONE_CHARACTER = {int, float, bool, type(None)}
-"""Types whose values need one character or more."""
+"""Types whose values need at least one character."""
 
 
 def encode_json(value: Any, what: str, limit: int) -> str:
@@ -40,11 +40,11 @@ def encode_json(value: Any, what: str, limit: int) -> str:
 
 
 class Unreadable(dict[str, str]):
-    """Stands for stored JSON that cannot be decoded, and says so wherever it is printed."""
+    """A placeholder for stored JSON that cannot be decoded; it says so wherever it is printed."""
 
 
 def decode_json(text: str | None) -> Any:
-    """The value of stored JSON, of NULL None; `Unreadable` where the text is none, which only a database without its CHECKs can hold."""
+    """Return the value of stored JSON: None for NULL, `Unreadable` for invalid text, possible only without CHECKs."""
     if text is None:
         return None
     try:
@@ -54,7 +54,7 @@ def decode_json(text: str | None) -> Any:
 
 
 def _encoder() -> Callable[[Any], str]:
-    """The standard library's encoder, made once: its `encode` makes one for each text, in more time than small ones take."""
+    """Return the standard library's encoder, made once: `encode` makes one each time, slow for small texts."""
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:  # a Python without it
         return _ENCODER.encode
@@ -76,12 +76,12 @@ _encode = _encoder()
 
 
 def clean_text(text: str) -> str:
-    """Make `text` storable and printable: control characters but tab and newline, and lone surrogates, as escapes."""
+    """Make `text` storable and printable: escape control characters except tab and newline, and lone surrogates."""
     return _UNPRINTABLE.sub(_escape, text)
 
 
 def shown(name: Any) -> str:
-    """Cut and clean a name that a caller made up, for a message."""
+    """Shorten and clean a name from a caller, for a message."""
     text = clean_text(str(name))
     return text if len(text) <= 64 else f"{text[:61]}..."
 
@@ -94,10 +94,10 @@ def _escape(found: re.Match[str]) -> str:
 def _survey(value: Any, what: str, limit: int) -> None:
     """Walk the containers of `value` level by level, before the encoder does.
 
-    It stops what would hurt the encoder: depth (cycles are endless depth), texts and sharing that come to gigabytes,
+    It stops what would harm the encoder: depth (cycles are endless depth), texts and sharing that amount to gigabytes,
     and numbers as keys, which the encoder would turn into strings silently. Those raise TypeError: they have no length.
     """
-    size = -2  # for the brackets of the outermost level, which is none
+    size = -2  # for the brackets of the outermost level, which do not exist
     level: list[Collection[Any]] = [(value,)]
     for _ in range(MAX_DEPTH + 1):
         deeper: list[Collection[Any]] = []
@@ -112,7 +112,7 @@ def _survey(value: Any, what: str, limit: int) -> None:
 
 
 def _leaf_size(values: Collection[Any], deeper: list[Collection[Any]]) -> int:
-    """Count the least that `values` need in JSON; put the contents of those that are containers into `deeper`."""
+    """Return the minimum that `values` need in JSON; put the contents of containers among them into `deeper`."""
     if len(values) > _FEW:
         kinds = set(map(type, values))
         if kinds <= _ONE_CHARACTER:
@@ -141,7 +141,7 @@ def _too_large(what: str, size: str, limit: int) -> InvalidCallError:
 
 
 def _culprit(value: Any, path: str, depth: int = 0) -> str | None:
-    """Find the first thing in `value` that JSON cannot carry, and say so with its path."""
+    """Find the first thing in `value` that JSON cannot carry, and describe it with its path."""
     if isinstance(value, dict | list | tuple) and depth >= MAX_DEPTH:
         return _too_deep(path)
     if isinstance(value, dict):

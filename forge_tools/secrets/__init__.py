@@ -1,13 +1,13 @@
-"""Keeps secrets secret: what of a call is hidden, how it is encrypted for the workers, and how texts are rid of it.
+"""Keeps secrets secret: which parts of a call are hidden, how they are encrypted for workers, and how texts are scrubbed.
 
-What may live here knows records and errors alone: no call is run, no row read, no tool known.
+Modules here may import only records and errors: they run no call, read no row and know no tool.
 
-The names below are loaded when first asked for: what supervisors of shells need of this loads nothing else.
+The names below are loaded on first use: supervisors of shells need few of them and load nothing else.
 """
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # to import typing takes milliseconds
+TYPE_CHECKING = False  # importing typing takes milliseconds
 
 if TYPE_CHECKING:
     from forge_tools.secrets.concealment import (
@@ -56,7 +56,7 @@ _OWNERS = {
     **dict.fromkeys(("Encryptor", "KeyFolder", "Opener", "key_id"), "encryption"),
     **dict.fromkeys(("decrypted_reply", "encrypted_reply", "new_reply_key"), "replies"),
 }
-"""Which module has the names that are not of `scrubber`."""
+"""The modules of the names that are not in `scrubber`."""
 
 
 def __getattr__(name: str) -> object:

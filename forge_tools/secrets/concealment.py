@@ -1,4 +1,4 @@
-"""Decides what of a call nobody may see, by names, looks and references, and parts it from what everybody may."""
+"""Decides which parts of a call nobody may see, by names, patterns and references, and separates them from the rest."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from forge_tools.model import (
 from forge_tools.secrets.scrubber import Scrubber, leaves
 
 WELL_KNOWN = "well-known"
-"""As a pattern, it stands for all shapes below."""
+"""As a pattern, it stands for all the patterns below."""
 
 _SHAPES = (
     r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",  # AWS
@@ -37,7 +37,7 @@ _SHAPES = (
     r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}",  # JSON Web Token
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]+?-----END [A-Z ]*PRIVATE KEY-----",
     r"(?<=earer )[\w.~+/-]{16,}=*",
-    r"(?<=://)[^/\s:@]*:[^/\s]{6,}(?=@)",  # user:password of a URL
+    r"(?<=://)[^/\s:@]*:[^/\s]{6,}(?=@)",  # user:password in a URL
 )
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -47,7 +47,7 @@ _MAX_DEPTH = 100
 
 
 class Patterns:
-    """Regular expressions, each of which finds a secret. One that does not compile is the settings' to refuse."""
+    """Regular expressions, each of which finds a secret. The settings reject one that does not compile."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         shapes = [shape for one in patterns for shape in (_SHAPES if one == WELL_KNOWN else (one,))]
@@ -55,20 +55,20 @@ class Patterns:
 
     @classmethod
     def of(cls, patterns: Sequence[str]) -> Self | None:
-        """Compile the patterns; None where there are none."""
+        """Compile the patterns; None if there are none."""
         return cls(patterns) if patterns else None
 
     def found_in(self, value: Any) -> list[str]:
-        """The secrets in every text inside a value."""
+        """Return the secrets in every text inside a value."""
         found = (match[0] for text in leaves(value) for match in self._search.finditer(text))
         return [secret for secret in found if secret]
 
 
 class Concealed(NamedTuple):
-    """A call's parameters as people see them, and what those do not show.
+    """A call's parameters as people see them, and what those hide.
 
-    `hidden` are the values that are secret as a whole; `quoting` are those that only have a secret in them, and are shown
-    without it; `found` are those secrets. `metadata` is that of the context if it has one, which people see as
+    `hidden` are values that are secret as a whole; `quoting` are values that only contain a secret, and are shown
+    without it; `found` are those secrets. `metadata` is that of the context, if any, which people see as
     `shown_metadata`.
     """
 
@@ -91,7 +91,7 @@ class Concealed(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The parameters put together again, the secrets among them, and the metadata of the context if it had one, too."""
+    """The reassembled parameters, the secrets among them, and the metadata of the context, if any."""
 
     parameters: dict[str, Any]
     secrets: tuple[str, ...]
@@ -99,11 +99,11 @@ class Opened(NamedTuple):
 
 
 class Concealment:
-    """What a tool's definition says is to be hidden, and what looks like a secret; prepared once for all its calls."""
+    """What a tool's definition hides, and what looks like a secret; prepared once for all its calls."""
 
     @classmethod
     def of(cls, spec: ToolSpec, patterns: Patterns | None = None) -> Self | None:
-        """What conceals the calls of a tool; None where none that it accepts can have anything to hide."""
+        """Return what conceals the calls of a tool; None if no call that it accepts can have anything to hide."""
         return cls(spec, patterns) if spec.may_hide or patterns else None
 
     def __init__(self, spec: ToolSpec, patterns: Patterns | None = None) -> None:
@@ -112,9 +112,9 @@ class Concealment:
         self.tool = spec.name
 
     def part(self, parameters: Mapping[str, Any], metadata: Mapping[str, Any] = _NONE) -> Concealed | None:
-        """Part what is hidden from what is shown; None where nothing is. A reference to a secret is none itself.
+        """Separate what is hidden from what is shown; None if nothing is hidden. A reference to a secret is not a secret.
 
-        `metadata` is that of the call's context: names tell what is secret in it, and it may quote a parameter.
+        `metadata` is that of the call's context: names mark the secrets in it, and it may quote a parameter.
         """
         spec = self._spec
         hidden = {name: parameters[name] for name in spec.hidden(parameters) if not is_reference(parameters[name])}
@@ -145,27 +145,27 @@ class Concealment:
 
     @staticmethod
     def join(shown: Mapping[str, Any], encrypted: Mapping[str, Any]) -> Opened:
-        """Put together what was parted."""
+        """Reassemble what `part` separated."""
         hidden, quoting = encrypted.get("hidden", {}), encrypted.get("quoting", {})
         secrets = (*leaves(hidden), *leaves(encrypted.get("found", [])))
         return Opened({**shown, **hidden, **quoting}, secrets, dict(encrypted.get("metadata", {})))
 
 
 def as_shown(spec: ToolSpec, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the parameters of a call as people may see them: without secrets, also where another value quotes them."""
+    """Copy the parameters of a call as people may see them: without secrets, even if another value quotes them."""
     parts = Concealment(spec).part(parameters)
     return dict(parameters) if parts is None else parts.shown
 
 
 class SecretSource:
-    """The secrets of a worker by name: variables of its environment, and files of a folder, which are read each time."""
+    """The secrets of a worker by name: environment variables, and files of a folder, read on each use."""
 
     def __init__(self, variables: Mapping[str, str], folder: Path | None = None) -> None:
         self._variables = dict(variables)
         self._folder = folder
 
     def resolve(self, value: Any, found: list[str], depth: int = 0) -> Any:
-        """Copy a value with what its references stand for in their place; `found` gets each secret that was put there.
+        """Copy a value with its references replaced by their secrets; `found` receives each secret inserted.
 
         Raises:
             SecretNotFoundError: naming the one that this worker does not have.
@@ -183,7 +183,7 @@ class SecretSource:
         return [self.resolve(item, found, depth + 1) for item in value] if isinstance(value, list) else value
 
     def resolve_inside(self, value: Any, found: list[str], depth: int = 0) -> Any:
-        """Do what `resolve` does, but only for what has the name of a secret inside a value.
+        """Do the same as `resolve`, but only for items inside a value that have the name of a secret.
 
         Raises:
             SecretNotFoundError: naming the one that this worker does not have.
@@ -198,7 +198,7 @@ class SecretSource:
         return [self.resolve_inside(item, found, depth + 1) for item in value] if isinstance(value, list) else value
 
     def get(self, name: str) -> str | None:
-        """The secret of that name, None where there is none.
+        """Return the secret of that name, or None.
 
         Raises:
             SecretNotFoundError: its file cannot be read.
@@ -208,7 +208,7 @@ class SecretSource:
         return self._variables.get(name)
 
     def secret(self, name: str) -> str:
-        """The secret of that name.
+        """Return the secret of that name.
 
         Raises:
             SecretNotFoundError: there is none; says where it was looked for.
@@ -224,7 +224,7 @@ class SecretSource:
 
 
 def _read(path: Path) -> str | None:
-    """The text of a secret's file, without the line end that editors add."""
+    """Return the text of a secret's file, without the line end that editors add."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""Encrypts what a call hides so that only workers open it, and only as part of that very call (HPKE, RFC 9180); and the keys for it."""
+"""Encrypts a call's secrets so that only workers decrypt them, for that call only (HPKE, RFC 9180); and the keys."""
 
 import base64
 import json
@@ -23,18 +23,18 @@ _ANOTHER = "Find out who wrote to the database, and make another key: forge-tool
 
 
 def key_id(public: bytes) -> str:
-    """The name of a key, which follows from its public half."""
+    """Return the name of a key, derived from its public half."""
     return blake2b(public, digest_size=8).hexdigest()
 
 
 class KeyFolder:
-    """The private halves, one file a key: `<id>.key` with 32 bytes in base64, which nobody else may read."""
+    """The private halves, one file for each key: `<id>.key` with 32 bytes in base64, which nobody else may read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def new(self) -> bytes:
-        """Make a pair, keep its private half here, and return the public one.
+        """Create a pair, store its private half here, and return the public one.
 
         Raises:
             ConfigurationError: the folder cannot be written to.
@@ -58,7 +58,7 @@ class KeyFolder:
         return public
 
     def ids(self) -> list[str]:
-        """The keys whose private halves are here."""
+        """Return the keys whose private halves are here."""
         try:
             names = [path.name.removesuffix(_SUFFIX) for path in self.folder.iterdir() if path.suffix == _SUFFIX]
         except OSError:
@@ -66,15 +66,15 @@ class KeyFolder:
         return sorted(name for name in names if _ID.fullmatch(name))
 
     def public(self, id: str) -> bytes | None:
-        """The public half of a key whose private one is here."""
+        """Return the public half of a key whose private half is here."""
         private = self.private(id)
         return None if private is None else private.public_key().public_bytes_raw()
 
     def private(self, id: str) -> "X25519PrivateKey | None":
-        """The private half; None where it is not here.
+        """Return the private half; None if it is not here.
 
         Raises:
-            ConfigurationError: the file holds no key, holds another one, or others may read it.
+            ConfigurationError: the file holds no key or another one, or others may read it.
         """
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -102,7 +102,7 @@ class KeyFolder:
         return key
 
     def forget(self, id: str) -> bool:
-        """Delete a private half, for good; False where there was none.
+        """Delete a private half permanently; False if there was none.
 
         Raises:
             ConfigurationError: it cannot be deleted.
@@ -122,13 +122,13 @@ class KeyFolder:
 
 
 def _refuse_if_open_to_all(path: Path, mode: int) -> None:
-    """A group may read it, since orchestrators hand secrets to users other than root that way."""
+    """Allow a group to read it, since that is how orchestrators give secrets to users other than root."""
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise ConfigurationError(f"{path} is open to others (mode {stat.filemode(mode)}). Run chmod 600 {path}.")
 
 
 class Encryptor:
-    """Encrypts with the public half of a key; what it encrypted it cannot open."""
+    """Encrypts with the public half of a key, and cannot decrypt the result."""
 
     def __init__(self, public: bytes) -> None:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
@@ -145,13 +145,13 @@ class Encryptor:
         text = json.dumps(secret, separators=(",", ":")).encode()
         try:
             encrypted = self._suite.encrypt(text, self._public, info=_bound_to(execution_id, tool, shown))
-        except ValueError as error:  # a point that makes all secrets the same
+        except ValueError as error:  # a point that makes all shared secrets equal
             raise EncryptionError(f"With key {self.id} nothing can be encrypted. {_ANOTHER}") from error
         return f"{VERSION}.{self.id}.{base64.b64encode(encrypted).decode()}"
 
 
 class Opener:
-    """Opens with the private halves in a folder, which is looked into again for a key that is not known yet."""
+    """Decrypts with the private halves in a folder, which is searched again for an unknown key."""
 
     def __init__(self, folder: KeyFolder) -> None:
         self._folder = folder
@@ -159,10 +159,10 @@ class Opener:
         self._keys: dict[str, X25519PrivateKey] = {}
 
     def open(self, encrypted: str, *, execution_id: str, tool: str, shown: str) -> dict[str, Any]:
-        """Decrypt what was encrypted for this very call. Everybody can encrypt: it may be anything that JSON can say, or not.
+        """Decrypt what was encrypted for this very call. Anybody can encrypt, so the content may be any JSON, or none.
 
         Raises:
-            ValueError: it is no JSON.
+            ValueError: it is not JSON.
             EncryptionError: the key is not here, or this was encrypted for another call, or was altered.
             ConfigurationError: the file of the key cannot be used.
         """
@@ -181,7 +181,7 @@ class Opener:
         except (
             InvalidTag,
             ValueError,
-        ) as error:  # what is not base64, or of no length that it could have, is the latter
+        ) as error:  # invalid base64 or an impossible length counts as altered
             raise EncryptionError(
                 "What was encrypted does not belong to this call, or the row was altered since it was submitted. "
                 "Submit the call again, and find out who wrote to the database."
@@ -211,6 +211,6 @@ def _suite() -> "Suite":
 
 
 def _bound_to(execution_id: str, tool: str, shown: str) -> bytes:
-    """What must be the same when it is opened: moved to another call, or beside altered parameters, it stays shut."""
+    """Return what must be equal for decryption: moved to another call, or beside altered parameters, it fails."""
     parts = (_PURPOSE, execution_id.encode(), *(text.encode("utf-8", "surrogatepass") for text in (tool, shown)))
     return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()

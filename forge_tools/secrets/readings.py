@@ -1,4 +1,4 @@
-"""The ways in which a text may show a secret with something in between. The standard library alone: supervisors of shells load little."""
+"""The ways a text may show a secret with other bytes inside. Standard library only: shell supervisors load little."""
 
 import re
 import sys
@@ -6,28 +6,28 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, chain
 
-# No two alternatives match the same, so that there is nothing to try twice. (Possessive quantifiers lose matches before 3.11.5.)
+# The alternatives are disjoint, so nothing is tried twice. (Possessive quantifiers lose matches before 3.11.5.)
 ESCAPE = (
     r"\x1b(?:"
     r"\[[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor
-    r"|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # strings of one line: titles, links
+    r"|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # one-line strings: titles, links
     r"|[ -/]+[0-~]"  # character sets
-    r"|[PX](?![^\x07\x1b\n]*(?:\x07|\x1b\\))|[0-OQ-WYZ\\`-~]"  # single functions, and strings without an end
+    r"|[PX](?![^\x07\x1b\n]*(?:\x07|\x1b\\))|[0-OQ-WYZ\\`-~]"  # single functions, and unterminated strings
     r")"
 )
-"""What a terminal obeys and does not show."""
+"""What a terminal interprets instead of showing."""
 
 MOST_UNSEEN = 4096
-"""Bytes of escapes in the midst of one secret; more do not hold back what may be the beginning of one."""
+"""How many bytes of escapes may lie inside one secret; beyond that, a possible beginning of a secret is not held back."""
 
 _LEAST_READ = 6
-"""A form of which a reading leaves less is looked for as it is written alone."""
+"""A form that a reading reduces below this length is only searched as written."""
 
 _WIDEST = 12
-"""A byte of a secret takes so many at most, as in `\\\\U00000068`; those of a dump with its columns take fewer."""
+"""The most bytes that encode one byte of a secret, as in `\\\\U00000068`; dumps with their columns need fewer."""
 
 _PROBE_BYTES = 16
-"""So much of what may begin a form is looked at first: nearly always it begins none, and the rest need not be copied."""
+"""How much of a possible beginning of a form is checked first: it nearly always fails, which saves copying the rest."""
 
 _UNFINISHED = r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)"
 _DIGIT = "[0-9a-fA-F]"
@@ -58,10 +58,10 @@ Search = Callable[[bytes], Iterable[bytes]]
 
 
 class Rule:
-    """What of a text is left out, or stands for something else.
+    """What a text omits, or writes in another form.
 
-    `unfinished` find at its end what only more data tell about; where `is_withheld`, nobody gets that before.
-    `rest` is what is taken out together with the form that it follows.
+    `unfinished` matches endings that only more data can resolve; with `is_withheld`, they are held back until then.
+    `rest` is removed together with the form that it follows.
     """
 
     def __init__(self, tokens: str, *unfinished: str, is_withheld: bool = False, rest: str | None = None) -> None:
@@ -71,11 +71,11 @@ class Rule:
         self._unfinished = [re.compile(rf"(?:{one})\Z".encode()) for one in unfinished]
 
     def text(self, data: bytes) -> bytes:
-        """What the data say."""
+        """Return the data as read."""
         return self.tokens.sub(_meant if self.is_withheld and _STANDS_FOR.search(data) else b"", data)
 
     def begun(self, data: bytes) -> list[int]:
-        """Where from on it may be that only more data tell."""
+        """Return the positions from which only more data can decide."""
         if self.is_withheld and not has_escapes(data):
             return []
         start = 0 if b"\x1b" in data else max(0, len(data) - _MOST_UNFINISHED)
@@ -87,7 +87,7 @@ class Rule:
 
 
 def has_escapes(data: bytes) -> bool:
-    """Whether something in the data may not be what it is."""
+    """Whether something in the data may mean something else."""
     return b"\\" in data or b"%" in data or b"\x1b" in data
 
 
@@ -104,13 +104,13 @@ def _meaning(between: str) -> Rule:
 
 
 _MEANT = _meaning(r"[\r\n]+[ \t]*")
-"""Without a terminal's escapes, line ends and indentation, and with what is escaped or quoted for URLs as it is meant."""
+"""Without terminal escapes, line ends and indentation, and with URL escapes and quoting decoded."""
 
 _WITHOUT_BLANKS = _meaning(r"[ \t\r\n]+")
-"""That for forms that have blanks themselves: a line may end at one of them, or begin."""
+"""The same for forms that contain blanks themselves: a line may begin or end at one."""
 
 _SPACED = Rule(rf"{ESCAPE}|[ \t\r\n:,-]+", _UNFINISHED)
-"""Without what stands between hexadecimal digits."""
+"""Without separators between hexadecimal digits."""
 
 _DUMPED = Rule(
     rf"{ESCAPE}|  {_GUTTER}{_OFFSET}:|(?: [|>]{_GUTTER})?{_OFFSET}(?=[ \t])|[ \t:,-]",
@@ -119,16 +119,16 @@ _DUMPED = Rule(
     _OFFSET_BEGUN,
     rest=rf"(?:{_DIGIT}{{0,14}}(?: {{1,2}}{_DIGIT}{{2,16}}){{0,32}}  {_GUTTER})?",
 )
-"""Without the offsets of lines either, nor the column of characters that stands beside the digits."""
+"""Also without line offsets and the character column beside the digits."""
 
 
 _REST_BEGUN = re.compile(rf"{_DIGIT}{{0,14}}(?: {{1,2}}{_DIGIT}{{0,16}}){{0,32}} {{0,2}}".encode())
 
 
 class Readings:
-    """The ways to read data, each with the forms that are looked for in it.
+    """The ways to read data, each with the forms to search for in it.
 
-    `search_for` makes what says which of some forms are in data; that may be faster than to look for one after the other.
+    `search_for` builds the function that returns which forms are in some data, which may beat searching one by one.
     """
 
     def __init__(self, forms: Iterable[bytes], search_for: Callable[[list[bytes]], Search] | None = None) -> None:
@@ -143,20 +143,20 @@ class Readings:
         self._search = search_for(sorted(closed_up - {b""}))
 
     def of(self, data: bytes) -> list["Reading"]:
-        """Those in which there are forms: nearly never any, which a look or two at all of the data shows."""
+        """Return the readings that contain forms: nearly always none, which one or two passes over the data show."""
         is_likely = self._is_anywhere or any(True for _ in self._search(_closed_up(data)))
         kinds = [kind for kind in self.kinds if is_likely or kind.may_hide_in(data)]
         return [reading for kind in kinds if (reading := kind.reading(data)) is not None]
 
     def begun(self, data: bytes) -> int:
-        """Where in data that more will follow something begins that may become a form, or a longer one."""
+        """Return where something begins, in data that will continue, that may become a form or a longer one."""
         place = min((kind.begun(data) for kind in self.kinds), default=len(data))
-        if b"\x1b" in data:  # what was cut in two would be no escape any more
+        if b"\x1b" in data:  # a split escape would no longer be one
             return next((one.start() for one in _ESCAPES.finditer(data) if one.start() < place < one.end()), place)
         return place
 
     def replaced(self, data: bytes, by: bytes) -> bytes:
-        """Copy the data without the forms that have something in between. Any that is there as it is belongs to an earlier `by`."""
+        """Copy the data without forms that have something inside them. An unbroken form belongs to an earlier `by`."""
         readings, parts, at = [one for one in self.of(data) if one.has_gaps], list[bytes](), 0
         while (span := first(readings, at)) is not None:
             found = data[slice(*span)]
@@ -166,7 +166,7 @@ class Readings:
 
 
 class Kind:
-    """One way to read data, and what is looked for in it."""
+    """One way to read data, and the forms searched for in it."""
 
     def __init__(self, rule: Rule, forms: list[bytes], found_in: Search) -> None:
         self._rule = rule
@@ -176,7 +176,7 @@ class Kind:
         self._beginnings = {form[:length] for form in forms for length in (1, 2)}
 
     def may_hide_in(self, data: bytes) -> bool:
-        """Whether there may be forms though there are none where only blanks and the like are left out."""
+        """Whether forms may be present even if removing only blanks and the like reveals none."""
         if self._rule.is_withheld:
             return has_escapes(data)
         if self._rule is _DUMPED:
@@ -184,12 +184,12 @@ class Kind:
         return self._rule is _SPACED and b"\x1b" in data
 
     def reading(self, data: bytes) -> "Reading | None":
-        """The data read that way, if there are forms in it."""
+        """Return the data read that way, if it contains forms."""
         there = sorted(self._found_in(self._rule.text(data)), key=len, reverse=True)
         return Reading(data, self._rule, re.compile(b"|".join(map(re.escape, there)))) if there else None
 
     def begun(self, data: bytes) -> int:
-        """Where the beginning of a form is all that follows; the end of all if nowhere."""
+        """Return where everything up to the end is the beginning of a form; the end of the data if nowhere."""
         cuts = self._rule.begun(data)
         ends = cuts if cuts and self._rule.is_withheld else [*cuts, len(data)]
         begun = [place for end in ends if (place := self._begun_before(data[:end])) is not None]
@@ -213,13 +213,13 @@ class Kind:
         return None
 
     def _is_beginning(self, data: bytes) -> bool:
-        """Whether a form goes on after `data`. Those that do follow it in their order, at once."""
+        """Whether a form continues after `data`. Such forms follow it directly in sort order."""
         following = bisect_right(self._forms, data)
         return following < len(self._forms) and self._forms[following].startswith(data)
 
 
 class Reading:
-    """What some data say, what of that is secret, and where in the data it is."""
+    """The text that some data contain, its secret parts, and their positions in the data."""
 
     def __init__(self, data: bytes, rule: Rule, forms: re.Pattern[bytes] | None = None) -> None:
         self._data, self._rest, self._forms = data, rule.rest, forms
@@ -234,11 +234,11 @@ class Reading:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether it is not the data as they are."""
+        """Whether the text differs from the data."""
         return bool(self._starts)
 
     def place(self, position: int) -> _Span:
-        """From where to where in the data that byte of the text is."""
+        """Return the span of data that encodes that byte of the text."""
         before = bisect_right(self._until, position)
         if before < len(self._starts) and position >= self._starts[before] - self._lost[before]:
             return self._starts[before], self._ends[before]
@@ -246,21 +246,21 @@ class Reading:
         return place, place + 1
 
     def position(self, place: int) -> int:
-        """Where in the text the first byte is that begins at that place of the data or behind it."""
+        """Return the position in the text of the first byte that begins at or after that place in the data."""
         before = bisect_right(self._ends, place)
         if before < len(self._starts) and self._starts[before] < place:
             return self._until[before]
         return place - self._lost[before]
 
     def next(self, place: int) -> _Span | None:
-        """Where in the data the first form begins that does so there or behind, and where it ends."""
+        """Return the span of data of the first form that begins at or after that place."""
         if self._forms is not None and self._found is not None and self._found[0] < place:
             match = self._forms.search(self.text, self.position(place))
             self._found = None if match is None else self._span(match)
         return self._found
 
     def may_grow(self, span: _Span) -> bool:
-        """Whether more data may belong to what was found there."""
+        """Whether more data may extend what was found there."""
         if self._rest is None or span != self._found:
             return False
         return span[1] == len(self._data) or _REST_BEGUN.fullmatch(self._data, span[1]) is not None
@@ -272,7 +272,7 @@ class Reading:
 
 
 def first(readings: Iterable[Reading], place: int) -> _Span | None:
-    """Of all forms that begin there or behind the first, and of those the longest."""
+    """Return the first form that begins at or after that place; of several, the longest."""
     spans = [span for reading in readings if (span := reading.next(place)) is not None]
     return min(spans, key=lambda span: (span[0], -span[1]), default=None)
 
@@ -296,7 +296,7 @@ def _closed_up(data: bytes) -> bytes:
 
 
 def _left(rule: Rule, forms: Iterable[bytes]) -> list[bytes]:
-    """What is left of forms that are read that way, unless it is too little or no text."""
+    """Return the forms as that reading leaves them, except those that are too short or not text."""
     read = {(form, rule.text(form)) for form in forms}
     return sorted({text for form, text in read if text == form or (len(text) >= _LEAST_READ and _is_text(text))})
 

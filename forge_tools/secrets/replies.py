@@ -1,6 +1,6 @@
-"""Small results on their way to the client that waits for them: encrypted, since anybody may listen at the broker.
+"""Small results on their way to the waiting client: encrypted, since anybody may listen at the broker.
 
-The key is the client's own, made when it starts. Rows of the queue carry it to workers for as long as a call is under way.
+The key is the client's own, created when it starts. Rows of the queue carry it to workers while a call is under way.
 """
 
 import base64
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 16
 NONCE_BYTES = 12
-"""Drawn for each result: a key would have to serve for billions before one is likely to come twice."""
+"""Random for each result: a key would have to serve billions before a repetition is likely."""
 
 
 def new_reply_key() -> str:
-    """A key as the database holds it."""
+    """Return a new key in the form that the database stores."""
     return base64.b64encode(os.urandom(KEY_BYTES)).decode()
 
 
 def encrypted_reply(key: str, execution_id: str, text: bytes) -> bytes | None:
-    """Encrypt the text for that execution; None if `key` is not one, since anybody may have written it."""
+    """Encrypt the text for that execution; None if `key` is invalid, since anybody may have written it."""
     try:
         cipher = _cipher(key)
     except ValueError:
@@ -43,7 +43,7 @@ def decrypted_reply(key: str, execution_id: str, encrypted: bytes) -> bytes | No
 
 
 def is_quick() -> bool:
-    """Whether the cipher is loaded; loading it takes longer than reading a result from the database."""
+    """Whether the cipher is loaded; loading takes longer than reading a result from the database."""
     return "cryptography.hazmat.primitives.ciphers.aead" in sys.modules
 
 

@@ -1,4 +1,4 @@
-"""Takes a call's own secrets out of everything it leaves behind, in the forms in which texts quote them."""
+"""Removes a call's own secrets from everything it leaves behind, in the forms in which texts quote them."""
 
 import json
 import re
@@ -15,19 +15,19 @@ from forge_tools.model import REDACTED, ToolResult, ToolSpec, secrets_in
 from forge_tools.secrets.readings import Readings
 
 LEAST = 6
-"""Characters of the shortest secret that is taken out of results: a shorter one may be any word or number there."""
+"""The fewest characters of a secret to remove from results: a shorter one may be any word or number there."""
 
 LEAST_LINE = 16
-"""A secret of several lines, such as a private key, may be quoted line by line."""
+"""The fewest characters of a line to remove: secrets of several lines, such as private keys, may be quoted by line."""
 
 FEW = 250
-"""Up to so many forms, those of some twenty secrets, are searched one by one, which is faster than cutting up the text."""
+"""Up to this many forms, those of about twenty secrets, are searched one by one, faster than splitting the text."""
 
 _LEAST_ENCODED = 9
-"""Bytes of the shortest secret of which base64 shows enough, wherever in a longer text it is encoded."""
+"""The fewest bytes of a secret that base64 shows recognizably, wherever it lies in a longer text."""
 
 _WIDTHS = (12, 6, 3, 1)
-"""So many of the last characters of each form are searched first; secrets more often begin alike than end alike."""
+"""How many final characters of each form are searched first; secrets share beginnings more often than ends."""
 
 _AT_ONCE = 1 << 16
 
@@ -38,7 +38,7 @@ _URL_SAFE = str.maketrans("+/", "-_")
 _unescaped = json.JSONEncoder(ensure_ascii=False).encode
 
 LEAST_IN_FAILURES = 3
-"""The characters of the shortest that is taken out of failures, which tell of a problem, and lose less."""
+"""The fewest characters of a secret to remove from failures, which report a problem and lose less by it."""
 
 _BEGINNINGS = tuple(REDACTED[:length] for length in range(1, len(REDACTED) + 1))
 _ENDS = tuple(REDACTED[-length:] for length in range(1, len(REDACTED) + 1))
@@ -47,7 +47,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def forms_of(secret: str, least: int) -> Iterable[str]:
-    """The secret as programs write it: as it is, escaped, encoded for URLs, in hexadecimal and in base64."""
+    """Yield the secret as programs write it: unchanged, escaped, encoded for URLs, in hexadecimal and in base64."""
     lines = [line.strip() for line in secret.splitlines()] if "\n" in secret else []
     for text in dict.fromkeys((secret, secret.strip(), *(line for line in lines if len(line) >= LEAST_LINE))):
         if len(text) >= least:
@@ -55,7 +55,7 @@ def forms_of(secret: str, least: int) -> Iterable[str]:
 
 
 class Finder(Generic[AnyStr]):
-    """Finds which of its forms occur in a text, in time that does not grow with their number. No form may be empty."""
+    """Finds which of its forms occur in a text, in time independent of their number. No form may be empty."""
 
     def __init__(self, forms: Collection[AnyStr]) -> None:
         self.longest = max(map(len, forms), default=1)
@@ -73,7 +73,7 @@ class Finder(Generic[AnyStr]):
                 self._others[form[-width:]].append(form)
 
     def found_in(self, text: AnyStr) -> list[AnyStr]:
-        """Those that are in it, in no order."""
+        """Return those in the text, in no particular order."""
         found = [form for form in self._few if form in text]
         for width, ends in self._by_end.items():
             for end in _pieces_among(ends, text, width):
@@ -85,12 +85,12 @@ class Finder(Generic[AnyStr]):
 
 
 def search_for(forms: list[bytes]) -> Callable[[bytes], list[bytes]]:
-    """Make what says which of them are in some data."""
+    """Build the function that returns which of the forms are in some data."""
     return Finder(forms).found_in
 
 
 def _pieces_among(ends: dict[AnyStr, AnyStr], text: AnyStr, width: int) -> set[AnyStr]:
-    """Which pieces of a text of that width are keys, a part of it at a time: their set is many times as large as the part."""
+    """Return the pieces of that width that are keys, one part of the text at a time: their set is many times its size."""
     met = set[AnyStr]()
     for start in range(0, len(text) - width + 1, _AT_ONCE):
         until = min(start + _AT_ONCE, len(text) - width + 1)
@@ -124,7 +124,7 @@ def _encoded(form: str) -> Iterable[str]:
 
 
 def _in_base64(data: bytes) -> Iterable[str]:
-    """The encoding of the whole, and what is the same of it wherever in a longer text it begins (user:password)."""
+    """Yield the encoding of the whole, and the part that is the same at any offset in a longer text (user:password)."""
     yield b64encode(data).decode().rstrip("=")
     if len(data) >= _LEAST_ENCODED:
         for before in range(3):
@@ -133,7 +133,7 @@ def _in_base64(data: bytes) -> Iterable[str]:
 
 
 class Scrubber:
-    """Replaces secrets by `[redacted]`. `least` is how many characters a secret must have to be looked for."""
+    """Replaces secrets by `[redacted]`. `least` is the minimum length, in characters, of a secret to search for."""
 
     def __init__(self, secrets: Iterable[str], least: int = LEAST) -> None:
         self.secrets = frozenset(secrets)
@@ -142,15 +142,15 @@ class Scrubber:
 
     @property
     def forms(self) -> list[bytes]:
-        """The forms in bytes, for streams that pass in parts."""
+        """The forms as bytes, for streams that arrive in pieces."""
         return [form.encode("utf-8", "surrogatepass") for form in self._forms]
 
     def __bool__(self) -> bool:
-        """Whether there is anything to look for."""
+        """Whether there is anything to search for."""
         return bool(self._forms)
 
     def text(self, text: str) -> str:
-        """Copy a text without the secrets, the longest forms first; then those that have something in between."""
+        """Copy a text without the secrets, the longest forms first; then those with something inside them."""
         if not self._readings.of(text.encode("utf-8", "surrogatepass")):
             return text
         for form in self._few if self._few is not None else self._worth_a_look(text):
@@ -160,19 +160,19 @@ class Scrubber:
         return self._readings.replaced(data, REDACTED.encode()).decode("utf-8", "surrogatepass")
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """Copy a value of JSON's kind without the secrets, be they keys, texts or numbers."""
+        """Copy a JSON value without the secrets, whether keys, texts or numbers."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return REDACTED if len(text := _written(value)) >= LEAST and text in self._forms else value
-        if depth >= _MAX_DEPTH:  # JSON that is stored is not as deep
+        if depth >= _MAX_DEPTH:  # stored JSON is not that deep
             return REDACTED if isinstance(value, Mapping | list | tuple) else value
         if isinstance(value, Mapping):
             return {self._key(key): self.value(item, depth + 1) for key, item in value.items()}
         return [self.value(item, depth + 1) for item in value] if isinstance(value, list | tuple) else value
 
     def result(self, result: ToolResult) -> ToolResult:
-        """Copy a result without the secrets, wherever it has them."""
+        """Copy a result without the secrets, wherever they are."""
         return result.model_copy(
             update={
                 "output": self.value(result.output),
@@ -183,7 +183,7 @@ class Scrubber:
         )
 
     def _key(self, key: Any) -> Any:
-        """Scrub a key. One that JSON cannot store will be quoted by the error, so its repr counts."""
+        """Scrub a key. The error for a key that JSON cannot store quotes it, so its repr counts."""
         if key is None or isinstance(key, str | int | float):
             return self.value(key)
         try:
@@ -193,7 +193,7 @@ class Scrubber:
         return key if self.text(text) == text else REDACTED
 
     def _worth_a_look(self, text: str) -> Sequence[str]:
-        """The forms in a text, and those that may appear once others have been replaced."""
+        """Return the forms in a text, and those that may appear once others have been replaced."""
         found = self._finder.found_in(text)
         return sorted({*found, *self._beside_replaced}, key=_longest_first) if found else ()
 
@@ -215,7 +215,7 @@ class Scrubber:
 
 
 CONCEALED: ContextVar[Scrubber | None] = ContextVar("forge_tools_concealed", default=None)
-"""What takes out the secrets of the call that runs; None for a call that has none, as nearly all."""
+"""Removes the secrets of the running call; None for a call without any, as nearly all are."""
 
 
 def scrubber_of(
@@ -226,9 +226,9 @@ def scrubber_of(
     metadata: Mapping[str, Any] = _NONE,
     also: Iterable[str] = (),
 ) -> Scrubber | None:
-    """What takes out the secrets of a call with these parameters, and those that its worker knows of besides.
+    """Return the scrubber for a call with these parameters, including secrets that its worker knows otherwise.
 
-    `metadata` is that of the call's context, in which names tell what is secret; `also` are others.
+    `metadata` is that of the call's context, in which names mark secrets; `also` lists others.
     """
     known = CONCEALED.get()
     secrets = set(also)
@@ -245,7 +245,7 @@ def scrubber_of(
 
 
 def scrubbed(value: Any) -> Any:
-    """Copy a value without the secrets of the call that runs; it is the same one where that has none."""
+    """Copy a value without the secrets of the running call; return the same object if the call has none."""
     scrubber = CONCEALED.get()
     return value if scrubber is None else scrubber.value(value)
 
@@ -255,7 +255,7 @@ def _longest_first(form: AnyStr) -> tuple[int, AnyStr]:
 
 
 def leaves(value: Any, depth: int = 0) -> Iterable[str]:
-    """Every text and number inside a value of JSON's kind, as text. Whatever else it is may be there to be read once."""
+    """Yield every text and number inside a JSON value, as text. Other objects may be readable only once."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -272,5 +272,5 @@ def leaves(value: Any, depth: int = 0) -> Iterable[str]:
 def _written(number: float) -> str:
     try:
         return str(number)
-    except ValueError:  # of more digits than Python writes, so nothing quotes it
+    except ValueError:  # it has more digits than Python writes, so nothing quotes it
         return ""

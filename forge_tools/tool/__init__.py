@@ -1,4 +1,4 @@
-"""Where tools come from: functions, factories, installed packages and import strings. Nothing here runs a call."""
+"""Where tools come from: functions, factories, installed packages and import strings. No code here runs a call."""
 
 from forge_tools.tool.decorator import FunctionTool, tool
 from forge_tools.tool.dependencies import Depends, engine

@@ -1,4 +1,4 @@
-"""What a body returned, as its result has it: media as parts whose bytes are kept, and an output within its limit."""
+"""Turns what a body returned into its result: media become parts whose bytes are kept, and the output is limited."""
 
 import asyncio
 import io
@@ -31,25 +31,25 @@ from forge_tools.secrets import scrubbed
 from forge_tools.tool.base import brief
 
 LEAST_SECONDS = 5.0
-"""What a call whose time is nearly over has left for keeping its parts."""
+"""The least time for keeping the parts of a call, even if its timeout is near."""
 
 MAX_JSON_CHARS = 10_000
-"""Of a JSON value among parts; a longer one is text."""
+"""The longest JSON value that stays a part; a longer one becomes text."""
 
 MAX_NAME_CHARS = 200
-"""Of a file; more some file systems would not take."""
+"""The longest file name; some file systems accept no more."""
 
 MARKER_CHARS = 250
-"""More than a marker takes."""
+"""An upper bound on the length of a marker."""
 
 LEAST_OUTPUT_SECONDS = 0.5
-"""What a call whose time is nearly over has left for keeping its output."""
+"""The least time for keeping the output of a call, even if its timeout is near."""
 
 _KINDS: dict[str, type[Media]] = {"image": Image, "audio": Audio, "file": File}
 
 
 def opened(part: Media, context: ExecutionContext) -> Media:
-    """A part with its file opened, where it is a path: what happens to the path from now on does not matter."""
+    """Open a part's file if it is a path, so that later changes to the path do not matter."""
     if not isinstance(part.data, PurePath):
         return part
     handle = Workspace.for_context(context).open_file(escape_path(str(part.data)))
@@ -59,9 +59,9 @@ def opened(part: Media, context: ExecutionContext) -> Media:
 async def with_parts(
     result: ToolResult, context: ExecutionContext, attached: Sequence[Media], seconds: float
 ) -> ToolResult:
-    """Keep the parts that an output holds, and those attached; the output becomes text with a line for each of the former.
+    """Keep the parts in an output, and those attached; the output becomes text with one line for each of the former.
 
-    What cannot be kept makes the call a failed one that says so, and has all the others.
+    If a part cannot be kept, the call fails with a message that says so, and keeps all the others.
     """
     gathering = _Gathering(context, seconds)
     output = result.output
@@ -92,13 +92,13 @@ def is_overlong(result: ToolResult, limit: int) -> bool:
 async def limit_output(result: ToolResult, context: ExecutionContext, seconds: float) -> ToolResult:
     """Replace an output that `is_overlong` by its head and tail, and say so in `metadata`.
 
-    All of it is kept as an artifact where there are any and that takes no longer than about `seconds`.
+    The whole output is kept as an artifact if the host has artifacts and this takes at most about `seconds`.
     """
     text = result.output
-    if not isinstance(text, str):  # in a thread: indenting megabytes would hold up every other tool of the loop
+    if not isinstance(text, str):  # in a thread: indenting megabytes would delay every other tool on the loop
         text = await asyncio.to_thread(_as_shown, text)
     if result.metadata.get("truncated") is True and len(text) <= MARKER_CHARS:
-        return result  # the tool has cut it itself, and a marker of ours would count the characters of its own
+        return result  # the tool has cut it itself; our marker would count the characters of the tool's marker
     kept = await keep_text(text, context, max(seconds, LEAST_OUTPUT_SECONDS))
     shown, facts = shorten(text, context.max_output_size, kept.get("artifact"))
     return result.model_copy(update={"output": shown, "metadata": result.metadata | facts | kept})
@@ -107,7 +107,7 @@ async def limit_output(result: ToolResult, context: ExecutionContext, seconds: f
 def shorten(text: str, limit: int, artifact: str | None = None) -> tuple[str, dict[str, Any]]:
     """Keep head (40 %) and tail of `text` within `limit` characters, marker included; return it and what was cut.
 
-    Cuts move to the end of a line that lies within 10 % of the limit. A limit too small for the marker gives the marker.
+    Cuts move to a line end within 10 % of the limit. A limit too small for the marker gives only the marker.
     """
     total, lines = len(text), text.count("\n") + 1
     longest = omissions(total, lines, {"offset": lines, "column": total}, artifact)
@@ -119,7 +119,7 @@ def shorten(text: str, limit: int, artifact: str | None = None) -> tuple[str, di
         head = line_end
     if (line_end := text.find("\n", tail, tail + slack)) >= 0:
         tail = line_end + 1
-    breaks = text.count("\n", head, tail)  # without a copy of what may be megabytes
+    breaks = text.count("\n", head, tail)  # without copying what may be megabytes
     omitted_lines = breaks + 1 - text.startswith("\n", head, tail) - text.endswith("\n", head, tail)
     at = position_after(text[: head + (head > 0 and text[head] == "\n")])
     parts = (text[:head], omissions(tail - head, omitted_lines, at, artifact)[form], text[tail:])
@@ -139,7 +139,7 @@ def _failure(result: ToolResult, problems: list[str]) -> dict[str, Any]:
 
 
 class _Gathering:
-    """The parts of one result, as they come."""
+    """Collects the parts of one result."""
 
     def __init__(self, context: ExecutionContext, seconds: float) -> None:
         self._context = context
@@ -152,7 +152,7 @@ class _Gathering:
         self.source: _Held | _Kept = _Held() if artifacts is None else _Kept(artifacts, context)
 
     async def add(self, item: Any) -> None:
-        """Take the next: text and JSON as lines, links as they are, of all else the bytes."""
+        """Add the next item: text and JSON as lines, links unchanged, anything else as bytes."""
         if isinstance(item, str | Text):
             self.lines.append(item if isinstance(item, str) else item.text)
         elif isinstance(item, Link):
@@ -221,7 +221,7 @@ class _Gathering:
 
 
 class _Held(PartReader):
-    """Bytes in memory, where a host has no artifacts."""
+    """Bytes in memory, for hosts without artifacts."""
 
     def __init__(self) -> None:
         super().__init__(self._of)
@@ -262,7 +262,7 @@ def _clean(name: str) -> str:
 
 
 def _with_bytes(part: Media, context: ExecutionContext) -> Media:
-    """A part whose data are bytes or an open file."""
+    """Return a part whose data are bytes or an open file."""
     if isinstance(part.data, str):
         part = replace(part, data=PurePath(part.data))
     if (draw := drawn(part.data)) is None:
@@ -273,7 +273,7 @@ def _with_bytes(part: Media, context: ExecutionContext) -> Media:
 
 
 def _as_text(item: Any) -> str | None:
-    """Bytes that were returned as they are, where they are text."""
+    """Decode bytes returned directly, if they are text."""
     if not isinstance(item, bytes | bytearray) or b"\0" in item[:HEAD_BYTES]:
         return None
     try:
@@ -309,7 +309,7 @@ async def _of_bytes(data: bytes) -> AsyncIterator[bytes]:
 
 
 def _as_shown(output: Any) -> str:
-    """Render what is not text, without secrets: those of objects and bytes only show in the rendering."""
+    """Render a value that is not text, without secrets; those in objects and bytes only appear when rendered."""
     text: str = scrubbed(_json(output, 2))
     return text
 

@@ -1,4 +1,4 @@
-"""`@tool`: a typed function as a tool."""
+"""`@tool`: makes a tool of a typed function."""
 
 import asyncio
 import functools
@@ -51,7 +51,7 @@ H_co = TypeVar("H_co", covariant=True)
 
 
 class Caller(Protocol):
-    """What runs a tool by its name: a client or an executor."""
+    """Runs a tool by its name: a client or an executor."""
 
     def call(
         self, name: str, parameters: Mapping[str, Any] | None = None, context: ExecutionContext | None = None, /
@@ -59,7 +59,7 @@ class Caller(Protocol):
 
 
 class Submitter(Protocol[H_co]):
-    """What accepts a call and hands out a handle for it."""
+    """Accepts a call and returns a handle for it."""
 
     def submit(
         self, name: str, parameters: Mapping[str, Any] | None = None, context: ExecutionContext | None = None, /
@@ -67,7 +67,7 @@ class Submitter(Protocol[H_co]):
 
 
 class Declaration(TypedDict, total=False):
-    """What a tool may be told besides its function: attributes of a BaseTool, and which parameters are sensitive."""
+    """What can be declared about a tool besides its function: attributes of a BaseTool, and sensitive parameters."""
 
     name: str
     description: str
@@ -85,13 +85,13 @@ class Declaration(TypedDict, total=False):
 
 
 class FunctionTool(BaseTool, Generic[P, R]):
-    """A function that agents may call as a tool, and programs as the function it is.
+    """A function that agents call as a tool and programs as a plain function.
 
-    `given` are types whose values its host provides: parameters annotated with one are hidden from callers, as those
-    annotated ExecutionContext always are.
+    `given` are types whose values the host provides: parameters annotated with one are hidden from callers, as are
+    those annotated ExecutionContext.
 
     Raises:
-        InvalidToolError: naming the function, what of it cannot be told to a model, and the way out.
+        InvalidToolError: naming the function, what cannot be described to a model, and how to fix it.
     """
 
     name: str = ""
@@ -139,12 +139,12 @@ class FunctionTool(BaseTool, Generic[P, R]):
     def on(self, client: Caller) -> Callable[P, Awaitable[R]]: ...
 
     def on(self, client: Caller) -> Callable[..., Awaitable[Any]]:
-        """This function run by a client, or by any executor: the same parameters, and what it returns.
+        """Return this function as run by a client or executor: same parameters, same return value.
 
-        An ExecutionContext among the arguments is that of the call.
+        An ExecutionContext among the arguments becomes the context of the call.
 
         Raises:
-            CallFailedError: where it is awaited, when the call failed.
+            CallFailedError: when it is awaited and the call failed.
         """
 
         async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -155,32 +155,32 @@ class FunctionTool(BaseTool, Generic[P, R]):
         return call
 
     async def submit(self, client: Submitter[H_co], /, *args: P.args, **kwargs: P.kwargs) -> H_co:
-        """Have it run by a client, and return the handle at once."""
+        """Submit the call to a client and return its handle at once."""
         context, parameters = self._signature.as_parameters(args, kwargs)
         return await client.submit(self.name, parameters, context)
 
     def _as_returned(self, output: Any) -> Any:
-        """Convert what went through JSON to the type that the function returns."""
+        """Convert a value that went through JSON to the return type of the function."""
         return output if self._returns in {None, Any} else TypeAdapter(self._returns).validate_python(output)
 
     @functools.cached_property
     def _returns(self) -> Any:
         try:
             return get_type_hints(self._function, include_extras=True).get("return")
-        except (NameError, TypeError):  # known to type checkers alone
+        except (NameError, TypeError):  # known only to type checkers
             return None
 
     def __reduce__(self) -> str:
-        """Be pickled as functions are: by where it is found."""
+        """Pickle as functions do: by import path."""
         return self._function.__qualname__
 
-    # Their context comes by position alone, since a parameter of the function may be called so too.
+    # The context is passed only by position, since a parameter of the function may have the same name.
     async def _execute(  # type: ignore[override]  # see above
         self, context: ExecutionContext, /, **values: Any
     ) -> ToolResult:
         try:
             args, kwargs = self._signature.bind(context, values)
-        except InvalidCallError as error:  # what only the annotations could find wrong
+        except InvalidCallError as error:  # an error that only the annotations could detect
             return self._refusal(error.message, error.details)
         call = functools.partial(self._function, *args, **kwargs)
         if self._is_async:
@@ -189,7 +189,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
         return self._result(await outcome) if inspect.isawaitable(outcome) else outcome
 
     def _unless_awaitable(self, output: Any) -> Any:
-        """Make the result of a `def` on its thread, since reading an iterator to its end may block too."""
+        """Convert the result of a `def` on its thread, since reading an iterator to its end may block too."""
         return output if inspect.isawaitable(output) else self._result(output)  # a `def` around an `async def`
 
     def _result(self, output: Any) -> ToolResult:
@@ -241,13 +241,13 @@ def tool(**declared: Unpack[Declaration]) -> Callable[[Callable[P, R]], Function
 
 
 def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Declaration]) -> Any:
-    """Make a tool of a typed function: `@tool`, or `@tool(category=..., timeout=...)` with what it shall be told.
+    """Make a tool of a typed function: `@tool`, or `@tool(category=..., timeout=...)` with what to declare.
 
     Name, description, parameters and lane come from the function: a `def` runs in the process lane, an `async def` in
-    the async lane. What it returns is the output, unless it is a ToolResult.
+    the async lane. Its return value is the output, unless it is a ToolResult.
 
     Raises:
-        InvalidToolError: naming the function, what of it cannot be told to a model, and the way out.
+        InvalidToolError: naming the function, what cannot be described to a model, and how to fix it.
     """
     if function is None:
         return lambda function: FunctionTool(function, **declared)
@@ -281,11 +281,11 @@ def _label(function: Any) -> str:
 
 
 async def in_thread(call: Callable[[], R]) -> R:
-    """Run `call` on a daemon thread of its own, in a copy of this context; a cancelled one goes on unheard.
+    """Run `call` on its own daemon thread, in a copy of this context; if cancelled it runs on and its result is dropped.
 
-    The loop's own threads are few: calls that never return would use them up, and the end of the loop waits for them.
+    The loop's own threads are few: calls that never return would use them up, and the loop waits for them when it ends.
     """
-    done = Future[tuple[Any, BaseException | None]]()  # an error as a value, since no future takes a StopIteration
+    done = Future[tuple[Any, BaseException | None]]()  # as a value: a future cannot hold a StopIteration
     done.set_running_or_notify_cancel()
     context = copy_context()
 
@@ -302,12 +302,12 @@ async def in_thread(call: Callable[[], R]) -> R:
         try:
             raise error
         finally:
-            del error, done  # or its traceback would keep this frame, which keeps it
+            del error, done  # otherwise its traceback would keep this frame alive, which keeps the error alive
     return cast("R", value)
 
 
 def _structure(returns: Any) -> TypeAdapter[Any] | None:
-    """What describes and checks the values of a model, a dataclass or a TypedDict; None for all else."""
+    """Return what describes and checks values of a model, a dataclass or a TypedDict; None for anything else."""
     is_structure = inspect.isclass(returns) and (
         issubclass(returns, BaseModel) or is_dataclass(returns) or hasattr(returns, "__required_keys__")
     )
@@ -316,17 +316,17 @@ def _structure(returns: Any) -> TypeAdapter[Any] | None:
     try:
         adapter = TypeAdapter(returns)
         schema = adapter.json_schema(mode="serialization")
-    except (PydanticUserError, ValueError):  # there is a field that JSON does not describe
+    except (PydanticUserError, ValueError):  # a field cannot be described in JSON
         return None
     return adapter if schema.get("type") == "object" else None
 
 
 def _as_json(output: Any) -> Any:
-    """Turn models, dataclasses, dates, sets and the like into what JSON has; what that cannot is left as it is."""
+    """Turn models, dataclasses, dates, sets and the like into JSON values; what JSON cannot hold stays as it is."""
     if output is None or type(output) in {str, int, float, bool}:
         return output
     if isinstance(output, Iterator):
-        output = list(output)  # what it raises is the function's own error
+        output = list(output)  # an exception here is the function's own error
     if holds_parts(output):
         return output
     try:

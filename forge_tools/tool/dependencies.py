@@ -1,4 +1,4 @@
-"""What a body is handed besides its parameters: made when it is first needed, and taken down afterwards."""
+"""What a body receives besides its parameters: created when first needed, and cleaned up afterwards."""
 
 import asyncio
 import inspect
@@ -15,10 +15,11 @@ from forge_tools.tool.setting import Named, Setting, secrets_among
 
 @dataclass(frozen=True, slots=True)
 class Depends:
-    """In `Annotated[Index, Depends(make_index)]`: a parameter that callers do not see, and that `make` makes.
+    """In `Annotated[Index, Depends(make_index)]`: a parameter that callers do not see, created by `make`.
 
-    Once for each worker process, or for each `call`. `make` is a function or a generator function, `def` or `async def`; what
-    follows its `yield` takes down what it made. It may depend on others in the same way, and for a call on its ExecutionContext.
+    It is created once for each worker process, or for each `call`. `make` is a function or a generator function, `def`
+    or `async def`; the code after its `yield` cleans up. It may have dependencies of its own, and for a call use its
+    ExecutionContext.
     """
 
     make: Callable[..., Any]
@@ -26,15 +27,16 @@ class Depends:
 
 
 def engine() -> Any:
-    """In `Annotated[Index | None, Depends(engine)]`: the engine of this host, None where it has none (spec S1-10).
+    """In `Annotated[Index | None, Depends(engine)]`: the engine of this host, None if it has none (spec S1-10).
 
-    What makes it a host says: a worker by FORGE_ENGINE, an executor by its `overrides`, as `{engine: make_index}`.
+    The host decides what creates it: a worker by FORGE_ENGINE, an executor by its `overrides`, as `{engine:
+    make_index}`.
     """
     return None
 
 
 class Dependencies:
-    """What was made for one process, on one loop; `overrides` are others in place of what would make it, for tests."""
+    """What was created for one process, on one loop; `overrides` replace functions that would create it, for tests."""
 
     def __init__(self, overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None = None) -> None:
         self._overrides = overrides or {}
@@ -44,11 +46,11 @@ class Dependencies:
         self._told: dict[Named, Any] = {}
 
     def has_other(self, make: Callable[..., Any]) -> bool:
-        """Whether something else is made in place of what `make` would make."""
+        """Whether something replaces what `make` would create."""
         return make in self._overrides
 
     def secrets_in(self, settings: Collection[Named]) -> list[str]:
-        """The texts of the secrets among these; what is missing fails when it is asked for."""
+        """Return the texts of the secrets among these; a missing one fails when it is requested."""
         for one in settings:
             if one.is_secret and one not in self._told:
                 with suppress(ForgeError):
@@ -56,14 +58,14 @@ class Dependencies:
         return secrets_among(self._told[one] for one in settings if one in self._told)
 
     async def get(self, one: Depends, context: ExecutionContext | None, call: AsyncExitStack) -> Any:
-        """What `one` stands for; what is made for the call ends with `call`."""
+        """Return the value of `one`; a value created for the call ends with `call`."""
         if one.per == "call":
             if context is None:
                 raise ConfigurationError(
                     f"{_name(one.make)} is made for each call, and cannot be part of what is kept for a worker."
                 )
             return await self._make(one.make, context, call)
-        if (loop := asyncio.get_running_loop()) is not self._loop:  # a forked process makes its own
+        if (loop := asyncio.get_running_loop()) is not self._loop:  # a forked process creates its own
             self._loop, self._kept, self._ends = loop, {}, AsyncExitStack()
         if one.make not in self._kept:
             self._kept[one.make] = asyncio.ensure_future(self._make(one.make, None, self._ends))
@@ -72,10 +74,10 @@ class Dependencies:
             return await asyncio.shield(kept)
         finally:
             if kept.done() and (kept.cancelled() or kept.exception() is not None):
-                self._kept.pop(one.make, None)  # another call may have more luck
+                self._kept.pop(one.make, None)  # another call may succeed
 
     async def close(self) -> None:
-        """Take down what was made for the worker, the last first."""
+        """Clean up what was created for the worker, in reverse order."""
         if asyncio.get_running_loop() is self._loop:
             self._kept.clear()
             await self._ends.aclose()
@@ -98,30 +100,30 @@ class Dependencies:
 
 
 DEPENDENCIES: ContextVar[Dependencies | None] = ContextVar("forge_dependencies", default=None)
-"""Those of the executor that runs this call."""
+"""The dependencies of the executor that runs this call."""
 
 
 def has_engine() -> bool:
-    """Whether this call is run where there is an engine."""
+    """Whether this call runs on a host with an engine."""
     shared = DEPENDENCIES.get()
     return shared is not None and shared.has_other(engine)
 
 
 def dependency_in(annotation: Any) -> Depends | None:
-    """The `Depends` that an annotation carries; a `Setting` is one, too."""
+    """Return the `Depends` that an annotation carries; a `Setting` is one, too."""
     kind, *notes = get_args(annotation) if get_origin(annotation) is Annotated else (None,)
     found = next((note for note in notes if isinstance(note, Depends | Setting)), None)
     return Depends(Named(found, kind)) if isinstance(found, Setting) else found
 
 
 def dependencies_of(function: Callable[..., Any]) -> dict[str, Depends]:
-    """The parameters of a function that are made for it, by name."""
+    """Return the parameters of a function that are created for it, by name."""
     found = {name: dependency_in(annotation) for name, annotation in _hints(function).items()}
     return {name: one for name, one in found.items() if one is not None}
 
 
 def settings_in(needs: Iterable[Depends]) -> tuple[Named, ...]:
-    """The settings among what is made, and among what that is made of."""
+    """Return the settings among these dependencies and their own dependencies."""
     found = dict[Named, None]()
     for one in needs:
         if isinstance(one.make, Named):
@@ -134,7 +136,7 @@ def settings_in(needs: Iterable[Depends]) -> tuple[Named, ...]:
 def with_dependencies(
     body: Callable[..., Awaitable[Any]], needs: Mapping[str, Depends]
 ) -> Callable[..., Awaitable[Any]]:
-    """The same body, handed what it needs."""
+    """Wrap a body so that it receives what it needs."""
 
     async def run(context: ExecutionContext, /, **parameters: Any) -> Any:
         shared = DEPENDENCIES.get()
@@ -155,7 +157,7 @@ def _hints(function: Any) -> dict[str, Any]:
         function = function.__init__ if inspect.isclass(function) else type(function).__call__
     try:
         return get_type_hints(function, include_extras=True)
-    except (NameError, TypeError, AttributeError):  # names for type checkers alone; then it takes nothing of ours
+    except (NameError, TypeError, AttributeError):  # names known only to type checkers; then it takes nothing of ours
         return {}
 
 

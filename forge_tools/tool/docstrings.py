@@ -1,4 +1,4 @@
-"""What a docstring says of a function and its parameters, in the styles of Google, NumPy and Sphinx."""
+"""Reads what a docstring says of a function and its parameters, in the styles of Google, NumPy and Sphinx."""
 
 import inspect
 import re
@@ -23,14 +23,14 @@ _PARAMETER_FIELDS = {"param", "parameter", "arg", "argument", "key", "keyword"}
 
 
 class Docs(NamedTuple):
-    """`description` is the text before the first section; `parameters` has a text by name."""
+    """`description` is the text before the first section; `parameters` maps names to texts."""
 
     description: str
     parameters: Mapping[str, str]
 
 
 def read_docstring(docstring: str | None) -> Docs:
-    """Read a docstring; what is in no style that is known is description."""
+    """Read a docstring; text in an unknown style becomes the description."""
     lines = inspect.cleandoc(docstring or "").splitlines()
     start = next((number for number, _ in enumerate(lines) if _begins_section(lines, number)), len(lines))
     return Docs(_paragraphs(lines[:start]), dict(_parameters(lines[start:])))
@@ -42,7 +42,7 @@ def _begins_section(lines: list[str], number: int) -> bool:
 
 
 def _heading(lines: list[str], number: int) -> str | None:
-    """The section that begins in that line, in lower case."""
+    """Return the section that begins on that line, in lower case."""
     line = lines[number].rstrip()
     if _GOOGLE_SECTION.fullmatch(line):
         return line[:-1].lower()
@@ -65,7 +65,7 @@ def _parameters(lines: list[str]) -> Iterable[tuple[str, str]]:
     for start, end in pairwise([*heads, len(lines)]):
         if (field := _FIELD.match(lines[start])) is not None:
             if field["kind"] in _PARAMETER_FIELDS and field["what"]:
-                # `:param int limit:` has the type before the name.
+                # `:param int limit:` puts the type before the name.
                 yield field["what"].split()[-1].lstrip("*"), _paragraphs([field["text"], *lines[start + 1 : end]])
         elif _heading(lines, start) in _PARAMETER_SECTIONS:
             is_numpy = not lines[start].rstrip().endswith(":")
@@ -73,7 +73,7 @@ def _parameters(lines: list[str]) -> Iterable[tuple[str, str]]:
 
 
 def _entries(lines: list[str], head: re.Pattern[str]) -> Iterable[tuple[str, str]]:
-    """Entries begin at the indentation of the first line; deeper lines go on with them."""
+    """Yield the entries; each begins at the indentation of the first line and includes the deeper lines that follow."""
     indent = next((_indent(line) for line in lines if line.strip()), 0)
     entries: list[tuple[list[str], list[str]]] = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""ToolFactory: tools with their configuration, and with what they depend on."""
+"""ToolFactory: creates tools with their configuration and their dependencies."""
 
 import inspect
 import os
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class ToolFactory:
-    """Creates tools, and gives each what its constructor, or its function, asks for by type.
+    """Creates tools, and gives each what its constructor, or its function, requests by type.
 
-    Called without arguments it creates all that were added, so that a reference may name it as it names a tool.
+    Called without arguments it creates all that were added, so a reference may name it like a tool.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class ToolFactory:
         self._lock = threading.RLock()
 
     def provide(self, kind: type[T], make: Callable[..., T]) -> Self:
-        """Say how what tools depend on is made: once in a process, when it is first needed.
+        """Declare how to create a dependency of tools: once in a process, when it is first needed.
 
         `make` may depend on other types by annotation.
         """
@@ -37,7 +37,7 @@ class ToolFactory:
         return self
 
     def add(self, tool: type[BaseTool] | Callable[..., Any], /, **configuration: Any) -> Self:
-        """Have a tool created by the next call: a class with arguments of its constructor, a function with `@tool`'s."""
+        """Add a tool for the next call to create: a class with its arguments, or a function with those of `@tool`."""
         self._recipes.append(partial(self.create, tool, **configuration))
         return self
 
@@ -45,7 +45,7 @@ class ToolFactory:
         """Create one tool.
 
         Raises:
-            ConfigurationError: naming what is missing, what nobody takes, or what could not be made.
+            ConfigurationError: naming what is missing, what nothing accepts, or what could not be created.
             InvalidToolError: the function cannot be a tool.
         """
         if isinstance(tool, BaseTool):
@@ -66,7 +66,7 @@ class ToolFactory:
         return [create() for create in self._recipes]
 
     def _get(self, kind: Any, wanted_by: tuple[Any, ...]) -> Any:
-        """What is provided for a type. A forked process makes its own: sockets and files do not outlive a fork."""
+        """Return what is provided for a type. A forked process makes its own: sockets and files do not survive it."""
         if kind in wanted_by:
             chain = " needs ".join(one.__name__ for one in (*wanted_by[wanted_by.index(kind) :], kind))
             raise ConfigurationError(f"{chain}: what is provided cannot depend on itself.")
@@ -106,12 +106,12 @@ class ToolFactory:
 def _parameters(call: Any) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(call).parameters
-    except ValueError:  # written in C, and without a signature
+    except ValueError:  # written in C, without a signature
         return {}
 
 
 def _annotations(call: Any, label: str) -> dict[str, tuple[Any, ...]]:
-    """The types that each annotation asks for."""
+    """Return the types that each annotation requests."""
     asked = call if inspect.isroutine(call) else getattr(call, "__init__", call)
     try:
         hints = get_type_hints(asked)

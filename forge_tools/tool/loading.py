@@ -1,4 +1,4 @@
-"""Where tools come from: built-ins, entry points, and references of the user to modules, files and packages."""
+"""Where tools come from: built-ins, entry points, and the user's references to modules, files and packages."""
 
 import importlib
 import inspect
@@ -29,12 +29,12 @@ _BUILTINS = "forge_tools.tools:BUILTINS"
 def load_tools(references: Sequence[str] = (), *, builtins: bool = True, entry_points: bool = True) -> list[BaseTool]:
     """Create the tools of this host: built-ins, then installed plugins, then `references`.
 
-    A reference is a module, a package, or the path of either, and stands for all their tools; or `module:attribute`, which
-    names a BaseTool subclass, an instance, a list or tuple of either, or a function without arguments that returns one of
-    these. A class that several sources name is created once.
+    A reference is a module, a package, or the path of either, and means all their tools; or `module:attribute`, which
+    names a BaseTool subclass, an instance, a list or tuple of either, or a function without arguments that returns one
+    of these. A class that several sources name is created once.
 
     Raises:
-        ConfigurationError: naming the reference, what was found there, and the way out.
+        ConfigurationError: naming the reference, what was found there, and how to fix it.
     """
     sources = [(_BUILTINS, "the built-in tools")] if builtins else []
     if entry_points:
@@ -44,12 +44,12 @@ def load_tools(references: Sequence[str] = (), *, builtins: bool = True, entry_p
 
 
 def load_project(settings: Settings, references: Sequence[str] = ()) -> list[BaseTool]:
-    """Create the user's tools: those that the settings name, by pyproject.toml for one, and then `references`.
+    """Create the user's tools: those named in the settings, for example in pyproject.toml, and then `references`.
 
     Modules are also looked for in the project and in the current folder, after all others, so that they shadow none.
 
     Raises:
-        ConfigurationError: as `load_tools` does, naming the file or setting with the reference.
+        ConfigurationError: as in `load_tools`, naming the file or setting with the reference.
     """
     _find_modules_of(settings)
     project = find_project(settings.project) if settings.tools else None
@@ -60,7 +60,7 @@ def load_project(settings: Settings, references: Sequence[str] = ()) -> list[Bas
 
 
 def load_engine(settings: Settings) -> dict[Callable[..., Any], Callable[..., Any]]:
-    """What makes the engine of this host in place of none, as the `overrides` of an executor; empty where none is configured.
+    """Return what creates the engine of this host, as the `overrides` of an executor; empty if none is configured.
 
     Raises:
         ConfigurationError: the setting names no function.
@@ -82,10 +82,10 @@ def load_engine(settings: Settings) -> dict[Callable[..., Any], Callable[..., An
 
 
 def load_settings(tools: Sequence[BaseTool], secrets: SecretSource) -> dict[Callable[..., Any], Callable[..., Any]]:
-    """Read what tools are to be told by name, as the `overrides` of an executor.
+    """Read the settings and secrets that tools need by name, as the `overrides` of an executor.
 
     Raises:
-        ConfigurationError: naming each tool with what it misses, and the way out.
+        ConfigurationError: naming each tool with what it lacks, and how to fix it.
     """
     found, missing = dict[Callable[..., Any], Callable[..., Any]](), list[str]()
     for tool in tools:
@@ -111,7 +111,7 @@ def admit(
     """Keep the tools of these categories and of these names or aliases; None admits all.
 
     Raises:
-        ConfigurationError: for a category or a name there is not, or when nothing is left.
+        ConfigurationError: for an unknown category or name, or when nothing is left.
     """
     _require_known("category", categories, [category.value for category in ToolCategory])
     _require_known("tool", names, [name for tool in tools for name in (tool.spec.name, *tool.spec.aliases)])
@@ -146,7 +146,7 @@ def _created(sources: Sequence[tuple[str, str]]) -> list[BaseTool]:
 
 
 def _resolve(reference: str, source: str) -> list[Any]:
-    """List the tools and tool classes that a reference stands for."""
+    """List the tools and tool classes that a reference means."""
     name, colon, attribute = reference.partition(":")
     if not name or (colon and not attribute):
         raise ConfigurationError(
@@ -172,7 +172,7 @@ def _attribute(module: ModuleType, attribute: str, source: str) -> Any:
 
 
 def _all_tools(module: ModuleType, source: str) -> list[Any]:
-    """The tools that a module, or a package with all its modules, has; of classes those that it defines."""
+    """List the tools of a module, or of a package with all its modules; of classes only those defined there."""
     modules = [module, *_submodules(module, source)]
     names = {one.__name__ for one in modules}
     found: list[Any] = []
@@ -204,7 +204,7 @@ def _submodules(package: ModuleType, source: str) -> Iterator[ModuleType]:
 
 
 def _import_path(path: Path, source: str) -> ModuleType:
-    """Import a file or a package folder under the name by which its neighbours import it."""
+    """Import a file or a package folder under the name that its neighbours use."""
     place = path.resolve()
     if not place.exists():
         raise ConfigurationError(f"{source}: there is no {place}.")
@@ -234,7 +234,7 @@ def _import(name: str, source: str) -> ModuleType:
 
 
 def _place(error: BaseException) -> str:
-    """Where in the author's code it happened: the file and line of a syntax error, else the last line that is not ours."""
+    """Return where the author's code failed: file and line of a syntax error, else the last line outside this package."""
     if isinstance(error, SyntaxError):
         return "" if error.filename is None else f" at {error.filename}:{error.lineno}"
     frames = [one for one in diagnosis_of(error, None).frames if not one.file.startswith("<frozen")]
@@ -299,8 +299,8 @@ def _returned(factory: Any, source: str) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    what = error.msg if isinstance(error, SyntaxError) else error  # its file and line are said apart
-    return clean_text(f"{type(error).__name__}: {what}")[:300].rstrip(".")  # which the sentence around it has
+    what = error.msg if isinstance(error, SyntaxError) else error  # its file and line are reported separately
+    return clean_text(f"{type(error).__name__}: {what}")[:300].rstrip(".")  # the sentence around it adds the stop
 
 
 def _no_tool(found: Any, what: str) -> str:

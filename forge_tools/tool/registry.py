@@ -1,4 +1,4 @@
-"""Registries: which tools there are, by name and alias."""
+"""Registries: the available tools, by name and alias."""
 
 import inspect
 import logging
@@ -21,7 +21,7 @@ _MAX_DEFINITION_BYTES = 1_000_000
 
 
 class ScopedRegistry:
-    """The tools of one executor, worker or test. Safe to use from several threads."""
+    """The tools of one executor, worker or test. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -35,7 +35,7 @@ class ScopedRegistry:
         Raises:
             DuplicateToolError: when the name or an alias is taken.
             InvalidToolError: when a provider or the runtime would refuse the definition (contradiction C44); with
-                `strict` also for what is otherwise only warned about (contradiction C16).
+                `strict` also for what otherwise only causes a warning (contradiction C16).
         """
         check_definition(tool, strict=strict)
         with self._lock:
@@ -43,7 +43,7 @@ class ScopedRegistry:
             self._add(tool)
 
     def register_many(self, tools: Iterable[BaseTool], *, replace: bool = False, strict: bool = False) -> None:
-        """Add all the tools, or none where one of them is refused (contradiction C34)."""
+        """Add all the tools, or none if one of them is refused (contradiction C34)."""
         wanted = list(tools)
         for tool in wanted:
             check_definition(tool, strict=strict)
@@ -77,14 +77,14 @@ class ScopedRegistry:
         """Return the tool of that name or alias.
 
         Raises:
-            ToolNotFoundError: naming the closest there is.
+            ToolNotFoundError: naming the closest match.
         """
         if (tool := self.get(name)) is None:
             raise ToolNotFoundError(name, f"Tool not found{suggestion(name, self.list_names())}")
         return tool
 
     def exists(self, name: str) -> bool:
-        """Tell whether there is a tool of that name or alias."""
+        """Return whether there is a tool of that name or alias."""
         return self.get(name) is not None
 
     def list_all(self) -> list[BaseTool]:
@@ -111,11 +111,11 @@ class ScopedRegistry:
             self._tools, self._aliases, self._initialized = {}, {}, {}
 
     def get_declarations(self) -> list[Schema]:
-        """Return the tools as Gemini takes them: one object with all `functionDeclarations` (spec S1-28)."""
+        """Return the tools in Gemini's format: one object with all `functionDeclarations` (spec S1-28)."""
         return [{"functionDeclarations": [formats.render(tool.spec, "gemini") for tool in self.list_all()]}]
 
     async def initialize_all(self, context: ExecutionContext) -> None:
-        """Initialize each tool once, in the order of registration; where one fails, shut down those before it.
+        """Initialize each tool once, in the order of registration; if one fails, shut down those before it.
 
         Raises:
             ToolError: naming the tool that could not start.
@@ -132,7 +132,7 @@ class ScopedRegistry:
             self._initialized[name] = tool
 
     async def shutdown_all(self) -> None:
-        """Shut down each tool, in the order of registration; one that fails is logged and stops none of the others."""
+        """Shut down each tool, in the order of registration; a failure is logged and does not stop the others."""
         for tool in self.list_all():
             try:
                 await tool.shutdown()
@@ -166,7 +166,7 @@ class ScopedRegistry:
 
 
 class ToolRegistry(ScopedRegistry):
-    """The registry of the process: every construction gives the same object (contradiction C06)."""
+    """The registry of the process: every construction returns the same object (contradiction C06)."""
 
     _instance: ClassVar["ToolRegistry | None"] = None
     _creation: ClassVar[threading.Lock] = threading.Lock()
@@ -180,11 +180,11 @@ class ToolRegistry(ScopedRegistry):
             return ToolRegistry._instance
 
     def __init__(self) -> None:
-        """Leave the one object as it is."""
+        """Leave the shared object as it is."""
 
     @classmethod
     def reset(cls) -> None:
-        """Forget the object and its tools; the next construction starts empty. For tests."""
+        """Discard the object and its tools; the next construction starts empty. For tests."""
         with ToolRegistry._creation:
             ToolRegistry._instance = None
 
@@ -193,7 +193,7 @@ def check_definition(tool: object, *, strict: bool = False) -> None:
     """Refuse a tool that a provider or the runtime would refuse later.
 
     Raises:
-        InvalidToolError: saying what is wrong, and how it must be.
+        InvalidToolError: saying what is wrong, and what is allowed.
     """
     if not isinstance(tool, BaseTool):
         made = f"{tool.__name__}()" if inspect.isclass(tool) else "an instance of a BaseTool subclass"
@@ -227,7 +227,7 @@ def _naming_problem(spec: ToolSpec) -> str | None:
 
 
 def _calling_problem(tool: BaseTool) -> str | None:
-    """Find declared parameters that `_execute` cannot be given."""
+    """Find declared parameters that cannot be passed to `_execute`."""
     signature = inspect.signature(tool._execute).parameters.values()  # noqa: SLF001 the contract of subclasses
     by_name = {p.name: p.kind for p in signature if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}}
     takes_any = any(p.kind == p.VAR_KEYWORD for p in signature)
@@ -256,7 +256,7 @@ def _schema_problem(spec: ToolSpec) -> str | None:
 
 
 def _doubts(spec: ToolSpec) -> list[str]:
-    """List what works here and is probably not meant."""
+    """List what works here but is probably a mistake."""
     doubts = [
         f"the type '{clean_text(p.type)}' of parameter '{p.name}' is not one of JSON, so its values go unchecked"
         for p in spec.parameters

@@ -1,4 +1,4 @@
-"""What a tool's host tells it under a name: settings and secrets, which are known before the first call."""
+"""What a tool's host provides by name: settings and secrets, which are known before the first call."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ _NOTHING = object()
 class Setting:
     """In `Annotated[int, Setting("WEATHER_LIMIT", 10)]`: a parameter that callers do not see, and that the host fills.
 
-    With the variable of that name in its environment, as the type says. A `SecretStr` is a secret: `FORGE_SECRET_<name>`, or the
-    file of that name in FORGE_SECRETS_DIR; it is scrubbed as the secrets of a call are. Without a default it must be there when a
-    worker starts.
+    Its value is the environment variable of that name, converted to the type. A `SecretStr` is a secret:
+    `FORGE_SECRET_<name>`, or the file of that name in FORGE_SECRETS_DIR; it is scrubbed like the secrets of a call.
+    Without a default it must exist when a worker starts.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Makes the value of a setting, of the type that its parameter has."""
+    """Returns the value of a setting, in the type of its parameter."""
 
     setting: Setting
     type: Any
@@ -38,11 +38,11 @@ class Named:
         return isinstance(self.type, type) and issubclass(self.type, SecretStr | SecretBytes)
 
     def __call__(self) -> Any:
-        """As this process has it."""
+        """Return the value in this process."""
         return self.read(SecretSource(given_secrets(), Settings.load().secrets_dir) if self.is_secret else None)
 
     def read(self, secrets: SecretSource | None) -> Any:
-        """The value; a secret comes from there.
+        """Return the value; `secrets` provides it if it is a secret.
 
         Raises:
             ConfigurationError, SecretNotFoundError: it is missing or does not fit.
@@ -71,6 +71,6 @@ class Named:
 
 
 def secrets_among(values: Iterable[Any]) -> list[str]:
-    """The texts of secrets."""
+    """Return the texts of the secrets among these values."""
     found = [value.get_secret_value() for value in values if isinstance(value, SecretStr | SecretBytes)]
     return [one.decode(errors="replace") if isinstance(one, bytes) else one for one in found]

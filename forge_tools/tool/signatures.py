@@ -1,6 +1,6 @@
-"""The signature of a function as the parameters of a tool, and calls of the one as calls of the other.
+"""Converts the signature of a function to the parameters of a tool, and calls of one to calls of the other.
 
-pydantic describes what is annotated; its JSON Schema is written out in the keywords that every provider takes.
+pydantic describes the annotations; its JSON Schema is expanded into the keywords that every provider accepts.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from forge_tools.tool.dependencies import Depends, dependency_in
 from forge_tools.tool.docstrings import Docs
 
 Give = Callable[[ExecutionContext], Any]
-"""Makes the value of a parameter that callers do not see."""
+"""Creates the value of a parameter that callers do not see."""
 
 INJECTED: Mapping[Any, Give] = {ExecutionContext: lambda context: context}
 
@@ -38,16 +38,16 @@ _FIELDS = {
     "properties": "properties",
     "required": "required_properties",
 }
-"""Keywords that a ToolParameter has a field for."""
+"""Keywords for which a ToolParameter has a field."""
 
 _DROPPED = frozenset({"title", "discriminator", "writeOnly", "$defs", "oneOf", "const", "prefixItems"})
-"""Keywords that say nothing to a model, or that are said in another way here."""
+"""Keywords that tell a model nothing, or that are expressed in another way here."""
 
 _WAY_OUT = "Take what JSON has (str, int, float, bool, list, dict, a pydantic model) and convert it inside."
 
 
 def asked_types(annotation: Any) -> tuple[Any, ...]:
-    """The types that an annotation asks for: those of a union, None aside, without what `Annotated` adds."""
+    """Return the types that an annotation requests: those of a union except None, without what `Annotated` adds."""
     if get_origin(annotation) is Annotated:
         return asked_types(get_args(annotation)[0])
     if get_origin(annotation) in {Union, UnionType}:
@@ -56,7 +56,7 @@ def asked_types(annotation: Any) -> tuple[Any, ...]:
 
 
 class _RecursiveTypeError(ValueError):
-    """A type contains itself; `name` is that type's."""
+    """A type contains itself; `name` is the name of that type."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -93,7 +93,7 @@ class Signature:
         self._arguments: dict[str, _Argument] = {}
         self._injected: dict[str, Give] = {}
         self.dependencies: dict[str, Depends] = {}
-        """Parameters that are made for the body."""
+        """Parameters whose values are created for the body."""
         injected = {**INJECTED, **(given or {})}
         self._formal = inspect.signature(function).parameters
         for formal in self._formal.values():
@@ -108,14 +108,14 @@ class Signature:
 
     @property
     def parameters(self) -> tuple[ToolParameter, ...]:
-        """What callers may give, in the order of the function."""
+        """What callers may pass, in the order of the function."""
         return tuple(argument.parameter for argument in self._arguments.values())
 
     def bind(self, context: ExecutionContext, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments, by position and by keyword, for values as JSON carries them.
 
         Raises:
-            InvalidCallError: with every value that its annotation refuses.
+            InvalidCallError: with every value that its annotation rejects.
         """
         filled, problems = dict[str, Any](), list[str]()
         for name, argument in self._arguments.items():
@@ -133,10 +133,10 @@ class Signature:
     def as_parameters(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[ExecutionContext | None, dict[str, Any]]:
-        """What a caller of the function gave, as the context of a call and its parameters as JSON has them.
+        """Turn a caller's arguments into the context of a call and its parameters as JSON values.
 
         Raises:
-            TypeError: as the function itself would, for what it does not take.
+            TypeError: as the function itself would, for arguments it does not take.
         """
         given = inspect.signature(self._function).bind_partial(*args, **kwargs).arguments
         missing = [name for name, one in self._arguments.items() if one.parameter.required and name not in given]
@@ -205,7 +205,7 @@ class Signature:
             ) from error
 
     def _default(self, name: str, field: FieldInfo, adapter: TypeAdapter[Any]) -> Any:
-        """The default as JSON has it; None, which is none, where JSON cannot."""
+        """Return the default as JSON; None, meaning no default, if JSON cannot hold it."""
         value = field.get_default(call_default_factory=True, validated_data={})
         if value is None:
             return None
@@ -217,7 +217,7 @@ class Signature:
             )
         try:
             default = to_jsonable_python(value)
-        except ValueError:  # a mark such as object(), which only the function knows
+        except ValueError:  # a sentinel such as object(), which only the function knows
             return None
         try:
             _accepted(adapter, default)
@@ -226,7 +226,7 @@ class Signature:
         return default
 
     def _require_callable(self, parameter: ToolParameter, adapter: TypeAdapter[Any]) -> None:
-        """Refuse choices that JSON cannot carry, such as bytes or tuples."""
+        """Reject choices that JSON cannot carry, such as bytes or tuples."""
         for choice in parameter.enum or ():
             try:
                 _accepted(adapter, choice)
@@ -246,7 +246,7 @@ class Signature:
 
 
 class _Schemas(GenerateJsonSchema):
-    """Says nothing of a default that only Python knows."""
+    """Omits defaults that only Python knows."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -260,7 +260,7 @@ def _field(formal: Parameter, annotation: Any) -> FieldInfo:
 
 
 def _given(annotation: Any, injected: Mapping[Any, Give]) -> Give | None:
-    """How a parameter with that annotation is filled by the host, if it is."""
+    """Return how the host fills a parameter with that annotation, or None."""
     return next((give for kind, give in injected.items() if asked_types(annotation) == (kind,)), None)
 
 
@@ -269,7 +269,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _closure(function: Any) -> dict[str, Any]:
-    """Return the names of enclosing functions that annotations may use, as far as the body uses them."""
+    """Return the names of enclosing functions that annotations may use, if the body uses them."""
     try:
         return dict(inspect.getclosurevars(function).nonlocals)
     except (TypeError, ValueError):
@@ -277,12 +277,12 @@ def _closure(function: Any) -> dict[str, Any]:
 
 
 def _note(field: FieldInfo) -> str:
-    """A text among the annotations, as in `Annotated[str, "What to say."]`."""
+    """Return a text among the annotations, as in `Annotated[str, "What to say."]`."""
     return next((note for note in field.metadata if isinstance(note, str)), "")
 
 
 def _accepted(adapter: TypeAdapter[Any], value: Any) -> Any:
-    """Turn a value as JSON carries it into what was annotated."""
+    """Convert a JSON value to the annotated type."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
@@ -290,11 +290,11 @@ def _accepted(adapter: TypeAdapter[Any], value: Any) -> Any:
             text = json.dumps(value)
         except (TypeError, ValueError, RecursionError):
             raise error from None
-        return adapter.validate_json(text)  # strict types take a date as text from JSON alone
+        return adapter.validate_json(text)  # strict types accept a date as text only from JSON
 
 
 def _absent(formal: Parameter, field: FieldInfo) -> Callable[[], Any]:
-    """Make the value of a parameter that was not given: the very default, unless pydantic's `Field` holds it."""
+    """Create the value of a parameter that was not passed: its own default, unless pydantic's `Field` holds it."""
     if formal.default is not Parameter.empty and not isinstance(formal.default, FieldInfo):
         return lambda: formal.default
     return lambda: field.get_default(call_default_factory=True, validated_data={})
@@ -316,7 +316,7 @@ def _to_parameter(name: str, schema: Schema, **declared: Any) -> ToolParameter:
     """Build the parameter for a schema as pydantic writes it; `declared` are fields that the schema does not decide.
 
     Raises:
-        _RecursiveTypeError: a type contains itself, which cannot be written out.
+        _RecursiveTypeError: a type contains itself, which cannot be expanded.
     """
     fragment = _written_out(schema, schema.get("$defs", {}), ())
     if not declared["required"]:
@@ -365,7 +365,7 @@ def _written_out(schema: Schema, definitions: Mapping[str, Schema], inside: tupl
 
 
 def _reworded(schema: Schema) -> Schema:
-    """Translate keywords that some providers refuse into ones that all know."""
+    """Translate keywords that some providers reject into ones that all know."""
     said: Schema = {}
     if "const" in schema:
         said["enum"] = [schema["const"]]
@@ -380,7 +380,7 @@ def _reworded(schema: Schema) -> Schema:
 
 
 def _without_null(schema: Schema) -> Schema:
-    """Drop null: for an optional parameter it means the same as leaving it out."""
+    """Drop null: for an optional parameter, null and leaving it out mean the same."""
     forms = schema.get("anyOf")
     if not isinstance(forms, list) or {"type": "null"} not in forms:
         return schema

@@ -1,1 +1,1 @@
-"""MCP servers of others: what a worker starts or reaches so that their tools are tools of its own."""
+"""MCP servers of others: a worker starts or connects to them and offers their tools as its own."""

@@ -1,4 +1,4 @@
-"""Which MCP servers there are: the `mcpServers` of a JSON file, as Claude Desktop and Claude Code write it."""
+"""The configured MCP servers: the `mcpServers` of a JSON file, in the format of Claude Desktop and Claude Code."""
 
 import json
 import logging
@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 class Server(BaseModel):
-    """How to start or reach one server. `start_timeout` and `timeout` are seconds, the latter that of its calls.
+    """How to start or reach one server. `start_timeout` and `timeout` are seconds, the latter for its calls.
 
-    `allow_tools` and `deny_tools` are patterns of names that it may offer, and of those that it may not.
-    `trust_annotations` False takes every tool for one that may do anything.
+    `allow_tools` and `deny_tools` are patterns of names that it may, and may not, offer.
+    With `trust_annotations` False, every tool counts as one that may do anything.
     """
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="allow")
@@ -54,10 +54,10 @@ class Server(BaseModel):
 
     @property
     def secrets(self) -> Iterator[str]:
-        """Values that nobody may see who is told of the server."""
+        """Values to hide from anybody who sees a message about the server."""
         for name, value in (*self.env.items(), *self.headers.items()):
             if is_secret_name(name):
-                yield from (value, value.rpartition(" ")[2])  # `Bearer ...` is told without its first word, too
+                yield from (value, value.rpartition(" ")[2])  # `Bearer ...` also appears without its first word
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
@@ -76,8 +76,8 @@ class Server(BaseModel):
 def read_servers(path: Path) -> list[Server]:
     """Read the servers of a file, without those that are disabled.
 
-    `${NAME}` and `${NAME:-default}` stand for variables of our environment. A relative `cwd` is meant from the folder of the file, which is
-    also where servers without one are started.
+    `${NAME}` and `${NAME:-default}` are replaced by variables of our environment. A relative `cwd` is relative to the
+    folder of the file, which is also the default.
 
     Raises:
         ConfigurationError: naming the file, the server and what it must be.
@@ -119,7 +119,7 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _expanded(value: Any, where: str) -> Any:
-    """Copy what was declared with variables filled in, wherever there is text."""
+    """Copy what was declared with variables expanded in every text."""
     if isinstance(value, str):
         try:
             return expanded(value)

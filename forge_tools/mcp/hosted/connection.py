@@ -1,4 +1,4 @@
-"""The connection to one server: made at once and again whenever it breaks, with back-off and for ever."""
+"""The connection to one server: made at once, and again whenever it breaks, with back-off and without end."""
 
 import asyncio
 import logging
@@ -20,14 +20,14 @@ DISCONNECTED = "MCP_DISCONNECTED"
 TOOL_GONE = "MCP_TOOL_GONE"
 
 STABLE_SECONDS = 60.0
-"""A session that lasted this long is no sign of trouble when it breaks."""
+"""A session that lasted this long causes no suspicion when it breaks."""
 
 FIRST_DELAY = 0.5
 MAX_DELAY = 30.0
 PATIENCE = 1.0
-"""Seconds that a call waits for the next try; where it is further off it fails at once."""
+"""Seconds that a call waits for the next attempt; if that is further off it fails at once."""
 
-_FORGOTTEN = "Session terminated"  # how the SDK tells HTTP status 404 inside a session
+_FORGOTTEN = "Session terminated"  # the SDK's message for HTTP status 404 within a session
 _CLOSED = (CONNECTION_CLOSED, "Connection closed")  # the SDK's own words; servers have other uses for the code
 _END_SECONDS = 10.0
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class DisconnectedError(ForgeError):
-    """A server is not there. `had_begun` says whether it may have begun what it was asked."""
+    """A server is unavailable. `had_begun` says whether it may have begun the request."""
 
     code = DISCONNECTED
     retryable = True
@@ -46,16 +46,16 @@ class DisconnectedError(ForgeError):
 
 
 class GoneError(ForgeError):
-    """A server has taken the tool away since it was offered."""
+    """A server has removed the tool since it was offered."""
 
     code = TOOL_GONE
 
 
 class Connection:
-    """One server, for as many calls at once as there are, while `supervise` runs. It lives on one event loop.
+    """One server, for any number of concurrent calls, while `supervise` runs. It lives on one event loop.
 
-    `tools` are those that it listed last, `status` says how it is `since` when, and of a failing one `why` and how many `failures`
-    in a row there were. `on_change` is called whenever one of them changes.
+    `tools` are those it listed last, `status` is its state `since` a time; if it fails, `why` is the reason and
+    `failures` the number in a row. `on_change` is called whenever one of them changes.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Connection:
         self._news = asyncio.Event()
 
     async def supervise(self, starts: asyncio.Semaphore) -> None:
-        """Keep a session for ever: the next one when one ends, with back-off where they fail. `starts` bounds how many begin."""
+        """Keep a session for ever: start the next when one ends, backing off after failures; `starts` limits concurrency."""
         session: Session | None = None
         try:
             while True:
@@ -89,7 +89,7 @@ class Connection:
                     await session.left.wait()
                     if session.is_retired:
                         continue
-                await session.ended()  # then it is known why
+                await session.ended()  # then the reason is known
                 self._fail(session, time.monotonic() - began if has_begun else None)
                 await asyncio.sleep(self._not_before - time.monotonic())
         finally:
@@ -100,7 +100,7 @@ class Connection:
     async def call(
         self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT | None = None
     ) -> CallToolResult:
-        """Call a tool; cancelling this tells the server so. `on_progress` is told what the server tells meanwhile.
+        """Call a tool; cancelling this notifies the server. `on_progress` receives the server's progress meanwhile.
 
         Raises:
             DisconnectedError: there is no connection, or it broke during the call.
@@ -113,11 +113,11 @@ class Connection:
         except MCPError as error:
             if error.message != _FORGOTTEN:
                 raise
-        session.retire()  # the server has forgotten us, and so has done nothing: introduce ourselves again
+        session.retire()  # the server has forgotten us, and so has done nothing: reconnect
         return await self._asked(await self._open(), name, arguments, on_progress)
 
     async def _open(self) -> Session:
-        """Return the session there is, or the next one if it is about to begin: all who wait, wait for one and the same."""
+        """Return the current session, or the next one if it is about to begin: all callers wait for the same one."""
         failed_starts = self._failed_starts
         while (session := self._session) is None or not session.is_open:
             if self._failed_starts > failed_starts:
@@ -144,7 +144,7 @@ class Connection:
         except MCPError as error:
             if (error.code, error.message) != _CLOSED:
                 raise
-            await session.end(_END_SECONDS)  # then it is known why
+            await session.end(_END_SECONDS)  # then the reason is known
             raise DisconnectedError(
                 f"The MCP server '{self.server.name}' was lost during the call: {session.why}. "
                 "Whether the call took effect is unknown.",
@@ -163,11 +163,11 @@ class Connection:
             self._tell()
 
     def _fail(self, session: Session, lasted: float | None) -> None:
-        """Note that a session is over; `lasted` None means that it never began."""
+        """Record that a session is over; `lasted` None means that it never began."""
         had_begun = lasted is not None
         self._failed_starts += not had_begun
         self.failures = 1 if lasted is not None and lasted > STABLE_SECONDS else self.failures + 1
-        steps = self.failures - (2 if had_begun else 1)  # the first time after a good start costs no wait
+        steps = self.failures - (2 if had_begun else 1)  # the first retry after a good start is immediate
         delay = min(MAX_DELAY, FIRST_DELAY * 2.0 ** min(steps, 20)) if steps >= 0 else 0.0
         self._not_before = time.monotonic() + delay * random.uniform(0.8, 1.2)  # noqa: S311  spreads load, hides nothing
         if session.why != self.why:
@@ -178,7 +178,7 @@ class Connection:
         self._tell()
 
     def _tell(self) -> None:
-        """Wake the calls that wait for a session, and say what is new."""
+        """Wake the calls that wait for a session, and report changes."""
         self.was_tried.set()
         self._news.set()
         self._news = asyncio.Event()

@@ -1,4 +1,4 @@
-"""A server that is a program: started so that it ends with us, its messages bounded, whatever else it writes survived."""
+"""A server that is a program: it ends with us, its messages are bounded, and any other output of it is harmless."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outgoing = MemoryObjectSendStream[SessionMessage]
 
 END_SECONDS = 2.0
-"""For a server whose input was closed to end by itself, and again after SIGTERM."""
+"""The time for a server to end by itself after its input was closed, and again after SIGTERM."""
 
 SHOWN_CHARS = 200
 """How much of one line logs and errors show."""
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 class ServerProcess:
     """The transport to a program on pipes.
 
-    `over` is set once nothing more can be heard from it or said to it, and `broke` where that was so before we let it go.
+    `over` is set once no more communication is possible, and `broke` if that happened before we ended it.
     """
 
     broke = False
@@ -63,7 +63,7 @@ class ServerProcess:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[tuple[Incoming, Outgoing]]:
-        """Start the program and give the SDK its streams; the end is the end of the whole tree."""
+        """Start the program and give the SDK its streams; leaving ends the whole process tree."""
         with ExitStack() as theirs, ExitStack() as ours:
             stdin, self._stdin = await _to(theirs, ours)
             stdout, output = await _from(theirs, ours)
@@ -84,10 +84,10 @@ class ServerProcess:
             ending = asyncio.ensure_future(self._end())
             _cleaning.add(ending)
             ending.add_done_callback(_cleaning.discard)
-            await asyncio.shield(ending)  # it goes on even if we are cancelled
+            await asyncio.shield(ending)  # it continues even if we are cancelled
 
     def account(self) -> str:
-        """How it ended, and what it wrote last."""
+        """Return how it ended, and its last output."""
         facts, ending = self._facts, "it closed its output"
         if "error" in facts:
             ending = f"{self._server.command} could not be started: {os.strerror(facts['error'])}"
@@ -98,7 +98,7 @@ class ServerProcess:
         return ending + self.last_words()
 
     def last_words(self) -> str:
-        """What it wrote last beside its messages, to be put behind a sentence about it."""
+        """Return its last output besides messages, to append to a sentence about it."""
         last = self._errors.last() or self._noise.last()
         return f"; it last wrote: {last}" if last else ""
 
@@ -112,7 +112,7 @@ class ServerProcess:
         return control
 
     async def _supervise(self) -> None:
-        """Hear from its supervisor how it goes."""
+        """Read the status lines of its supervisor."""
         loop = asyncio.get_running_loop()
         heard = b""
         with suppress(OSError):
@@ -141,10 +141,10 @@ class ServerProcess:
                         if (message := self._message(line)) is not None:
                             await incoming.send(message)
                 self._noise.write(lines.rest())
-                await _within(_HELD_OPEN_SECONDS, self._exited)  # so that who waits for an answer is told how it ended
-                self.over.set()  # before those who wait are told
+                await _within(_HELD_OPEN_SECONDS, self._exited)  # so that waiting calls learn how it ended
+                self.over.set()  # before the waiting calls are notified
         finally:
-            self.over.set()  # whatever kept us from reading on
+            self.over.set()  # whatever prevented further reading
 
     def _message(self, line: bytes | LongLine) -> SessionMessage | None:
         if isinstance(line, bytes) and not line.strip():
@@ -156,7 +156,7 @@ class ServerProcess:
         if isinstance(line, bytes) or line.id is None:
             return None
         said = f"The answer has {line.size:,} bytes; the limit is {self._max_message_bytes:,}. Ask for less of it."
-        return SessionMessage(refusal(INTERNAL_ERROR, said, line.id))  # in place of what nobody can hold
+        return SessionMessage(refusal(INTERNAL_ERROR, said, line.id))  # in place of a message too large to hold
 
     async def _listen(self, errors: asyncio.StreamReader) -> None:
         lines = Lines(_CHUNK)
@@ -171,11 +171,11 @@ class ServerProcess:
                 async for said in outgoing:
                     self._stdin.write(encoded(said))
                     await self._stdin.drain()
-        except OSError:  # it has closed its input: whoever waits for an answer would wait for ever
+        except OSError:  # it has closed its input: otherwise waiting calls would wait for ever
             self.over.set()
 
     async def _end(self) -> None:
-        """Close its input, and end what does not end by itself, with all that it started."""
+        """Close its input; if it does not end by itself, end it with all that it started."""
         with self._ours:
             self._stdin.close()
             await _within(END_SECONDS, self._exited)
@@ -190,7 +190,7 @@ class ServerProcess:
 
 
 class ServerLog:
-    """Logs the lines that a server writes beside its messages, the first ones of each ten seconds, and keeps the last in mind."""
+    """Logs a server's output besides its messages, the first lines of each ten seconds, and remembers the last ones."""
 
     def __init__(self, level: int, message: str, server: str) -> None:
         self._level, self._message, self._server = level, message, server
@@ -214,11 +214,11 @@ class ServerLog:
         logger.log(self._level, self._message, extra={"server": self._server, "line": text})
 
     def last(self) -> str:
-        """The last lines, for a message that says why a server is not there."""
+        """Return the last lines, for a message that says why a server is unavailable."""
         return " / ".join(self._last)
 
     def close(self) -> None:
-        """Say how many lines were left out."""
+        """Log how many lines were left out."""
         if self._untold:
             more = {"server": self._server, "lines": self._untold}
             logger.log(self._level, "An MCP server wrote more lines than are shown", extra=more)
@@ -226,7 +226,7 @@ class ServerLog:
 
 
 def shortened(line: bytes | LongLine) -> str:
-    """Show a line to people: printable, and not much of it."""
+    """Format a line for people: printable and short."""
     start, size = (line.head, line.size) if isinstance(line, LongLine) else (line[: 4 * SHOWN_CHARS], len(line))
     text = plain(start.decode("utf-8", "replace").strip())
     if len(text) <= SHOWN_CHARS and size <= 4 * SHOWN_CHARS:
@@ -237,7 +237,7 @@ def shortened(line: bytes | LongLine) -> str:
 def _name_of(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # most real-time signals have none
+    except ValueError:  # most real-time signals have no name
         return f"signal {number}"
 
 
@@ -247,18 +247,18 @@ async def _within(seconds: float, event: asyncio.Event) -> None:
 
 
 async def _to(theirs: ExitStack, ours: ExitStack) -> tuple[int, asyncio.StreamWriter]:
-    """Make a pipe that a program reads and we write."""
+    """Create a pipe that a program reads and we write."""
     read, write = os.pipe()
     theirs.callback(os.close, read)
     loop = asyncio.get_running_loop()
-    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())  # the one that knows how a writer has to wait
+    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())  # the protocol whose writers can wait
     transport, _ = await loop.connect_write_pipe(lambda: protocol, os.fdopen(write, "wb", 0))
-    ours.callback(transport.close)  # what it still holds fails with the program, which is gone by then
+    ours.callback(transport.close)  # the rest fails with the program, which is gone by then
     return read, asyncio.StreamWriter(transport, protocol, None, loop)
 
 
 async def _from(theirs: ExitStack, ours: ExitStack) -> tuple[int, asyncio.StreamReader]:
-    """Make a pipe that a program writes and we read."""
+    """Create a pipe that a program writes and we read."""
     read, write = os.pipe()
     theirs.callback(os.close, write)
     reader = asyncio.StreamReader(limit=_CHUNK)

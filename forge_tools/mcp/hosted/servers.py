@@ -1,4 +1,4 @@
-"""The configured servers of a worker: supervised on a thread of their own, so that none waits for a tool and no tool for one."""
+"""A worker's configured servers, supervised on a separate thread so that they and tools never wait for each other."""
 
 import asyncio
 import json
@@ -23,13 +23,13 @@ from forge_tools.tool.base import BaseTool
 from forge_tools.tool.registry import check_definition
 
 STARTS_AT_ONCE = max(2, (os.cpu_count() or 2) // 2)
-"""Servers that start at the same time: more of them miss their time on a busy machine."""
+"""How many servers start at the same time: with more, a busy machine misses their timeouts."""
 
 START_SECONDS = 15.0
-"""How long a worker waits for its servers before it starts without those that are not there yet."""
+"""How long a worker waits for its servers before it starts without the missing ones."""
 
 MOST_LEFT_OUT = 50
-"""Tools of one server of which its state says why they are not offered."""
+"""For how many tools of one server its state says why they are not offered."""
 
 _END_SECONDS = 30.0
 _TOOLS = TypeAdapter(list[Tool])
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 def hosted_servers(configuration: Path, max_message_bytes: int, memory: Path) -> "HostedServers":
-    """The servers of a file, not started yet. The folder `memory` holds what tools they had when they were last seen.
+    """Return the servers of a file, not started yet. The folder `memory` stores the tools they last had.
 
     Raises:
         ConfigurationError: for a file that cannot be used.
@@ -47,7 +47,7 @@ def hosted_servers(configuration: Path, max_message_bytes: int, memory: Path) ->
 
 
 class HostedServers:
-    """Keeps each server connected until `close`, and knows its tools and its state; safe to ask from any thread."""
+    """Keeps each server connected until `close`, and knows its tools and its state. Thread-safe."""
 
     def __init__(self, servers: Sequence[Server], max_message_bytes: int, memory: "Memory | None" = None) -> None:
         self._changed: Callable[[], None] = lambda: None
@@ -64,23 +64,23 @@ class HostedServers:
         self._changed = changed
 
     def start(self, seconds: float = START_SECONDS) -> list[BaseTool]:
-        """Start all of them, some at a time; returns the tools that are known once each was tried or `seconds` are over.
+        """Start all of them, some at a time; return the known tools once each was tried or `seconds` have passed.
 
-        Until a server is there its tools are those that it had when it was last seen.
+        Until a server is connected, its tools are those it last had.
         """
         if self._offers:
             self._thread.submit(self._supervise(seconds)).result()
         return self.tools()
 
     def tools(self) -> list[BaseTool]:
-        """Every tool that was offered so far; one that its server took away says so when it is called."""
+        """Return every tool offered so far; one that its server removed reports that when called."""
         return [tool for offer in self._offers for tool in list(offer.tools.values())]
 
     def states(self) -> tuple[ServerState, ...]:
         return tuple(offer.state for offer in self._offers)
 
     def close(self) -> None:
-        """Let go of the servers, and end those that were started here."""
+        """Disconnect from the servers, and end those that were started here."""
         self._thread.stop(_END_SECONDS, self._end())
 
     async def _supervise(self, seconds: float) -> None:
@@ -112,7 +112,7 @@ class HostedServers:
 
 
 class _Offer:
-    """What is offered of one server, and why the rest is not."""
+    """The offered tools of one server, and why the others are not."""
 
     def __init__(self, connection: Connection, thread: LoopThread) -> None:
         self.connection = connection
@@ -123,7 +123,7 @@ class _Offer:
         self.look()
 
     def renew(self, listed: Mapping[str, Tool]) -> bool:
-        """Offer what the server lists now; returns whether that is news."""
+        """Offer what the server lists now; return whether anything changed."""
         if listed == self._listed:
             return False
         self._listed, self._left_out = dict(listed), {}
@@ -136,7 +136,7 @@ class _Offer:
         return True
 
     def look(self) -> None:
-        """Take down how the server is, at one moment for those who ask on other threads."""
+        """Record the state of the server consistently, for other threads."""
         at, server = self.connection, self.connection.server
         self.state = ServerState(
             server=clean_text(server.name),
@@ -150,7 +150,7 @@ class _Offer:
         )
 
     def _refusal(self, tool: Tool) -> str:
-        """Offer a tool, or say why that cannot be."""
+        """Offer a tool, or return why that is impossible."""
         if tool.execution is not None and tool.execution.task_support == "required":
             return "it can be called as a task only, which is not done here"
         try:
@@ -163,13 +163,13 @@ class _Offer:
 
 
 class Memory:
-    """What tools servers had when they were last seen: a file for each server and way to start it, without its secrets."""
+    """The tools that servers last had: a file for each server and way to start it, without its secrets."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def keep(self, server: Server, tools: Iterable[Tool]) -> None:
-        """Replace what is known of the server; where that fails, there is nothing to know next time."""
+        """Replace the record of the server; if that fails, nothing is known next time."""
         path = self._path(server)
         new = path.with_name(f"{path.name}.{os.getpid()}")
         try:
@@ -181,7 +181,7 @@ class Memory:
             logger.warning("The tools of an MCP server are not kept", extra=facts)
 
     def find(self, server: Server) -> list[Tool]:
-        """Return the tools it had; none where nothing is known."""
+        """Return the tools it had; empty if nothing is known."""
         try:
             return _TOOLS.validate_json(self._path(server).read_bytes())
         except (OSError, ValueError):

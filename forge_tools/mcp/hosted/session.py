@@ -1,4 +1,4 @@
-"""One session with a server, from the first word to the last: the SDK wants both said by one task."""
+"""One session with a server, from start to end: the SDK requires both in one task."""
 
 import asyncio
 import logging
@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 class Session:
-    """A session that begins at once. `is_open` until it broke, was retired or ended, and `left` set from then on.
+    """A session that begins at once. `is_open` until it broke, was retired or ended; from then on `left` is set.
 
-    `why` says at the end what the matter was. `on_list` is called when the server has changed its `tools`.
+    `why` is the reason at the end. `on_list` is called when the server has changed its `tools`.
     """
 
     def __init__(self, server: Server, max_message_bytes: int, on_list: Callable[["Session"], None]) -> None:
@@ -53,12 +53,12 @@ class Session:
         return not (self.is_retired or self._end.is_set() or self._serving.done())
 
     async def begun(self) -> Client | None:
-        """Wait until it has begun; None where it cannot."""
+        """Wait until it has begun; None if it cannot."""
         return await asyncio.shield(self._ready)
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Count a call, for as long as it lasts."""
+        """Count a call while it lasts."""
         self._calls += 1
         try:
             yield
@@ -67,7 +67,7 @@ class Session:
             self._end_if_idle()
 
     def retire(self) -> None:
-        """Take no more calls; it ends with the last of those under way."""
+        """Accept no more calls; it ends with the last one in progress."""
         self.is_retired = True
         self.left.set()
         self._end_if_idle()
@@ -77,7 +77,7 @@ class Session:
         await asyncio.wait({self._serving}, timeout=seconds)
 
     async def end(self, seconds: float) -> None:
-        """End it, calls included."""
+        """End it, including its calls."""
         self._end.set()
         if not self._ready.done():
             self._serving.cancel()
@@ -127,7 +127,7 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _subscribe(self, client: Client) -> None:
-        """Ask for news of the tools where the protocol sends none unasked."""
+        """Subscribe to changes of the tools if the protocol requires it."""
         offered = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not (offered and offered.list_changed):
             return
@@ -185,7 +185,7 @@ class Session:
 
 
 class Endpoint:
-    """The transport to a URL, with the headers that were configured. `over` is never set: each request tells by itself."""
+    """The transport to a URL, with the configured headers. `over` is never set: each request reports its own failure."""
 
     broke = False
 
@@ -203,11 +203,11 @@ class Endpoint:
                 yield streams
 
     def account(self) -> str:
-        """What is known of why it cannot be used."""
+        """Return the known reasons why it cannot be used."""
         return f"the connection broke{self.last_words()}"
 
     def last_words(self) -> str:
-        """The last refusal, to be put behind a sentence about it."""
+        """Return the last refusal, to append to a sentence about it."""
         return f"; {self._refusal}" if self._refusal else ""
 
     async def _note(self, response: Any) -> None:

@@ -1,4 +1,4 @@
-"""One tool of a server as a tool of ours: its name here, its capabilities, and its answers as results."""
+"""One tool of a server as one of ours: its name here, its capabilities, and its answers as results."""
 
 import base64
 import binascii
@@ -30,17 +30,17 @@ TAG = "mcp"
 TOOL_ERROR = "MCP_TOOL_ERROR"
 
 MAX_NAME = 64
-"""Characters that providers take."""
+"""The most characters that providers accept."""
 
 MAX_STRUCTURED_CHARS = 100_000
-"""Of structured content beside a text, in metadata; without a text it is the output, which has its own limit."""
+"""The limit for structured content beside a text, in metadata; without one it is the output, with its own limit."""
 
 _HEAD = 40
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class ServerTool(BaseTool):
-    """Passes calls on to a server."""
+    """Forwards calls to a server."""
 
     name: str = ""
     description: str = ""
@@ -93,7 +93,7 @@ class ServerTool(BaseTool):
 
 
 def capabilities_of(hints: ToolAnnotations | None) -> Capabilities:
-    """Take a server at its word; what it does not say is the worst there may be."""
+    """Trust a server's hints; assume the worst for what it does not state."""
     hints = hints or ToolAnnotations()
     is_read_only = hints.read_only_hint is True
     return Capabilities(
@@ -105,14 +105,14 @@ def capabilities_of(hints: ToolAnnotations | None) -> Capabilities:
 
 
 def tool_prefix(server: str) -> str:
-    """What the names of all tools of a server begin with."""
+    """Return the beginning of the names of all tools of a server."""
     return _FOREIGN.sub("_", f"mcp__{server}__")[:_HEAD]
 
 
 def tool_name(server: str, tool: str) -> str:
-    """Return `mcp__server__tool`, with a hash of the two where that would be too long or could mean another pair too.
+    """Return `mcp__server__tool`, with a hash of both if that would be too long or ambiguous.
 
-    It depends on nothing but the two, so that a tool which comes or goes renames no other.
+    It depends only on the two, so that adding or removing a tool renames no other.
     """
     plain = f"mcp__{server}__{tool}"
     name = _FOREIGN.sub("_", plain)
@@ -126,9 +126,9 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def result_of(answer: CallToolResult) -> ToolResult:
-    """Map an answer: its texts joined, and where it has other content, that as parts between them.
+    """Map an answer: its texts joined, and other content as parts between them.
 
-    Structured content is the output where there is nothing else, or else `structured` in the metadata.
+    Structured content becomes the output if there is nothing else, otherwise `structured` in the metadata.
     """
     parts = [_part(block) for block in answer.content]
     texts = [clean_text(part.text) for part in parts if isinstance(part, Text)]

@@ -1,4 +1,4 @@
-"""The workspace of a call: what of the file system a tool may open, write or delete, and what it may not.
+"""The workspace of a call: what a tool may open, write or delete in the file system, and what it may not.
 
-Whatever takes a path from a tool ends in `confinement`: it alone decides what lies inside.
+Every path from a tool ends up in `confinement`: only it decides what lies inside.
 """

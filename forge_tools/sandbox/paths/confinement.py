@@ -1,4 +1,4 @@
-"""Opens that cannot leave a root, whatever symlinks and races lie on the way: by the kernel, else step by step."""
+"""Opens that cannot leave a root, despite symlinks and races: by the kernel, else step by step."""
 
 import ctypes
 import errno
@@ -34,11 +34,11 @@ _STEP = os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW | getattr(os, "O_PATH", os
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 _offering: dict[int, bool] = {}
-"""By device: whether it offers reads that never wait. One that does not (FUSE, NFS) may block at the open already."""
+"""By device: whether it supports reads that never wait. One that does not (FUSE, NFS) may block even at the open."""
 
 
 class Descriptor:
-    """Something held open by `fd`: until `close`, the end of a `with`, or the last reference is gone."""
+    """Something held open by `fd`: until `close`, the end of a `with`, or the loss of the last reference."""
 
     fd = -1
 
@@ -60,7 +60,8 @@ class Descriptor:
 class Handle(Descriptor):
     """An open file or folder of the workspace.
 
-    `name` is the path as people may see it, relative to the working directory; `root` what it was opened through.
+    `name` is the path as people may see it, relative to the working directory; `root` is the root it was opened
+    through.
     """
 
     def __init__(self, fd: int, name: str, root: "OpenRoot") -> None:
@@ -78,11 +79,11 @@ class Handle(Descriptor):
         return stat.S_ISREG(self.stat.st_mode)
 
     def read_at_once(self, limit: int) -> bytes | None:
-        """Return all bytes of a file, at most `limit`; None where they are more, or the kernel has not all in memory."""
+        """Return all bytes of a file, at most `limit`; None if there are more, or not all are in the kernel's memory."""
         size = self.stat.st_size
         if size > limit:
             return None
-        buffer = bytearray(size + 1)  # one more, to see that it has grown
+        buffer = bytearray(size + 1)  # one more, to detect growth
         try:
             del buffer[os.preadv(self.fd, [buffer], 0, _NOWAIT) :]
         except OSError:
@@ -91,16 +92,16 @@ class Handle(Descriptor):
 
     @property
     def link(self) -> str:
-        """A path by which other processes of this user open the very same file, while it is open here (Linux)."""
+        """A path by which other processes of this user open this very file, while it is open here (Linux)."""
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
 
-_USUAL = Protection()  # one for all, as it keeps the expressions that it makes
+_USUAL = Protection()  # shared, as it caches its compiled expressions
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A folder that tools may touch, and what in it they may not."""
+    """A folder that tools may touch, and what is protected in it."""
 
     path: Path
     is_read_only: bool = False
@@ -108,7 +109,7 @@ class Root:
 
 
 class OpenRoot(Descriptor):
-    """A root while a call uses it. Nothing opened through it lies outside, whatever happens meanwhile."""
+    """A root while a call uses it. Nothing opened through it lies outside, whatever changes meanwhile."""
 
     def __init__(self, root: Root) -> None:
         self.inner: Sequence[tuple[list[str], Root]] = ()
@@ -122,10 +123,10 @@ class OpenRoot(Descriptor):
             raise SandboxError(what, NOT_A_DIRECTORY) from error
 
     def open(self, inside: str, flags: int) -> int:
-        """Open a path below the root and return its descriptor. Symlinks that stay inside are followed, absolute ones too.
+        """Open a path below the root; return its descriptor. Symlinks that stay inside are followed, even absolute ones.
 
         Raises:
-            OSError: as the kernel says; EXDEV where the path would leave the root.
+            OSError: as the kernel reports it; EXDEV if the path would leave the root.
         """
         flags |= os.O_CLOEXEC
         if kernel_confines():
@@ -134,14 +135,14 @@ class OpenRoot(Descriptor):
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-        # EXDEV also means an absolute symlink, which may still lead back inside: only a walk can tell.
+        # EXDEV also means an absolute symlink, which may still lead back inside: only a walk can decide.
         return _Walk(self).open(inside, flags)
 
     def open_to_read(self, inside: str, shown: str) -> Handle:
         """Open a path below the root that may be read.
 
         Raises:
-            OSError: as the kernel says; EXDEV where the path would leave the root.
+            OSError: as the kernel reports it; EXDEV if the path would leave the root.
             SandboxError: it is protected, or was moved out meanwhile.
         """
         try:
@@ -155,9 +156,9 @@ class OpenRoot(Descriptor):
         return self.admit(self.open(inside, OPEN_FILE), shown)
 
     def open_cached(self, inside: str, shown: str) -> Handle | None:
-        """Open as `open_to_read` does if that cannot block; None if it might, or fails.
+        """Open like `open_to_read` if that cannot block; None if it might, or fails.
 
-        It cannot block if the kernel has every name on the way in memory. Kernels before Linux 5.12 cannot tell.
+        It cannot block if the kernel has every name on the path in memory. Kernels before Linux 5.12 cannot tell.
 
         Raises:
             SandboxError: it is protected.
@@ -171,7 +172,7 @@ class OpenRoot(Descriptor):
         return None if fd is None else self.admit(fd, shown, inside)
 
     def admit(self, fd: int, shown: str, inside: str | None = None) -> Handle:
-        """Return a handle for what was opened below the root, if it may be read. Give `inside` if no link is on its way.
+        """Return a handle for what was opened below the root, if it may be read. Pass `inside` if the path has no link.
 
         Raises:
             SandboxError: it is protected, or was moved out meanwhile.
@@ -188,12 +189,12 @@ class OpenRoot(Descriptor):
         return handle
 
     def below(self, path: str) -> str | None:
-        """Turn an absolute path into one below the root, "." for the root itself; None where it is outside."""
+        """Turn an absolute path into one below the root, "." for the root itself; None if it is outside."""
         found = _below(path, self.path)
         return _below(path, self._real_path) if found is None else found
 
     def below_of_target(self, target: str) -> str:
-        """Do so with the target of a link.
+        """Do the same for the target of a link.
 
         Raises:
             OSError: it leads outside (EXDEV).
@@ -203,9 +204,9 @@ class OpenRoot(Descriptor):
         return below
 
     def truly_below(self, fd: int) -> str | None:
-        """Ask the kernel where below the root an open file or folder is now, by whatever links it was reached."""
+        """Ask the kernel where below the root an open file or folder is now, whatever links led to it."""
         path = true_path(fd)
-        if path.startswith(self._prefix):  # as good as always, and every open asks
+        if path.startswith(self._prefix):  # true almost always, and every open asks
             return path[len(self._prefix) :] or "."
         below = self.below(path)
         if below is None and (here := true_path(self.fd)) != self._real_path:  # the root itself was moved
@@ -213,10 +214,10 @@ class OpenRoot(Descriptor):
         return below
 
     def check(self, fd: int, shown: str, names: Sequence[str] = (), *, is_write: bool = False) -> None:
-        """Refuse what is protected, and writes where only reading is allowed.
+        """Refuse protected paths, and writes if only reading is allowed.
 
-        The path checked is the one that `fd` really has, followed by `names`. In another root inside this one, that one's
-        rules count, as they do for a path that begins there.
+        The path checked is the real one of `fd`, followed by `names`. In another root inside this one, that root's
+        rules apply, as they do for a path that begins there.
         """
         below = self.truly_below(fd)
         if below is None:
@@ -224,7 +225,7 @@ class OpenRoot(Descriptor):
         self._require_allowed("/".join([below, *names]), shown, is_write=is_write)
 
     def _open_straight(self, inside: str, resolve: int = 0) -> int | None:
-        """Open without following a link (else ELOOP), so that `inside` is the true place; None if nobody can assure that."""
+        """Open without following a link (else ELOOP), so that `inside` is the real place; None if uncertain."""
         if ".." in inside or not kernel_confines():
             return None
         return _openat2(self.fd, inside, OPEN_FILE, _RESOLVE_NO_SYMLINKS | resolve)
@@ -236,7 +237,7 @@ class OpenRoot(Descriptor):
             raise SandboxError(f"{shown} is in a part of the workspace that is read-only. Write elsewhere", READ_ONLY)
 
     def _innermost(self, inside: str, shown: str, *, is_write: bool) -> tuple[Root, str]:
-        """Return the root whose rules count, and the path below it. A folder around a read-only root is not writable."""
+        """Return the root whose rules apply, and the path below it. A folder around a read-only root is not writable."""
         parts = parts_of(inside)
         for above, root in self.inner:
             if parts[: len(above)] == above:
@@ -256,7 +257,7 @@ class OpenRoot(Descriptor):
 
 
 def nest(roots: Sequence[OpenRoot]) -> None:
-    """Tell each root which others lie inside it, the deepest first, however their paths are written."""
+    """Tell each root which others lie inside it, the deepest first, regardless of how their paths are written."""
     places = [(true_path(root.fd), root.root) for root in roots]
     for outer, (place, _) in zip(roots, places, strict=True):
         above = f"{place.rstrip('/')}/"
@@ -272,13 +273,13 @@ def true_path(fd: int) -> str:
 
 
 def meet(fd: int, device: int) -> None:
-    """Learn, where blocking does no harm, whether the file system of an open file offers reads that never wait."""
+    """Find out, when blocking does no harm, whether the file system of an open file supports reads that never wait."""
     if device not in _offering:
         _offering[device] = bool(_NOWAIT) and _offers(fd)
 
 
 def is_offered(device: int) -> bool:
-    """Whether a file system is known to offer such reads."""
+    """Whether a file system is known to support such reads."""
     return _offering.get(device, False)
 
 
@@ -306,7 +307,7 @@ def _offers(fd: int) -> bool:
     try:
         os.preadv(fd, [bytearray(1)], 0, _NOWAIT)
     except OSError as error:
-        return error.errno == errno.EAGAIN  # it would wait now, and says so
+        return error.errno == errno.EAGAIN  # it would block now, and reports that
     return True
 
 
@@ -327,7 +328,7 @@ def _syscall() -> Callable[..., int]:
 
 @lru_cache(maxsize=32)
 def _how(flags: int, resolve: int) -> tuple[int, _OpenHow]:
-    """Return the address of what openat2 is told, with what lies there; a handful of them serves every open."""
+    """Return the address of the argument of openat2 and its content; a few of them serve every open."""
     how = _OpenHow(flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | resolve)
     return ctypes.addressof(how), how
 
@@ -340,14 +341,14 @@ def _openat2(root: int, path: str, flags: int, resolve: int = 0) -> int:
             return fd
         code = ctypes.get_errno()
         # EAGAIN: something was renamed while the kernel resolved a `..`, so it could not vouch for the answer;
-        # or it would have had to leave its memory.
+        # or it would have had to go beyond its memory.
         if code not in (errno.EAGAIN, errno.EINTR) or resolve & _RESOLVE_CACHED:
             break
     raise OSError(code, os.strerror(code))
 
 
 class _Walk:
-    """Goes one component at a time, each relative to an open handle and never through a symlink it did not read itself."""
+    """Goes component by component, relative to an open handle and never through a symlink it did not read itself."""
 
     def __init__(self, root: OpenRoot) -> None:
         self._root = root
@@ -382,7 +383,7 @@ class _Walk:
         os.close(self._handles.pop())
 
     def _step(self, name: str, flags: int, todo: list[str]) -> int | None:
-        """Open one component, or put the target of a symlink in front of what is left to do."""
+        """Open one component, or put the target of a symlink in front of the remaining ones."""
         try:
             return os.open(name, flags, dir_fd=self._here)
         except OSError as error:

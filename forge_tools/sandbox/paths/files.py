@@ -1,6 +1,6 @@
-"""Files as they were when somebody looked, replaced all at once, and deleted; folders with all that is in them.
+"""Files as last seen, replaced atomically, and deleted; folders with all their content.
 
-What is deleted is reached by open handles alone: no link is followed, however fast it is put there.
+Deletion uses only open handles: it follows no link, however fast one is put there.
 """
 
 import os
@@ -20,10 +20,10 @@ from forge_tools.sandbox.paths.places import Check, Place, require_own
 from forge_tools.sandbox.paths.refusals import MAX_NAME_BYTES, PERMISSION_DENIED, STALE, escape_path, refusal
 
 KEPT_BYTES = 64 << 20
-"""Up to this size the bytes themselves are kept."""
+"""Up to this size, the bytes themselves are kept."""
 
 _CHUNK_BYTES = 1 << 20
-_MANY_BYTES = 1 << 20  # to be hashed aside
+_MANY_BYTES = 1 << 20  # hashed on a separate thread
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXECUTE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 _SUFFIX = ".forge-tmp"
@@ -34,10 +34,10 @@ _CHECK_EVERY = 1000
 DirEntry = os.DirEntry[str]
 
 Visit = Callable[[int, str, list[DirEntry]], None]
-"""Called with an open folder, its path as people may see it, and what is in it, before its folders are visited."""
+"""Called with an open folder, its path as people may see it, and its entries, before its subfolders are visited."""
 
 Leave = Callable[[int, str], None]
-"""Called with an open folder and the name of a folder in it that is done."""
+"""Called with an open folder and the name of a finished subfolder."""
 
 
 class Digest:
@@ -55,12 +55,12 @@ class Digest:
 
 
 def etag_of(data: bytes) -> str:
-    """The etag of a file with these bytes: a short name for them, by which a writer sees that nobody else wrote meanwhile."""
+    """Return the etag of a file with these bytes: a short name, by which a writer detects concurrent writes."""
     return Digest(data).etag
 
 
 def hashing(data: bytes) -> Future[str]:
-    """Compute the etag of these bytes, on a thread of its own if they are many, so that the caller can go on."""
+    """Compute the etag of these bytes, on a separate thread if they are many, so that the caller can continue."""
     etag: Future[str] = Future()
     if len(data) < _MANY_BYTES:
         etag.set_result(etag_of(data))
@@ -71,7 +71,7 @@ def hashing(data: bytes) -> Future[str]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`data` is None where the file is larger than `KEPT_BYTES`; `head` is what it starts with."""
+    """`data` is None if the file is larger than `KEPT_BYTES`; `head` is its beginning."""
 
     head: bytes
     data: bytes | None
@@ -84,7 +84,7 @@ class Snapshot:
 
 
 def take_snapshot(place: Place, check: Check) -> Snapshot | None:
-    """Read the regular file of a place; None if nothing is there.
+    """Read the regular file at a place; None if nothing is there.
 
     Raises:
         SandboxError: it cannot be read, or is no regular file.
@@ -101,7 +101,7 @@ def take_snapshot(place: Place, check: Check) -> Snapshot | None:
 
 
 def etag_at(place: Place, check: Check) -> str | None:
-    """The etag of what is at a place; None if nothing is, or nothing that could have one."""
+    """Return the etag of the file at a place; None if there is nothing that could have one."""
     try:
         snapshot = take_snapshot(place, check)
     except SandboxError:
@@ -111,14 +111,14 @@ def etag_at(place: Place, check: Check) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
-    """`seen` is the file that is replaced, None where there is none. `is_executable` None keeps what it is."""
+    """`seen` is the file to replace, None if there is none. `is_executable` None keeps the old mode."""
 
     data: bytes
     seen: os.stat_result | None
     is_executable: bool | None = None
 
     def mode(self, new: int) -> int:
-        """The permissions that the file will have; set-id bits are for the old bytes alone."""
+        """Return the permissions of the new file; set-id bits apply only to the old bytes."""
         mode = stat.S_IMODE(self.seen.st_mode) & 0o1777 if self.seen else new
         if self.is_executable is None:
             return mode
@@ -126,7 +126,7 @@ class Replacement:
 
 
 def temporary_name(name: str) -> str:
-    """A name beside a file for its new bytes, short enough for every file system."""
+    """Return a name beside a file for its new bytes, short enough for every file system."""
     end = f".{secrets.token_hex(4)}{_SUFFIX}"
     start = os.fsencode(name)[: MAX_NAME_BYTES - len(end) - 1]
     return f".{os.fsdecode(start)}{end}"
@@ -135,7 +135,7 @@ def temporary_name(name: str) -> str:
 def replace_file(place: Place, replacement: Replacement, temporary: str, check: Check) -> None:
     """Write a temporary file beside the old one and put it in its place; the folder must be locked.
 
-    `check` is called between pieces; what it raises leaves the old file as it was, and no temporary one.
+    `check` is called between pieces; if it raises, the old file stays as it was, and no temporary one is left.
     """
     mode = 0o600 if replacement.seen else 0o666
     try:
@@ -165,7 +165,7 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
 
 
 def set_executable(place: Place, replacement: Replacement) -> None:
-    """Change nothing but the execute bits of the file that is there."""
+    """Change only the execute bits of the existing file."""
     try:
         fd = os.open(place.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=place.fd)
         try:
@@ -178,7 +178,7 @@ def set_executable(place: Place, replacement: Replacement) -> None:
 
 @dataclass(slots=True)
 class Survey:
-    """What a folder holds, links counted as files; `first` are some of its paths."""
+    """The content of a folder, links counted as files; `first` are some of its paths."""
 
     files: int = 0
     folders: int = 0
@@ -187,7 +187,7 @@ class Survey:
 
 
 def survey(place: Place, check: Check) -> Survey:
-    """Count what would be deleted with the folder at a place, and refuse what may not be."""
+    """Count what would be deleted with the folder at a place; refuse if any of it is protected."""
     found = Survey()
 
     def visit(folder: int, shown: str, entries: list[DirEntry]) -> None:
@@ -207,11 +207,10 @@ def survey(place: Place, check: Check) -> Survey:
 def remove_tree(place: Place, check: Check) -> None:
     """Delete the folder at a place.
 
-    What came into it after a survey is held to the same rules.
+    Anything added to it after a survey must pass the same checks.
 
     Raises:
-        SandboxError: something in it may not or cannot be deleted, or the folder was moved meanwhile; it says so where a part
-            is gone.
+        SandboxError: something in it is protected or cannot be deleted, or the folder was moved; says if a part is gone.
     """
     removed = 0
 
@@ -235,7 +234,7 @@ def remove_tree(place: Place, check: Check) -> None:
 
 
 def remove_file(place: Place) -> None:
-    """Delete what is at a place and is no folder; of a link, the link."""
+    """Delete what is at a place and is no folder; for a link, the link itself."""
     try:
         os.unlink(place.name, dir_fd=place.fd)
     except OSError as error:
@@ -258,8 +257,8 @@ def _read(fd: int, check: Check) -> Snapshot:
 
 
 def _kept(fd: int, size: int, check: Check) -> bytes | None:
-    """Read a whole file; None if it has grown beyond what is kept."""
-    # All at once, and one byte more to see the end: pieces would have to be joined.
+    """Read a whole file; None if it has grown beyond `KEPT_BYTES`."""
+    # All at once, plus one byte to detect the end: pieces would have to be joined.
     data = os.read(fd, size + 1)
     check()
     chunks, size = [data], len(data)
@@ -273,13 +272,13 @@ def _kept(fd: int, size: int, check: Check) -> bytes | None:
 
 
 def _open_unnamed(folder: int, mode: int) -> int | None:
-    """Open a file that has no name yet: of a process that is killed it leaves nothing. None where there are no such files."""
+    """Open a file without a name, so that a killed process leaves nothing. None if there are no such files."""
     flag: int = getattr(os, "O_TMPFILE", 0)
     if not flag or not os.access(_OWN_FILES, os.X_OK):
         return None
     try:
         return os.open(".", os.O_WRONLY | flag | os.O_CLOEXEC, mode, dir_fd=folder)
-    except OSError:  # a file system without them; or something that the named way will say better
+    except OSError:  # unsupported by the file system; or an error that the named way reports better
         return None
 
 
@@ -292,7 +291,7 @@ def _fill(fd: int, replacement: Replacement, check: Check) -> None:
 
 
 def _dress(place: Place, fd: int, replacement: Replacement) -> None:
-    """Give the new file the owner, extended attributes and permissions of the old one, as far as we may."""
+    """Give the new file the owner, extended attributes and permissions of the old one, as far as allowed."""
     old = replacement.seen
     made = os.fstat(fd)
     if old is not None:
@@ -306,8 +305,8 @@ def _dress(place: Place, fd: int, replacement: Replacement) -> None:
 
 
 def _copy_attributes(place: Place, fd: int) -> None:
-    """Copy access lists and the user's attributes; capabilities, like set-id bits, were for the old bytes."""
-    system: Any = os  # which has these functions on Linux alone
+    """Copy access lists and the user's attributes; capabilities, like set-id bits, applied to the old bytes."""
+    system: Any = os  # which has these functions only on Linux
     if not hasattr(os, "listxattr"):
         return
     with suppress(OSError, SandboxError):
@@ -361,7 +360,7 @@ def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
 
 
 def _visited(place: Place, levels: list[_Level], folder: int, visit: Visit) -> list[str]:
-    """Refuse what may not be deleted and visit the rest; return the folders in it, the first one last."""
+    """Refuse protected entries and visit the rest; return its folders, the first one last."""
     shown = "/".join([place.shown, *(escape_path(level.name) for level in levels[1:])])
     _require_deletable(folder, os.fstat(place.fd).st_dev, shown)
     with os.scandir(folder) as found:

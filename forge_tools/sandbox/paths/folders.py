@@ -1,4 +1,4 @@
-"""Folders below an open handle: listed, entered and read without ever following a link, and which have changed since."""
+"""Folders below an open handle: listed, entered and read without ever following a link; detects which have changed."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ Sighting = tuple[int, int, int]
 
 _MAX_BYTES = 64 << 20
 _OTHERS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
-_COARSE_CLOCK = 5 if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_REALTIME  # of Linux: where file times come from
+_COARSE_CLOCK = 5 if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_REALTIME  # on Linux, the source of file times
 _TICK_SECONDS = 0.01
 _MAX_PAUSES = 3
 _UNKNOWN = -1
@@ -25,10 +25,10 @@ _SECOND_NS = 1_000_000_000
 
 
 class Look:
-    """Looks at open folders, before they are listed.
+    """Checks open folders before they are listed.
 
-    One that has changed in this very tick of the clock could change once more and show the same time: it is looked at again
-    when the tick is over. A few times; a folder that changes all the time is one that has changed.
+    One that changed in the current clock tick could change again and show the same time, so it is checked again after
+    the tick: a few times; a folder that keeps changing counts as changed.
     """
 
     def __init__(self) -> None:
@@ -42,15 +42,15 @@ class Look:
             status = os.fstat(folder)
         changed = status.st_ctime_ns
         is_fresh = changed >= time.clock_gettime_ns(_COARSE_CLOCK)
-        # Some file systems keep whole seconds.
+        # Some file systems store whole seconds.
         is_coarse = changed % _SECOND_NS == 0 and time.time_ns() - changed < 2 * _SECOND_NS
         return status.st_dev, status.st_ino, _UNKNOWN if is_fresh or is_coarse else changed
 
 
 class Changes:
-    """The folders below an open one (itself is "") that are not, or not surely, what they were when they were seen.
+    """The folders below an open one (itself is "") that have changed, or may have changed, since they were seen.
 
-    Paths are relative, those of folders end in a slash.
+    Paths are relative, and end in a slash for folders.
     """
 
     def __init__(self, seen: Mapping[str, Sighting], folder: int) -> None:
@@ -62,7 +62,7 @@ class Changes:
         return bool(self._changed)
 
     def above(self, path: str) -> str | None:
-        """Return the first folder on a path that has changed or was never looked at; None where what is there is what was."""
+        """Return the first folder on a path that has changed or was never seen; None if all are unchanged."""
         folder = path[: path.rfind("/") + 1]
         if folder not in self._known:
             ways = ("", *(folder[: at + 1] for at, char in enumerate(folder) if char == "/"))
@@ -71,7 +71,7 @@ class Changes:
 
 
 def open_allowed(root: OpenRoot, inside: str, shown: str) -> Handle | None:
-    """Open a regular file by its path below a root; None where it is gone, leads out or is protected."""
+    """Open a regular file by its path below a root; None if it is gone, leads out or is protected."""
     with suppress(OSError, SandboxError):
         handle = root.admit(root.open(inside, OPEN_FILE), shown)
         if handle.is_file:
@@ -82,7 +82,7 @@ def open_allowed(root: OpenRoot, inside: str, shown: str) -> Handle | None:
 
 def _now(folder: int, path: str) -> Sighting | None:
     try:
-        # A link on the way leads to another folder than the one that was seen, and is so noticed.
+        # A link on the path leads to a different folder from the one seen, and is so noticed.
         status = os.stat(path or ".", dir_fd=folder)
     except OSError:
         return None
@@ -91,7 +91,7 @@ def _now(folder: int, path: str) -> Sighting | None:
 
 @dataclass(slots=True)
 class Entries:
-    """The names in a folder by what they are; `others` are sockets, FIFOs and devices."""
+    """The names in a folder by type; `others` are sockets, FIFOs and devices."""
 
     files: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
@@ -102,19 +102,19 @@ class Entries:
 class Folder(Descriptor):
     """An open folder.
 
-    Names are single components; undecodable bytes are surrogate escapes. Every method raises OSError as the kernel says.
+    Names are single components; undecodable bytes are surrogate escapes. Every method raises the kernel's OSError.
     """
 
     def __init__(self, fd: int, name: str = ".") -> None:
-        """Open a folder in the one that `fd` has open, or that one itself by a handle of its own."""
+        """Open a folder in the one that `fd` has open, or that folder itself by a new handle."""
         self.fd = os.open(name, ENTER_FOLDER, dir_fd=fd)
 
     def enter(self, name: str) -> "Folder":
-        """Open a folder in this one; a link is refused, whatever it leads to."""
+        """Open a folder in this one; a link is refused, wherever it leads."""
         return Folder(self.fd, name)
 
     def entries(self) -> Entries:
-        """List the folder in no order."""
+        """List the folder in arbitrary order."""
         return _listed(self.fd)
 
     def read(self, name: str) -> bytes:
@@ -133,12 +133,12 @@ class Folder(Descriptor):
             return file.read(_MAX_BYTES)
 
     def stat(self, name: str) -> os.stat_result:
-        """Return the facts of an entry, of a link itself."""
+        """Return the facts of an entry, not following a link."""
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
 
 
 class Kind(StrEnum):
-    """What an entry is, without following a link."""
+    """The type of an entry, without following a link."""
 
     FILE = "file"
     FOLDER = "directory"
@@ -148,7 +148,7 @@ class Kind(StrEnum):
 
 @dataclass(slots=True)
 class Entry:
-    """`target` is where a link leads, as people may see it; None where that is outside the workspace."""
+    """`target` is where a link leads, as people may see it; None if that is outside the workspace."""
 
     name: str
     kind: Kind
@@ -164,7 +164,7 @@ class Entry:
 
 
 def scan(folder: Handle) -> list[Entry]:
-    """List an open folder in no order."""
+    """List an open folder in arbitrary order."""
     try:
         found = _listed(folder.fd)
     except OSError as error:
@@ -174,7 +174,7 @@ def scan(folder: Handle) -> list[Entry]:
 
 
 def look_at(folder: Handle, entry: Entry) -> None:
-    """Fill in the facts of an entry; one that is gone by now keeps none."""
+    """Fill in the facts of an entry; one that is gone by now gets none."""
     try:
         status = os.stat(entry.name, dir_fd=folder.fd, follow_symlinks=False)
     except OSError:

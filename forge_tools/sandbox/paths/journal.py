@@ -1,4 +1,4 @@
-"""What each execution did to a file, noted before and after, so that one that runs again after a crash does it once."""
+"""Records what each execution does to a file, before and after, so that a rerun after a crash does not do it twice."""
 
 import json
 import os
@@ -17,23 +17,23 @@ from forge_tools.sandbox.paths.places import Place
 from forge_tools.sandbox.paths.refusals import refusal
 
 EXECUTION_ID = "execution_id"
-"""Under this name the context's `metadata` holds the id of the execution that a worker runs."""
+"""The key in the context's `metadata` for the id of the execution that a worker runs."""
 
 FOLDER = ".forge-journal"
-"""Where entries are, in the root: whoever shares the workspace shares them, whichever host runs the execution again."""
+"""The folder of entries, in the root: all who share the workspace share them, whichever host reruns the execution."""
 
 KEPT_SECONDS = 7 * 86_400
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Seen = Callable[[], str | None]
-"""Looks at the file now, and names what it sees in the way of `Entry.before` and `Entry.after`."""
+"""Looks at the file now, and returns its state in the form of `Entry.before` and `Entry.after`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What an execution is about to do. `before` and `after` name the state of the file; None: there is none.
 
-    While `temporary`, a name in the folder of the file, is there, the new bytes have not been put in its place.
+    As long as `temporary`, a name in the folder of the file, exists, the new bytes are not in place.
     """
 
     call: str
@@ -44,7 +44,7 @@ class Entry:
 
 
 class Journal:
-    """The entry of one execution. Without an execution id, or where nothing can be written, there is none.
+    """The entry of one execution. Without an execution id, or if nothing can be written, there is none.
 
     Every method must be called while the folder of the file is locked.
     """
@@ -52,17 +52,17 @@ class Journal:
     def __init__(self, root: OpenRoot, execution_id: str | None, tool: str, parameters: Mapping[str, Any]) -> None:
         self._root = root
         self._name = _digest(execution_id) if execution_id else None
-        # An id says who asks; the same id with another call is another deed.
+        # The id identifies the execution; the same id with another call is another action.
         self._call = _digest(json.dumps([tool, dict(parameters)], sort_keys=True)) if execution_id else ""
 
     @classmethod
     def for_call(cls, context: ExecutionContext, root: OpenRoot, tool: str, parameters: Mapping[str, Any]) -> "Journal":
-        """The journal of the execution that the context belongs to."""
+        """Return the journal of the execution that the context belongs to."""
         execution_id = context.metadata.get(EXECUTION_ID)
         return cls(root, execution_id if isinstance(execution_id, str) else None, tool, parameters)
 
     def recall(self, place: Place, seen: Seen) -> ToolResult | None:
-        """Return the result of this very execution, where it has done its work before; None where it has not.
+        """Return the result of this very execution if it has done its work before, else None.
 
         Raises:
             SandboxError: it was interrupted, and somebody else has changed the file since (OUTCOME_UNKNOWN).
@@ -86,7 +86,7 @@ class Journal:
         return result.model_copy(update={"metadata": result.metadata | {"replayed": True}})
 
     def plan(self, before: str | None, after: str | None, temporary: str | None, result: ToolResult) -> None:
-        """Note what is going to be done, and what it will answer."""
+        """Record what will be done, and its result."""
         folder = self._open(is_made=True)
         if folder is None or self._name is None:
             return
@@ -96,7 +96,7 @@ class Journal:
                 _write(folder.fd, self._name, json.dumps(asdict(entry)).encode("utf-8", "surrogatepass"))
                 with suppress(FileNotFoundError):
                     os.unlink(f"{self._name}.done", dir_fd=folder.fd)
-                if self._name.startswith("00"):  # now and then is often enough
+                if self._name.startswith("00"):  # occasionally is enough
                     _prune(folder)
             except OSError as error:
                 with suppress(OSError):
@@ -104,11 +104,11 @@ class Journal:
                 raise refusal(error, "the write journal", "write") from error
 
     def done(self) -> None:
-        """Note that it has been done."""
+        """Record that it has been done."""
         folder = self._open()
         if folder is None:
             return
-        with folder, suppress(OSError):  # it has been done all the same; what it left is enough to tell
+        with folder, suppress(OSError):  # it has been done anyway; what it left is enough evidence
             os.rename(f"{self._name}.json", f"{self._name}.done", src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
 
     def _open(self, *, is_made: bool = False) -> Folder | None:
@@ -129,7 +129,7 @@ class Journal:
 
     def _load(self, folder: Folder) -> tuple[Entry | None, bool]:
         for suffix in ("done", "json"):
-            # Not there, or cut off by a crash of the host: then nothing had been done yet.
+            # Missing, or truncated by a crash of the host: nothing had been done yet.
             with suppress(OSError, ValueError, TypeError):
                 return Entry(**json.loads(folder.read(f"{self._name}.{suffix}"))), suffix == "done"
         return None, False
@@ -142,7 +142,7 @@ def _digest(text: str) -> str:
 def _make(root: Folder) -> None:
     with suppress(FileExistsError):
         os.mkdir(FOLDER, 0o700, dir_fd=root.fd)
-        below = root.enter(FOLDER)  # neither commits nor searches of the workspace want what is in here
+        below = root.enter(FOLDER)  # commits and searches of the workspace should skip its content
         with below, os.fdopen(os.open(".gitignore", _WRITE, 0o600, dir_fd=below.fd), "wb") as file:
             file.write(b"*\n")
 
@@ -168,7 +168,7 @@ def _prune(folder: Folder) -> None:
     for name in folder.entries().files:
         if name == ".gitignore":
             continue
-        with suppress(FileNotFoundError):  # another writer is done with it, or prunes too
+        with suppress(FileNotFoundError):  # another writer has finished with it, or prunes too
             if folder.stat(name).st_mtime < oldest:
                 os.unlink(name, dir_fd=folder.fd)
 

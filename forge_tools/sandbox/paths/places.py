@@ -39,9 +39,9 @@ _MAX_SIBLINGS = 2000
 
 
 class Place(Descriptor):
-    """`fd` is the open folder, in which `name` is no link where links were followed.
+    """`fd` is the open folder; `name` in it is not a link if links were followed.
 
-    `missing` are the folders on the way that are not there yet; then `fd` is the last one that is.
+    `missing` are the folders on the path that do not exist yet; then `fd` is the last one that does.
     """
 
     def __init__(self, root: OpenRoot, folder: int, missing: list[str], name: str, shown: str) -> None:
@@ -53,7 +53,7 @@ class Place(Descriptor):
         self._made: list[tuple[int, str]] = []
 
     def status(self) -> os.stat_result | None:
-        """What is there now, a link itself rather than its target; None if nothing is."""
+        """Return what is there now, a link itself rather than its target; None if nothing is."""
         if self.missing:
             return None
         try:
@@ -64,7 +64,7 @@ class Place(Descriptor):
             raise refusal(error, self.shown) from error
 
     def open(self) -> int | None:
-        """Open the regular file that is there for reading; None if nothing is."""
+        """Open the regular file there for reading; None if there is nothing."""
         if self.missing:
             return None
         try:
@@ -80,7 +80,7 @@ class Place(Descriptor):
         return fd
 
     def require_writable(self, status: os.stat_result | None) -> None:
-        """Refuse, before anything is changed, what the file system would refuse: a dry run must know it too."""
+        """Refuse, before any change, what the file system would refuse: a dry run must know it too."""
         self.require_writable_folder(status)
         if status is not None and not os.access(self.name, os.W_OK, dir_fd=self.fd, effective_ids=True):
             mode = f"{stat.S_IMODE(status.st_mode):04o}"
@@ -96,7 +96,7 @@ class Place(Descriptor):
             require_own(self.fd, status, self.shown)
 
     def make_folders(self) -> None:
-        """Make the folders that are missing, each in the open one above it; a link put there meanwhile is refused."""
+        """Create the missing folders, each in the open one above it; a link put there meanwhile is refused."""
         try:
             while self.missing:
                 name = self.missing[0]
@@ -112,17 +112,18 @@ class Place(Descriptor):
             raise refusal(error, self.shown, "make the folders of") from error
 
     def unmake_folders(self) -> None:
-        """Take away again the folders that were made here, as long as nobody has put anything into them."""
+        """Remove the folders that were created here, unless something has been put into them."""
         for above, name in reversed(self._made):
             with suppress(OSError):
                 os.rmdir(name, dir_fd=above)
 
     @contextmanager
     def locked(self, check: Check) -> Iterator[None]:
-        """Keep every other writer on this host out of the folder, threads of this process too, while its files are replaced.
+        """Exclude every other writer on this host from the folder, including threads of this process, while files are
+        replaced.
 
-        `check` is called while waiting, and may raise. The kernel drops the lock with its holder. Where the file system has
-        none (some network ones), writers are told apart by what they find changed.
+        `check` is called while waiting, and may raise. The kernel drops the lock with its holder. If the file system
+        has no locks (some network ones), concurrent writes are detected by the changes they make.
         """
         pause, deadline = _FIRST_PAUSE, time.monotonic() + PATIENCE
         while not _is_taken(self.fd):
@@ -145,7 +146,7 @@ class Place(Descriptor):
             raise SandboxError(f"{self.shown} was changed by someone else at this very moment. Read it again", STALE)
 
     def not_found(self) -> SandboxError:
-        """Say that nothing is there, and what has a name like it."""
+        """Build the error for a missing file, with similar names."""
         refused = SandboxError(f"File not found: {self.shown}", NOT_FOUND)
         return refused if self.missing else with_similar(refused, self.fd, self.name, self.shown)
 
@@ -156,10 +157,10 @@ class Place(Descriptor):
 
 
 def find_place(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Place:
-    """Find the folder and the name that a path below `root` stands for.
+    """Find the folder and the name for a path below `root`.
 
     Raises:
-        OSError: as the kernel says; EXDEV where the path would leave the root.
+        OSError: as the kernel reports it; EXDEV if the path would leave the root.
         SandboxError: the path is that of a folder, or leads through a link to nothing.
     """
     for _ in range(MAX_LINKS):
@@ -179,7 +180,7 @@ def find_place(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Plac
 
 
 def with_similar(refused: SandboxError, folder: int, name: str, shown: str) -> SandboxError:
-    """Add to a refusal the names in that open folder which are like the missing one."""
+    """Add to a refusal the names in that open folder that resemble the missing one."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in islice(entries, _MAX_SIBLINGS)]
     above = posixpath.dirname(shown)
@@ -196,7 +197,7 @@ def require_own(folder: int, status: os.stat_result, shown: str) -> None:
 
 
 def _is_taken(folder: int) -> bool:
-    """Take the lock if nobody has it; where there are no locks there is nothing to wait for."""
+    """Take the lock if it is free; without lock support there is nothing to wait for."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -208,7 +209,7 @@ def _is_taken(folder: int) -> bool:
 
 
 def _no_name(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> SandboxError:
-    """Word the refusal of a folder's path; raises if it lies outside."""
+    """Build the refusal of a folder's path; raises if it lies outside."""
     with suppress(FileNotFoundError):
         os.close(root.open(inside, OPEN_FOLDER))
     if follow:
@@ -217,7 +218,7 @@ def _no_name(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Sandbo
 
 
 def _open_folder(root: OpenRoot, parts: list[str], shown: str) -> tuple[int, list[str]]:
-    """Open the deepest folder of a path that is there; return it and the names that are missing below it."""
+    """Open the deepest existing folder of a path; return it and the missing names below it."""
     for cut in range(len(parts), -1, -1):
         try:
             folder = root.open("/".join(parts[:cut]) or ".", OPEN_FOLDER)
@@ -233,10 +234,10 @@ def _open_folder(root: OpenRoot, parts: list[str], shown: str) -> tuple[int, lis
 
 
 def _refuse_dead_end(folder: int, missing: list[str], shown: str) -> None:
-    """Refuse folders that cannot be made: through a link to nothing, or back up from a folder that is not there."""
+    """Refuse folders that cannot be created: through a link to nothing, or back up from a missing folder."""
     is_link = False
     with suppress(OSError):
-        # What is no link has been made this very moment, by another writer: that is as good as if we had.
+        # If it is not a link, another writer has just created it: that is as good as if we had.
         is_link = stat.S_ISLNK(os.stat(missing[0], dir_fd=folder, follow_symlinks=False).st_mode)
     if is_link or ".." in missing:
         os.close(folder)

@@ -1,4 +1,4 @@
-"""Paths in words: how one is printed and read, and why it cannot be used; and the names that no tool touches."""
+"""Paths in words: how to print and read them, why one cannot be used; and the names that no tool touches."""
 
 import difflib
 import errno
@@ -17,7 +17,7 @@ from forge_tools.model.artifacts import SCHEME
 MAX_PATH_BYTES = 4096
 MAX_NAME_BYTES = 255
 MAX_PATH_CHARS = 4 * MAX_PATH_BYTES
-"""Of a path as it is printed: an escape takes up to four characters for a byte."""
+"""The limit for a path as printed: an escape takes up to four characters for a byte."""
 
 NOT_FOUND = "FILE_NOT_FOUND"
 READ_ERROR = "READ_ERROR"
@@ -61,17 +61,17 @@ HARMLESS = (".env.example", ".env.sample", ".env.template", ".env.dist")
 
 _WILD = {"*": "[^/]*", "?": "[^/]"}
 
-# Printable ASCII has no escape, so that none stands for a slash or a dot.
+# Printable ASCII has no escape, so none represents a slash or a dot.
 _ESCAPE = r"[\\nrt]|x(?:[01][0-9a-f]|7f|[89a-f][0-9a-f])|u(?!00[0-7])[0-9a-f]{4}|U00(?:0[1-9a-f]|10)[0-9a-f]{4}"
 _ESCAPED = re.compile(rf"\\(?:{_ESCAPE})")
 _MISREAD = re.compile(rf"\\(?={_ESCAPE})")
 
 
 def escape_path(path: str) -> str:
-    """Print a path, or a name, on one line of valid Unicode, so that `unescape_path` gives it back.
+    """Print a path, or a name, on one line of valid Unicode, so that `unescape_path` restores it.
 
-    Control characters, other characters that do not show and bytes that are no UTF-8 become escapes; a backslash is doubled
-    only where it would begin one.
+    Control characters, other invisible characters and bytes that are not UTF-8 become escapes; a backslash is doubled
+    only if it would begin one.
     """
     if "\\" in path:
         path = _MISREAD.sub(r"\\\\", path)
@@ -81,12 +81,12 @@ def escape_path(path: str) -> str:
 
 
 def unescape_path(text: str) -> str:
-    """Read a path as `escape_path` prints it; what is no escape of its stands for itself."""
+    """Read a path as `escape_path` prints it; anything that is not such an escape stays as it is."""
     return _ESCAPED.sub(_unescape, text) if "\\" in text else text
 
 
 def check_path(path: str) -> str:
-    """Refuse what no file system could hold, before any system call; return the path as listings of folders have it."""
+    """Refuse what no file system could hold, before any system call; return the path as folder listings show it."""
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError:
@@ -106,19 +106,19 @@ def check_path(path: str) -> str:
 
 
 def parts_of(path: str) -> list[str]:
-    """The names on a path, `..` among them."""
+    """Return the names on a path, including `..`."""
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
 def similar_names(name: str, names: list[str]) -> list[str]:
-    """Names that differ by case or Unicode form first, then by spelling; at most three."""
+    """Return at most three names: those that differ by case or Unicode form first, then by spelling."""
     names = [other for other in names if other != name]
     same = [other for other in names if _folded(other) == _folded(name)]
     return list(dict.fromkeys(same + difflib.get_close_matches(name, names, n=3, cutoff=0.7)))[:3]
 
 
 def refusal(error: OSError, shown: str, doing: str = "open") -> SandboxError:
-    """Turn what the kernel said into what the caller reads; nothing about the target of a link is revealed."""
+    """Turn a kernel error into a message for the caller; nothing about the target of a link is revealed."""
     code = error.errno or 0
     if code in _SENTENCES:
         name, sentence = _SENTENCES[code]
@@ -136,9 +136,9 @@ def not_a_file(shown: str, mode: int) -> SandboxError:
 
 @dataclass(frozen=True)
 class Protection:
-    """Patterns for names, with `*` and `?`; a path is protected by any name on it, in whatever case.
+    """Patterns for names, with `*` and `?`; a path is protected by any name on it, regardless of case.
 
-    `internals` can be read and not written, `secrets` neither; `harmless` names are never protected.
+    `internals` can be read but not written, `secrets` neither; `harmless` names are never protected.
     """
 
     internals: Sequence[str] = INTERNALS
@@ -146,7 +146,7 @@ class Protection:
     harmless: Sequence[str] = HARMLESS
 
     def check(self, path: str, shown: str, *, is_write: bool) -> None:
-        """Refuse a path below the root, with the way out."""
+        """Refuse a protected path below the root, saying what to do instead."""
         path = f"/{path}".casefold()
         for found in self._secret.finditer(path):
             if not self._harmless.match(found[0]):
@@ -159,13 +159,13 @@ class Protection:
             raise _refused(shown, why)
 
     def hides(self, name: str) -> bool:
-        """Whether what has that name cannot be read."""
+        """Whether an entry of that name cannot be read."""
         path = f"/{name}".casefold()
         return bool(self._secret.match(path)) and not self._harmless.match(path)
 
     def hidden_of(self, names: Sequence[str]) -> set[str]:
-        """Choose those of the names in a folder that cannot be read."""
-        # As no name has a slash in it, all of them are asked about at once, like the parts of a path.
+        """Return those of the names in a folder that cannot be read."""
+        # Names contain no slash, so all are matched at once, like the parts of a path.
         if not self._secret.search(f"/{'/'.join(names)}".casefold()):
             return set()
         return {name for name in names if self.hides(name)}
@@ -185,7 +185,7 @@ class Protection:
 
 @lru_cache(maxsize=64)
 def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """An expression for a slash and the name after it, to be searched in a whole path at once; every call has the same."""
+    """Return an expression for a slash and the name after it, to search a whole path at once; cached for all calls."""
     names = "|".join("".join(_WILD.get(char, re.escape(char)) for char in one.casefold()) for one in patterns)
     return re.compile(rf"/(?:{names})(?=/|\Z)" if names else r"(?!)")
 
@@ -201,7 +201,7 @@ def _escape(char: str, then: str) -> str:
     if char.isprintable():
         return r"\\" if char == "\\" and not then.isprintable() else char
     number = ord(char)
-    if 0xDC80 <= number <= 0xDCFF:  # a byte that is no UTF-8
+    if 0xDC80 <= number <= 0xDCFF:  # a byte that is not UTF-8
         return f"\\x{number - 0xDC00:02x}"
     if 0x80 <= number <= 0xFF:
         return f"\\u{number:04x}"

@@ -1,4 +1,4 @@
-"""The workspace: folders held open by handle, out of which no path leads."""
+"""The workspace: folders held open by handle, which no path can leave."""
 
 import os
 import posixpath
@@ -26,7 +26,7 @@ from forge_tools.schema import shown, suggestion
 
 
 class _Located(NamedTuple):
-    """A path as it was asked for: below which root, and as people may see it."""
+    """A requested path: its root, and its form for people."""
 
     root: OpenRoot
     inside: str
@@ -36,8 +36,8 @@ class _Located(NamedTuple):
 class Workspace:
     """One folder, or several roots, that every path is confined to. A link never leads from one root to another.
 
-    Relative paths start at `working_dir`, absolute ones must lie inside a root. Paths are taken as they are shown, with
-    escapes for what does not show; `working_dir` alone comes from a program and is taken as it is.
+    Relative paths start at `working_dir`, absolute ones must lie inside a root. Paths are read as they are shown, with
+    escapes for invisible characters; only `working_dir` comes from a program and is taken literally.
 
     Raises:
         SandboxError: from every method, with a sentence and a code for the caller of the tool.
@@ -74,9 +74,9 @@ class Workspace:
         return handle
 
     def open_cached(self, path: str) -> Handle | None:
-        """Open a regular file for reading where that surely waits for nothing; None where it might, or fails.
+        """Open a regular file for reading if that is sure not to block; None if it might, or fails.
 
-        Fit for an event loop; `open_file` then finds out, on a thread, what there is.
+        Safe on an event loop; on None, call `open_file` on a thread.
         """
         asked = self._locate(unescape_path(path))
         handle = asked.root.open_cached(asked.inside, asked.shown)
@@ -90,14 +90,14 @@ class Workspace:
         return _folder(self.open(path))
 
     def open_root(self, of: Handle | None = None) -> Handle:
-        """Open the root in which `of` lies, by default that of the working directory, whatever that is."""
+        """Open the root in which `of` lies, by default that of the working directory."""
         root = of.root if of else self._home
         return Handle(os.dup(root.fd), self.shown(".", of), root)
 
     def place(self, path: str, *, follow: bool = True) -> Place:
-        """Find where a file is or will be written or deleted, and refuse where that may not happen.
+        """Find where a file is or will be written or deleted, and refuse if that is not allowed.
 
-        Links are followed to what they stand for, except a last one without `follow`. Nothing is made or changed.
+        Links are followed, except a last one without `follow`. Nothing is created or changed.
         """
         asked = self._locate(unescape_path(path))
         if path.endswith("/"):
@@ -114,7 +114,7 @@ class Workspace:
         return place
 
     def inside(self, handle: Handle) -> str:
-        """Return where an open file or folder lies below its root: no link on the way, "." for the root itself."""
+        """Return where an open file or folder lies below its root: without links, "." for the root itself."""
         below = handle.root.truly_below(handle.fd)
         if below is None:
             raise SandboxError(f"Path is outside the workspace: {handle.name}", OUTSIDE)
@@ -123,17 +123,17 @@ class Workspace:
     def shown(self, inside: str, of: Handle | None = None) -> str:
         """Turn a path below a root into one that people see and may pass: relative to the working directory.
 
-        `of` tells the root: of another one than the working directory's, the absolute path is shown.
+        `of` determines the root: if it is not that of the working directory, the absolute path is shown.
         """
         return self._shown(of.root if of else self._home, inside)
 
     def close(self) -> None:
-        """Let go of the roots; happens by itself with the last reference."""
+        """Release the roots; this also happens with the last reference."""
         for root in self._roots:
             root.close()
 
     def _start(self, working_dir: str) -> tuple[OpenRoot, str]:
-        """Check the working directory; return the root it is in and where there, "" for the root itself."""
+        """Check the working directory; return its root and its path there, "" for the root itself."""
         try:
             asked = self._locate(working_dir)
             if not parts_of(asked.inside):
@@ -164,7 +164,7 @@ class Workspace:
         found = [(root, below) for root in self._roots if (below := root.below(path)) is not None]
         if not found:
             raise SandboxError(f"Path is outside the workspace: {escape_path(path)}", OUTSIDE)
-        # The innermost of roots that lie in each other.
+        # The innermost of nested roots.
         root, inside = min(found, key=lambda one: len(parts_of(one[1])))
         return _Located(root, inside, self._shown(root, inside))
 
@@ -176,7 +176,7 @@ class Workspace:
         return escape_path(posixpath.relpath(inside, self._working_dir))
 
     def _with_similar(self, refused: SandboxError, asked: _Located) -> SandboxError:
-        """Add names like the missing one from the same folder; a look-up that itself stays in the workspace."""
+        """Add similar names from the same folder; this look-up also stays in the workspace."""
         folder, _, name = asked.inside.rpartition("/")
         if refused.code != NOT_FOUND or not name:
             return refused

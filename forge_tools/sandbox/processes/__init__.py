@@ -1,1 +1,1 @@
-"""Processes of tools: what they see, how they start, what they write, and how nothing of them is left."""
+"""Processes of tools: what they see, how they start, what they write, and how all of them end."""

@@ -1,6 +1,6 @@
 """Ends processes: a tree step by step, and what a body or a worker left running, wherever it went.
 
-The standard library alone: launchers load little.
+Standard library only: launchers load little.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ from forge_tools.sandbox.processes.trees import (
 )
 
 PATIENCE = 2.0
-"""Seconds after which a process that does not even hear KILL (it is stuck in the kernel) is given up."""
+"""Seconds after which a process that ignores even KILL (it is stuck in the kernel) is given up."""
 
 LONGEST = 20.0
-"""Seconds for which processes are followed that start others faster than a busy machine lets them be found."""
+"""How many seconds to follow processes that start others faster than a busy machine can find them."""
 
 QUIET_LOOKS, QUIET_SECONDS = 2, 0.01
-"""How often nothing must be found in a tree, and how long apart. Where the whole machine is looked at, and nothing was found there, once."""
+"""How many searches of a tree must find nothing, and their interval; of the whole machine one, if it never found any."""
 
 FORK_BOMB_LOOKS = 5
-"""How often where new ones were found after all were killed: a look that takes long may miss one that lives for a moment."""
+"""How many, if new ones appeared after all were killed: a slow search may miss one that lives only briefly."""
 
 _UNKILLABLE = 10.0  # seconds of KILL after which a process stuck in the kernel is given up
 _NEWBORN_SECONDS = 0.5
@@ -45,7 +45,7 @@ _KERNEL = 2  # the parent of the kernel's own threads, which have no environment
 
 
 def _can_handle() -> bool:
-    """Whether the kernel gives handles: it, or a sandbox around us, may lack them where Python has them."""
+    """Whether the kernel provides process handles: it, or a sandbox around us, may lack them although Python has them."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
@@ -57,9 +57,9 @@ _CAN_HANDLE = _can_handle()
 
 
 class Ending:
-    """Ends a tree step by step: asks the command's group, and all once that is over, then kills what is left.
+    """Ends a tree step by step: signals the command's group, then all once that is over, then kills what is left.
 
-    Asking all at once would not let a worker end its tools, nor a shell script its children.
+    Signalling all at once would prevent a worker from ending its tools, or a shell script its children.
     """
 
     def __init__(self, deadline: float, number: int = signal.SIGTERM) -> None:
@@ -68,13 +68,13 @@ class Ending:
         self._asked: set[int] = set()
 
     def again(self, deadline: float, number: int) -> None:
-        """Ask once more, with another signal perhaps; a deadline never moves back."""
+        """Signal once more, perhaps with another signal; a deadline never moves back."""
         self._deadline = min(self._deadline, deadline)
         self._number = number
         self._asked.clear()
 
     def step(self, tree: Sequence[Process], group: int, *, is_over: bool) -> float | None:
-        """Do what is due; return the seconds until the next step, None when it is no use to go on."""
+        """Do what is due; return the seconds until the next step, None when continuing is pointless."""
         now = time.monotonic()
         if now > self._deadline + _UNKILLABLE:
             return None
@@ -84,13 +84,13 @@ class Ending:
         asking = {process.pid for process in tree if is_over or process.group == group} - self._asked
         for pid in asking:
             kill(pid, self._number)
-            kill(pid, signal.SIGCONT)  # a stopped process hears nothing but this and KILL
+            kill(pid, signal.SIGCONT)  # a stopped process reacts only to this and KILL
         self._asked |= asking
         return min(0.05, self._deadline - now)
 
 
 def kill_all(tree: Sequence[Process]) -> None:
-    """Kill processes and their groups: a group dies in one stroke, so that nothing in it can fork away."""
+    """Kill processes and their groups: a group dies at once, so that nothing in it can fork away."""
     for group in {process.group for process in tree} - {os.getpgrp(), 0}:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
@@ -99,13 +99,13 @@ def kill_all(tree: Sequence[Process]) -> None:
 
 
 def kill(pid: int, number: int) -> None:
-    """Send a signal to a process that may be gone, or not ours to signal."""
+    """Send a signal to a process that may be gone or not ours."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 class ProcessHandle:
-    """A process held by a handle, so that no signal meant for it reaches another that got its number."""
+    """A process held by a handle, so that no signal meant for it reaches another process with a reused pid."""
 
     def __init__(self, pid: int, handle: int | None = None) -> None:
         self.pid = pid
@@ -115,7 +115,7 @@ class ProcessHandle:
                 self._handle = os.pidfd_open(pid)
 
     def send(self, number: int) -> bool:
-        """Send a signal; return whether the process was still there to get it."""
+        """Send a signal; return whether the process still existed."""
         try:
             if self._handle >= 0:
                 signal.pidfd_send_signal(self._handle, number)
@@ -128,18 +128,18 @@ class ProcessHandle:
         return True
 
     def wait(self, seconds: float) -> None:
-        """Wait until it has ended; where there are no handles, do not."""
+        """Wait until it has ended; without handles, return at once."""
         if self._handle >= 0:
             poll = select.poll()
             poll.register(self._handle, select.POLLIN)
             poll.poll(max(0.0, seconds) * 1000)
 
     def again(self) -> "ProcessHandle":
-        """Another hold of the same process, to be closed for itself."""
+        """Return a second handle of the same process, to be closed separately."""
         return ProcessHandle(self.pid, os.dup(self._handle) if self._handle >= 0 else -1)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -156,10 +156,10 @@ def end(
     """End every process that carries `mark`, and `root` with all its descendants; return how many were ended.
 
     First all are stopped, until none is found that could still start another; then all are killed. `within` adopts its
-    orphans, so that while it lives its tree is all that has to be looked at; else it is the whole machine. `started`
-    gives further processes by their `start_ticks`. What keeps the parent of one that is ended ends with it, and with
-    the mark of an attempt what keeps its group. This process, those in `spare` and those that carry the mark of another
-    attempt live on. Where there is no /proc only the process group of `root` is ended.
+    orphans, so that while it lives only its tree is searched; else the whole machine is. `started` gives further
+    processes by their `start_ticks`. A process ends if its parent ends and, with the mark of an attempt, if a member of
+    its group ends. This process, those in `spare` and those that carry the mark of another attempt live on. Without
+    /proc only the process group of `root` is ended.
     """
     if sys.platform != "linux" or not _CAN_HANDLE:
         return _end_group(root)
@@ -179,7 +179,7 @@ def end(
             ended |= found.keys()
             rounds += 1
         if root is not None and root is within and root.pid in found:
-            break  # its tree was whole
+            break  # its tree was complete
         quiet = 0 if found or search.is_unsure else quiet + 1
         if quiet < search.quiet_looks(rounds) and not found:
             time.sleep(QUIET_SECONDS)
@@ -187,7 +187,7 @@ def end(
 
 
 class _Search:
-    """Looks for what belongs to a mark. `is_unsure` after a look that has to be repeated."""
+    """Searches for what belongs to a mark. `is_unsure` after a search that must be repeated."""
 
     def __init__(
         self,
@@ -206,13 +206,13 @@ class _Search:
         self.is_unsure = False
 
     def quiet_looks(self, rounds: int) -> int:
-        """How often nothing must be found after so many rounds in which something was."""
+        """Return how many searches must find nothing after that many rounds in which something was found."""
         if rounds > 1:
             return FORK_BOMB_LOOKS
         return QUIET_LOOKS if self._is_tree or rounds else 1
 
     def stop_all(self, deadline: float) -> dict[int, ProcessHandle]:
-        """Stop and hold what belongs to it, until nothing more is found that could still start another."""
+        """Stop and hold what belongs to the mark, until nothing more is found that could still start another."""
         found: dict[int, ProcessHandle] = {}
         while time.monotonic() < deadline and self._stop_more(found):
             pass
@@ -228,14 +228,14 @@ class _Search:
             if process.pid in found or process.pid in self._spare:
                 continue
             handle = ProcessHandle(process.pid)
-            # Held first and judged then: had the number become another's in between, no signal would reach that one.
+            # Held first, then checked: if the number was reused in between, no signal reaches the new process.
             is_same = start_ticks(process.pid) == process.ticks
             if is_same and handle.send(signal.SIGSTOP):
                 found[process.pid] = handle
             else:
                 handle.close()
             is_growing = is_growing or is_same
-            self.is_unsure = self.is_unsure or not is_same  # before it ended it may have started another
+            self.is_unsure = self.is_unsure or not is_same  # it may have started another before it ended
         return is_growing
 
     @property
@@ -249,7 +249,7 @@ class _Search:
         return [*([top] if top else ()), *descendants(self._within.pid, with_shells=True)]
 
     def _belonging(self, processes: list[Process], marks: Mapping[int, frozenset[bytes]]) -> Iterator[Process]:
-        """Yield the processes that are to end, the nearest first."""
+        """Yield the processes to end, the nearest first."""
         parents = {self._root.pid} if self._root is not None and self._root.send(0) else set()
         seeds = {pid for pid, ticks in self._started.items() if start_ticks(pid) in (0, ticks)}
         groups, closed = set(seeds), {process.group for process in processes if process.pid in self._spare}
@@ -271,7 +271,7 @@ class _Search:
                 groups.update({process.group for process in found} - closed)
 
     def _others(self, processes: list[Process], marks: Mapping[int, frozenset[bytes]]) -> set[int]:
-        """Return the processes of other attempts and keepers of shells, with all below them that lacks our mark."""
+        """Return the processes of other attempts and keepers of shells, with all their descendants that lack our mark."""
         others = {pid for pid, its in marks.items() if is_keeper(its)}
         while below := {process.pid for process in processes if process.parent in others} - others:
             others |= below
@@ -281,7 +281,7 @@ class _Search:
 
 
 def marked_instances() -> set[str]:
-    """The worker instances whose marks processes of this machine carry; none where there is no /proc."""
+    """Return the worker instances whose marks processes of this machine carry; none without /proc."""
     if sys.platform != "linux":
         return set()
     prefix = f"{INSTANCE}=".encode()
@@ -290,7 +290,7 @@ def marked_instances() -> set[str]:
 
 
 def has_unmarked_descendants(pid: int) -> bool:
-    """Whether something below that process cleared its environment, so that only its place in the tree tells whose it is."""
+    """Whether a descendant of that process cleared its environment, so that only the tree shows where it belongs."""
     ours = (f"{INSTANCE}=".encode(), f"{EXECUTION}=".encode())
     return any(not any(mark.startswith(ours) for mark in marks_of(process.pid)) for process in descendants(pid))
 
@@ -298,8 +298,9 @@ def has_unmarked_descendants(pid: int) -> bool:
 def reap_adopted(spare: Collection[int] = ()) -> None:
     """Reap adopted processes that have ended.
 
-    The kernel gives orphans to the main thread; those that a tool started belong to the thread that started them, and their
-    status is the tool's to collect. So this is for processes whose main thread starts none but those in `spare`.
+    The kernel gives orphans to the main thread; processes started by a tool belong to the thread that started them, and
+    their status is for the tool to collect. So this is for processes whose main thread starts none but those in
+    `spare`.
     """
     for pid in set(child_pids(os.getpid(), thread=os.getpid())).difference(spare):
         with contextlib.suppress(ChildProcessError):
@@ -309,7 +310,7 @@ def reap_adopted(spare: Collection[int] = ()) -> None:
 def _is_newborn(process: Process) -> bool:
     """Whether it has just been forked: one that shows no environment is executing a program, and then shows its marks."""
     born_at = process.ticks / os.sysconf("SC_CLK_TCK")
-    now = time.clock_gettime(time.CLOCK_BOOTTIME)  # which counts from the start of the machine, too
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)  # which also counts from the start of the machine
     return process.parent != _KERNEL and now - born_at < _NEWBORN_SECONDS
 
 

@@ -1,4 +1,4 @@
-"""What a tool's process sees of our environment, by an allow-list: no URL, password or key; and the marks by which it is known."""
+"""What a tool's process sees of our environment, by an allow-list: no URL, password or key; and its marks."""
 
 import ctypes
 import os
@@ -13,9 +13,9 @@ from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE
 _NAMES = (f"{INSTANCE}=".encode(), f"{EXECUTION}=".encode())
 _ENVIRONMENT = slice(47, 49)  # env_start and env_end among the fields of /proc/PID/stat that follow the name
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
-_MARKS = (INSTANCE, EXECUTION)  # by which a process is found that outlived its body
+_MARKS = (INSTANCE, EXECUTION)  # they identify a process that outlived its body
 _DEFAULTS = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/"}
-# The same answer on every host, and nothing that waits for a person.
+# The same results on every host, and no interactive prompts.
 _FIXED = {
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
@@ -35,17 +35,17 @@ _MAX_VARIABLES = 64
 
 
 def instance_mark(instance: str) -> bytes:
-    """What everything that worker process started carries."""
+    """Return the mark of everything that worker process started."""
     return f"{INSTANCE}={instance}".encode()
 
 
 def attempt_mark(execution_id: str, attempt: int) -> bytes:
-    """What everything the body of that attempt started carries."""
+    """Return the mark of everything the body of that attempt started."""
     return f"{EXECUTION}={execution_id}.{attempt}".encode()
 
 
 def listed_with_marks(environment: Iterable[bytes] | None, execution_id: str, attempt: int) -> list[bytes]:
-    """An environment as `NAME=value`, this process's if it is None, for what belongs to an attempt of this worker."""
+    """Return an environment as `NAME=value`, by default this process's, with the marks of an attempt of this worker."""
     if environment is None:
         environment = [name + b"=" + value for name, value in os.environb.items()]
     marks = [attempt_mark(execution_id, attempt)]
@@ -55,24 +55,24 @@ def listed_with_marks(environment: Iterable[bytes] | None, execution_id: str, at
 
 
 def mapped_with_marks(environment: Mapping[Any, Any] | None, execution_id: str, attempt: int) -> dict[Any, Any]:
-    """The same by name."""
+    """Do the same by name."""
     given = os.environ if environment is None else environment
     variables = [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in given.items()]
     return dict(variable.split(b"=", 1) for variable in listed_with_marks(variables, execution_id, attempt))
 
 
 def mark_worker(instance: str) -> None:
-    """Let whatever this process starts from now on belong to that worker instance; this process itself does not show it."""
+    """Mark whatever this process starts from now on with that worker instance; this process itself does not show it."""
     os.environ[INSTANCE] = instance
 
 
 class Marking:
     """Marks this process, which must be a fork that runs one body at a time: what it forks and executes is marked too.
 
-    What a process executes inherits `os.environ`. What it forks without executing shows what it shows itself in
-    /proc/PID/environ, the memory in which the kernel once put its environment. So that memory is written over, as
-    programs do that set their own title; the variables move elsewhere first. It also held the passwords in the URLs of
-    the worker. Where it cannot be written (no Linux, a tiny environment) only what is executed is marked.
+    Programs that a process executes inherit `os.environ`. A fork without exec shows its parent's /proc/PID/environ, the
+    memory in which the kernel once put its environment. So that memory is overwritten, as programs do that set their
+    own title; the variables move elsewhere first. It also held the passwords in the URLs of the worker. If it cannot be
+    written (no Linux, a tiny environment) only executed programs are marked.
     """
 
     def __init__(self) -> None:
@@ -81,12 +81,12 @@ class Marking:
         self.clear()
 
     def put(self, execution_id: str, attempt: int) -> None:
-        """Belong to that attempt from now on."""
+        """Mark this process with that attempt from now on."""
         os.environ[EXECUTION] = f"{execution_id}.{attempt}"
         self._show([*self._instance_marks(), attempt_mark(execution_id, attempt)])
 
     def clear(self) -> None:
-        """Belong to the worker alone."""
+        """Mark it with the worker only."""
         os.environ.pop(EXECUTION, None)
         self._show(self._instance_marks())
 
@@ -102,11 +102,11 @@ class Marking:
 
 
 def _move_environment() -> tuple[int, int]:
-    """Let no variable point into the memory that this process was started with; return where that memory lies."""
+    """Move all variables out of the memory that this process was started with; return where that memory lies."""
     if sys.platform != "linux":
         return 0, 0
     for name, value in list(os.environb.items()):
-        del os.environb[name]  # or the C library might keep the old text where the value is the same
+        del os.environb[name]  # otherwise the C library might keep the old text if the value is the same
         os.environb[name] = value
     try:
         start, end = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[_ENVIRONMENT]
@@ -116,7 +116,7 @@ def _move_environment() -> tuple[int, int]:
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Build the environment of a tool's process; `extra` is what the caller of the tool asked for."""
+    """Build the environment of a tool's process; `extra` is what the caller of the tool requested."""
     extra = extra or {}
     if len(extra) > _MAX_VARIABLES:
         raise _invalid(f"env has {len(extra)} variables; the limit is {_MAX_VARIABLES}")

@@ -1,13 +1,13 @@
-"""Runs commands whose whole process tree ends with their owner. A script of its own: it loads little.
+"""Runs commands whose whole process tree ends with their owner. A separate script: it loads little.
 
-Started as `python -I -S launcher.py`, either with `--serve` (supervisors are forked: a millisecond, not twenty, and one is kept
-ready for the next request), or for one command, whose status it exits with (128 + n after signal n):
+Started as `python -I -S launcher.py`, either with `--serve` (supervisors are forked: a millisecond, not twenty, and one
+is kept ready for the next request), or for one command, whose status becomes the exit code (128 + n after signal n):
 `--parent-fd N --grace S [--status-fd N] [--kill-leftovers] [--pass-fd N ...] -- command ...`
 
-The tree is ended (TERM, the grace, KILL) when the owner's end of `parent-fd` closes, when a SIGTERM was forwarded and the
-grace has passed, and with `--kill-leftovers` when the command exits and leaves descendants behind. Lines on `status-fd`:
-`starting 0`; `error ERRNO` where it could not start; `exit CODE` or `signal NUMBER` as soon as the command is over; `leftovers
-COUNT` where it left any behind; `gone 0`, then end of file, when nothing of the tree is left.
+The tree is ended (TERM, the grace, KILL) when the owner's end of `parent-fd` closes, when a SIGTERM was forwarded and
+the grace has passed, and with `--kill-leftovers` when the command exits and leaves descendants behind. Lines on
+`status-fd`: `starting 0`; `error ERRNO` if it could not start; `exit CODE` or `signal NUMBER` as soon as the command is
+over; `leftovers COUNT` if it left any behind; `gone 0`, then end of file, when nothing of the tree is left.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import time
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 
-if __name__ == "__main__":  # started with -I, which leaves even its own package out of the path
+if __name__ == "__main__":  # -I omits even its own package from the path
     sys.path.append(__file__.rpartition("/forge_tools/")[0])
 
 from forge_tools.sandbox.processes.endings import Ending, kill, kill_all
@@ -32,12 +32,12 @@ REQUEST_LENGTH = struct.Struct(">I")
 
 _PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}  # what a command starts with, whatever we ignore
-_STRAGGLERS = 0.1  # seconds in which what a command leaves behind may still end by itself
-_EMPTY_LOOKS = 3  # in a row, after which nothing of the tree is taken to be left where shells stay behind
+_DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}  # reset for a command, whatever we ignore
+_STRAGGLERS = 0.1  # seconds for what a command leaves behind to end by itself
+_EMPTY_LOOKS = 3  # in a row, after which the tree counts as gone if shells stay behind
 
 
-class Status(namedtuple("Status", ("kind", "number"))):  # to import typing takes milliseconds
+class Status(namedtuple("Status", ("kind", "number"))):  # importing typing takes milliseconds
     """One line of `status-fd`."""
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class Status(namedtuple("Status", ("kind", "number"))):  # to import typing take
 
     @property
     def exit_code(self) -> int:
-        """The status as a shell would give it."""
+        """The status in a shell's notation."""
         if self.kind == "error":
             return 127 if self.number == errno.ENOENT else 126
         return self.number + (128 if self.kind == "signal" else 0)
@@ -55,8 +55,8 @@ class Status(namedtuple("Status", ("kind", "number"))):  # to import typing take
 class Supervisor:
     """Starts one command and stays until its tree is gone. `owner` is a handle whose end of file ends the tree.
 
-    Below a worker there may be shells that outlive it; below the command of a tool (`spares_shells` False) there are none,
-    whatever a process there says of itself.
+    Below a worker there may be shells that outlive it; below the command of a tool (`spares_shells` False) there are
+    none, whatever a process there claims.
     """
 
     def __init__(
@@ -131,27 +131,27 @@ class Supervisor:
         return descendants(os.getpid(), with_shells=not self._spares_shells)
 
     def _reap(self) -> bool:
-        """Collect every ended child, adopted ones too; say whether any child is left."""
+        """Collect every ended child, including adopted ones; return whether any child is left."""
         is_any_left, code = reap(self._child)
-        if code is not None and self._status is None:  # the number may be that of another by now
+        if code is not None and self._status is None:  # the number may belong to another process by now
             self._status = self._tell(status_of(code))
         return is_any_left
 
     def _tell(self, status: Status) -> Status:
         if self._report >= 0:
-            with contextlib.suppress(OSError):  # the owner may be gone; the tree has to end all the same
+            with contextlib.suppress(OSError):  # the owner may be gone; the tree must end anyway
                 os.write(self._report, f"{status.kind} {status.number}\n".encode())
         return status
 
 
 class Spare:
-    """A supervisor forked before it is needed: to copy this process takes longer than many a command."""
+    """A supervisor forked in advance: copying this process takes longer than many a command."""
 
     def __init__(self, *private: int) -> None:
-        """Fork it; it lets go of the `private` handles.
+        """Fork it; it closes the `private` handles.
 
         Raises:
-            OSError: no process is to be had.
+            OSError: no process is available.
         """
         self._ours, theirs = socket.socketpair()
         with theirs:
@@ -165,7 +165,7 @@ class Spare:
                     os._exit(0)
 
     def take(self, handles: list[int]) -> bool:
-        """Let it supervise the request of these handles; False where somebody has killed it."""
+        """Let it supervise the request of these handles; False if somebody has killed it."""
         try:
             socket.send_fds(self._ours, [b"."], handles)
         except OSError:
@@ -173,22 +173,22 @@ class Spare:
         return True
 
     def close(self) -> None:
-        """Let go of it: one that has nothing to do ends."""
+        """Release it: an idle one ends."""
         self._ours.close()
 
 
 def ready() -> Signals:
-    """Become what a supervisor is, whatever it will supervise."""
+    """Set this process up as a supervisor."""
     adopt_orphans()
     return Signals(*_FORWARDED, signal.SIGCHLD)
 
 
 def serve() -> None:
-    """Have a supervisor for each request until the owner closes its end of the socket, and outlast them all.
+    """Provide a supervisor for each request until the owner closes its end of the socket, and outlive them all.
 
-    A request is one byte with five handles: control socket, working directory, standard input, output and error. The command
-    follows over its control socket: its length (`REQUEST_LENGTH`), then NUL-separated the grace in seconds, the umask, the
-    number of arguments, the arguments, the environment.
+    A request is one byte with five handles: control socket, working directory, standard input, output and error. The
+    command follows over its control socket: its length (`REQUEST_LENGTH`), then, separated by NULs, the grace in
+    seconds, the umask, the number of arguments, the arguments, the environment.
     """
     os.closerange(3, 1 << 20)
     adopt_orphans()
@@ -203,15 +203,15 @@ def serve() -> None:
         _reap_supervisors(supervisors)
         if has_request:
             is_open = _accept(requests, supervisors, spare)
-            if spare:  # used, or of no use any more
+            if spare:  # used, or unusable
                 spare.close()
             spare = _another(supervisors, requests.fileno()) if is_open else None
 
 
 def main(arguments: list[str]) -> int:
-    """Run as the command line says and return the exit code."""
+    """Run according to the command line and return the exit code."""
     harden()
-    if arguments[0] == "--serve":  # what follows says whose it is
+    if arguments[0] == "--serve":  # the rest marks whose process it is
         serve()
         return 0
     split = arguments.index("--")
@@ -273,10 +273,10 @@ def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequen
 
 
 def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None) -> bool:
-    """Hand the next request to a supervisor; say whether there can be more."""
+    """Give the next request to a supervisor; return whether there can be more."""
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
     if data and not (spare and spare.take(handles)) and (fresh := _another(supervisors, requests.fileno(), *handles)):
-        fresh.take(handles)  # without any the requester sees its control socket close
+        fresh.take(handles)  # without one, the requester sees its control socket close
         fresh.close()
     for handle in handles:
         os.close(handle)
@@ -284,7 +284,7 @@ def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None)
 
 
 def _another(supervisors: set[int], *private: int) -> Spare | None:
-    """Fork one without the `private` handles; None where no process is to be had."""
+    """Fork one without the `private` handles; None if no process is available."""
     with contextlib.suppress(OSError):
         spare = Spare(*private)
         supervisors.add(spare.pid)
@@ -296,7 +296,7 @@ def _serve_next(requests: socket.socket) -> None:
     signals = ready()
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
     requests.close()
-    signals.wait(0)  # what came before was not for the command
+    signals.wait(0)  # earlier signals were not for the command
     if data:
         _serve_one(signals, *handles)
 
@@ -313,7 +313,7 @@ def _serve_one(signals: Signals, control: int, folder: int, *streams: int) -> No
 
 
 def keep_private(*handles: int) -> None:
-    """Let no command inherit these handles."""
+    """Prevent commands from inheriting these handles."""
     for handle in handles:
         if handle >= 0:
             os.set_inheritable(handle, False)  # noqa: FBT003  the function takes no keyword
@@ -323,7 +323,7 @@ def receive(control: int) -> bytes:
     """Read a request from its control socket.
 
     Raises:
-        EOFError: whoever asked is gone before it had asked for anything.
+        EOFError: the requester vanished before it sent its request.
     """
     with os.fdopen(control, "rb", closefd=False) as stream:
         (length,) = REQUEST_LENGTH.unpack(stream.read(REQUEST_LENGTH.size))
@@ -334,10 +334,10 @@ def receive(control: int) -> bytes:
 
 
 def _reap_supervisors(supervisors: set[int]) -> None:
-    """Reap. A supervisor that was killed (its own command may do that) leaves its tree to us: end that too.
+    """Reap supervisors. If one was killed (its own command may do that), its tree becomes ours: end that too.
 
-    One look at the process table may miss children of an orphan that is just ending; they are ours once it is reaped, so
-    every orphan that is buried calls for another look.
+    One pass over the process table may miss children of an orphan that is just ending; they are ours once it is reaped,
+    so every reaped orphan requires another pass.
     """
     while True:
         try:
@@ -355,7 +355,7 @@ def _reap_supervisors(supervisors: set[int]) -> None:
 
 
 def status_of(code: int) -> Status:
-    """Say how a process ended, from what `waitpid` gives."""
+    """Return how a process ended, from the result of `waitpid`."""
     return Status("signal", os.WTERMSIG(code)) if os.WIFSIGNALED(code) else Status("exit", os.WEXITSTATUS(code))
 
 

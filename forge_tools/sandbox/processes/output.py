@@ -1,4 +1,4 @@
-"""What a command wrote, for a reader: without the secrets of its call, the middle of too much left out."""
+"""A command's output for a reader: without the secrets of its call, the middle omitted if it is too long."""
 
 import codecs
 import os
@@ -16,28 +16,28 @@ from forge_tools.secrets.scrubber import LEAST, search_for
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
 _OTHERWISE = "; filter the output or write it to a file"
-_MAX_HELD = 8192  # characters of an unfinished line or escape that may still be taken back
+_MAX_HELD = 8192  # characters of an unfinished line or escape that may still change
 
 
 def stream_scrubber(scrubber: Scrubber) -> StreamScrubber:
-    """Make what takes the secrets out of one stream."""
+    """Build the scrubber of one stream."""
     return StreamScrubber(forms_in_streams(scrubber), search_for)
 
 
 def forms_in_streams(scrubber: Scrubber | None) -> list[bytes]:
-    """What is looked for: secrets in all their forms, and what a terminal leaves of those."""
+    """Return what to search for: secrets in all their forms, and what a terminal leaves of them."""
     forms = scrubber.forms if scrubber is not None else []
     return list(dict.fromkeys((*forms, *_left_of(forms))))
 
 
 def scrubbed_chunks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Hand on a stream without the secrets of the call that runs; it is the same one where that has none."""
+    """Pass a stream on without the secrets of the running call; return the same object if the call has none."""
     scrubber = CONCEALED.get()
     return _without(stream_scrubber(scrubber), chunks) if scrubber else chunks
 
 
 def scrubbed_text(scrubber: Scrubber, text: str) -> str:
-    """Copy a text that is whole without the secrets, neither as it is nor as a terminal shows it."""
+    """Copy a complete text without the secrets, as written or as a terminal shows them."""
     if not CONTROL.search(text):
         return scrubber.text(text)
     stream = stream_scrubber(scrubber)
@@ -45,9 +45,9 @@ def scrubbed_text(scrubber: Scrubber, text: str) -> str:
 
 
 class ScrubbedText:
-    """A stream of text that several threads write to, and that `write` gets without secrets, a part at a time.
+    """A text stream that several threads write to; `write` receives it without secrets, a part at a time.
 
-    What may be the beginning of a secret is held back until more comes, or `end`. Then it goes on as before.
+    What may be the beginning of a secret is held back until more comes, or `end`. Then it continues as before.
     """
 
     def __init__(self, scrubber: Scrubber, write: Callable[[str], object]) -> None:
@@ -57,7 +57,7 @@ class ScrubbedText:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def put(self, text: str | bytes) -> None:
-        """Write a part; a character may come in parts, too, if it comes as bytes."""
+        """Write a part; a character may be split between parts if they are bytes."""
         data, rest = (bytes(text), "") if isinstance(text, bytes | bytearray | memoryview) else (b"", str(text))
         with self._alone():
             begun = self._decoder.decode(data, final=not data)
@@ -93,7 +93,7 @@ async def _without(secrets: StreamScrubber, chunks: AsyncIterator[bytes]) -> Asy
 
 
 def _left_of(forms: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield what a terminal leaves of each secret: line ends of Windows and escapes are gone from its output."""
+    """Yield what a terminal leaves of each secret: it drops escapes and the line ends of Windows."""
     for form in forms:
         left = plain(_decoded(form))
         if len(left) >= LEAST:
@@ -101,7 +101,7 @@ def _left_of(forms: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _encoded(text: str) -> bytes:
-    """Encode; half a surrogate pair, which is no character, is passed on as it is."""
+    """Encode; a lone surrogate, which is not a character, passes unchanged."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -112,7 +112,7 @@ def _decoded(data: bytes) -> str:
 class HeadTail:
     """Text of which at most `limit` characters are kept: 40 % from the head, the rest from the tail.
 
-    Where it is longer, up to `whole_bytes` of it go to a file as well, for an artifact.
+    If it is longer, up to `whole_bytes` of it go to a file as well, for an artifact.
     """
 
     def __init__(self, limit: int, whole_bytes: int = 0) -> None:
@@ -153,9 +153,9 @@ class HeadTail:
         return self._spool.chunks() if self._spool is not None else None
 
     def show(self, limit: int, artifact: str | None = None) -> tuple[str, dict[str, Any]]:
-        """Return the text within `limit` characters (at most the limit it was made with), and what metadata say of it.
+        """Return the text within `limit` characters (at most the limit it was created with), and its metadata.
 
-        `artifact` is where all of it is.
+        `artifact` is the handle of the whole.
         """
         head, tail = "".join(self._head), "".join(self._tail)
         facts: dict[str, Any] = {"truncated": False, "total_chars": self.chars, "total_lines": self.lines}
@@ -176,7 +176,7 @@ class HeadTail:
         return "\n".join(part for part in parts if part), facts
 
     def _spool_up(self, text: str) -> None:
-        """Write to the file too; without room for it, only what is in memory is kept."""
+        """Write to the file too; if there is no room, only what is in memory is kept."""
         try:
             if self._spool is None:
                 self._spool = Spool(self._whole_bytes)
@@ -193,7 +193,7 @@ class HeadTail:
 
     @staticmethod
     def _cut(text: str, room: int) -> str:
-        """Cut at the end of a line where one ends in the last tenth of the room."""
+        """Cut at the end of a line if one ends in the last tenth of the room."""
         end = text.rfind("\n", room - room // 10, room) + 1
         return text[: end or room]
 
@@ -206,7 +206,7 @@ class HeadTail:
 
 
 def omissions(characters: int, lines: int, at: dict[str, int], artifact: str | None, otherwise: str = "") -> list[str]:
-    """Ways to say what is missing, the one that says most first; `at` is where, as Read takes it."""
+    """Return ways to say what is missing, the most informative first; `at` is the position, as Read takes it."""
     counts = f"{characters:,} characters ({lines:,} lines) omitted"
     if artifact is None:
         return [f"[... {counts}{otherwise} ...]", f"[... {counts} ...]"]
@@ -219,17 +219,17 @@ def omissions(characters: int, lines: int, at: dict[str, int], artifact: str | N
 
 
 def position_after(text: str) -> dict[str, int]:
-    """Where what follows `text` begins, as Read takes it."""
+    """Return the position after `text`, as Read takes it."""
     column = len(text) - (text.rfind("\n") + 1)
     return {"offset": text.count("\n") + 1} | ({"column": column} if column else {})
 
 
 class TerminalText:
-    """Feeds the bytes of a terminal's output to a `HeadTail` as the text that a person would be left with.
+    """Feeds the bytes of a terminal's output to a `HeadTail` as the text that a person would finally see.
 
-    UTF-8, other bytes as U+FFFD; colours and cursor movements gone; of a line that was rewritten with carriage returns the
-    last state; other control characters as visible escapes. The secrets of the call that runs are gone before anything is
-    counted or cut: half of one nobody would find, and what stands for it may be longer.
+    UTF-8, other bytes as U+FFFD; no colours or cursor movements; of a line rewritten with carriage returns the last
+    state; other control characters as visible escapes. The secrets of the running call are removed before anything is
+    counted or cut: half of one would not be found, and its replacement may be longer.
     """
 
     def __init__(self, kept: HeadTail) -> None:
@@ -241,7 +241,7 @@ class TerminalText:
         self._is_clean = True
 
     def feed(self, data: bytes) -> None:
-        # A test at the speed of memory, so that gigabytes of plain output cost next to nothing.
+        # A test at memory speed, so that gigabytes of plain output cost next to nothing.
         self._is_clean = self._is_clean and len(data.translate(None, _CONTROLS)) == len(data)
         text = self._held + self._decoder.decode(data)
         end = text.rfind("\n") + 1
@@ -261,7 +261,7 @@ class TerminalText:
             self._kept.add(text)
 
     def _hold(self, rest: str) -> None:
-        """Keep an unfinished line back: a carriage return may still replace it, an escape in it may be incomplete."""
+        """Hold an unfinished line back: a carriage return may still replace it, an escape in it may be incomplete."""
         if len(rest) > _MAX_HELD:
             rest = self._plain(rest)
         if len(rest) > _MAX_HELD:

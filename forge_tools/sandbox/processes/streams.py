@@ -1,6 +1,6 @@
-"""Output as it passes: without secrets, and without what a terminal obeys and does not show.
+"""Output in transit: without secrets, and without what a terminal interprets instead of showing.
 
-The standard library alone: supervisors of shells load little.
+Standard library only: supervisors of shells load little.
 """
 
 import re
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 from forge_tools.secrets.readings import ESCAPE, Readings, Search, first
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-"""A character that says something to a terminal, or nothing at all."""
+"""A character that controls a terminal, or has no effect."""
 
 _ESCAPES = re.compile(ESCAPE)
 REDACTED = b"[redacted]"
 
 
 def plain(text: str) -> str:
-    """Turn whole lines of a terminal's output into what a person would be left with."""
+    """Turn whole lines of a terminal's output into what a person would finally see."""
     if not CONTROL.search(text):
         return text
     text = _ESCAPES.sub("", text)
@@ -26,10 +26,10 @@ def plain(text: str) -> str:
 
 
 class StreamScrubber:
-    """Replaces `forms`, of those that begin at one place the longest, also where one comes in pieces.
+    """Replaces `forms`, the longest of those that begin at one place, even if one arrives in pieces.
 
-    They are found in all `Readings` of the stream, such as that without line ends and a terminal's escapes.
-    What may be the beginning of one is held back until it is known, and no more than that: whoever waits for a prompt sees it.
+    They are found in all `Readings` of the stream, such as the one without line ends and terminal escapes.
+    Only what may be the beginning of a form is held back, until it is known, so a prompt is visible at once.
     `search_for` is that of `Readings`.
     """
 
@@ -38,11 +38,11 @@ class StreamScrubber:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What can be written of the stream up to the end of `data`."""
+        """Return what can be written of the stream up to the end of `data`."""
         return self._released(self._held + data, is_over=False) if self._readings.forms else data
 
     def rest(self) -> bytes:
-        """What was held back, at the end of the stream."""
+        """Return what was held back, at the end of the stream."""
         return self._released(self._held, is_over=True)
 
     def _released(self, data: bytes, *, is_over: bool) -> bytes:
@@ -54,12 +54,12 @@ class StreamScrubber:
                 break
             parts += data[at : span[0]], REDACTED
             at = span[1]
-            if at > end:  # what was in doubt there is out of it
+            if at > end:  # what was in doubt there no longer is
                 end = self._doubtful(data, at)
         self._held = data[end:]
         return b"".join((*parts, data[at:end]))
 
     def _doubtful(self, data: bytes, start: int) -> int:
-        """Where from `start` on something begins that more data may make a form, or a longer one."""
+        """Return where from `start` on something begins that more data may turn into a form, or a longer one."""
         start = max(start, len(data) - self._readings.most_held)
         return start + self._readings.begun(data[start:])

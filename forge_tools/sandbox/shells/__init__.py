@@ -1,1 +1,1 @@
-"""Shells that outlive the call that started them: a supervisor for each, and a folder through which all talk to it."""
+"""Shells that outlive the call that started them: a supervisor for each, and a folder through which all communicate."""

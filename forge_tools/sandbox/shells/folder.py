@@ -1,4 +1,4 @@
-"""The folder of one shell as others than its supervisor see it: what was asked, how it goes, whose it is, what it has written."""
+"""The folder of one shell as seen by others than its supervisor: request, state, owner and output."""
 
 import json
 import os
@@ -30,11 +30,11 @@ _ORDER = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_BYTES = 1 << 20
 _TEXTS = ("command", "cwd", "description", "session_id", "agent_id", "execution_id", "kernel", "ended_by")
 _SECONDS = ("started_at", "ended_at", "runtime_s", "took_s")
-_TOO_MANY_SECONDS = 2e11  # no date has them
+_TOO_MANY_SECONDS = 2e11  # beyond any date
 
 
 class Piece(NamedTuple):
-    """Bytes that follow one another, and where in the stream they begin."""
+    """Consecutive bytes, and where in the stream they begin."""
 
     start: int
     data: bytes
@@ -52,12 +52,12 @@ class Output:
 
     @property
     def size(self) -> int:
-        """How many bytes were written, kept or not, as far as the files tell."""
+        """How many bytes were written, kept or not, according to the files."""
         return self._last()[0]
 
     @property
     def changed_at(self) -> float | None:
-        """When something was last written, in seconds since the epoch; None where nothing was."""
+        """When something was last written, in seconds since the epoch; None if nothing was."""
         return self._last()[1]
 
     def read(self, start: int, limit: int) -> list[Piece]:
@@ -81,7 +81,7 @@ class Output:
         return pieces
 
     def _segments(self) -> list[tuple[int, str]]:
-        """List (first position, name). A name says where it begins, so a number is all that may stand there."""
+        """List (first position, name). A name states where it begins, so only numbers are valid."""
         try:
             names = [name for name in os.listdir(self._folder) if name.endswith(SEGMENT)]  # noqa: PTH208  of a handle
         except OSError:
@@ -99,7 +99,7 @@ class Output:
         return 0, None
 
     def _read(self, name: str, offset: int, limit: int) -> bytes:
-        """Read a file; empty if it is gone, or if somebody put something else there."""
+        """Read a file; empty if it is gone or was replaced by something else."""
         try:
             fd = os.open(name, READ, dir_fd=self._folder)
         except OSError:
@@ -135,11 +135,11 @@ class ShellFolder(Descriptor):
 
     @property
     def is_whole(self) -> bool:
-        """Whether its supervisor has got so far as to say how it goes."""
+        """Whether its supervisor has written its first status."""
         return bool(self._asked) and "state" in self.facts()
 
     def facts(self) -> dict[str, Any]:
-        """What the supervisor said last, as it wrote it: `state`, `exit_code`, `runtime_s`, ..."""
+        """Return the supervisor's last status, as written: `state`, `exit_code`, `runtime_s`, ..."""
         return self._load(STATUS)
 
     def is_going_on(self) -> bool:
@@ -148,29 +148,29 @@ class ShellFolder(Descriptor):
         return facts.get("state") == ShellStatus.RUNNING and _is_supervised(facts)
 
     def record(self) -> ShellRecord:
-        """Say how the shell is; one whose supervisor has vanished is LOST, and noted and ended as such."""
-        is_going_on, facts = self.is_going_on(), self.facts()  # it may end between the two looks, but not begin
+        """Return the state of the shell; if its supervisor has vanished, record it as LOST and end it."""
+        is_going_on, facts = self.is_going_on(), self.facts()  # it may end between the two reads, but not begin
         if facts.get("state") == ShellStatus.RUNNING and not is_going_on:
             facts = self._settle(facts)
         return self._described(facts)
 
     def order(self, name: str, grace_seconds: float) -> bool:
-        """Tell the supervisor to end the shell; return whether it is still there to hear."""
+        """Order the supervisor to end the shell; return whether it still exists."""
         is_told = self._pass_on(f"{name} {grace_seconds}\n".encode()) or _signal(self.facts(), signal.SIGTERM)
         self.rouse()
         return is_told
 
     def rouse(self) -> None:
-        """Let a supervisor go on that was stopped, or it would hear of no order: its own command may do that."""
+        """Resume a stopped supervisor, since it would miss orders: its own command may stop it."""
         _signal(self.facts(), signal.SIGCONT)
 
     def renew(self) -> None:
-        """Say that somebody still cares."""
+        """Renew its lease."""
         with suppress(OSError):  # it has just been forgotten
             os.utime(LEASE, dir_fd=self.fd, follow_symlinks=False)
 
     def runtime_seconds(self) -> float | None:
-        """How long it has been running, or ran; None where nobody knows. A clock that is set changes nothing."""
+        """Return how long it has been running, or ran; None if unknown. Setting the clock changes nothing."""
         facts = self.facts()
         if facts.get("state") != ShellStatus.RUNNING:
             runtime: float | None = facts.get("runtime_s")
@@ -181,18 +181,18 @@ class ShellFolder(Descriptor):
         return round(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 3)
 
     def quiet_seconds(self) -> float | None:
-        """How long ago it wrote something; None where it never has."""
+        """Return how long ago it last wrote something; None if it never has."""
         changed_at = self.output.changed_at
         return None if changed_at is None else max(0.0, round(time.time() - changed_at, 3))
 
     def cursor(self, reader: str | None) -> int:
-        """Where that reader last said that it had come to."""
+        """Return the position that the reader last recorded."""
         return int(self._load(_cursor_name(reader)).get("since", 0))
 
     def keep_cursor(self, reader: str | None, since: int) -> None:
-        """Remember it; a reader that comes back without a word goes on from there."""
+        """Record it; a reader that gives no position continues from there."""
         if since != self.cursor(reader):
-            with suppress(OSError):  # it only saves the reader from saying it again
+            with suppress(OSError):  # it only saves the reader from repeating it
                 replace(self.fd, _cursor_name(reader), {"since": since})
 
     def _pass_on(self, order: bytes) -> bool:
@@ -211,7 +211,7 @@ class ShellFolder(Descriptor):
         return True
 
     def _settle(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Note that nobody knows how it ended; nothing of it goes on unsupervised."""
+        """Record that its end is unknown; end whatever runs unsupervised."""
         if facts.get("kernel") == kernel_id():
             _sweep(self.id, facts)
         facts = facts | {"state": ShellStatus.LOST.value, "ended_at": time.time(), "size": self.output.size}
@@ -239,7 +239,7 @@ class ShellFolder(Descriptor):
         )
 
     def _load(self, name: str) -> dict[str, Any]:
-        """Read a JSON file, from memory if it has not changed; empty if it is no such file."""
+        """Read a JSON file, from memory if it has not changed; empty if it is invalid."""
         try:
             seen = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
             if not stat.S_ISREG(seen.st_mode):
@@ -253,17 +253,17 @@ class ShellFolder(Descriptor):
 
 
 def _sweep(handle: str, facts: dict[str, Any]) -> None:
-    """End what carries the mark of the shell, and what is below its command while that lives, marked or not."""
+    """End what carries the mark of the shell, and while its command lives, all its descendants, marked or not."""
     root = ProcessHandle(facts.get("child", 0))
     try:
-        is_its = start_ticks(root.pid) == facts.get("child_ticks", -1)  # held first: it is what we look at
+        is_its = start_ticks(root.pid) == facts.get("child_ticks", -1)  # held first: this is the process checked
         end(f"{SHELL}={handle}".encode(), root=root if is_its else None)
     finally:
         root.close()
 
 
 def _signal(facts: dict[str, Any], number: int) -> bool:
-    """Send a signal to the supervisor; return whether it is there."""
+    """Send a signal to the supervisor; return whether it exists."""
     supervisor = ProcessHandle(facts.get("pid", 0))
     try:
         return _is_supervised(facts) and supervisor.send(number)  # held first, as above
@@ -272,7 +272,7 @@ def _signal(facts: dict[str, Any], number: int) -> bool:
 
 
 def _json(fd: int) -> dict[str, Any]:
-    """Read the sound entries alone: what a shell runs can write anything here."""
+    """Read only the valid entries: the commands of a shell can write anything here."""
     try:
         found = json.loads(os.read(fd, _MAX_BYTES)) if stat.S_ISREG(os.fstat(fd).st_mode) else {}
     except (ValueError, RecursionError):
@@ -296,7 +296,7 @@ def _is_sound(name: str, value: object) -> bool:
 
 
 def _is_supervised(facts: dict[str, Any]) -> bool:
-    """Whether the very process that wrote this still lives: a number that was given out again is another process."""
+    """Whether the very process that wrote this still lives: a reused pid is another process."""
     pid, ticks = int(facts.get("pid", 0)), int(facts.get("start_ticks", 0))
     if facts.get("kernel") != kernel_id() or pid <= 0:
         return False

@@ -1,4 +1,4 @@
-"""All shells of a host: started, looked at, kept alive, forgotten when they are over; and what they use."""
+"""All shells of a host: starts, inspects, renews and forgets them; reports what they use."""
 
 import base64
 import os
@@ -29,10 +29,10 @@ from forge_tools.sandbox.shells.supervisor import LEASE, ORDERS, RECORD, STATUS,
 from forge_tools.secrets import CONCEALED, scrubbed
 
 LEASE_SECONDS = 86_400.0
-"""How long a shell lives that nobody cares for."""
+"""How long a shell lives if its lease is not renewed."""
 
 SPOOL_BYTES = 64 << 20
-"""How much of the output is kept: of more, the first eighth and the end."""
+"""How much of the output is kept: beyond that, the first eighth and the end."""
 
 _PROGRAM = """import sys
 sys.path.append(sys.argv[1])
@@ -47,15 +47,15 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LISTENING = "0A"
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
-_MAX_HANDLES = 4096  # of one process; a server with more connections than that opened its port before them
+_MAX_HANDLES = 4096  # for one process; a server with more connections opened its port before them
 
-# Of each folder the shells that are over: what they were does not change, and a host keeps many for days.
+# The finished shells of each folder: their records do not change, and a host keeps many for days.
 _over: dict[Path, dict[str, tuple[tuple[int, ...] | None, ShellRecord]]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewShell:
-    """What is to be started, and for whom. `execution_id` and the rest name one deed: it is done once."""
+    """What to start, and for whom. `execution_id` and the rest identify one action: it is done once."""
 
     command: str
     cwd: str
@@ -68,7 +68,7 @@ class NewShell:
     spool_bytes: int = SPOOL_BYTES
 
     def digits(self) -> str:
-        """Twelve hex digits, the same ones for the same deed. Nobody can guess a secret by them: none is in it."""
+        """Return twelve hex digits, always the same for one action. They reveal no secret, as they depend on none."""
         if self.execution_id is None:
             return secrets.token_hex(6)
         deed = (self.execution_id, *scrubbed([self.command, self.cwd, repr(sorted(self.env.items()))]))
@@ -76,12 +76,12 @@ class NewShell:
 
 
 def hostname_of(reach: Reach) -> str:
-    """The name of this host as the ids of its shells show it."""
+    """Return the name of this host as the ids of its shells show it."""
     return _NOT_IN_NAMES.sub("-", reach.hostname or socket.gethostname())[:200]
 
 
 def shells_folder(reach: Reach, *, is_made: bool = False) -> Path:
-    """Where the state of this host's shells is: below the user's own state, where nobody said otherwise."""
+    """Return where the state of this host's shells is: by default below the user's own state."""
     folder = reach.shells or Path.home() / ".local" / "state" / "forge-tools" / "shells" / hostname_of(reach)
     try:
         if is_made:
@@ -108,7 +108,7 @@ def start(
 ) -> ShellFolder:
     """Start `command` in the open folder handle `place`; return the shell's folder, for the caller to close.
 
-    The same deed again returns the shell that it started. Blocks for some milliseconds: call it on a thread.
+    The same action again returns the shell that it started. Blocks for some milliseconds: call it on a thread.
     """
     handle = shell_id(hostname, shell.digits())
     environment = _shell_environment(handle, shell.env)
@@ -124,7 +124,7 @@ def start(
             _write_down(own.fd, shell)
             _ask(own, shell, command, environment, place=place, stdin=stdin)
     except OSError as error:
-        if (found := find(folder, handle)) is not None:  # it runs, though its supervisor could not say so
+        if (found := find(folder, handle)) is not None:  # it runs, though its supervisor could not report it
             return found
         shutil.rmtree(folder / handle, ignore_errors=True)
         raise _refusal(error.errno or 0) from error
@@ -132,7 +132,7 @@ def start(
 
 
 def find(folder: Path, id: str) -> ShellFolder | None:
-    """Open the folder of a shell that has been started on this host; None where there is none. Close it."""
+    """Open the folder of a shell that was started on this host; None if there is none. The caller closes it."""
     shell = _open(folder, id)
     if shell is not None and not shell.is_whole:
         shell.close()
@@ -141,7 +141,7 @@ def find(folder: Path, id: str) -> ShellFolder | None:
 
 
 def each(folder: Path) -> Iterator[ShellFolder]:
-    """Open the shells of a folder one after the other."""
+    """Open the shells of a folder one at a time."""
     for name in _names(folder):
         shell = _open(folder, name)
         if shell is not None:
@@ -150,10 +150,10 @@ def each(folder: Path) -> Iterator[ShellFolder]:
 
 
 def survey(folder: Path) -> list[ShellRecord]:
-    """Say of each shell of this host what its folder says, the oldest first.
+    """Return the record of each shell of this host, the oldest first.
 
-    One whose supervisor is gone without having said how it ended becomes LOST, for ever, and what it left running is ended:
-    that may take a second, so call this on a thread.
+    If a supervisor is gone without recording how its shell ended, the shell becomes LOST permanently, and what it left
+    running is ended: that may take a second, so call this on a thread.
     """
     known, over, records = _over.get(folder, {}), {}, []
     for name in _names(folder):
@@ -174,20 +174,20 @@ def survey(folder: Path) -> list[ShellRecord]:
 
 
 def renew(folder: Path) -> None:
-    """Renew the leases of all shells: a supervisor whose lease nobody renews for so long as it was given ends its shell."""
+    """Renew the leases of all shells: a supervisor whose lease expires ends its shell."""
     for shell in each(folder):
         shell.renew()
 
 
 def forget(folder: Path, older_than_seconds: float) -> int:
-    """Remove what is kept of shells that ended at least so long ago; return how many were forgotten."""
+    """Remove the records of shells that ended at least that long ago; return how many."""
     oldest = time.time() - older_than_seconds
     forgotten = 0
     for shell in each(folder):
         if shell.is_whole:
             record = shell.record()
             is_old = record.ended_at is not None and record.ended_at.timestamp() <= oldest
-        else:  # whoever started it was killed on the way
+        else:  # its starter was killed half way
             is_old = os.fstat(shell.fd).st_mtime <= min(oldest, time.time() - _STARTING_SECONDS)
         if is_old:
             shutil.rmtree(folder / shell.id, ignore_errors=True)
@@ -212,7 +212,7 @@ def _identity(folder: Path, name: str) -> tuple[int, ...] | None:
 
 
 def _open(folder: Path, id: str) -> ShellFolder | None:
-    """Open by a name that can be no path: only the form of an id is accepted."""
+    """Open by a name that cannot be a path: only the form of an id is accepted."""
     if host_of(id) is None:
         return None
     try:
@@ -223,9 +223,9 @@ def _open(folder: Path, id: str) -> ShellFolder | None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of all the living processes of a shell, its supervisor left out; `cpu_s` counts those that have ended too.
+    """Of all living processes of a shell, except its supervisor; `cpu_s` includes those that have ended.
 
-    `ports` are those of TCP that they listen on.
+    `ports` are the TCP ports that they listen on.
     """
 
     processes: int
@@ -235,7 +235,7 @@ class Usage:
 
 
 def usage_of(shells: Sequence[ShellRecord]) -> dict[str, Usage]:
-    """Look at the running shells among these, with one look at the processes of the host; by id."""
+    """Measure the running shells among these, in one pass over the host's processes; by id."""
     children = families()
     return {
         shell.id: _usage(shell.pid, children)
@@ -248,7 +248,7 @@ def _usage(supervisor: int, children: Mapping[int, Sequence[Process]]) -> Usage:
     tree = list(children.get(supervisor, ()))
     for process in tree:
         tree.extend(children.get(process.pid, ()))
-    # What a supervisor has reaped is on its own account; what it uses itself is not the shell's.
+    # Processes that a supervisor has reaped count on its account; its own usage is not the shell's.
     ticks = _ticks(supervisor, slice(13, 15)) + sum(_ticks(process.pid, slice(11, 15)) for process in tree)
     pids = [process.pid for process in tree]
     return Usage(len(pids), sum(map(_pages, pids)) * _PAGE, round(ticks / _TICKS, 2), listening_ports(pids))
@@ -267,7 +267,7 @@ def _ticks(pid: int, fields: slice) -> int:
 
 
 def listening_ports(pids: Iterable[int]) -> tuple[int, ...]:
-    """List the ports that any of these processes listens on, in whatever network each of them is."""
+    """List the ports that any of these processes listens on, in each one's network namespace."""
     found: set[int] = set()
     for pid in pids:
         if sockets := set(_sockets(pid)):
@@ -285,7 +285,7 @@ def _sockets(pid: int) -> Iterator[str]:
 
 
 def _listeners(pid: int) -> Iterator[tuple[int, str]]:
-    """Yield the port and the inode of each socket that listens in the network of a process."""
+    """Yield the port and the inode of each listening socket in the network namespace of a process."""
     for table in ("tcp", "tcp6"):
         with suppress(OSError):  # as above; or no IPv6
             for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
@@ -295,7 +295,7 @@ def _listeners(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def _shell_environment(id: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Leave out the marks of the worker and the attempt, as what carries them ends with them."""
+    """Leave out the marks of the worker and the attempt, since processes with them end with those."""
     environment = child_environment(env)
     return {name: value for name, value in environment.items() if name not in (INSTANCE, EXECUTION)} | {SHELL: id}
 
@@ -341,7 +341,7 @@ def _ask(
 
 
 def _answer(control: socket.socket, own: ShellFolder) -> bytes:
-    """Wait for the supervisor's word, and see to it that its command does not stop it before."""
+    """Wait for the supervisor's answer, and prevent its command from stopping it before that."""
     control.settimeout(_PATIENCE_SECONDS / 20)
     for _ in range(20):
         try:
@@ -354,7 +354,7 @@ def _answer(control: socket.socket, own: ShellFolder) -> bytes:
 
 
 def _started_before(folder: Path, id: str) -> ShellFolder:
-    """Open what is started, or is being started at this moment by another delivery of the same call."""
+    """Open what is started, or is being started by another delivery of the same call."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while (found := find(folder, id)) is None:
         if time.monotonic() > deadline:
@@ -370,9 +370,9 @@ def _refusal(number: int) -> SandboxError:
 
 
 def _keepers_environment() -> dict[str, str]:
-    """Add a mark of its own, since what it forks shows its environment and must be left alone too."""
+    """Add a separate mark, since the processes it forks show its environment and must be spared too."""
     return _shell_environment(f"{KEEPS}{os.getpid()}.{secrets.token_hex(4)}", {})
 
 
 KEEPER = Forker(["-c", _PROGRAM, _ROOT], _keepers_environment)
-"""The one of this process that forks supervisors."""
+"""The forker of supervisors in this process."""

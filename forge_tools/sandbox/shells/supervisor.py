@@ -1,7 +1,7 @@
 """The program that keeps shells: forks a supervisor for each, which stays until nothing of its shell is left.
 
-Started as Python with -I -S and an environment of its own. A supervisor is in no session and waits for no socket of whoever
-asked for it, so that it outlives them; it is reached through the folder of its shell alone.
+Started as Python with -I -S and its own environment. A supervisor belongs to no session and waits for no socket of its
+requester, so that it outlives both; it is reached only through the folder of its shell.
 """
 
 import base64
@@ -22,15 +22,15 @@ from forge_tools.sandbox.processes.streams import StreamScrubber
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap, start_ticks
 from forge_tools.sandbox.walls.privileges import harden
 
-# What lies in the folder of a shell:
-RECORD = "record.json"  # what was asked, written once by whoever started it
-STATUS = "status.json"  # how it goes, replaced whole by the supervisor
-LEASE = "lease"  # last touched when somebody cared
+# The files in the folder of a shell:
+RECORD = "record.json"  # the request, written once by the requester
+STATUS = "status.json"  # the state, replaced whole by the supervisor
+LEASE = "lease"  # touched to renew it
 ORDERS = "orders"  # a pipe that the supervisor reads lines from
-SEGMENT = ".out"  # how the names of files end that hold the output; they say where in it each begins
+SEGMENT = ".out"  # the ending of output files; the rest of the name is the position where each begins
 
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How a file of the folder is opened: a link, or a pipe that nobody feeds, must not fool us."""
+"""How a file of the folder is opened: a link, or a pipe without a writer, must not fool us."""
 
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -38,7 +38,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O
 _SEGMENTS = 8
 _CHUNK = 1 << 20
 _PIPE_BYTES = 1 << 20
-_DRAIN_SECONDS = 0.1  # for what somebody outside the tree may still hold open
+_DRAIN_SECONDS = 0.1  # for output through handles held open outside the tree
 _MAX_LOOK_SECONDS = 60.0
 _ASKS = {b"TERM": signal.SIGTERM, b"INT": signal.SIGINT, b"KILL": signal.SIGKILL}
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -47,7 +47,7 @@ _F_SETPIPE_SZ = 1031
 
 
 def replace(folder: int, name: str, content: Mapping[str, object]) -> None:
-    """Put a file in the place of the old one, so that readers see either."""
+    """Replace a file atomically, so that readers see either the old or the new one."""
     new = f"{name}.{os.getpid()}"
     try:
         with os.fdopen(os.open(new, WRITE, 0o600, dir_fd=folder), "w") as file:
@@ -60,9 +60,9 @@ def replace(folder: int, name: str, content: Mapping[str, object]) -> None:
 
 
 def restate(folder: int, name: str, content: Mapping[str, object]) -> None:
-    """Replace a small file, or write it anew where it lies: even a disk that is full has room for that.
+    """Replace a small file, or rewrite it in place, which works even on a full disk.
 
-    It grows by a byte at least, so that whoever looks at its size sees that it is another.
+    It grows by at least a byte, so that a changed size shows a new version.
     """
     try:
         replace(folder, name, content)
@@ -76,7 +76,7 @@ def restate(folder: int, name: str, content: Mapping[str, object]) -> None:
 
 @cache
 def kernel_id() -> str:
-    """The boot id of this host's kernel; empty where it has none."""
+    """Return the boot id of this host's kernel; empty if it has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123  pathlib costs 10 ms
             return file.read().strip()
@@ -87,7 +87,7 @@ def kernel_id() -> str:
 class Segments:
     """Keeps the head and the tail of a stream, `limit` bytes at most. `size` is what was written, kept or not.
 
-    A disk that is full costs the bytes that find no room, never the shell: it would wait for its reader.
+    A full disk loses the bytes that do not fit; it never blocks the shell, which would wait for its reader.
     """
 
     def __init__(self, folder: int, limit: int) -> None:
@@ -114,14 +114,14 @@ class Segments:
             left = left[count:]
 
     def close(self) -> None:
-        """Let go of the file; what is written later gets another one."""
+        """Close the file; later output gets another one."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._room = -1, 0
 
     def _next(self) -> None:
         self.close()
-        if len(self._names) == _SEGMENTS:  # first, for the next one may need the room
+        if len(self._names) == _SEGMENTS:  # first, since the next one may need the room
             self._remove(1)
         name = f"{self.size:015d}{SEGMENT}"
         self._fd = os.open(name, _NEW, 0o600, dir_fd=self._folder)
@@ -129,7 +129,7 @@ class Segments:
         self._names.append(name)
 
     def _give_up(self) -> None:
-        """Have what follows start a new file. One in which nothing found room does not count, or it would cost another."""
+        """Start a new file for what follows. One without any content does not count, or it would cost another."""
         if self._fd >= 0 and self._room == self._each:
             self._remove(-1)
         self.close()
@@ -162,9 +162,9 @@ class Shell:
         """
         pid = os.getpid()
         self._facts = {"pid": pid, "start_ticks": start_ticks(pid), "kernel": kernel_id()}
-        replace(self._folder, STATUS, self._facts)  # or there is no room for it, and a shell that nobody would see
+        replace(self._folder, STATUS, self._facts)  # else there is no room, and the shell would be invisible
         self._output, write = os.pipe()
-        with suppress(OSError):  # more than a user may have; the usual size will do
+        with suppress(OSError):  # more than a user may have; the default size will do
             fcntl.fcntl(write, _F_SETPIPE_SZ, _PIPE_BYTES)
         os.set_blocking(self._output, False)
         self._began = time.monotonic()
@@ -174,7 +174,7 @@ class Shell:
         self._tell()
 
     def supervise(self, signals: Signals) -> None:
-        """Stay until nothing of the shell is left, then say how it ended."""
+        """Stay until nothing of the shell is left, then record how it ended."""
         seconds: float | None = self._lease.every
         while self._reap() and seconds is not None:
             ready, received = signals.wait(seconds, self._output, self._orders)
@@ -196,7 +196,7 @@ class Shell:
         return self._ending.step(self._tree(), self._child, is_over=self._status is not None)
 
     def _pump(self) -> bool:
-        """Read once; say whether there may be more."""
+        """Read once; return whether there may be more."""
         try:
             data = os.read(self._output, _CHUNK)
         except BlockingIOError:
@@ -213,10 +213,10 @@ class Shell:
             signals.wait(remaining, self._output)
 
     def _obey(self) -> None:
-        """Each order is a line: a signal, and the seconds after which what still runs is killed."""
+        """Execute the orders. Each is a line: a signal, and the seconds after which what still runs is killed."""
         with suppress(OSError):
             for order in os.read(self._orders, 4096).splitlines():
-                with suppress(ValueError, KeyError):  # nobody but our user can write there; he may be careless
+                with suppress(ValueError, KeyError):  # only our user can write there, perhaps carelessly
                     name, grace = order.split()
                     self._end(_ASKS[name], float(grace), "kill")
 
@@ -233,9 +233,9 @@ class Shell:
         return list(descendants(os.getpid(), with_shells=True))
 
     def _reap(self) -> bool:
-        """Collect every ended child, adopted ones too; say whether any child is left."""
+        """Collect every ended child, including adopted ones; return whether any child is left."""
         is_any_left, code = reap(self._child)
-        if code is not None and self._status is None:  # the number may be that of another by now
+        if code is not None and self._status is None:  # the number may belong to another process by now
             self._status = status_of(code)
             self._facts["signal" if self._status.kind == "signal" else "exit_code"] = self._status.number
             self._tell()
@@ -257,12 +257,12 @@ class Shell:
         self._tell()
 
     def _tell(self) -> None:
-        with suppress(OSError):  # the folder is gone: the shell goes on all the same
+        with suppress(OSError):  # the folder is gone: the shell continues anyway
             restate(self._folder, STATUS, self._facts)
 
 
 class _Lease:
-    """Over when nobody has touched the file for so long, by the clock that nobody sets; or when there is no file any more."""
+    """Expires when nobody has touched the file for that long, by a clock that nobody sets; or when the file is gone."""
 
     def __init__(self, folder: int, seconds: float) -> None:
         self._folder = folder
@@ -288,20 +288,21 @@ class _Lease:
 def serve() -> None:
     """Fork a supervisor for each request until the end of file.
 
-    A request is one byte with four handles: control socket, working directory, folder of the shell, standard input. The rest
-    follows over its control socket, between NULs: seconds of the lease, bytes of the spool, the umask, the numbers of
-    arguments and of texts that nobody may see, the arguments, these texts in base64, the environment. The answer is a line: `started 0` or `error ERRNO`.
+    A request is one byte with four handles: control socket, working directory, folder of the shell, standard input. The
+    rest follows over its control socket, separated by NULs: seconds of the lease, bytes of the spool, the umask, the
+    numbers of arguments and of secret texts, the arguments, these texts in base64, the environment. The answer is a
+    line: `started 0` or `error ERRNO`.
     """
     harden()
     os.closerange(3, 1 << 20)
     requests = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors need no one to wait for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody needs to wait for supervisors
     while True:
         data, handles, _, _ = socket.recv_fds(requests, 1, 4)
         if not data:
             return
-        with suppress(OSError):  # no process to be had: the requester sees its control socket close
+        with suppress(OSError):  # no process available: the requester sees its control socket close
             if os.fork() == 0:
                 try:
                     requests.close()
@@ -329,8 +330,8 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
     except OSError as error:
         os.write(control, f"error {error.errno or errno.EINVAL}\n".encode())
         return
-    os.chdir("/")  # whoever wants to unmount or remove its folder has nothing to do with us
-    with suppress(OSError):  # whoever asked may be gone; the shell is started all the same
+    os.chdir("/")  # so that it can be unmounted or removed regardless of us
+    with suppress(OSError):  # the requester may be gone; the shell has started anyway
         os.write(control, b"started 0\n")
     for handle in (control, place, stdin):
         os.close(handle)

@@ -1,1 +1,1 @@
-"""What tools may reach of the web, and how it is fetched."""
+"""What tools may reach on the web, and how it is fetched."""

@@ -1,4 +1,4 @@
-"""What of the web tools may reach: public addresses, and what the operator allows. Every address is checked, and then connected to."""
+"""What tools may reach on the web: public addresses, and what the operator allows. Only checked ones are connected to."""
 
 import asyncio
 import ipaddress
@@ -27,14 +27,14 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """The addresses of a host, in the order of the system."""
+    """Return the addresses of a host, in the order of the system."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(one[4][0]) for one in found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Web:
-    """`allowed` are hosts and networks that tools may reach though they are not public; `search` is the provider and its key."""
+    """`allowed` are non-public hosts and networks that tools may reach; `search` is the provider and its key."""
 
     allowed: tuple[str, ...] = ()
     ports: tuple[int, ...] = PORTS
@@ -43,10 +43,10 @@ class Web:
     resolve: Resolve = field(default=resolve, compare=False)
 
     def checked(self, url: str) -> SplitResult:
-        """Take a URL apart that may be fetched, as far as it alone can tell.
+        """Parse a URL that may be fetched, as far as the URL alone can show.
 
         Raises:
-            SandboxError: saying what it must not have.
+            SandboxError: saying what it must not contain.
         """
         if len(url) > MAX_URL:
             raise SandboxError(f"The URL has {len(url):,} characters; the limit is {MAX_URL:,}", URL_INVALID)
@@ -69,11 +69,11 @@ class Web:
         return parts._replace(netloc=shown if parts.port is None else f"{shown}:{parts.port}", fragment="")
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """Where a host is: resolved once. One address that may not be reached refuses all.
+        """Resolve a host once. One forbidden address refuses all.
 
         Raises:
-            SandboxError: it leads to what is not public.
-            ToolFailure: nobody knows the host.
+            SandboxError: an address is not public.
+            ToolFailure: the host is unknown.
         """
         try:
             found = await self.resolve(host, port)
@@ -98,7 +98,7 @@ class Web:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Whom searches are asked of. `url` is that of a SearXNG; `key` goes in a header and nowhere else."""
+    """The search provider. `url` is that of a SearXNG; `key` is sent only in a header."""
 
     provider: str
     url: str = ""
@@ -106,7 +106,7 @@ class Search:
 
 
 def is_public(address: Address) -> bool:
-    """Whether everybody reaches the same there: also of an address within an address."""
+    """Whether the address is the same for everybody; addresses embedded in an address count, too."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.scope_id is not None:
             return False
@@ -117,7 +117,7 @@ def is_public(address: Address) -> bool:
 
 
 class Connector:
-    """What an httpcore2 pool connects with: `sockets`, but to addresses that were checked right before, and to no others.
+    """Connects for an httpcore2 pool through `sockets`, but only to addresses checked immediately before.
 
     The name stays that of the URL, for TLS and the server.
     """
@@ -127,7 +127,7 @@ class Connector:
         self._sockets = sockets
 
     async def connect_tcp(self, host: str, port: int, *args: Any, **options: Any) -> Any:
-        """Raises what the last of the addresses does, where none answers."""
+        """Connect to the first address that answers; if none does, raise the error of the last."""
         addresses = await self._web.addresses(host, port)
         for address in addresses[:-1]:
             with suppress(Exception):  # there is another one
@@ -139,7 +139,7 @@ class Connector:
 
 
 def _inside(address: ipaddress.IPv6Address) -> Iterator[Address]:
-    """The IPv4 addresses that an IPv6 address stands for."""
+    """Yield the IPv4 addresses embedded in an IPv6 address."""
     if address.ipv4_mapped:
         yield address.ipv4_mapped
     if address.sixtofour:
@@ -159,10 +159,10 @@ def _networks(allowed: Iterable[str]) -> Iterator[Network]:
 
 
 def _ascii_host(host: str) -> str:
-    """The host as the system is asked for it; a name with other letters must be the one that it seems to be.
+    """Return the host as passed to the system; an internationalized name must be what it appears to be.
 
     Raises:
-        SandboxError: it is none.
+        SandboxError: it is not a host name.
     """
     host = host.lower().removesuffix(".")
     if not host or "%" in host:

@@ -1,4 +1,4 @@
-"""Fetches one URL: every hop checked, in bounded time, bytes and hops, and nothing of this host told."""
+"""Fetches one URL: every hop checked, with limits on time, bytes and hops, and revealing nothing about this host."""
 
 import asyncio
 import codecs
@@ -33,7 +33,7 @@ _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """What a server answered in the end. `media_type` has no parameters; `charset` is that of its header."""
+    """The final answer of a server. `media_type` has no parameters; `charset` is that of its header."""
 
     url: str
     status: int
@@ -45,7 +45,7 @@ class Response:
 
     @property
     def encoding(self) -> str:
-        """What its text is written in: its byte order mark says, else its header, else the page, else it is UTF-8."""
+        """The encoding of its text: by its byte order mark, else its header, else the page, else UTF-8."""
         meta = _META.search(self.body[:2048])
         marks = [name for mark, name in _BOMS if self.body.startswith(mark)]
         told = (*marks, self.charset, meta[1].decode() if meta else None, "utf-8")
@@ -59,11 +59,11 @@ class Response:
 async def get(
     web: Web, url: str, seconds: float, *, headers: Mapping[str, str] | None = None, follow_off_host: bool = False
 ) -> Response:
-    """Fetch a URL with a GET, through redirects.
+    """Fetch a URL with a GET, following redirects.
 
     Raises:
         SandboxError: it leads to where tools may not go.
-        ToolFailure: it cannot be fetched, or is more than is fetched.
+        ToolFailure: it cannot be fetched, or exceeds the limits.
     """
     return await _within(seconds, _follow(web, url, dict(headers or {}), follow_off_host=follow_off_host))
 
@@ -72,7 +72,7 @@ async def post(web: Web, url: str, body: bytes, headers: Mapping[str, str], seco
     """Send a body to a URL that the operator configured.
 
     Raises:
-        SandboxError, ToolFailure: as `get` does.
+        SandboxError, ToolFailure: as in `get`.
     """
     return await _within(seconds, _once(web, web.checked(url), "POST", dict(headers), body))
 
@@ -118,7 +118,7 @@ async def _require_welcome(web: Web, parts: SplitResult) -> None:
         said = robots.text[:_ROBOTS_BYTES] if robots.status == 200 else ""
     except (SandboxError, ToolFailure) as error:
         if error.code not in {REDIRECT_OFF_HOST, URL_BLOCKED, HTTP_STATUS}:
-            raise  # what leads elsewhere, or nowhere, says nothing of this host
+            raise  # an answer that leads elsewhere, or nowhere, says nothing about this host
     rules.parse(said.splitlines())
     if not rules.can_fetch(AGENT, parts.geturl()):
         raise SandboxError(f"The robots.txt of {parts.hostname} asks programs to leave this URL alone", URL_BLOCKED)
@@ -127,7 +127,7 @@ async def _require_welcome(web: Web, parts: SplitResult) -> None:
 async def _once(
     web: Web, parts: SplitResult, method: str, headers: dict[str, str], body: bytes | None = None
 ) -> Response:
-    """One request on a connection of its own; the body of a redirect is not read."""
+    """Send one request on its own connection; the body of a redirect is not read."""
     httpcore = _httpcore()
     sent = {"User-Agent": AGENT, "Accept-Encoding": "gzip", "Accept": "*/*", **headers}
     pool = httpcore.AsyncConnectionPool(network_backend=Connector(web, httpcore.AnyIOBackend()))
@@ -160,7 +160,7 @@ def _response(parts: SplitResult, status: int, facts: Mapping[str, str], body: b
 
 
 async def _unpacked(stream: AsyncIterable[bytes], encoding: str) -> AsyncIterator[bytes]:
-    """What was packed, in pieces: a megabyte of it may stand for a hundred."""
+    """Yield the decompressed content in pieces: a megabyte may expand to a hundred."""
     if encoding in {"", "identity"}:
         async for chunk in stream:
             yield chunk
@@ -192,7 +192,7 @@ def _require_room(size: int, limit: int) -> None:
 
 @contextmanager
 def _explained(parts: SplitResult, httpcore: Any) -> Iterator[None]:
-    """What the libraries raise, as people and models read it."""
+    """Translate library exceptions for people and models."""
     try:
         yield
     except (SandboxError, ToolFailure):

@@ -1,4 +1,4 @@
-"""Bash: one command, its output and how it ended; in the background, a shell that others read and stop."""
+"""Bash: one command, its output and how it ended; in the background, a shell that other calls read and stop."""
 
 import asyncio
 import math
@@ -22,10 +22,10 @@ from forge_tools.tools.builtin import PATH, BuiltinTool, counted, option, parame
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.execution.shells import Shells, signal_name
 
-_MAX_ARGUMENT_BYTES = 131_071  # what Linux lets one argument of a process hold
-_NOTES_ROOM = 160  # characters of the output kept free for how the command ended
+_MAX_ARGUMENT_BYTES = 131_071  # the limit of Linux for one argument of a process
+_NOTES_ROOM = 160  # characters of the output reserved for how the command ended
 _GRACE_SECONDS = 2.0
-_PARTING_SECONDS = 0.5  # what a call that is being cancelled may take to keep its output
+_PARTING_SECONDS = 0.5  # how long a cancelled call may take to keep its output
 _SHOWN_COMMAND = 500
 
 
@@ -91,7 +91,7 @@ class Bash(BuiltinTool):
 
 
 class _Call:
-    """A command with all that is checked before it starts."""
+    """A command with everything that is checked before it starts."""
 
     def __init__(self, context: ExecutionContext, asked: Command) -> None:
         _check_command(asked.command)
@@ -120,7 +120,7 @@ class _Call:
                 stdin=self._stdin,
                 grace=self._grace,
             )
-        except asyncio.CancelledError:  # its result is nobody's; what it wrote is found by the execution
+        except asyncio.CancelledError:  # nobody gets its result; its output is found through the execution
             terminal.finish()
             await self.keep(kept, _PARTING_SECONDS)
             raise
@@ -128,7 +128,7 @@ class _Call:
         return kept, completed
 
     async def keep(self, kept: HeadTail, seconds: float = math.inf) -> dict[str, Any]:
-        """Keep what is too long to be shown whole, in what is left of the time."""
+        """Store output that is too long to be shown whole, in the remaining time."""
         whole, left = kept.whole, self._deadline.until_the_end * 0.9
         return {} if whole is None else await keep_text(whole, self._context, min(seconds, left))
 
@@ -154,7 +154,7 @@ class _Call:
         shells, asked = Shells(self._context), self.asked
         with await self._started(shells, folder) as shell:
             record = shell.record()
-            with suppress(ForgeError):  # the shell runs all the same, and its host tells the book later
+            with suppress(ForgeError):  # the shell runs anyway, and its host updates the book later
                 await shells.note(record)
         text = f"Started in the background as {shell.id}.\n"
         text += (
@@ -184,14 +184,14 @@ class _Call:
         try:
             return await self._deadline.run(work)
         except asyncio.CancelledError:
-            for shell in started:  # nobody will ever hear of it
+            for shell in started:  # nobody will ever learn of it
                 shell.order("KILL", 0)
                 shell.close()
             raise
 
 
 class _Shown(HeadTail):
-    """Output that whoever follows the call sees while it comes."""
+    """Output that followers of the call see as it comes."""
 
     def __init__(self, limit: int, whole_bytes: int, context: ExecutionContext) -> None:
         super().__init__(limit, whole_bytes)

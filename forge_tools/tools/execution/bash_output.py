@@ -1,4 +1,4 @@
-"""BashOutput: what a shell in the background has written, as pages of lines that are read, awaited and searched."""
+"""BashOutput: the output of a background shell, as pages of lines that can be read, awaited and searched."""
 
 import asyncio
 import re
@@ -25,25 +25,25 @@ _MAX_SHOWN_LINE = 200
 _WAIT_FOR_MS = 30_000
 _MAX_POSITION = 1 << 62
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
-_SEARCH_EVERY = 0.05  # seconds between two starts of a search program, of which each costs milliseconds
+_SEARCH_EVERY = 0.05  # seconds between two starts of a search program, each of which costs milliseconds
 _MIN_READ = 64 << 10
 _MAX_READ = 1 << 20
 _MAX_TAIL = 8 << 20
 _MAX_SEARCH_SECONDS = 10.0
 _NUMBER = re.compile(rb"^(\d+):", re.MULTILINE)
 _SPECIAL = frozenset("\\.+*?()|[]{}^$")
-# What in an expression is no line break, though it is spelled so; and what is one.
+# Parts of an expression that look like a line break but are none; and those that are.
 _HARMLESS = re.compile(r"\\[^n]|\[(?:\\.|[^\]\\])+\]", re.DOTALL)
 _LINE_BREAKS = ("\n", "\\n")
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
-_LONGEST_CHARACTER = 4  # bytes: less could hold none, and then there would be no going on
+_LONGEST_CHARACTER = 4  # bytes: with less, a page might hold no character and never advance
 _LONGEST_ESCAPE = 256
 _UNFINISHED_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*|[ -/]*)\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Which shell is read, and what of it."""
+    """Which shell to read, and what."""
 
     bash_id: str = option("The id that Bash gave when it started the shell.", aliases=("shell_id",), **HANDLE)
     since: int | None = option(
@@ -103,9 +103,9 @@ class BashOutput(ReadingTool):
 
 
 class Line(NamedTuple):
-    """A line as people read it, with the line end where it has one, and the bytes of the stream that it stands for.
+    """A line as people read it, with its line end, if any, and the bytes of the stream that it represents.
 
-    One that `is_gap` says that those bytes are not kept any more.
+    With `is_gap`, those bytes are no longer kept.
     """
 
     start: int
@@ -116,7 +116,7 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class Page:
-    """Lines that follow one another. `next` is where to go on: behind what was looked at, or where there was no more room."""
+    """Consecutive lines. `next` is where to continue: after what was examined, or where the room ended."""
 
     next: int
     lines: list[Line] = field(default_factory=list)
@@ -132,9 +132,9 @@ class Page:
 
 
 def read_page(output: Output, since: int, limit: int, size: int, *, is_over: bool, room: int = 0) -> Page:
-    """Read from a position on, of a stream of that size. What is not whole at the end waits, unless no more can come.
+    """Read from a position on, in a stream of that size. An incomplete end waits, unless no more can come.
 
-    Plain lines that all fit into `room` characters may come as one: that saves most of the time of a page.
+    Plain lines that all fit into `room` characters may be returned as one: that saves most of the time of a page.
     """
     before = max(0, since - 3)
     read = output.read(before, limit + since - before)
@@ -153,12 +153,12 @@ def read_page(output: Output, since: int, limit: int, size: int, *, is_over: boo
         at = piece.end
         found.lines += _lines(piece, 0 if found.has_more else room)
     if found.has_more and len(found.lines) > 1 and not found.lines[-1].text.endswith("\n"):
-        found.next = found.lines.pop().start  # the rest of the line comes with the next page
+        found.next = found.lines.pop().start  # the next page has the rest of the line
     return found
 
 
 def fitting(lines: Sequence[Line], room: int) -> int:
-    """Count the lines, from the first on, that there is room for."""
+    """Count how many lines, from the first on, fit into the room."""
     used = 0
     for index, line in enumerate(lines):
         used += len(line.text)
@@ -178,7 +178,7 @@ def head_of(line: Line, output: Output, room: int) -> Line:
 
 
 class Pattern:
-    """A regular expression in ripgrep's syntax, searched for by a program that can be stopped, whatever it makes it do.
+    """A regular expression in ripgrep's syntax, searched by a separate program that can be stopped in any case.
 
     `folder` is an open folder, where the program runs.
     """
@@ -231,17 +231,17 @@ class ShellReader:
         self._is_over = False
         self._searched_to = 0
         self.left_at: int | None = None
-        """How far `wait` has come with its search, where the time was over before it had seen all."""
+        """How far the search of `wait` got, if time ran out before it had seen all."""
 
     async def wait(self, since: int, seconds: float, pattern: Pattern | None) -> str | None:
-        """Wait until there is output behind `since`, or a line there that matches; return that line.
+        """Wait until there is output after `since`, or a matching line there; return that line.
 
-        Nothing more can come of a shell that is over, and the time of the call is a limit too. What was written may be more
-        than can be searched in the time.
+        It ends early if the shell is over, or when the time of the call is up. There may be more output than can be
+        searched in that time.
         """
         until = time.monotonic() + min(seconds, self._deadline.remaining)
         self._searched_to = since
-        seen, searched, pause = -1, 0.0, _FIRST_PAUSE  # the first search tells what is wrong with the pattern
+        seen, searched, pause = -1, 0.0, _FIRST_PAUSE  # the first search reveals errors in the pattern
         while True:
             is_over, is_late = not self._shell.is_going_on(), time.monotonic() >= until
             size = self._shell.size
@@ -259,12 +259,12 @@ class ShellReader:
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     async def status(self) -> ShellRecord:
-        """Return how the shell is. Call this before reading: only then is the last page of a shell that is over known to be the last."""
+        """Return the shell's state. Call this before reading: only then is a finished shell's last page recognizable."""
         self._is_over = (record := await self._deadline.run(self._shell.record)).status is not ShellStatus.RUNNING
         return record
 
     async def page(self, since: int, room: int, pattern: Pattern | None) -> Page:
-        """Read as many lines from a position on as there is room for, of those that match."""
+        """Read as many matching lines from a position on as there is room for."""
         page = Page(since)
         limit = _MAX_READ if pattern else min(_MAX_READ, max(_MIN_READ, 4 * room))
         while True:
@@ -275,7 +275,7 @@ class ShellReader:
                 return page
 
     async def tail(self, since: int, room: int, count: int, pattern: Pattern | None) -> Page:
-        """Read the last lines, of those that match; none of them from before a position."""
+        """Read the last matching lines; none of them from before a position."""
         size = self._shell.size
         window = _MAX_TAIL if pattern else _MIN_READ
         while True:
@@ -302,7 +302,7 @@ class ShellReader:
                 return page
 
     async def _search(self, pattern: Pattern, until: float, *, is_over: bool) -> str | None:
-        """Search on until the end or the time to answer; return the first line that matches."""
+        """Continue the search until the end or the time to answer; return the first line that matches."""
         size = self._shell.size
         while True:
             found = await self._read(self._searched_to, _MAX_READ, size, is_over=is_over)
@@ -311,7 +311,7 @@ class ShellReader:
             if hits:
                 return hits[0].text.rstrip("\n")
             is_open = not found.has_more and bool(found.lines) and not found.lines[-1].text.endswith("\n")
-            self._searched_to = found.lines[-1].start if is_open else found.next  # a line that grows may match yet
+            self._searched_to = found.lines[-1].start if is_open else found.next  # a growing line may still match
             self.left_at = found.next if found.has_more and time.monotonic() >= until else None
             if not found.has_more or self.left_at is not None:
                 return None
@@ -340,7 +340,7 @@ class ShellReader:
 
 
 def _from(pieces: list[Piece], since: int) -> list[Piece]:
-    """Drop what lies before a position; a character that spans it is kept whole."""
+    """Drop everything before a position; a character that spans it is kept whole."""
     if not pieces:
         return []
     first = pieces[0]

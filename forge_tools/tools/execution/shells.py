@@ -1,4 +1,4 @@
-"""ListShells, KillShell, and the shells that a call may know of: those of its session, found by folder or in the book."""
+"""ListShells, KillShell, and the shells visible to a call: those of its session, found by folder or in the book."""
 
 import asyncio
 import signal
@@ -27,36 +27,36 @@ SHELL_NOT_FOUND = "SHELL_NOT_FOUND"
 SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"
 
 HANDLE: dict[str, Any] = {"min_length": 1, "max_length": 256, "names_host": True}
-"""What the id of a shell is held to, and that it names a host."""
+"""The constraints on the id of a shell, and that it names a host."""
 
 _MAX_NAMED = 3
 _MAX_LABEL = 60
 _NOTE_ROOM = 150
 _SHOWN_PORTS = 10
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.02
-_PATIENCE_SECONDS = 12.0  # behind the grace: for processes that are stuck in the kernel, which KILL reaches late
+_PATIENCE_SECONDS = 12.0  # beyond the grace: for processes stuck in the kernel, which KILL reaches late
 
 
 class Shells:
-    """What one call sees of them. Another session's shell looks exactly like none."""
+    """The shells visible to one call. Another session's shell looks as if it did not exist."""
 
     def __init__(self, context: ExecutionContext) -> None:
         self._reach = REACH.get()
         self._session = context.session_id
         self.hostname = hostname_of(self._reach)
         self.unknown: str | None = None
-        """Why nothing is known of other hosts, once that was asked for in vain."""
+        """Why nothing is known of other hosts, once a query has failed."""
 
     def folder(self, *, is_made: bool = False) -> Path:
         return shells_folder(self._reach, is_made=is_made)
 
     async def note(self, shell: ShellRecord) -> None:
-        """Tell the book, where there is one."""
+        """Record it in the book, if there is one."""
         if self._reach.book is not None:
             await self._reach.book.record(shell)
 
     def open(self, handle: str) -> ShellFolder | None:
-        """Open the folder of a shell of this session on this host; None where there is none. Blocks for a moment."""
+        """Open the folder of a shell of this session on this host; None if there is none. Blocks for a moment."""
         shell = find(self.folder(), handle)
         if shell is not None and shell.session_id != self._session:
             shell.close()
@@ -64,24 +64,24 @@ class Shells:
         return shell
 
     async def elsewhere(self, handle: str) -> ShellRecord | None:
-        """What the book says of a shell of this session that has no folder here."""
+        """Return the book's record of a shell of this session that has no folder here."""
         shell = await self._reach.book.find(handle) if self._reach.book is not None else None
         return shell if shell is not None and shell.session_id == self._session else None
 
     async def all(self) -> list[ShellRecord]:
-        """List the shells of this session, the oldest first. Of its own this host knows best."""
+        """List the shells of this session, the oldest first. This host's own records take precedence for its shells."""
         here = await asyncio.to_thread(survey, self.folder())
         known: dict[str, ShellRecord] = {}
         if self._reach.book is not None:
             try:
                 known = {shell.id: shell for shell in await self._reach.book.of_session(self._session)}
-            except ForgeError as error:  # what is here can be told all the same
+            except ForgeError as error:  # the shells of this host can still be listed
                 self.unknown = error.message
         known |= {shell.id: shell for shell in here if shell.session_id == self._session}
         return sorted(known.values(), key=lambda shell: (shell.started_at, shell.id))
 
     async def refusal(self, handle: str) -> SandboxError:
-        """Say why there is nothing to be read or ended here."""
+        """Say why there is nothing to read or end here."""
         shell = await self.elsewhere(handle)
         if shell is None:
             return await self._not_found(handle)
@@ -104,18 +104,18 @@ class Shells:
 
 
 def label(shell: ShellRecord) -> str:
-    """What a person would call it: its description, else the start of its command."""
+    """Return a name for people: its description, else the start of its command."""
     text = " ".join((shell.description or shell.command).split())
     return text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 3]}..."
 
 
 def named(shell: ShellRecord) -> str:
-    """Its id, and what it is."""
+    """Return its id and label."""
     return f"{shell.id} ({label(shell)})"
 
 
 def exit_of(shell: ShellRecord) -> str | None:
-    """How its command ended, where that is known: `exit code 1`, `SIGTERM`."""
+    """Return how its command ended, if that is known: `exit code 1`, `SIGTERM`."""
     if shell.signal is not None:
         return signal_name(shell.signal)
     return None if shell.exit_code is None else f"exit code {shell.exit_code}"
@@ -132,12 +132,12 @@ def state_of(shell: ShellRecord) -> str:
 
 
 def facts_of(shell: ShellRecord) -> dict[str, Any]:
-    """What the metadata of a result say of it."""
+    """Return its metadata for a result."""
     return {"bash_id": shell.id, "status": str(shell.status), "exit_code": shell.exit_code, "signal": shell.signal}
 
 
 def signal_name(number: int) -> str:
-    """`SIGTERM`; `signal 40` for one without a name."""
+    """Return `SIGTERM`; `signal 40` for one without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -211,7 +211,7 @@ def _fit(lines: list[str], max_chars: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Which shell is ended, and how."""
+    """Which shell to end, and how."""
 
     shell_id: str = option("The id that Bash gave when it started the shell.", aliases=("bash_id",), **HANDLE)
     signal: Literal["TERM", "INT", "KILL"] = option(
@@ -263,7 +263,7 @@ class KillShell(BuiltinTool):
         return ToolResult.ok(text, bash_id=record.id, status=str(record.status), processes=usage.processes)
 
     async def _elsewhere(self, shells: Shells, handle: str) -> ToolResult:
-        """Report a shell of another host that is over; refuse if it runs."""
+        """Report a finished shell of another host; refuse if it is running."""
         record = await shells.elsewhere(handle)
         if record is not None and record.status is not ShellStatus.RUNNING:
             return _over(record)
@@ -283,7 +283,7 @@ def _over(record: ShellRecord) -> ToolResult:
 
 
 def _stopped(record: ShellRecord, facts: dict[str, Any]) -> ToolResult:
-    if facts.get("ended_by") is None:  # it ended by itself as we asked it to
+    if facts.get("ended_by") is None:  # it ended by itself after our request
         return _over(record)
     seconds, processes = facts.get("took_s"), facts.get("processes", 0)
     parts = [counted(processes, "process", "processes")]

@@ -1,4 +1,4 @@
-"""A change of one file: planned, journaled and done, or only told of in a dry run; and the difference that it makes."""
+"""A change of one file: planned, then journaled and done, or only described in a dry run; and its diff."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from forge_tools.tools.file.text import visible
 
 MAX_LINES = 200
 _CONTEXT = 3
-_MAX_COMPARED = 2000  # lines of each side between the first and the last that differ: the comparison may be quadratic
+_MAX_COMPARED = 2000  # lines of each side between the first and the last difference: the comparison may be quadratic
 _MAX_WINDOW = 1 << 20
 _MAX_CHARS = 500
 _STEP = 1 << 16
@@ -35,7 +35,7 @@ _STEP = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a call does to a file: `data` are all its new bytes, None where they stay. `preview` tells it in a dry run."""
+    """What a call does to a file: `data` is all its new bytes, None if they stay; `preview` is for a dry run."""
 
     data: bytes | None
     result: ToolResult
@@ -50,7 +50,7 @@ class Planner(Protocol):
     def file_path(self) -> str: ...
 
     def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
-        """Decide what becomes of a file that is so; touch nothing."""
+        """Decide the change for a file in this state; touch nothing."""
 
 
 class ChangingTool(BuiltinTool):
@@ -66,7 +66,7 @@ class ChangingTool(BuiltinTool):
         def work() -> ToolResult:
             with workspace.place(planner.file_path) as place:
                 if place.missing:
-                    planner.plan(place, None, check)  # where this refuses, no folder is made
+                    planner.plan(place, None, check)  # if this refuses, no folder is created
                     place.require_writable(None)
                     place.make_folders()
                 try:
@@ -96,7 +96,7 @@ class ChangingTool(BuiltinTool):
 
 
 def require_match(place: Place, seen: Snapshot | None, if_match: str | None) -> None:
-    """Refuse where the file is not the one that the caller has seen."""
+    """Refuse if the file is not the one that the caller has seen."""
     if if_match is None or (seen and seen.etag == if_match):
         return
     if seen is None:
@@ -106,7 +106,7 @@ def require_match(place: Place, seen: Snapshot | None, if_match: str | None) -> 
 
 
 def facts_of(seen: Snapshot | None, data: bytes) -> dict[str, Any]:
-    """What the metadata of every change say."""
+    """Return the metadata common to all changes."""
     facts: dict[str, Any] = {
         "changed": seen is None or seen.data != data,
         "created": seen is None,
@@ -137,7 +137,7 @@ def _apply(place: Place, planner: Planner, journal: Journal, check: Check) -> To
 
 
 def _accessed(place: Place, seen: Snapshot | None, data: bytes | None) -> dict[str, Any]:
-    """What was read and written of which file (spec S1-08)."""
+    """Return what was read and written of which file (spec S1-08)."""
     return {
         "bytes_read": seen.status.st_size if seen else 0,
         "bytes_written": len(data or b""),
@@ -146,7 +146,7 @@ def _accessed(place: Place, seen: Snapshot | None, data: bytes | None) -> dict[s
 
 
 def unified(old: str, new: str, readable: Callable[[str], str] = str) -> str | None:
-    """Render the difference; None if it is longer than `MAX_LINES`, or too much to compare.
+    """Render the diff; None if it is longer than `MAX_LINES`, or too much to compare.
 
     `readable` turns a line into what people see.
     """
@@ -173,12 +173,12 @@ def unified(old: str, new: str, readable: Callable[[str], str] = str) -> str | N
 
 
 def line_count(text: str) -> int:
-    """How many lines a text has; the last one counts with or without its end."""
+    """Return the number of lines in a text; the last one counts with or without its end."""
     return text.count("\n") + (not text.endswith("\n") and bool(text))
 
 
 def _window(old: str, new: str) -> tuple[int, int]:
-    """Count the characters at the start and at the end that both have, less some lines of context."""
+    """Count the characters that both share at the start and at the end, less some lines of context."""
     most = min(len(old), len(new))
     start = _common(lambda at, to: old[at:to] == new[at:to], most)
     end = _common(lambda at, to: old[len(old) - to : len(old) - at] == new[len(new) - to : len(new) - at], most - start)
@@ -187,14 +187,14 @@ def _window(old: str, new: str) -> tuple[int, int]:
     start += 1
     position = len(old) - end
     if end and position and old[position - 1] == "\n" == (new[len(new) - end - 1] if len(new) > end else "\n"):
-        position -= 1  # what differs ends with its line, so the context begins right after it
+        position -= 1  # a difference ends with its line, so the context begins right after it
     for _ in range(_CONTEXT + 1):
         position = old.find("\n", position) + 1 or len(old)
     return start, min(end, len(old) - position)
 
 
 def _common(is_same: Callable[[int, int], bool], most: int) -> int:
-    """Count how many of the first `most` characters agree: piece by piece, then by bisecting the first piece that differs."""
+    """Count how many of the first `most` characters agree: by pieces, then by bisecting the first piece that differs."""
     steps = range(0, most, _STEP)
     start = next((at for at in steps if not is_same(at, min(at + _STEP, most))), most)
     part = range(start, min(start + _STEP, most))

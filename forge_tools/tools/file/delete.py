@@ -1,4 +1,4 @@
-"""Delete: a file, a link or a folder, and never what a link leads to."""
+"""Delete: removes a file, a link or a folder, but never the target of a link."""
 
 import stat
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ NOT_EMPTY = "DIRECTORY_NOT_EMPTY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """What is deleted, and under which conditions."""
+    """What to delete, and under which conditions."""
 
     file_path: str = option("What to delete, relative to the working directory or absolute.", aliases=("path",), **PATH)
     recursive: bool = option("Delete a folder with all that is in it.", default=False)
@@ -29,7 +29,7 @@ class Deletion:
     )
 
     def planned(self, place: Place, check: Check) -> tuple[Survey | None, str]:
-        """Return what is deleted, None for nothing, and how it is called; refuse what may not be."""
+        """Return the survey, None if there is nothing to delete, and its description; refuse what may not be deleted."""
         status = place.status()
         if status is None:
             if self.if_match is not None:
@@ -82,7 +82,7 @@ class Delete(BuiltinTool):
             with workspace.place(asked.file_path, follow=False) as place, place.locked(deadline.check):
                 journal = Journal.for_call(context, place.root, self.name, call)
                 if done := journal.recall(place, lambda: _identity(place)):
-                    return done  # what this very execution did before a crash
+                    return done  # this very execution did it before a crash
                 found, told = asked.planned(place, deadline.check)
                 if found is None:
                     return _nothing(place)
@@ -125,7 +125,7 @@ def _nothing(place: Place) -> ToolResult:
 
 
 def _identity(place: Place) -> str | None:
-    """Which file or folder is there; a file that was written anew is another one."""
+    """Return which file or folder is there; a rewritten file is a different one."""
     status = place.status()
     if status is None:
         return None

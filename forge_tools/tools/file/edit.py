@@ -1,4 +1,4 @@
-"""Edit: parts of a text file replaced, all or nothing, and not a byte besides."""
+"""Edit: replaces parts of a text file, all or nothing, and leaves every other byte."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,12 +42,12 @@ NO_CHANGE = "EDIT_NO_CHANGE"
 
 _LISTED = 10
 _JOINED = 8192
-_TELLING = 8  # characters; less than that is in many files by chance
+_TELLING = 8  # characters; shorter ones are in many files by chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Replace `old` by `new`. `label` names the edit where there are several."""
+    """Replace `old` by `new`. `label` names the edit if there are several."""
 
     old: str
     new: str
@@ -63,7 +63,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What one step has done: the text after it, how it matched, and at which lines (of the text before it)."""
+    """The result of one step: the text after it, how it matched, and at which lines (of the text before it)."""
 
     text: str
     matched: str
@@ -75,7 +75,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Editing:
-    """What is replaced by what, and under which conditions."""
+    """What to replace by what, and under which conditions."""
 
     file_path: str = option(
         "Text file to change, relative to the working directory or absolute.", aliases=("path",), **PATH
@@ -106,7 +106,7 @@ class Editing:
     )
 
     def __post_init__(self) -> None:
-        self._steps()  # what does not fit together is refused before any file is looked for
+        self._steps()  # contradictions are refused before any file is looked for
 
     def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
         """Decide the bytes, or refuse; nothing is touched."""
@@ -169,7 +169,7 @@ class Editing:
         ]
 
     def _filled(self, new: str, place: Place, seen: Snapshot | None) -> Change:
-        """Make a file, or fill an empty one."""
+        """Create a file, or fill an empty one."""
         if seen is not None and seen.status.st_size:
             what = f"old_string is empty, and {place.shown} is not. Pass what is to be replaced, or use Write"
             raise InvalidCallError(what)
@@ -223,7 +223,7 @@ def take(step: Step, text: str, view: View, shown: str, check: Check) -> Taken:
     def fitted(match: Match) -> str:
         return _fitted(step, new, match, text, eol)
 
-    if chosen is found and found.way == WAYS[0]:  # places of exact matches are all the same
+    if chosen is found and found.way == WAYS[0]:  # all exact matches are the same text
         first = fitted(next(iter(found)))
         replaced, gained = text.replace(old, first), len(found) * (first.count("\n") - old.count("\n"))
     else:
@@ -256,12 +256,12 @@ def _chosen(step: Step, text: str, old: str, found: Found, shown: str) -> Found:
 
 
 def _replaced(text: str, chosen: Found, fitted: Callable[[Match], str], check: Check) -> tuple[str, int]:
-    """Return the text with the chosen places replaced, and how many lines it has more."""
+    """Return the text with the chosen places replaced, and how many lines it gained."""
     pieces: list[str] = []
     parts: list[str] = []
     at = gained = 0
     for number, match in enumerate(chosen):
-        if number % _JOINED == 0:  # a list of all pieces would take many times what they hold
+        if number % _JOINED == 0:  # a list of all pieces would take many times the size of their content
             check()
             parts.append("".join(pieces))
             pieces.clear()
@@ -273,7 +273,7 @@ def _replaced(text: str, chosen: Found, fitted: Callable[[Match], str], check: C
 
 
 def _fitted(step: Step, new: str, match: Match, text: str, file_eol: str) -> str:
-    """The new text with the indentation and the line ends of its place; a caller who writes `\\r` means what it says."""
+    """Return the new text with the indentation and the line ends of its place; an explicit `\\r` stays."""
     new = reindented(new, match)
     if "\n" not in new or "\r" in step.new or "\r" in step.old:
         return new
@@ -311,7 +311,7 @@ def _lines_of(text: str, places: Iterable[Match]) -> Iterator[int]:
 
 
 def _lines_touched(text: str, places: Found) -> int:
-    """How many lines of the text hold a part of what is replaced."""
+    """Return how many lines of the text hold a part of what is replaced."""
     count = until = 0
     for first, match in zip(_lines_of(text, places), places, strict=True):
         last = first + text.count("\n", match.start, max(match.start, match.end - 1))

@@ -1,4 +1,4 @@
-"""Glob: files and folders whose paths match a pattern, in an order that is the same on every host."""
+"""Glob: files and folders whose paths match a pattern, in the same order on every host."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from forge_tools.tools.file.ignore import Names, Rules, excluding
 from forge_tools.tools.file.walk import Level, Walk
 
 MAX_EXCLUDED = 50
-_HINT_SECONDS = 0.3  # for each way to find more, where nothing was found
+_HINT_SECONDS = 0.3  # for each way to find more, if nothing was found
 _KINDS = {"file": "file", "directory": "folder", "any": "path"}
 
 
@@ -83,7 +83,7 @@ class Glob(ReadingTool):
 
 
 def find(workspace: Workspace, target: Handle, wanted: Wanted, deadline: Deadline) -> tuple[list[str], Walk]:
-    """Find all that matches below a folder, by paths relative to it, or what there is time for; and how the walk was."""
+    """Find all matches below a folder, as relative paths, or as many as time allows; return them with the walk."""
     pattern = Pattern(wanted.pattern, case_sensitive=wanted.case_sensitive)
     excluded = excluding(wanted.exclude or ())
     walk = Walk(workspace, target, deadline, respect_ignore=wanted.respect_ignore, hidden=wanted.hidden)

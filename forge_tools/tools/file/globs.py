@@ -1,7 +1,7 @@
-"""Globs of the file tools: one meaning on every host and in every engine.
+"""Globs of the file tools: the same meaning on every host and in every engine.
 
-`*` and `?` stay within a name, `**` as a whole name crosses folders, `[...]` and `[!...]` are sets, `{a,b}` alternatives, a
-backslash takes the meaning from the next character.
+`*` and `?` stay within a name, `**` as a whole name crosses folders, `[...]` and `[!...]` are sets, `{a,b}`
+alternatives; a backslash makes the next character literal.
 """
 
 import re
@@ -11,16 +11,16 @@ from forge_tools.errors import InvalidCallError, SandboxError
 
 MAX_ALTERNATIVES = 1000
 STAR, DEEP = "*", "**/"
-"""Tokens of a pattern that are no expressions: any part of a name, and any folders."""
+"""Tokens of a pattern that are not expressions: any part of a name, and any folders."""
 
 REST = "[^\0]*"
-"""The expression for whatever is left of a path."""
+"""The expression for the rest of a path."""
 
 WILD = re.compile(r"[\\*?\[{]")
-"""A character by which a glob is more than a path."""
+"""A character that makes a glob more than a path."""
 
 State = frozenset[tuple[int, int]]
-"""How far each alternative has come: its number, and the index of the name that it wants next. Empty: nothing can match."""
+"""The progress of each alternative: its number, and the index of the name it needs next. Empty: no match is possible."""
 
 _DEEP_NAME = "**"
 _SPECIAL = re.compile(r"([\\*?\[\]{}!# ])")
@@ -28,7 +28,7 @@ _SET_SPECIAL = re.compile(r"([\\\[\]^&~|])")
 
 
 class Pattern:
-    """A glob relative to the folder that is searched, on its way down: which folders can hold matches, which names are some.
+    """A glob relative to the searched folder, on its way down: which folders can hold matches, and which names match.
 
     A path that is literally the glob matches too: `[id]/page.tsx`.
     """
@@ -57,7 +57,7 @@ class Pattern:
         return self._reached([*stays, *goes])
 
     def match(self, state: State, names: list[str]) -> list[str]:
-        """Choose the names that complete the glob."""
+        """Return the names that complete the glob."""
         if state not in self._ends:
             self._ends[state] = self._end(state)
         end = self._ends[state]
@@ -70,7 +70,7 @@ class Pattern:
         return self._compiled[wanted[index]].fullmatch(name) is not None
 
     def _end(self, state: State) -> re.Pattern[str] | None:
-        """Build one expression for all names of a folder, each between zero characters, which no name holds."""
+        """Build one expression for all names of a folder, each between NUL characters, which no name contains."""
         last = {self._wanted[number][index] for number, index in state if index + 1 == len(self._wanted[number])}
         if not last:
             return None
@@ -82,7 +82,7 @@ class Pattern:
         for number, position in positions:
             wanted, index = self._wanted[number], position
             found.add((number, index))
-            while wanted[index] == _DEEP_NAME and index + 1 < len(wanted):  # `**` may stand for no folder at all
+            while wanted[index] == _DEEP_NAME and index + 1 < len(wanted):  # `**` may match no folder at all
                 index += 1
                 found.add((number, index))
         return frozenset(found)
@@ -105,7 +105,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 
 
 def alternatives_of(pattern: str) -> list[str]:
-    """Write out the braces of a glob."""
+    """Expand the braces of a glob."""
     found = [pattern]
     while any(spans := [_first_braces(one, pattern) for one in found]):
         found = [expanded for one, span in zip(found, spans, strict=True) for expanded in _expand(one, span)]
@@ -117,7 +117,7 @@ def alternatives_of(pattern: str) -> list[str]:
 def expression_of(tokens: list[str]) -> str:
     """Join the tokens of a pattern: expressions, `STAR`, `DEEP` and slashes.
 
-    What follows `**/` has a fixed number of names: the first place where it fits is as good as any other.
+    A fixed number of names follows `**/`, so the first place where they fit is as good as any other.
     """
     first, *middle = ("/".join(map(_starred, _split(block, "/"))) for block in _split(tokens, DEEP))
     last = middle.pop() if middle else None
@@ -126,20 +126,20 @@ def expression_of(tokens: list[str]) -> str:
 
 
 def by_path(path: str) -> str:
-    """Order as a walk does that takes names one by one: what is in `a` before `a.py`."""
+    """Return a sort key in the order of a walk by names: the content of `a` before `a.py`."""
     return path.replace("/", "\0")
 
 
 def only(glob: str) -> str:
-    """Write rules for an ignore file that hide all but what matches, folders excepted."""
+    """Write rules for an ignore file that hide everything except matches and folders."""
     wanted = (f"!/{_anywhere(one)}" for one in alternatives_of(glob))
-    # A space at the end of a rule counts only when it is quoted.
+    # A space at the end of a rule counts only if it is escaped.
     rules = (f"{rule[:-1]}\\ " if rule.endswith(" ") else rule for rule in ("/**", "!/**/", *wanted))
     return "".join(f"{rule}\n" for rule in rules)
 
 
 def plain_rule(path: str) -> str:
-    """Write a rule that means this one path."""
+    """Write a rule that matches exactly this path."""
     quoted = _SPECIAL.sub(r"\\\1", path)
     return f"/{quoted}\n"
 
@@ -164,7 +164,7 @@ def _anywhere(pattern: str) -> str:
 
 
 def _first_braces(pattern: str, whole: str) -> tuple[int, int] | None:
-    """Find the first outermost pair of braces that is not quoted."""
+    """Find the first outermost pair of unescaped braces."""
     depth, start = 0, 0
     for index, char in _unquoted(pattern):
         if char == "{":
@@ -180,7 +180,7 @@ def _first_braces(pattern: str, whole: str) -> tuple[int, int] | None:
 
 
 def _expand(pattern: str, span: tuple[int, int] | None) -> list[str]:
-    """Write out one pair of braces, split at the commas of its level."""
+    """Expand one pair of braces, split at the commas of its level."""
     if span is None:
         return [pattern]
     start, end = span
@@ -211,7 +211,7 @@ def _path_tokens(pattern: str, whole: str) -> list[str]:
 
 
 def _starred(tokens: list[str]) -> str:
-    """Join the tokens of one name. All stars but the last take the shortest way that fits and never go back on it.
+    """Join the tokens of one name. All stars but the last take the shortest fit and never backtrack.
 
     That finds a match whenever there is one, and keeps patterns like `*a*a*a*b` from trying every split.
     """

@@ -1,4 +1,4 @@
-"""Grep: lines, files or counts that match a pattern, searched by ripgrep, and what to say when nothing is found."""
+"""Grep: lines, files or counts that match a pattern, searched by ripgrep, with hints if nothing is found."""
 
 import asyncio
 import sys
@@ -23,9 +23,9 @@ from forge_tools.tools.file.ripgrep import Complaints, File, Folder, Recheck, fi
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.file.walk import Walk
 
-_HINT_SECONDS = (0.05, 0.3)  # a fifth of what the search took, within these
+_HINT_SECONDS = (0.05, 0.3)  # a fifth of the search time, within these bounds
 _COUNT_SECONDS = 2.0
-_COUNTED = 10_000  # lines beyond those of the page; how many more there are is worth no search of all
+_COUNTED = 10_000  # lines beyond those of the page; the exact number is not worth a complete search
 _GRACE_SECONDS = 0.5
 
 
@@ -73,7 +73,7 @@ class Search:
         return bool(self.before or self.after or self.context_lines)
 
     def arguments(self, targets: Sequence[str], *, has_rules: bool, tells_binaries: bool = False) -> list[str]:
-        """Build the command line after the program: what to leave out is in our rules, no file on this host has a say."""
+        """Build the arguments for the program: only our rules decide what to leave out, no file on this host."""
         options = {
             "--ignore-case": self.ignore_case,
             "--multiline": self.multiline,
@@ -96,7 +96,7 @@ class Search:
             before, after = self.before or self.context_lines, self.after or self.context_lines
             return ["--sort=path", "--json", f"--before-context={before}", f"--after-context={after}"]
         which = "--files-with-matches" if self.output_mode == "files_with_matches" else "--count"
-        # Statistics cost the early end at the first match of a file. What is searched is known but for what these choose.
+        # With statistics, a file is not left at its first match. What is searched is known unless these choose.
         return [which, "--with-filename", "--null", *(["--stats"] if self.type or self.glob else [])]
 
 
@@ -130,12 +130,12 @@ class _Answer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it tells of everything there is."""
+        """Whether the result is complete."""
         return not (self.completed.stopped or self.completed.timed_out) and self.sink.is_sure
 
 
 class _Total(NamedTuple):
-    """All matching lines and the files they are in; without `is_all` at least so many."""
+    """All matching lines and their files; without `is_all`, a minimum."""
 
     matches: int
     files: int
@@ -143,7 +143,7 @@ class _Total(NamedTuple):
 
 
 class _Call:
-    """Runs one search and words its result."""
+    """Runs one search and describes its result."""
 
     def __init__(self, program: str, workspace: Workspace, context: ExecutionContext) -> None:
         self._program = program
@@ -153,7 +153,7 @@ class _Call:
         self._started = time.monotonic()
 
     async def run(self, search: Search) -> ToolResult:
-        """Search, with PCRE2 where the pattern turns out to need it."""
+        """Search, with PCRE2 if the pattern turns out to need it."""
         with await self._target(search.path) as target, self._workspace.open_root(target) as root:
             file = None if target.is_folder else File(target, root)
             place = file or await self._place(search, target, self._deadline)
@@ -172,7 +172,7 @@ class _Call:
         return self._workspace.open(path)
 
     async def _place(self, search: Search, target: Handle, deadline: Deadline) -> Folder:
-        """Decide what is left out. A folder that is itself ignored or hidden was named, so only its own rules count."""
+        """Decide what to leave out. An ignored or hidden target was named explicitly, so only its own rules apply."""
         choices = {"respect_ignore": search.respect_ignore, "hidden": search.hidden}
         walk = Walk(self._workspace, target, deadline, **choices, keeps_sightings=True)
         return await deadline.look(
@@ -230,7 +230,7 @@ class _Call:
         return recheck.warnings()
 
     async def _total(self, search: Search, place: File | Folder, answer: _Answer) -> _Total | None:
-        """Count the matches, by a second search that stops soon after the page if need be; None if there is no time."""
+        """Count the matches, if need be by a second search that stops soon after the page; None if there is no time."""
         if not answer.completed.stopped or not answer.sink.is_sure:
             return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
         counting = replace(search, output_mode="count", offset=0, head_limit=1)
@@ -242,7 +242,7 @@ class _Call:
         return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
 
     async def _nothing(self, search: Search, target: Handle, place: File | Folder, answer: _Answer) -> ToolResult:
-        """Say that nothing matches, and after a quick probe whether a wider search would find something."""
+        """Report that nothing matches, and after a quick probe whether a wider search would find something."""
         result = _result(search, place, answer, _Total(0, 0) if answer.sink.is_sure else None)
         searched = _searched(place, answer)
         many = "" if searched is None else f" ({counted(searched, 'file')} searched)"
@@ -287,7 +287,7 @@ def _result(search: Search, place: File | Folder, answer: _Answer, total: _Total
         is_partial=answer.completed.timed_out or place.is_partial,
         warnings=[*dict.fromkeys([*place.warnings(), *answer.lost, *told.warnings()])],
     )
-    is_whole = not answer.completed.stopped  # else it depends on the moment how many it had told of
+    is_whole = not answer.completed.stopped  # else the number reported so far depends on timing
     facts = notes.facts() | {"engine": "rust" if search.engine == "auto" else search.engine}
     facts |= place.facts(told.binary_files if is_whole else 0, told.binaries if is_whole else [])
     facts |= _counts(search, total) if total else {}
@@ -303,14 +303,14 @@ def _result(search: Search, place: File | Folder, answer: _Answer, total: _Total
 
 
 def _searched(place: File | Folder, answer: _Answer) -> int | None:
-    """Say how many files were searched: what the program counted, else what was there for it; None if it ended early."""
+    """Return how many files were searched: the program's count, else what was offered to it; None if it ended early."""
     if answer.sink.searched is not None or not answer.is_whole:
         return answer.sink.searched
     return place.searched(answer.complaints.paths())
 
 
 def _records(search: Search, answer: _Answer, total: _Total | None) -> int | None:
-    """How many records there are in all, where that is known."""
+    """Return the total number of records, if known."""
     if total is None or not total.is_all:
         return None
     if search.output_mode != "content":

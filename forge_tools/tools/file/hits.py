@@ -1,4 +1,4 @@
-"""What a search found, as records of a page, and what is said after them: whole records only, within a budget of characters."""
+"""What a search found, as records of a page, and the notes after them: whole records, within a budget."""
 
 import base64
 import json
@@ -14,10 +14,10 @@ from forge_tools.tools.builtin import counted
 from forge_tools.tools.file.text import visible
 
 MAX_LINE_BYTES = 4 << 20
-"""A longer line of ripgrep's answer (a match in a line of megabytes) is reported without its text."""
+"""A longer line of ripgrep's output (a match in a line of megabytes) is reported without its text."""
 
 Wanted = Callable[[str], bool]
-"""Says whether a path was asked for."""
+"""Returns whether a path was requested."""
 
 Shown = Callable[[str], str]
 """Turns a path of the search program into the one people see."""
@@ -46,7 +46,7 @@ class Page:
         self._room = room
 
     def add(self, record: str) -> bool:
-        """Take the next record; False means that the page is full and another one follows."""
+        """Add the next record; False means that the page is full and another one follows."""
         if self.seen >= self.offset:
             if len(self.records) == self._limit or (self.records and self._room < len(record)):
                 self.has_more = True
@@ -58,20 +58,20 @@ class Page:
 
     @property
     def needed(self) -> int:
-        """How many records are enough to fill it and to know that more follow."""
+        """The number of records sufficient to fill it and to know that more follow."""
         return self.offset + self._limit + 1
 
     @property
     def next(self) -> dict[str, int] | None:
-        """The arguments that show what follows."""
+        """The arguments for the next page."""
         return {"offset": self.seen} if self.has_more else None
 
 
 @dataclass(slots=True, kw_only=True)
 class Notes:
-    """The end of an answer. `total` counts all records there are; None where nobody counted to the end.
+    """The end of an answer. `total` is the number of all records; None if it is unknown.
 
-    `in_all` says the same in other words than a number and the unit.
+    `in_all` states it in other words than a number and the unit.
     """
 
     page: Page
@@ -82,7 +82,7 @@ class Notes:
     warnings: Sequence[str] = ()
 
     def facts(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the same for programs."""
         facts: dict[str, Any] = {"shown_records": len(self.page.records), "truncated": self.page.has_more}
         if self.total is not None:
             facts["total_records"] = self.total
@@ -114,15 +114,15 @@ class Notes:
 
 
 def room_for_records(max_chars: int) -> int:
-    """How much of an output is left for records once the notes have their part."""
+    """Return how much of an output is left for records after the notes."""
     return max(1, max_chars - min(_NOTE_ROOM, max_chars // 2))
 
 
 class NameSink:
     """Reads `--null` output of files or counts, in any order, with the statistics at its end.
 
-    `files` and `matches` (files, where no counts are told) count everything up to `enough` matches; of the names only the
-    first ones by path are kept, as many as the page may need.
+    `files` and `matches` (equal to files if there are no counts) count everything up to `enough` matches; only the
+    first names by path are kept, as many as the page may need.
     """
 
     def __init__(
@@ -165,22 +165,22 @@ class NameSink:
                 return
 
     def first(self) -> list[str]:
-        """The names that the page may need, in its order."""
+        """Return the names that the page may need, in its order."""
         return [name for _, name, _ in sorted(self._found)[: self.page.needed]]
 
     def counts(self) -> dict[str, bytes]:
-        """The names found, with the number of matching lines where it was asked for."""
+        """Return the names found, with the number of matching lines if requested."""
         return {name: count for _, name, count in self._found}
 
     def keep(self, counts: Mapping[str, bytes]) -> None:
-        """Forget all but these names; how many there are in all is not known any more."""
+        """Drop all but these names; the total is then unknown."""
         found = sorted(self._found)[: self.page.needed]
         self._found = [(key, name, counts[name]) for key, name, _ in found if name in counts]
         self.files, self.is_sure = len(self._found), False
 
 
 class Origin(NamedTuple):
-    """Where the text of a record comes from: `digest` is None where no text of the file is shown."""
+    """Where the text of a record comes from: `digest` is None if no text of the file is shown."""
 
     name: str
     offset: int = 0
@@ -189,7 +189,7 @@ class Origin(NamedTuple):
 
 
 class MatchSink:
-    """Reads `--json` output: matching lines and those around them. Each record of the page has its origin."""
+    """Reads `--json` output: matching lines and their context. Each record of the page has its origin."""
 
     def __init__(
         self, page: Page, wanted: Wanted, shown: Shown, *, max_columns: int, has_numbers: bool, has_context: bool
@@ -231,7 +231,7 @@ class MatchSink:
         """Nothing is left over: every message ends its line."""
 
     def keep(self, indexes: Sequence[int]) -> None:
-        """Forget all records of the page but these; how many there are in all is not known any more."""
+        """Drop all records of the page but these; the total is then unknown."""
         self.page.records[:] = [self.page.records[index] for index in indexes]
         if not indexes:
             self.page.seen = 0
@@ -316,7 +316,7 @@ def _raw(value: dict[str, str]) -> bytes:
 
 
 def _decoded(raw: bytes) -> tuple[str, str]:
-    """Read a line as UTF-8, else as Latin-1, and say which."""
+    """Decode a line as UTF-8, else as Latin-1, and return which."""
     try:
         return raw.decode(), "utf-8"
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
-"""Rules of .gitignore files, read and matched as git does, for all names of a folder at once.
+"""Rules of .gitignore files, parsed and matched as git does, for all names of a folder at once.
 
-Git matches bytes: here they are characters of Latin-1, one for each.
+Git matches bytes: here each byte is a Latin-1 character.
 """
 
 import os
@@ -25,18 +25,18 @@ _CLASSES = {
 
 
 class TooManyRulesError(ValueError):
-    """A file of rules that would take seconds to match; no repository has one by intention."""
+    """A file of rules that would take seconds to match; no repository has one on purpose."""
 
 
 class Names:
-    """Names in one folder, with the groupings that matching needs, each made once."""
+    """Names in one folder, with the groupings that matching needs, each computed once."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.all = frozenset(names)
 
     @cached_property
     def by_ending(self) -> dict[str, list[str]]:
-        """The names by what follows their last dot."""
+        """The names by their text after the last dot."""
         found: dict[str, list[str]] = defaultdict(list)
         for name in self.all:
             _, dot, ending = name.rpartition(".")
@@ -46,16 +46,16 @@ class Names:
 
     @cached_property
     def text(self) -> str:
-        """All names, each between zero characters, which no name holds."""
+        """All names, each between NUL characters, which no name contains."""
         return "\0" + "\0".join(self.all) + "\0"
 
     @cached_property
     def joined(self) -> str:
-        """The same as git sees them."""
+        """The same in git's form."""
         return _as_bytes(self.text)
 
     def under(self, folder: str) -> str:
-        """The same with the folder they are in, which ends in a slash."""
+        """Return the same with the folder they are in, which ends in a slash."""
         return _as_bytes("".join(f"\0{folder}{name}" for name in self.all) + "\0") if folder else self.joined
 
 
@@ -72,7 +72,7 @@ class _Patterns:
     _path_regex: re.Pattern[str] | None = None
 
     def add(self, pattern: str) -> bool:
-        """Add a pattern; say whether it takes an expression to match it."""
+        """Add a pattern; return whether matching it needs an expression."""
         is_path = "/" in pattern
         pattern = pattern.removeprefix("/")
         wild = _WILD.search(pattern)
@@ -87,7 +87,7 @@ class _Patterns:
         return False
 
     def match(self, names: Names, folder: str) -> set[str]:
-        """Return the names in `folder` ("" or ending in a slash, from where the rules lie) that a pattern matches."""
+        """Return the names in `folder` ("" or ending in a slash, relative to the rules) that a pattern matches."""
         found = self.names & names.all if self.names else set()
         if _may_end(self.endings, names):
             for ending in self.endings & names.by_ending.keys():
@@ -105,7 +105,7 @@ class _Patterns:
 
 @dataclass(slots=True)
 class _Run:
-    """Neighbouring rules that all ignore, or all bring back."""
+    """Consecutive rules that all ignore, or all re-include."""
 
     keeps: bool
     any: _Patterns = field(default_factory=_Patterns)
@@ -133,7 +133,7 @@ class Rules:
         self._folders = frozenset[str]().union(*(patterns.paths for patterns in every))
 
     def decide(self, names: Names, folder: str, *, are_folders: bool) -> tuple[set[str], set[str]]:
-        """Say which of the names in `folder` are ignored and which are kept by a rule; about the rest none says a word."""
+        """Return which of the names in `folder` are ignored and which are kept by a rule; no rule covers the others."""
         ignored: set[str] = set()
         kept: set[str] = set()
         if self._is_silent(names, folder):
@@ -150,7 +150,7 @@ class Rules:
         return ignored, kept
 
     def _is_silent(self, names: Names, folder: str) -> bool:
-        """Tell cheaply that no rule concerns any of these names, which is so in nearly every folder."""
+        """Check cheaply that no rule concerns any of these names, as in nearly every folder."""
         if self._wild or folder in self._folders or not self._names.isdisjoint(names.all):
             return False
         return not _may_end(self._endings, names)
@@ -171,7 +171,7 @@ class Rules:
 
 
 def excluding(globs: Sequence[str]) -> Rules | None:
-    """Read globs as lines of a .gitignore, with alternatives; None for none."""
+    """Parse globs as lines of a .gitignore, with alternatives; None if there are none."""
     for glob in globs:
         compile_glob(glob.strip("/") or glob)
     lines = [one for glob in globs for one in alternatives_of(glob)]
@@ -187,7 +187,7 @@ def _as_text(name: str) -> str:
 
 
 def _may_end(endings: Set[str], names: Names) -> bool:
-    """Rule out cheaply that any name ends so, as in most folders."""
+    """Check cheaply whether any name may end so; in most folders none does."""
     return len(endings) > _FEW or any(f".{ending}\0" in names.text for ending in endings)
 
 
@@ -196,7 +196,7 @@ def _any_of(expressions: list[str]) -> re.Pattern[str]:
 
 
 def _trimmed(line: str) -> str:
-    """Strip trailing spaces that no backslash quotes."""
+    """Strip trailing spaces that are not escaped."""
     end = index = 0
     while index < len(line):
         is_space = line[index] == " "
@@ -206,7 +206,7 @@ def _trimmed(line: str) -> str:
 
 
 def _tokens(pattern: str, literal: int, *, is_path: bool) -> list[str] | None:
-    """Read a pattern whose first `literal` characters are plain; None where git would never match it."""
+    """Parse a pattern whose first `literal` characters are plain; None if git would never match it."""
     found = [re.escape(char) for char in pattern[:literal]]
     index = literal
     while index < len(pattern):
@@ -231,7 +231,7 @@ def _tokens(pattern: str, literal: int, *, is_path: bool) -> list[str] | None:
 
 
 def _stars(pattern: str, begin: int, end: int, is_first: bool) -> str:
-    """Say what a run of stars is. For git the plain start of a pattern is no part of it: `a**/b` begins with `**/`."""
+    """Interpret a run of stars. Git treats the plain start of a pattern separately: `a**/b` begins with `**/`."""
     is_bound = is_first or pattern[begin - 1] == "/"
     if end - begin < 2 or not is_bound or not (end == len(pattern) or pattern[end:].startswith(("/", "\\/"))):
         return STAR
@@ -239,7 +239,7 @@ def _stars(pattern: str, begin: int, end: int, is_first: bool) -> str:
 
 
 def _set(pattern: str, index: int) -> tuple[set[int], int]:
-    """Read a set from behind its bracket; an empty one matches nothing, as a broken one does for git."""
+    """Parse a set after its bracket; an empty one matches nothing, like a broken one in git."""
     is_negated = pattern[index : index + 1] in ("!", "^")
     index += is_negated
     members: set[int] = set()
@@ -260,7 +260,7 @@ def _set(pattern: str, index: int) -> tuple[set[int], int]:
 
 
 def _member(pattern: str, index: int) -> tuple[set[int] | None, int]:
-    """Read one character or a class such as `[:digit:]`; None where the set is broken."""
+    """Parse one character or a class such as `[:digit:]`; None if the set is broken."""
     end = pattern.find("]", index + 2)
     if pattern.startswith("[:", index) and end < 0:
         return None, index

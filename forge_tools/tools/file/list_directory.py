@@ -1,4 +1,4 @@
-"""ListDirectory: what is in a folder, told within a budget."""
+"""ListDirectory: the content of a folder, within a budget."""
 
 import os
 import stat
@@ -18,7 +18,7 @@ from forge_tools.tools.builtin import GLOBS, PATH, ReadingTool, counted, option,
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.ignore import Names, Rules, excluding
 
-_NOTE_ROOM = 200  # characters of the output kept free for what is said after the entries
+_NOTE_ROOM = 200  # characters of the output reserved for the notes after the entries
 _CHECK_EVERY = 1000
 _SECOND_NS = 1_000_000_000
 _ENTRIES = ("entry", "entries")
@@ -147,7 +147,7 @@ class _Listing:
 
 
 def _without(entries: list[Entry], ignored: Rules, above: str) -> list[Entry]:
-    """Leave out what these globs would leave out as lines of a .gitignore."""
+    """Drop what these globs would ignore as lines of a .gitignore."""
     out: set[tuple[str, bool]] = set()
     for are_folders in (False, True):
         names = Names(entry.name for entry in entries if entry.is_folder is are_folders)
@@ -156,7 +156,7 @@ def _without(entries: list[Entry], ignored: Rules, above: str) -> list[Entry]:
 
 
 def _bytes_of(entry: Entry) -> bytes:
-    return entry.name.encode("utf-8", "surrogateescape")  # what os.fsencode does, without asking each time how
+    return entry.name.encode("utf-8", "surrogateescape")  # like os.fsencode, without determining the codec each time
 
 
 def _name(entry: Entry) -> str:
@@ -191,5 +191,5 @@ def _facts(entry: Entry, above: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _moment(seconds: int) -> str:
-    """Files of one folder are often of one moment."""
+    """Format a time; the files of one folder often share it."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""Where a text stands in a file: exactly, or but for line ends, or, when asked, but for blanks; else, why it does not."""
+"""Where a text occurs in a file: exactly, except for line ends, or, on request, except for blanks; else, why not."""
 
 import difflib
 import re
@@ -17,18 +17,18 @@ from forge_tools.sandbox.paths.refusals import TOO_LARGE
 from forge_tools.tools.file.text import visible
 
 WAYS = ("exact", "line-endings", "whitespace")
-"""How a text can match, from the strictest on."""
+"""How a text can match, the strictest first."""
 
 _LINE_END = re.compile(r"\r?\n")
 _BLANKS = " \t"
 _CHECK_EVERY = 4096
-_MAX_COMPARED = 500_000  # lines; each takes about a microsecond, and nothing can stop it meanwhile
+_MAX_COMPARED = 500_000  # lines; each takes about a microsecond, and it cannot be interrupted
 _SECONDS = 0.05
 _MAX_LINES = 200_000
 _MAX_CANDIDATES = 200
 _LEAST_ALIKE = 0.6
 _SHOWN = 60
-_COMPARED = 800  # characters; the comparison is quadratic at best, and nothing can stop it meanwhile
+_COMPARED = 800  # characters; the comparison is quadratic at best, and cannot be interrupted
 _QUOTES = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--")
 
 
@@ -42,7 +42,7 @@ class Match(NamedTuple):
 
 
 class Found:
-    """All places of one text, from left to right. They may be millions: none is kept, they are found again when asked for."""
+    """All places of one text, from left to right. There may be millions: none is stored, each is found again."""
 
     def __init__(self, way: str, find: Callable[[], Iterator[Match]], count: int | None = None) -> None:
         self.way = way
@@ -58,7 +58,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Lines of the file, numbered from 1, that are most like what was looked for, and how they differ."""
+    """The lines of the file, numbered from 1, that most resemble the wanted text, and how they differ."""
 
     first: int
     last: int
@@ -67,9 +67,9 @@ class Nearest:
 
 
 def find_matches(text: str, old: str, check: Check, *, with_blanks: bool) -> Found:
-    """Find all places of `old`, none overlapping another.
+    """Find all places of `old`, without overlaps.
 
-    The first of `WAYS` that finds any counts; the last of them only where `with_blanks`. `check` is called meanwhile.
+    The first of `WAYS` that finds any applies; the last of them only if `with_blanks`. `check` is called meanwhile.
     """
     exact, line_endings, whitespace = WAYS
     found = Found(exact, lambda: _places(text, old, check), text.count(old))
@@ -82,7 +82,7 @@ def find_matches(text: str, old: str, check: Check, *, with_blanks: bool) -> Fou
 
 
 def reindented(new: str, match: Match) -> str:
-    """New text in the indentation of the place that it goes to."""
+    """Return new text in the indentation of its place."""
     if not (match.added or match.removed):
         return new
     lines = new.split("\n")
@@ -90,7 +90,7 @@ def reindented(new: str, match: Match) -> str:
 
 
 def nearest(text: str, old: str) -> Nearest | None:
-    """Find the lines that are most like `old`; None where nothing is, or finding it would take long."""
+    """Find the lines that most resemble `old`; None if there are none, or the search would take long."""
     lines, wanted = _lines(text), _lines(old)
     if wanted and not wanted[-1]:
         wanted.pop()
@@ -126,7 +126,7 @@ def _but_for_line_ends(text: str, old: str, check: Check) -> Iterator[Match]:
 
 
 def _but_for_blanks(text: str, old: str, check: Check) -> Iterator[Match]:
-    """Whole lines that are the same but for blanks at their ends and one indentation that all of them share."""
+    """Find whole lines that are equal except for blanks at their ends and one indentation that all of them share."""
     wanted = [line.rstrip(_BLANKS) for line in _LINE_END.split(old)]
     ends_line = len(wanted) > 1 and not wanted[-1]
     wanted = wanted[:-1] if ends_line else wanted
@@ -221,7 +221,7 @@ def _why(wanted: list[str], found: list[str], first: int) -> str:
 
 
 def _difference(line: str, other: str) -> str:
-    """Say in what a line of the file differs from the one that was looked for."""
+    """Describe how a line of the file differs from the wanted one."""
     if line.rstrip() == other.rstrip():
         return f"ends with {_blanks(other[len(other.rstrip()) :])} where old_string has {_blanks(line[len(line.rstrip()) :])}"
     if line.strip() == other.strip():
@@ -235,7 +235,7 @@ def _difference(line: str, other: str) -> str:
 
 
 def _first_difference(line: str, other: str) -> str:
-    """Compare what the lines say, from their first letters on."""
+    """Compare the contents of the lines, from their first letters on."""
     indent = len(other) - len(other.lstrip())
     line, other = line.strip(), other.strip()
     pairs = enumerate(zip(line, other, strict=False))
@@ -258,7 +258,7 @@ def _blanks(text: str) -> str:
 
 
 def _is_odd(char: str) -> bool:
-    """Whether it looks like another character, or like none."""
+    """Whether it looks like another character, or is invisible."""
     return char.isspace() or not char.isascii() or not char.isprintable()
 
 

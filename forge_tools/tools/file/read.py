@@ -44,23 +44,23 @@ BINARY_FILE = "BINARY_FILE"
 
 MAX_LINES = 20_000
 SURVEYED_BYTES = 64 << 20
-"""Up to this size a file is counted and hashed as a whole."""
+"""Up to this size a file is counted and hashed completely."""
 
 PDF = "application/pdf"
 PAGES = 20
 IMAGE_PAGES = 5
 
-_SIDE = 1568  # pixels of the longer side of an image; providers give models no more
+_SIDE = 1568  # pixels of the longer side of an image; providers show models no more
 _SHOWN = IMAGES | {PDF}
 _RANGE = re.compile(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6}))?\s*")
 _PAGES_ROOM = 200
 _DEFAULT_LINES = 2000
-_GLANCED_BYTES = 64 << 10  # take half a millisecond, and two if they are nothing but line ends
+_GLANCED_BYTES = 64 << 10  # takes half a millisecond, or two if it is all line ends
 _UTF8 = Encoding("utf-8")
 _LEAST_BYTES = 4096
 _KEPT_NUMBERS = 4096
-_NOTE_ROOM = 160  # characters of the output kept free for the line that says how to go on
-_MARK_ROOM = 60  # and of a line that is cut, for the mark that says so
+_NOTE_ROOM = 160  # characters of the output reserved for the line that says how to continue
+_MARK_ROOM = 60  # and of a truncated line, for its mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Wish:
 
     @property
     def may_be_cells(self) -> bool:
-        """Whether it may be a notebook, of which no lines are asked for."""
+        """Whether it may be a notebook, read without line arguments."""
         is_plain = self.offset is None and self.tail is None and not self.column and not self.encoding
         return self.file_path.endswith(".ipynb") and is_plain
 
@@ -117,7 +117,7 @@ class Read(ReadingTool):
         kept = await open_artifact(wish.file_path, context, workspace) if is_handle(wish.file_path) else None
         is_brief = wish.count <= _DEFAULT_LINES and not wish.may_be_cells
         if not kept and is_brief and (small := workspace.open_cached(wish.file_path)):
-            # A small file that the kernel has in memory is read right here: a thread would take longer than that.
+            # A small file in the kernel's memory is read right here: a thread would take longer than that.
             with small:
                 whole = small.read_at_once(_GLANCED_BYTES)
                 seen = Reading(small, wish, deadline, context.max_output_size).glance(whole) if whole else None
@@ -144,19 +144,19 @@ class Read(ReadingTool):
 
 
 def _cells(file: Handle, deadline: Deadline, max_chars: int) -> ToolResult | None:
-    """Show a notebook as its cells; one that is none is text."""
+    """Show a notebook as its cells; an invalid one is text."""
     try:
         seen = shown_cells(file, Cells(notebook_path=file.name), deadline, max_chars)
     except SandboxError:
         return None
-    seen.metadata.pop("next", None)  # it counts cells, and an offset of Read lines
+    seen.metadata.pop("next", None)  # it counts cells, whereas an offset of Read counts lines
     seen.metadata.update(bytes_read=seen.metadata["bytes"], files_accessed=[file.name])
     return seen
 
 
 @dataclass(slots=True)
 class _Page:
-    """What is shown; `next` are the arguments that show what follows. `first` is None where nobody counted lines."""
+    """The shown lines; `next` are the arguments for what follows. `first` is None if lines were not counted."""
 
     first: int | None
     lines: list[str] = field(default_factory=list)
@@ -165,9 +165,9 @@ class _Page:
 
 
 class Reading:
-    """Runs on a thread of its own; it stops between chunks when its time is up or nobody waits any more.
+    """Runs on its own thread; it stops between chunks when its time is up or nobody waits any more.
 
-    All but `glance`, which is quick enough for an event loop where the file is small.
+    The exception is `glance`, which is fast enough for an event loop if the file is small.
     """
 
     def __init__(self, file: Handle, wish: Wish, deadline: Deadline, max_chars: int) -> None:
@@ -180,7 +180,7 @@ class Reading:
         self._bytes_read = 0
 
     def run(self) -> ToolResult:
-        """Return the lines asked for, or say why there are none."""
+        """Return the requested lines, or say why there are none."""
         sample = self._sample()
         if self._is_whole and (seen := self.glance(sample)) is not None:
             return seen
@@ -197,9 +197,9 @@ class Reading:
         return self._result("\n".join(page.lines), page, encoding, count, etag)
 
     def glance(self, whole: bytes) -> ToolResult | None:
-        """Show lines of a file of these bytes where nothing in it needs a look of its own: nearly every reading.
+        """Show lines of a file with these bytes if nothing in it needs special treatment, as in nearly every reading.
 
-        None where something does. The file itself is not touched, and 10 kB take some 50 microseconds.
+        Otherwise None. The file itself is not touched, and 10 kB take some 50 microseconds.
         """
         wish = self._wish
         if wish.encoding or wish.column or whole.startswith((codecs.BOM_UTF8, PDF_MAGIC)):
@@ -231,7 +231,7 @@ class Reading:
 
     def _sample(self) -> bytes:
         """Read the beginning of the file, which is nearly always all of it."""
-        # No more than is there, or it takes long.
+        # No more than exists, or it takes long.
         size = min(SAMPLE_BYTES, max(self._file.stat.st_size + 1, _LEAST_BYTES))
         sample = self._read(0, size)
         self._is_whole = len(sample) < size
@@ -253,7 +253,7 @@ class Reading:
         return (None, None) if self._is_partial else (count, digest.etag)
 
     def _lines(self, encoding: Encoding, count: Count | None) -> tuple[int | None, Iterator[Line]]:
-        """Return the lines asked for, and the number of the first one, None if the file was not counted."""
+        """Return the requested lines, and the number of the first one, None if the file was not counted."""
         wish, start = self._wish, len(encoding.bom)
         if not wish.tail or count is not None:
             first = max(1, count.lines - wish.tail + 1) if wish.tail and count else wish.offset or 1
@@ -313,7 +313,7 @@ class Reading:
         return ToolResult.ok("\n".join([text, *self._notes(page, count)]), **facts)
 
     def _notes(self, page: _Page, count: Count | None) -> list[str]:
-        """Say at the end what is missing; text without line numbers is left alone."""
+        """State at the end what is missing; text without line numbers stays unchanged."""
         notes = ["[stopped early: the time for this call was over]"] if self._is_partial else []
         if page.next and page.first is not None and self._wish.line_numbers:
             last = page.first + len(page.lines) - 1
@@ -368,12 +368,12 @@ def _numbered(lines: list[str], first: int) -> str:
 
 @cache
 def _numbers() -> list[str]:
-    """Cache the numbers that lines begin with: formatting one takes longer than all else that is done to its line."""
+    """Cache the line numbers: formatting one takes longer than everything else done to its line."""
     return [f"\n{number:6}\t" for number in range(_KEPT_NUMBERS)]
 
 
 async def _shown(file: Handle, kind: str, wish: Wish, seconds: float, max_chars: int) -> ToolResult:
-    """Show an image, or pages of a PDF. A process of its own decodes them, so that none of it happens here."""
+    """Show an image, or pages of a PDF, decoded in a separate process."""
     if kind != PDF:
         return await _image(file, kind, seconds)
     first, last = _page_range(wish.pages, IMAGE_PAGES if wish.page_images else PAGES)

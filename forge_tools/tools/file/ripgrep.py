@@ -1,4 +1,4 @@
-"""What ripgrep is told to search, what its complaints mean, and which of its hits to trust."""
+"""What ripgrep is to search, what its errors mean, and which of its hits to trust."""
 
 import asyncio
 import codecs
@@ -33,7 +33,7 @@ _MAX_BINARIES = 2000
 _MAX_STDERR = 65_536
 _MAX_LINE = 4096
 SearchAgain = Callable[[Sequence[str], NameSink], Awaitable[None]]
-"""Searches files by these paths and feeds the sink."""
+"""Searches the files at these paths again, into the sink."""
 
 _BINARY_ENDINGS = (
     "pyc", "pyo", "so", "o", "a", "dylib", "dll", "exe", "class", "jar", "wasm", "png", "jpg", "jpeg", "gif", "webp", "ico",
@@ -42,14 +42,14 @@ _BINARY_ENDINGS = (
 )  # fmt: skip
 _BINARY_NAME = re.compile(r"\0([^\0]*\.(?:" + "|".join(_BINARY_ENDINGS) + r"))(?=\0)")
 _MAX_NAMED = 20
-_MAX_TOLD = 300  # being told of each file that is binary costs more than the search where there are thousands of them
+_MAX_TOLD = 300  # with thousands of binary files, reporting each would cost more than the search
 _OPEN_FILES = 100
 _MOST_READ = 64 << 20
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def find_ripgrep(configured: str | None = None) -> str:
-    """The program that is installed beside this Python, else the one that was configured.
+    """Return the program installed beside this Python, else the configured one.
 
     Raises:
         SandboxError: there is none; says what to install.
@@ -62,12 +62,12 @@ def find_ripgrep(configured: str | None = None) -> str:
 
 
 def needs_pcre2(stderr: str) -> bool:
-    """Whether the pattern failed only for want of look-around or back-references."""
+    """Whether the pattern failed only for lack of look-around or back-references."""
     return bool(_LOOK_AROUND.search(stderr))
 
 
 def refusal(pattern: str, type: str | None, stderr: str) -> SandboxError | None:
-    """Say why ripgrep would not search at all, or None where it did and only has warnings."""
+    """Say why ripgrep would not search at all; None if it did and only has warnings."""
     if "PCRE2 is not available" in stderr:
         return SandboxError("Look-around needs engine=pcre2, which this worker does not have", "INVALID_REGEX")
     if needs_pcre2(stderr):
@@ -83,7 +83,7 @@ def refusal(pattern: str, type: str | None, stderr: str) -> SandboxError | None:
 
 
 class Complaints:
-    """What a search program writes to its standard error: what it could not search, and which files it found binary."""
+    """A search program's standard error: what it could not search, and which files it found binary."""
 
     def __init__(self, shown: Callable[[str], str]) -> None:
         self.binaries: list[str] = []
@@ -96,7 +96,7 @@ class Complaints:
     def feed(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            # What begins otherwise goes on with the line before, which a name with a line break cut in two.
+            # A line that begins otherwise continues the one before, split by a line break in a name.
             self._is_debug = line.startswith(_DEBUG) if line.startswith(b"rg: ") else self._is_debug
             if not self._is_debug:
                 self._kept += line[:_MAX_LINE] + b"\n" if len(self._kept) < _MAX_STDERR else b""
@@ -110,7 +110,7 @@ class Complaints:
         return (self._kept + (b"" if self._rest.startswith(_DEBUG) else self._rest)).decode("utf-8", "replace")
 
     def leave_out(self, is_unsure: Callable[[str], bool]) -> None:
-        """Forget what was said about these paths: they may be of files outside."""
+        """Drop the messages about these paths: they may be of files outside."""
         told = ((line, line.removeprefix("rg: ").partition(": ")[0]) for line in self.text.splitlines())
         lines = [line for line, path in told if not is_unsure(path.removeprefix("./"))]
         self._kept, self._rest = bytearray("".join(f"{line}\n" for line in lines).encode()), b""
@@ -122,7 +122,7 @@ class Complaints:
         return [line.partition(": ")[0] for line in told if line.startswith(("./", "<stdin>: "))]
 
     def warnings(self) -> list[str]:
-        """The complaints as people may read them."""
+        """Return the messages for people."""
         return [self._worded(line) for line in self.text.splitlines() if line.strip()]
 
     def _worded(self, line: str) -> str:
@@ -132,7 +132,7 @@ class Complaints:
 
 
 class File:
-    """A single file, which the program reads from standard input: no path is looked up a second time."""
+    """A single file, which the program reads from standard input: no path is resolved a second time."""
 
     is_partial = has_ignored = tells_binaries = False
     rules, target = "", "-"
@@ -162,9 +162,10 @@ class File:
 
 
 class Folder:
-    """A folder to search, with rules for the search program: it skips what is ignored and what may hold secrets.
+    """A folder to search, with rules for the search program: it skips ignored files and possible secrets.
 
-    The constructor walks the folder, so call it on a thread. Paths are relative to the folder; those of folders end in a slash.
+    The constructor walks the folder, so call it on a thread. Paths are relative to the folder, and end in a slash for
+    folders.
     """
 
     target = "."
@@ -182,11 +183,11 @@ class Folder:
             self._take(level, handle.root.root.protection)
         self._faults, self._seen, self.is_partial = walk.faults, walk.seen, walk.is_partial
         self._has_gaps = self.is_partial or bool(self._faults)
-        # What no line of rules can name is told apart afterwards.
+        # Names that no rule can express are filtered afterwards.
         sayable = sorted(path for path in self._left_out if path.isprintable())
         self._odd_folders = tuple(path for path in self._left_out if path.endswith("/") and not path.isprintable())
         self.rules = (only(glob) if glob else "") + "".join(map(plain_rule, sayable))
-        # A program that tells of binary files tells of each file that a glob chose, too.
+        # A program that reports binary files also reports each file that a glob chose.
         self.tells_binaries = self._glob is None and len(self._binary_names) + len(self._left_out) <= _MAX_TOLD
         inside = workspace.inside(handle)
         self._above = "" if inside == "." else f"{inside}/"
@@ -197,7 +198,7 @@ class Folder:
 
     @property
     def has_ignored(self) -> bool:
-        """Whether a search without ignore rules would look into more."""
+        """Whether a search without ignore rules would cover more."""
         return len(self._left_out) > self._protected
 
     def wanted(self, path: str) -> bool:
@@ -217,11 +218,11 @@ class Folder:
         return self._shown_above + escape_path(path)
 
     def open(self, path: str) -> Handle | None:
-        """Open a file that a search told of, if it is one that may be read."""
+        """Open a file reported by a search, if it may be read."""
         return open_allowed(self._handle.root, self._above + path.removeprefix("./"), self.shown(path))
 
     def changes(self) -> Changes:
-        """Look which folders have changed since they were walked through."""
+        """Find which folders have changed since the walk."""
         return Changes(self._seen, self.folder)
 
     def searched(self, failed: Sequence[str]) -> int:
@@ -256,9 +257,10 @@ class Folder:
 
 
 class Recheck:
-    """Checks hits through our own handles, where folders changed during the search and may have led it outside.
+    """Checks hits through our own handles, if folders changed during the search and may have led it outside.
 
-    `unsure` names those folders. Hits that prove to lie inside stay; the others are dropped, and `warnings` names their folders.
+    `unsure` names those folders. Hits proven to lie inside stay; the others are dropped, and `warnings` names their
+    folders.
     """
 
     def __init__(self, place: Folder, unsure: Changes) -> None:
@@ -267,7 +269,7 @@ class Recheck:
         self._unsure = unsure
 
     async def names(self, sink: NameSink, again: SearchAgain) -> None:
-        """Search the files that are in doubt once more, each opened by us."""
+        """Search the doubtful files once more, each opened by us."""
         counts, names = sink.counts(), sink.first()
         right = {name: counts[name] for name in names if not self.is_unsure(name)}
         doubtful = [name for name in names if name not in right]
@@ -277,7 +279,7 @@ class Recheck:
         sink.keep(right)
 
     async def lines(self, sink: MatchSink) -> None:
-        """Look whether the lines that are in doubt stand in the files that we can open, where they were found."""
+        """Check whether the doubtful lines are in the files that we can open, at the same place."""
         kept = await asyncio.to_thread(self._standing, sink.origins)
         self._forget(origin.name for index, origin in enumerate(sink.origins) if index not in kept)
         sink.keep(sorted(kept))
@@ -322,14 +324,14 @@ class Recheck:
 
 
 def _prefix(shown: str) -> str | None:
-    """The prefix of all paths below; None if the working directory, which is shown differently, may be among them."""
+    """Return the prefix of all paths below; None if the working directory, shown differently, may be among them."""
     if shown.startswith(".."):
         return None
     return "" if shown == "." else f"{shown.rstrip('/')}/"
 
 
 def _stands(origin: Origin, handle: Handle) -> bool:
-    """Whether the file has these bytes at that place; a file with a byte order mark is searched, and so compared, as UTF-8."""
+    """Whether the file has these bytes at that place; a file with a byte order mark is searched and compared as UTF-8."""
     if origin.digest is None:
         return False
     if os.pread(handle.fd, 3, 0).startswith(_MARKS):

@@ -1,4 +1,4 @@
-"""Bytes of a file as text and back, and as lines of bounded length: encoding, line ends, what is shown for the unprintable."""
+"""Bytes of a file as text and back, and as lines of bounded length: encoding, line ends, unprintable characters."""
 
 import codecs
 import re
@@ -12,7 +12,7 @@ from forge_tools.errors import SandboxError
 ENCODING_ERROR = "ENCODING_ERROR"
 
 MAX_LINE_CHARS = 2000
-"""Characters of one line that are shown."""
+"""How many characters of one line are shown."""
 
 SAMPLE_BYTES = 1 << 18
 _BINARY_SAMPLE = 8192
@@ -64,7 +64,7 @@ _KEPT_BYTES = 4 * (MAX_LINE_CHARS + 2)
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a file's bytes become text. `codec` is None where they are UTF-8 already."""
+    """How a file's bytes become text. `codec` is None if they are UTF-8 already."""
 
     name: str
     codec: str | None = None
@@ -72,10 +72,10 @@ class Encoding:
 
 
 def sniff(sample: bytes, asked: str | None) -> Encoding:
-    """Choose the encoding by what the caller asked for, the byte order mark, or what the first bytes are.
+    """Choose the encoding by the caller's request, the byte order mark, or the first bytes.
 
     Raises:
-        LookupError: there is no text encoding of the name asked for.
+        LookupError: there is no text encoding of the requested name.
     """
     bom, name = next(((mark, name) for mark, name in _BOMS if sample.startswith(mark)), (b"", "utf-8"))
     if asked is not None:
@@ -89,7 +89,7 @@ def sniff(sample: bytes, asked: str | None) -> Encoding:
 def binary_kind(sample: bytes) -> str | None:
     """Name the kind of a file that is not text, such as `PNG image` or `binary data`; None for text."""
     head = sample[:_BINARY_SAMPLE]
-    if head.startswith(PDF_MAGIC):  # some of these are ASCII, and no text for all that
+    if head.startswith(PDF_MAGIC):  # some of these are ASCII, but still not text
         return "PDF document"
     odd = len(head) - len(head.translate(None, _ODD_BYTES))
     if b"\0" not in head and odd * 10 <= len(head) * 3:
@@ -110,13 +110,13 @@ def as_utf8(chunks: Iterable[bytes], encoding: Encoding) -> Iterator[bytes]:
 
 def visible(text: str) -> str:
     """Show control characters other than tab and newline, and lone surrogates, as escapes."""
-    if text.isprintable():  # nearly always, and asked of every line
+    if text.isprintable():  # nearly always, and checked for every line
         return text
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def encoding_for(head: bytes | None, asked: str | None) -> Encoding:
-    """Choose how new text is written: as asked, else as the file that starts with `head` is, else UTF-8."""
+    """Choose the encoding of new text: the requested one, else that of the file that starts with `head`, else UTF-8."""
     if asked is None:
         if not head:
             return Encoding("utf-8")
@@ -132,7 +132,7 @@ def encoding_for(head: bytes | None, asked: str | None) -> Encoding:
 
 
 def encode(text: str, encoding: Encoding, shown: str, what: str) -> bytes:
-    """Turn the text that a parameter holds into bytes, without the byte order mark."""
+    """Encode the text of a parameter, without the byte order mark."""
     if encoding.name == UNKNOWN and not text.isascii():
         sign = next(char for char in text if not char.isascii())
         raise SandboxError(
@@ -152,7 +152,7 @@ def encode(text: str, encoding: Encoding, shown: str, what: str) -> bytes:
 
 
 def decoded(data: bytes, encoding: Encoding) -> str:
-    """A file's bytes as text to count and to show."""
+    """Decode a file's bytes to count and show them."""
     return data.removeprefix(encoding.bom).decode(encoding.codec or "utf-8", "replace")
 
 
@@ -161,12 +161,12 @@ def eol_of(text: str) -> str | None:
 
 
 def eol_name(newlines: int, crlf: int) -> str | None:
-    """`lf`, `crlf` or `mixed`; None without any line end."""
+    """Return `lf`, `crlf` or `mixed`; None without any line end."""
     return {0: "lf", newlines: "crlf"}.get(crlf, "mixed") if newlines else None
 
 
 def with_eol(text: str, eol: str) -> str:
-    """The text with all its line ends `lf` or `crlf`."""
+    """Return the text with all its line ends `lf` or `crlf`."""
     plain = text.replace("\r\n", "\n")
     return plain.replace("\n", "\r\n") if eol == "crlf" else plain
 
@@ -175,8 +175,8 @@ def with_eol(text: str, eol: str) -> str:
 class View:
     """Matching happens in `text`.
 
-    Where every character of the encoding is found by its bytes alone (UTF-8 and the 8-bit ones), `text` has one character
-    for each byte, and nothing is ever decoded. Elsewhere, as in UTF-16 or Shift-JIS, `text` is decoded: there the bytes of
+    If the bytes alone identify every character of the encoding (UTF-8 and the 8-bit ones), `text` has one character for
+    each byte, and nothing is ever decoded. Otherwise, as in UTF-16 or Shift-JIS, `text` is decoded: there the bytes of
     one character may look like the end of another.
     """
 
@@ -187,7 +187,7 @@ class View:
     @classmethod
     def of(cls, data: bytes, encoding: Encoding, shown: str) -> "View":
         """View the bytes of a file."""
-        if not data.startswith(encoding.bom):  # asked for with the name of the encoding, and not there
+        if not data.startswith(encoding.bom):  # requested by the name of the encoding, but absent
             encoding = replace(encoding, bom=b"")
         body = data[len(encoding.bom) :]
         codec = encoding.codec
@@ -212,7 +212,7 @@ class View:
         return text if self.is_decoded else data.decode("latin-1")
 
     def insertion(self, text: str, shown: str, what: str, known: str) -> str:
-        """What new text looks like in this view; characters that `known` has too are known to be right."""
+        """Return new text in this view; characters that also occur in `known` need no check."""
         if self.encoding.name == UNKNOWN:
             encode("".join(char for char in text if char not in known), self.encoding, shown, what)
             encoded = encode(text, Encoding("latin-1", "latin-1"), shown, what)
@@ -221,11 +221,11 @@ class View:
         return text if self.is_decoded else encoded.decode("latin-1")
 
     def data(self, text: str) -> bytes:
-        """The bytes of a file whose view is `text`."""
+        """Return the bytes of a file whose view is `text`."""
         return self.encoding.bom + text.encode((self.encoding.codec or "utf-8") if self.is_decoded else "latin-1")
 
     def readable(self, text: str) -> str:
-        """A part of the view as people read it."""
+        """Return a part of the view as people read it."""
         return text if self.is_decoded else text.encode("latin-1").decode(self.encoding.codec or "utf-8", "replace")
 
 
@@ -239,7 +239,7 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class Count:
-    """What a pass over a whole file counts."""
+    """The counts of a pass over a whole file."""
 
     newlines: int = 0
     crlf: int = 0
@@ -250,7 +250,7 @@ class Count:
         if not chunk:
             return
         self.newlines += chunk.count(b"\n")
-        if b"\r" in chunk or self.last == b"\r":  # to look for one byte is ten times as fast as for two
+        if b"\r" in chunk or self.last == b"\r":  # searching for one byte is ten times as fast as for two
             self.crlf += chunk.count(b"\r\n") + (self.last == b"\r" and chunk[:1] == b"\n")
         self.chars += characters(chunk)
         self.last = chunk[-1:]
@@ -283,7 +283,7 @@ def lines_from(chunks: Iterable[bytes], first: int, column: int = 0) -> Iterator
                 continue
         last = chunk.rfind(b"\n")
         if is_new and last >= start and max(map(len, chunk[start:last].split(b"\n"))) <= MAX_LINE_CHARS:
-            text = chunk[start:last].decode("utf-8", "replace")  # all at once: a line end is no part of any character
+            text = chunk[start:last].decode("utf-8", "replace")  # all at once: a line end is never part of a character
             yield from (Line(piece.removesuffix("\r")) for piece in text.split("\n"))
             start = last + 1
         while (end := chunk.find(b"\n", start)) >= 0:
@@ -302,9 +302,9 @@ def lines_from(chunks: Iterable[bytes], first: int, column: int = 0) -> Iterator
 
 
 def plain_lines(utf8: bytes, first: int, count: int) -> tuple[list[str], bool]:
-    """Take lines of a whole file that is UTF-8 without control characters; say whether more follow.
+    """Take lines of a whole file that is UTF-8 without control characters; return whether more follow.
 
-    Else, or if one of the lines is long, there are none.
+    Otherwise, or if one of the lines is long, the list is empty.
     """
     if len(utf8.translate(None, _CONTROL_BYTES)) < len(utf8):
         return [], False
@@ -374,7 +374,7 @@ class _Line:
         return Line(text[:MAX_LINE_CHARS], self._skipped, hidden)
 
     def _skip(self, piece: bytes) -> bytes:
-        """Drop the characters before the column, with what remains of one that a chunk's end cut."""
+        """Drop the characters before the column, including the rest of one split between chunks."""
         missing = self._to_skip - self._skipped
         count = characters(piece)
         if count <= missing:
@@ -398,7 +398,7 @@ def _after_newline(chunk: bytes, number: int) -> int:
 def _text_codec(name: str) -> str:
     try:
         codec = codecs.lookup(name)
-    except ValueError:  # a NUL, or half a surrogate pair
+    except ValueError:  # a NUL, or a lone surrogate
         raise LookupError(name) from None
     if codec.name in _NOT_FOR_FILES or not codec._is_text_encoding:  # noqa: SLF001  the standard library offers no public way to ask
         raise LookupError(name)
@@ -406,7 +406,7 @@ def _text_codec(name: str) -> str:
 
 
 def _is_mostly_utf8(sample: bytes) -> bool:
-    """Whether it is UTF-8 but for a cut at the end and stray bytes, of which there are fewer than well-formed characters."""
+    """Whether it is UTF-8 except for a cut at the end and fewer stray bytes than well-formed characters."""
     is_whole = len(sample) < SAMPLE_BYTES
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(sample, is_whole)
     strays = text.count("\ufffd")

@@ -1,4 +1,4 @@
-"""What lies below a folder of the workspace, and which of it rules leave out: the one list that every search starts from."""
+"""What lies below a folder of the workspace, and what rules leave out: the list that every search starts from."""
 
 import os
 import struct
@@ -29,9 +29,9 @@ _MAX_KEPT = 8
 
 @dataclass(slots=True)
 class Level:
-    """One folder: what is in it and was asked for, and what is left out. `path` is "" or ends in a slash.
+    """One folder: its requested content, and what is left out. `path` is "" or ends in a slash.
 
-    Whoever iterates may take names out of `folders`, which are entered next.
+    The iterating code may remove names from `folders`, which are entered next.
     """
 
     path: str
@@ -59,7 +59,7 @@ _kept_indexes: dict[tuple[int, ...], "Tracked"] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """The rules in force in a folder: for each kind of file, the folder it lies in (as `Level.path`) and what it says."""
+    """The rules in force in a folder: for each kind of file, its folder (as `Level.path`) and its rules."""
 
     said: tuple[tuple[tuple[str, Rules], ...], ...] = ((), (), ())
     repository: str = ""
@@ -76,7 +76,7 @@ class _Visit:
 
 
 class Walk:
-    """Goes through a folder, top down. Links are listed and never followed; `.git` is left out.
+    """Walks a folder, top down. Links are listed and never followed; `.git` is left out.
 
     `faults` lists what could not be read, and why. With `keeps_sightings`, `seen` holds the state of each folder just
     before it was listed.
@@ -151,13 +151,13 @@ class Walk:
                 names[:] = [name for name in names if name not in level.ignored]
         if out:
             below = path[len(ground.repository) :]
-            # A tracked file is looked for even in a folder that is ignored; nothing else in there is.
+            # Tracked files are looked for even in an ignored folder; nothing else in there is.
             entered = {name for name in out if below + name in ground.tracked.folders}
             level.folders[:] = [name for name in level.folders if name not in out or name in entered]
             level.ignored_folders = out
 
     def _ground_above(self, inside: str) -> _Ground:
-        """Gather the rules from the root down to the target. If they ignore the target itself, none apply: the caller named it."""
+        """Gather the rules from the root to the target. If they ignore the target, none apply: the caller named it."""
         ground, path = _Ground(), ""
         if inside == "." or not self._respects:
             return ground
@@ -176,7 +176,7 @@ class Walk:
         return ground
 
     def _ground_in(self, visit: _Visit, folder: Folder, entries: Entries) -> _Ground:
-        """Add the rule files of this folder. Where a repository begins, the .gitignore files above it no longer count."""
+        """Add the rule files of this folder. In the root of a repository, .gitignore files above it do not apply."""
         ground, path = visit.ground, visit.path
         if GIT in entries.folders:
             rules = self._read(
@@ -213,10 +213,10 @@ _parsed = lru_cache(maxsize=512)(Rules)
 
 
 def tracked_by(git: Folder) -> Tracked:
-    """Read the index of an open `.git` folder; one that is missing or of an unknown form tracks nothing.
+    """Read the index of an open `.git` folder; a missing or unknown one tracks nothing.
 
     Raises:
-        OSError: it is there and cannot be read.
+        OSError: it exists and cannot be read.
     """
     try:
         facts = git.stat("index")
@@ -290,7 +290,7 @@ def _tracked_files(data: bytes, hash_bytes: int) -> set[str]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Read how many bytes of the previous name are dropped, encoded as offsets are in pack files."""
+    """Read how many bytes of the previous name are dropped, encoded like offsets in pack files."""
     value = data[position] & 0x7F
     while data[position] & 0x80:
         position += 1

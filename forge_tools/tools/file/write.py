@@ -1,4 +1,4 @@
-"""Write: a whole file, made or replaced at once."""
+"""Write: a whole file, created or replaced at once."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +17,7 @@ MAX_CHARS = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """What is written, where, and under which conditions."""
+    """What to write, where, and under which conditions."""
 
     file_path: str = option("File to write, relative to the working directory or absolute.", aliases=("path",), **PATH)
     content: str = option("All that the file will hold.", max_length=MAX_CHARS)
