@@ -214,7 +214,7 @@ async def test_a_publisher_lets_go_of_a_frozen_broker(server: RabbitServer) -> N
     message = Message("frozen", "async", (Wakeup("an id", 0),), Limits(1, 2))
     app, queues = celery_app(server.url), [queue_name("frozen", "async")]
     broker.publish(message)
-    await asyncio.to_thread(wait_until, lambda: backlog(app, queues), 10, "the message did not arrive")
+    await asyncio.to_thread(wait_until, lambda: backlog(app, queues), 30, "the message did not arrive")
     frozen = psutil.Process(server.process.pid)
     frozen.suspend()
     try:
