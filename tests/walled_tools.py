@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -53,10 +52,7 @@ def child_of_the_engine() -> Any:
 
 def in_main_thread(work: Callable[[], object]) -> None:
     """In the thread that took messages before the walls were put on."""
-    child = child_of_the_engine()
-    child._walled, child._put_on = Future(), work
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
-    child._walled.result(10)
+    child_of_the_engine()._do_in_main_thread(work)
 
 
 def in_output_thread(work: Callable[[], object]) -> None:

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 
 from forge_tools.errors import ErrorCode, ForgeError, ToolFailure
 from forge_tools.model import Diagnosis, Frame, Raised, ToolResult, ToolSpec
-from forge_tools.sandbox.walls.profile import worn
+from forge_tools.sandbox.walls.profile import applied
 from forge_tools.schema import clean_text, encode_json
 from forge_tools.secrets import Scrubber
 
@@ -149,7 +149,7 @@ def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) ->
 
 def _of_walls(error: BaseException) -> str:
     """What may be behind a refusal of the kernel, where walls stand, and the way out."""
-    if worn() is None or not isinstance(error, PermissionError):
+    if applied() is None or not isinstance(error, PermissionError):
         return ""
     if error.filename is None:
         return f" ({_WALLS}. A tool that needs the network declares Capabilities(accesses_network=True); see docs/walls.md)"

@@ -1,4 +1,4 @@
-"""Which child a call goes to: one that wears its walls, which were put on before anything ran there and are never taken off."""
+"""Which child a call goes to: one with its walls, which were applied before anything ran there and stay for good."""
 
 import time
 from collections import Counter
@@ -69,9 +69,9 @@ class Assignment:
 
 
 def _fitting(profile: Profile | None, idle: Sequence[PoolProcess]) -> PoolProcess | None:
-    """One that wears that already; or a fresh one, which fits any, and wears it from then on."""
-    worn = (child for child in idle if not child.is_fresh and child.profile == profile)
-    child = next(worn, None) or next((child for child in idle if child.is_fresh), None)
+    """One that has these walls already; or a fresh one, which fits any and has them from then on."""
+    walled = (child for child in idle if not child.is_fresh and child.profile == profile)
+    child = next(walled, None) or next((child for child in idle if child.is_fresh), None)
     if child is not None:
         child.profile, child.is_fresh = profile, False
     return child

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import thread as executor_threads
 from contextlib import suppress
 from dataclasses import replace
@@ -43,6 +43,7 @@ from workers.remote_store import WorkerArtifacts
 END_SECONDS = 5.0
 START_SECONDS = 30.0
 LINGER_SECONDS = 2.0
+AGAIN_SECONDS = 0.1
 SEND_SECONDS = 0.05
 """Between two frames of reports; the engine writes less often."""
 SECRETS = (
@@ -81,7 +82,9 @@ class Child:
         self._numbers = itertools.count()
         self._ready: Future[None] = Future()
         self._is_walled = False
-        self._walled: Future[None] | None = None
+        self._is_over = False
+        self._errand: Callable[[], object] | None = None
+        self._done = Future[None]()
         self._fault: str | None = None
 
     def start(self, parent: int, end: socket.socket, output: ChildOutput | None = None) -> None:
@@ -145,7 +148,7 @@ class Child:
         try:
             self._loop.run_until_complete(self._talk())
         finally:  # the engine is gone; nobody would hear what this process does next
-            _ask_to_end()
+            self._end()
 
     async def _talk(self) -> None:
         over = asyncio.Event()
@@ -191,7 +194,7 @@ class Child:
             try:
                 self._wall_in(Profile(*walls["profile"]), walls["scratch"], Path(walls["cache"]))
             except (OSError, ForgeError) as error:
-                self._fault = f"Walls cannot be put on here: {error}"
+                self._fault = f"Walls cannot be applied here: {error}"
                 failure = ToolResult.fail(
                     f"{self._fault}. FORGE_WALLS=plain does without.", error_code=ErrorCode.EXECUTION_ERROR
                 )
@@ -200,17 +203,14 @@ class Child:
         return await execute(self._executor, claim, scope=scope, **limits)
 
     def _wall_in(self, profile: Profile, scratch: str, cache: Path) -> None:
-        """Put walls on each thread of this process, and see that there is no other: what a thread starts later wears its own.
+        """Apply walls to each thread of this process, and see that there is no other: later threads inherit those of their starter.
 
         Raises:
             OSError: the kernel refuses.
             ForgeError: a thread that is none of ours may be anywhere.
         """
-        self._walled = Future[None]()
-        self._put_on = partial(profile.put_on, scratch)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
-        self._walled.result(timeout=START_SECONDS)
-        self._put_on()
+        self._do_in_main_thread(partial(profile.apply, scratch))
+        profile.apply(scratch)
         self._pipes.start_anew()
         _await_no_threads_but(
             {os.getpid(), threading.get_native_id(), *(one.native_id or 0 for one in self._pipes.threads)}
@@ -221,15 +221,37 @@ class Child:
         if self._executor.reach is not None:
             self._executor.reach = replace(self._executor.reach, cache=cache)
 
+    def _do_in_main_thread(self, errand: Callable[[], object]) -> None:
+        """Interrupt it for that, and wait. A signal that comes just before it begins to wait is noticed only with the next one.
+
+        Raises:
+            OSError: as the errand does, or it was not done in time.
+        """
+        self._errand, self._done = errand, Future[None]()
+        deadline = time.monotonic() + START_SECONDS
+        while not self._done.done() and time.monotonic() < deadline:
+            _interrupt_main_thread()
+            wait([self._done], timeout=AGAIN_SECONDS)
+        self._done.result(timeout=0)
+
     def _in_main_thread(self, *_: object) -> None:
-        """Put walls on it, where that is asked; else end this process."""
-        if self._walled is None or self._walled.done():
+        if self._is_over:
             os._exit(0)
+        errand, self._errand = self._errand, None
+        if errand is None:  # the signal was repeated
+            return
         try:
-            self._put_on()
-            self._walled.set_result(None)
+            errand()
+            self._done.set_result(None)
         except OSError as error:
-            self._walled.set_exception(error)
+            self._done.set_exception(error)
+
+    def _end(self) -> None:
+        """Let the main thread end this process, unless it is about to: two ends at once have crashed interpreters."""
+        self._is_over = True
+        _interrupt_main_thread()
+        time.sleep(END_SECONDS)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def _report(self, claim: Claim, started: float, body: "asyncio.Task[Outcome]") -> None:
         self._body = None
@@ -377,11 +399,8 @@ def _has_children() -> bool:
     return True
 
 
-def _ask_to_end() -> None:
-    """Let the main thread end this process, unless it is about to: two ends at once have crashed interpreters."""
+def _interrupt_main_thread() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
-    time.sleep(END_SECONDS)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _end_by_itself(**_: object) -> None:

@@ -39,7 +39,7 @@ MOST_WAITING = 1000
 class PoolProcess:
     """It runs one body at a time, and gets no more once it `is_doomed`: it is being killed, with all that it started.
 
-    One that `is_fresh` has run nothing yet, and wears no walls; then those of `profile`, if it is any.
+    One that `is_fresh` has run nothing yet and has no walls; then it has those of `profile`, if there is one.
     `process` is the pool's own object for it, and `limit` its way to it. `awaited` counts the seconds since it was asked for an answer, until it gives one.
     """
 

@@ -69,7 +69,7 @@ class Walls:
         )
 
     def around(self, pid: int, profile: Profile) -> dict[str, Any]:
-        """What that child is told to put on. Its folders are made here: what is not there cannot be opened up."""
+        """What that child is told to apply. Its folders are made here: what is not there cannot be opened up."""
         if self._scratch is None:
             self._scratch = self._until_stopped.enter_context(scratch_folder(SCRATCH))
         name = hashlib.blake2b(repr(profile).encode(), digest_size=8).hexdigest()
@@ -102,8 +102,7 @@ class Walls:
             return ()
         if name is not None:
             return self._reach.workspaces.get(name, ()) if isinstance(name, str) else ()
-        root = self._reach.root
-        return (Root(root.absolute()),) if isinstance(root, Path) else root or ()
+        return _unnamed(self._reach)
 
 
 def _closed(settings: Settings, reach: Reach) -> Iterator[str]:
@@ -112,9 +111,10 @@ def _closed(settings: Settings, reach: Reach) -> Iterator[str]:
     files = (settings.secrets_dir, settings.audit_key, settings.mcp_config, settings.artifact_dir)
     passwords = (value for name, value in settings if name.endswith("_password_file"))
     yield from (str(path.absolute()) for path in (*files, *passwords) if path is not None)
-    roots = [root.path for roots in reach.workspaces.values() for root in roots]
-    if isinstance(reach.root, Path):
-        roots.append(reach.root)
-    else:
-        roots += [root.path for root in reach.root or ()]
-    yield from (str(root.absolute()) for root in roots)
+    for roots in (*reach.workspaces.values(), _unnamed(reach)):
+        yield from (str(root.path.absolute()) for root in roots)
+
+
+def _unnamed(reach: Reach) -> Sequence[Root]:
+    """The roots of calls that name no workspace."""
+    return (Root(reach.root.absolute()),) if isinstance(reach.root, Path) else reach.root or ()

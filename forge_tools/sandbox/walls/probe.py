@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
-from forge_tools.sandbox.walls import landlock, seccomp
-from forge_tools.sandbox.walls.privileges import ON_LINUX, drop_capabilities, gain_nothing, harden, is_closed
+from forge_tools.sandbox.walls import landlock
+from forge_tools.sandbox.walls.privileges import ON_LINUX, harden, is_closed
+from forge_tools.sandbox.walls.profile import Profile
 
 _HELD, _OPEN = 0, 254
 
@@ -66,10 +67,7 @@ def _refused(attempt: Callable[[], bool]) -> str:
 def _walled() -> bool:
     """Whether a folder that opens before stays closed behind walls, and no socket is to be had."""
     os.listdir("/")  # noqa: PTH208  a name is all that is wanted
-    gain_nothing()
-    drop_capabilities()
-    landlock.restrict((), (os.devnull,), network=False)
-    seccomp.refuse(families=())
+    Profile().apply(os.devnull)
     os.close(os.open(os.devnull, os.O_WRONLY))
     return _fails(lambda: os.listdir("/")) and _fails(lambda: socket.socket(socket.AF_INET).close())  # noqa: PTH208  as above
 

@@ -1,4 +1,4 @@
-"""The walls of one process: which paths it reads and writes, and whether it reaches the network. Put on once, and never taken off."""
+"""The walls of one process: which paths it reads and writes, and whether it reaches the network. Applied once, for good."""
 
 import os
 import site
@@ -21,7 +21,7 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108  the system's, by which processes of on
 
 _OURS = Path(__file__).parents[2]
 
-_worn: "Profile | None" = None
+_applied: "Profile | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +32,23 @@ class Profile:
     write: tuple[str, ...] = ()
     network: bool = False
 
-    def put_on(self, scratch: str) -> None:
+    def apply(self, scratch: str) -> None:
         """Wall this thread, and what it starts from then on; below `scratch` it may write, too.
 
         Raises:
-            OSError: this machine cannot, or this thread wears 16 already.
+            OSError: this machine cannot, or this thread has 16 layers already.
         """
-        global _worn  # noqa: PLW0603  it is the process that is walled, once
+        global _applied  # noqa: PLW0603  it is the process that is walled, once
         gain_nothing()
         drop_capabilities()
         landlock.restrict(self.read, (*DEVICES, *self.write, scratch), network=self.network)
         seccomp.refuse(families=seccomp.INTERNET if self.network else ())
-        _worn = self
+        _applied = self
 
 
-def worn() -> Profile | None:
+def applied() -> Profile | None:
     """The walls of this process."""
-    return _worn
+    return _applied
 
 
 def needed_to_run(closed: Iterable[str]) -> tuple[str, ...]:

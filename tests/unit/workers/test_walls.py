@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -172,6 +173,18 @@ async def test_a_child_runs_more_calls_than_walls_have_layers_in_a_folder_that_g
     assert Path(home).is_dir()
     await bench.lane.stop()
     assert not Path(home).parent.exists()
+
+
+@pytest.mark.usefixtures("held")
+async def test_a_child_whose_main_thread_misses_a_signal_gets_its_walls(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes just before the thread waits wakes nobody: Python looks for signals before it waits, and after."""
+    send, missed = signal.pthread_kill, [1]
+    monkeypatch.setattr(signal, "pthread_kill", lambda *to: missed.pop() if missed else send(*to))
+    await bench.serving(Walled)
+
+    assert (await bench.run(CALL)).error is None
 
 
 @pytest.mark.usefixtures("held")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.sandbox.walls import profile
-from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory, worn
+from forge_tools.sandbox.walls.profile import Profile, applied, needed_to_run, shared_memory
 from tests.walled import in_child
 
 
@@ -25,7 +25,7 @@ def place(tmp_path: Path) -> Path:
 def walled(place: Path, work: Callable[[], object], *, network: bool = False) -> str:
     def inside() -> object:
         read = (*needed_to_run([str(place)]), str(place / "docs"))
-        Profile(read, (str(place / "workspace"),), network).put_on(str(place / "scratch"))
+        Profile(read, (str(place / "workspace"),), network).apply(str(place / "scratch"))
         return work()
 
     return in_child(inside)
@@ -89,5 +89,5 @@ def test_shared_memory_is_open_unless_a_workspace_lies_there() -> None:
 
 
 def test_a_process_knows_the_walls_that_it_wears(place: Path) -> None:
-    assert worn() is None
-    assert walled(place, lambda: worn() is not None) == "True"
+    assert applied() is None
+    assert walled(place, lambda: applied() is not None) == "True"
