@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-def heeded(*numbers: signal.Signals) -> list[signal.Signals]:
+def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
     """Those signals that we were not started to ignore: scripts do so with Ctrl-C for `command &`, and nohup with SIGHUP."""
     return [number for number in numbers if signal.getsignal(number) not in (signal.SIG_IGN, ignore)]
 

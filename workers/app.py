@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError
 
 from forge_tools.broker import BULK, TASK, celery_app, queue_name, queue_of
 from forge_tools.broker.message import ids_of
-from forge_tools.signals import heeded, keep_ignored_here
+from forge_tools.signals import keep_ignored_here, not_ignored
 from workers.claims import Claims
 from workers.engine import Engine
 from workers.lanes.child import Child
@@ -217,7 +217,7 @@ def _is_for_want_of_descriptors(error: BaseException | None) -> bool:
 
 def _handle(handler: Callable[..., None], *, at_once: Callable[..., None]) -> None:
     handlers = {signal.SIGTERM: handler, signal.SIGINT: handler, signal.SIGQUIT: at_once}
-    for number in heeded(*handlers):
+    for number in not_ignored(*handlers):
         signal.signal(number, handlers[number])
 
 

@@ -10,7 +10,7 @@ from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.ladder import timed_out_after
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.reach import Artifacts
-from forge_tools.signals import handled, heeded
+from forge_tools.signals import handled, not_ignored
 from forge_tools.tool import load_engine, load_project, load_tools
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor
@@ -52,7 +52,7 @@ def stoppable(work: Coroutine[Any, Any, T], timeout: float) -> T:
 
     async def main() -> T:
         # Replaces asyncio's handler, which waits for the loop's next turn: a blocking tool never yields one.
-        with handled(heeded(signal.SIGINT, signal.SIGTERM), signal.default_int_handler):
+        with handled(not_ignored(signal.SIGINT, signal.SIGTERM), signal.default_int_handler):
             return await work
 
     def overdue(_number: int, _frame: object) -> None:

@@ -21,7 +21,7 @@ from forge_tools.cli.text import GAP, Column, age, flexible, number, short_path,
 from forge_tools.config import Settings
 from forge_tools.errors import StorageError
 from forge_tools.model import CallFigures, Grouping, Overview, QueueDepth, StuckCalls, WorkerRecord
-from forge_tools.signals import heeded
+from forge_tools.signals import not_ignored
 from forge_tools.storage import Store, open_store
 from forge_tools.urls import without_passwords
 
@@ -127,7 +127,7 @@ class Watch:
             ForgeError: the first read failed, or no later one can succeed.
         """
         loop = asyncio.get_running_loop()
-        for ending in heeded(signal.SIGINT, signal.SIGTERM):
+        for ending in not_ignored(signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(ending, self._over.set)
         settings = self._settings
         async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:

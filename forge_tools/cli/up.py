@@ -32,7 +32,7 @@ from forge_tools.sandbox.shells.host import survey
 from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.secrets import SecretSource
-from forge_tools.signals import heeded
+from forge_tools.signals import not_ignored
 from forge_tools.storage import Store, open_store
 from forge_tools.tool import load_project, load_settings
 
@@ -213,7 +213,7 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus, own: Seque
         "doctor",
     ):
         face.say(f"  {program} {line}", style="cyan")
-    way_out = "Ctrl-C" if heeded(signal.SIGINT) else f"kill {status.pid}"
+    way_out = "Ctrl-C" if not_ignored(signal.SIGINT) else f"kill {status.pid}"
     face.say(f"\n{way_out} stops everything. Starting the workers ...")
 
 

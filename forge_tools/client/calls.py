@@ -282,7 +282,7 @@ class Calls:
         try:
             return await self._told(await self._submissions.run(accepted.new))
         except ToolChangedError:  # not a result yet: the call is checked anew
-            await asyncio.sleep(0)  # here who was cancelled meanwhile is heeded
+            await asyncio.sleep(0)  # a caller that was cancelled meanwhile stops here
             raise
         except ForgeError as error:
             is_stored = isinstance(error, ConfigurationError)  # the client was closed; else it was not to be stored

@@ -22,7 +22,7 @@ from forge_tools.errors import StackError
 from forge_tools.model import Lane
 from forge_tools.project import Marker
 from forge_tools.secrets import KeyFolder, key_id
-from forge_tools.signals import handled, heeded
+from forge_tools.signals import handled, not_ignored
 from forge_tools.storage import migrate, open_store
 from forge_tools.urls import without_passwords
 
@@ -318,7 +318,7 @@ class EmbeddedStack:
                 os.write(writer, b"\0")
 
         try:
-            with handled(heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP), ask_to_stop):
+            with handled(not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP), ask_to_stop):
                 yield reader
         finally:
             os.close(reader)

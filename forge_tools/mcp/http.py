@@ -22,7 +22,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.signals import heeded
+from forge_tools.signals import not_ignored
 
 PATH = "/mcp"
 END_PATIENCE = 2
@@ -86,7 +86,7 @@ class Http:
             server_header=False,
         )
         uvicorn_server = _Uvicorn(config)
-        for number in heeded(signal.SIGTERM, signal.SIGINT):
+        for number in not_ignored(signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, uvicorn_server.handle_exit, number, None)
         await uvicorn_server.serve(sockets=[self.listening])
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.mcp.lines import Lines, LongLine, encoded, id_of, refusal
-from forge_tools.signals import heeded
+from forge_tools.signals import not_ignored
 from forge_tools.tool.decorator import in_thread
 
 LAST_WORDS = 1.0
@@ -67,7 +67,7 @@ class Stdio:
     async def serve(self, server: Server[Any]) -> None:
         """Serve until the client closes its end, SIGTERM or Ctrl-C."""
         task = asyncio.ensure_future(self.exchange(server))
-        for number in heeded(signal.SIGTERM, signal.SIGINT):
+        for number in not_ignored(signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         with suppress(asyncio.CancelledError):
             await task

@@ -18,11 +18,11 @@ _RACY_NS = 2_000_000_000
 
 _MOST_BYTES = 1 << 30
 _LOCK_SECONDS = 2.0
-_SHUNNED_SECONDS = 24 * 3600.0
+_SKIPPED_SECONDS = 24 * 3600.0
 _TABLES = """
 CREATE TABLE IF NOT EXISTS files (sight TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (digest TEXT PRIMARY KEY, words TEXT NOT NULL, facts TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS shunned (digest TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS skipped (digest TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
 """
 
 
@@ -76,21 +76,21 @@ class HostIndex:
             connection.executemany(
                 "INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", [(one, *facts[one]) for one in facts]
             )
-            connection.executemany("DELETE FROM shunned WHERE digest = ?", [(one,) for one in facts])
+            connection.executemany("DELETE FROM skipped WHERE digest = ?", [(one,) for one in facts])
             connection.execute("COMMIT")
 
         if sights or facts:
             self._with(write, None)
 
-    def shun(self, digest: str, after: float = 0.0) -> None:
+    def skip(self, digest: str, after: float = 0.0) -> None:
         """Block work on that file for a day, starting in `after` seconds: a process that it kills cannot record that."""
         row = (digest, time.time() + after)
-        self._with(lambda connection: connection.execute("INSERT OR REPLACE INTO shunned VALUES (?, ?)", row), None)
+        self._with(lambda connection: connection.execute("INSERT OR REPLACE INTO skipped VALUES (?, ?)", row), None)
 
-    def is_shunned(self, digest: str) -> bool:
+    def is_skipped(self, digest: str) -> bool:
         """Whether work on that file took too long, within the last day."""
-        rows = self._rows("SELECT since FROM shunned WHERE digest IN", [digest])
-        return any(since < time.time() < since + _SHUNNED_SECONDS for (since,) in rows)
+        rows = self._rows("SELECT since FROM skipped WHERE digest IN", [digest])
+        return any(since < time.time() < since + _SKIPPED_SECONDS for (since,) in rows)
 
     def _rows(self, select: str, keys: Sequence[str | None]) -> list[Any]:
         wanted = [key for key in keys if key]

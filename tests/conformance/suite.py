@@ -43,18 +43,13 @@ class Check:
 LOCK, INSTALLED = HERE / "package-lock.json", NOT_INSTALLED.parent
 
 
-def is_installed() -> bool:
-    """Whether all that the lock file names is there."""
-    seen = INSTALLED / "installed-lock.json"
-    return seen.exists() and seen.read_bytes() == LOCK.read_bytes()
-
-
 def installed() -> Path:
     """Install what the lock file names beside the interpreter, once for each lock, and return the suite's program.
 
     Without npm's registry the test is skipped; a run of the tests says so at its end.
     """
-    if not is_installed():
+    seen = INSTALLED / "installed-lock.json"
+    if not seen.exists() or seen.read_bytes() != LOCK.read_bytes():
         INSTALLED.mkdir(exist_ok=True)
         for name in ("package.json", LOCK.name):
             shutil.copy(HERE / name, INSTALLED)
@@ -65,7 +60,7 @@ def installed() -> Path:
             NOT_INSTALLED.touch()
             pytest.skip(f"npm cannot install the conformance suite:\n{ran.stderr[-2000:]}")
         NOT_INSTALLED.unlink(missing_ok=True)
-        shutil.copy(LOCK, INSTALLED / "installed-lock.json")
+        shutil.copy(LOCK, seen)
     return INSTALLED / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
 
 

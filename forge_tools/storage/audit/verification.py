@@ -287,7 +287,7 @@ class UnsealedRows:
         """
         now = await database_now(self._connection)
         await self._compare_ends(last, now)
-        for query, key, said in _strays(await event_floor(self._connection, last)):
+        for query, key, said in _inserted(await event_floor(self._connection, last)):
             async for row in self._pages(query, key):
                 self._note(Fault.INSERTED, str(key.table), row.key, said.format(row))
         oldest = self._report.oldest_unsealed
@@ -342,7 +342,7 @@ def _unsealed_executions() -> Select[Any]:
     return query.select_from(executions.outerjoin(execution_attempts, last)).where(~sealed, ~waits | is_over)
 
 
-def _strays(floor: int) -> Iterator[tuple[Select[Any], Column[Any], str]]:
+def _inserted(floor: int) -> Iterator[tuple[Select[Any], Column[Any], str]]:
     """What finds rows that no statement of ours leaves, the key in whose order they are read, and what is said of them."""
     is_owned = exists().where(asked.id == ended.execution_id)
     is_sealed = exists().where(entry.execution_id == ended.execution_id)

@@ -237,8 +237,8 @@ def _load(one: _File, codebase: Codebase) -> bool:
 def _parsed(one: _File, codebase: Codebase, index: HostIndex) -> Facts | None:
     """Parse a file, but not again one that took too long, or whose parser had to be killed: nothing else can stop it."""
     is_large = len(one.text) >= _LARGE
-    if is_large and not index.is_shunned(one.digest):
-        index.shun(one.digest, after=2 * _SLOW_SECONDS)  # others may be parsing it right now
+    if is_large and not index.is_skipped(one.digest):
+        index.skip(one.digest, after=2 * _SLOW_SECONDS)  # others may be parsing it right now
     elif is_large:
         codebase.skipped[one.path] = _TOO_SLOW
         return None
@@ -246,7 +246,7 @@ def _parsed(one: _File, codebase: Codebase, index: HostIndex) -> Facts | None:
     facts = facts_of(one.text, one.language)
     codebase.parsed += 1
     if time.thread_time() - started > _SLOW_SECONDS:
-        index.shun(one.digest)
+        index.skip(one.digest)
         codebase.skipped[one.path] = _TOO_SLOW
         return None
     if is_large:

@@ -92,7 +92,7 @@ async def test_a_file_whose_parser_was_killed_is_not_parsed_again(cache: Path, p
         if not (kept := next(cache.glob("code-*.db"), None)):
             return None
         with closing(sqlite3.connect(f"file:{kept}?mode=ro", uri=True)) as connection:
-            rows = connection.execute("SELECT since FROM shunned").fetchall()
+            rows = connection.execute("SELECT since FROM skipped").fetchall()
         return rows[0][0] if rows else None
 
     def is_begun() -> bool:
