@@ -181,7 +181,8 @@ class Crew:
 
     def _note_end(self, worker: Worker) -> None:
         code = worker.process.process.returncode
-        self.deaths.workers.setdefault(worker.pid, ENDS.get(code, f"{UNEXPLAINED}, status {code}"))
+        why = ENDS.get(code) or f"{UNEXPLAINED}, status {code}: {last_words(worker.process.log)}"
+        self.deaths.workers.setdefault(worker.pid, why)
         if code:
             self.deaths.meet(worker.pid)
 
@@ -197,3 +198,9 @@ class Crew:
             )
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         return Worker(post, WorkerProcess(process, log), time.monotonic())
+
+
+def last_words(log: Path) -> str:
+    """What a worker logged when it gave up, with the traceback; the logs of a run may be gone when it is read."""
+    text = log.read_text(errors="replace")
+    return text[max(0, text.rfind("this worker ends")) :][:3000] if "this worker ends" in text else text[-500:]
