@@ -10,6 +10,7 @@ from typing import TypeVar
 import hypothesis
 import pytest
 
+from forge_tools.sandbox.walls.privileges import is_closed, open_up
 from tests import compiled
 from tests.limits import MEMORY_FOLDER, RUN_FOLDER, Limits
 from tests.pooler import Pooler, is_wanted
@@ -158,6 +159,21 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(OBJECTS)
     gc.enable()
     make_shared()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Keep what a file of tests leaves behind from later ones.
+
+    A process that a test hardened would try walls from behind one. What pytest keeps of each test is not garbage, and
+    every later collection would look at all of it: after a few hundred files that took as long as a short test does.
+    """
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+    if is_closed():
+        open_up()
+        pytest.fail("this test closed the test process to others of its user: do that in a child")
 
 
 @pytest.hookimpl(wrapper=True)

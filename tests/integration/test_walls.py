@@ -46,9 +46,14 @@ def _is_ours(folder: Path, up: Up) -> bool:
 @pytest.fixture
 def targets(cli: Cli) -> Iterator[dict[str, object]]:
     settings = Settings.load(home=cli.home, workspace=cli.folder)
+    ready, is_ready = os.pipe()
     if (other := os.fork()) == 0:
         drop_capabilities()  # as bodies have none either
+        os.close(is_ready)
         signal.pause()
+    os.close(is_ready)
+    with os.fdopen(ready) as waiting:
+        waiting.read()
     with socket.socket() as port, socket.socket(socket.AF_UNIX) as abstract:
         port.bind(("127.0.0.1", 0))
         abstract.bind(f"\0forge-arena-{os.getpid()}")

@@ -21,6 +21,7 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """`main` configures this process; let it configure copies."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr("workers.program._log", lambda level: None)
+    monkeypatch.setattr("workers.program.harden", lambda: None)
     monkeypatch.setattr("workers.app.signal.signal", lambda number, handler: None)
     monkeypatch.setenv("FORGE_INSTANCE", "")
     monkeypatch.setattr("workers.program.drain", lambda engine: engine.stop(drain=0))
