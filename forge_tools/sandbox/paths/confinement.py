@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, OUTSIDE, READ_ONLY, Protection, escape_path, parts_of
+from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, READ_ONLY, Protection, escape_path, outside, parts_of
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 ENTER_FOLDER = OPEN_FOLDER | os.O_NOFOLLOW
@@ -221,7 +221,7 @@ class OpenRoot(Descriptor):
         """
         below = self.truly_below(fd)
         if below is None:
-            raise SandboxError(f"Path is outside the workspace: {shown}", OUTSIDE)
+            raise outside(shown)
         self._require_allowed("/".join([below, *names]), shown, is_write=is_write)
 
     def _open_straight(self, inside: str, resolve: int = 0) -> int | None:

@@ -127,6 +127,11 @@ def refusal(error: OSError, shown: str, doing: str = "open") -> SandboxError:
     return SandboxError(f"Cannot {doing} {shown}: {os.strerror(code)}", kind)
 
 
+def outside(shown: str) -> SandboxError:
+    """Say that a path leads out of the workspace."""
+    return refusal(OSError(errno.EXDEV, ""), shown)
+
+
 def not_a_file(shown: str, mode: int) -> SandboxError:
     """Say what is there instead of a regular file."""
     if stat.S_ISDIR(mode):

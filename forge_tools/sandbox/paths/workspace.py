@@ -13,10 +13,10 @@ from forge_tools.sandbox.paths.places import Place, find_place, with_similar
 from forge_tools.sandbox.paths.refusals import (
     NOT_A_DIRECTORY,
     NOT_FOUND,
-    OUTSIDE,
     check_path,
     escape_path,
     not_a_file,
+    outside,
     parts_of,
     refusal,
     unescape_path,
@@ -117,7 +117,7 @@ class Workspace:
         """Return where an open file or folder lies below its root: without links, "." for the root itself."""
         below = handle.root.truly_below(handle.fd)
         if below is None:
-            raise SandboxError(f"Path is outside the workspace: {handle.name}", OUTSIDE)
+            raise outside(handle.name)
         return below
 
     def shown(self, inside: str, of: Handle | None = None) -> str:
@@ -163,7 +163,7 @@ class Workspace:
             return _Located(self._home, joined, escape_path(plain))
         found = [(root, below) for root in self._roots if (below := root.below(path)) is not None]
         if not found:
-            raise SandboxError(f"Path is outside the workspace: {escape_path(path)}", OUTSIDE)
+            raise outside(escape_path(path))
         # The innermost of nested roots.
         root, inside = min(found, key=lambda one: len(parts_of(one[1])))
         return _Located(root, inside, self._shown(root, inside))

@@ -9,6 +9,7 @@ import pytest
 
 from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.sandbox.reach import REACH, Reach
+from forge_tools.sandbox.walls.privileges import open_up
 from forge_tools.tool.base import BaseTool
 from tests.unit.tools.shell_session import Book, Session, session
 
@@ -69,6 +70,7 @@ def as_nobody(tmp_path: Path) -> Iterator[Callable[..., None]]:
     yield become
     if is_root:
         os.seteuid(0)
+        open_up()  # a change of user closed it
 
 
 @pytest.fixture

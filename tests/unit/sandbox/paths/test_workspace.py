@@ -13,6 +13,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.reach import REACH, Reach
+from forge_tools.sandbox.walls.privileges import open_up
 from tests.descriptors import descriptors
 
 HOSTILE = [
@@ -221,6 +222,7 @@ def test_an_unreadable_file_is_refused_by_name(ws: Path) -> None:
     finally:
         if root:
             os.seteuid(0)
+            open_up()  # a change of user closed it
 
 
 def test_a_link_that_is_swapped_under_way_never_leads_out(way: str, ws: Path) -> None:
