@@ -61,7 +61,7 @@ class ErrorCode(StrEnum):
     SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"
     ENCRYPTION_FAILED = "ENCRYPTION_FAILED"
     ENGINE_NOT_AVAILABLE = "ENGINE_NOT_AVAILABLE"
-    SECRET_NOT_FOUND = "SECRET_NOT_FOUND"  # noqa: S105  a code, and no password
+    SECRET_NOT_FOUND = "SECRET_NOT_FOUND"  # noqa: S105  a code, not a password
 
 
 class ForgeError(Exception):
@@ -137,7 +137,7 @@ class InvalidToolError(ToolError):
     code = "INVALID_TOOL"
 
 
-class ToolFailure(ForgeError):  # noqa: N818  what authors raise on purpose, and no error of theirs
+class ToolFailure(ForgeError):  # noqa: N818  raised on purpose by authors, not an error of theirs
     """Raise it in a body to fail with your own text: the model reads `text` unchanged, then `hint`.
 
     `retry` allows another attempt as far as the tool's capabilities allow; without it there is none. `details` is JSON
