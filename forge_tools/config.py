@@ -110,7 +110,7 @@ class Settings(BaseSettings):
     secrets_dir: Path | None = None
     """A folder with a file for each secret that calls may name as `secret://NAME`; `FORGE_SECRET_<NAME>` gives one."""
     encrypt_patterns: tuple[str, ...] = ()
-    """Regular expressions, as a JSON list: any value with a match is a secret. `well-known`: those of known services."""
+    """Regular expressions, as a JSON list: any value that matches is a secret. `well-known`: of known services."""
     references_in: tuple[str, ...] = ()
     """Tools, as a JSON list, in whose object parameters names of secrets are resolved too."""
     shells: str = ""
@@ -127,7 +127,7 @@ class Settings(BaseSettings):
     """Seconds that a client allows for connecting, a statement and its retries together."""
 
     walls: Literal["plain", "landlock"] | None = None
-    """What isolates bodies of the process lane, for all tools. Empty: as each tool says; the code tools say `landlock`."""
+    """What isolates process lane bodies, for all tools. Empty: as each tool says; the code tools say `landlock`."""
     walls_paths: tuple[OpenPath, ...] = ()
     """Paths, as a JSON list, that walls leave open to all tools: `/data:ro` to read, `/data:rw` also to write."""
     tool_memory: int = Field(default=2**31, ge=0)
@@ -354,7 +354,7 @@ class Settings(BaseSettings):
         return Path(self.encryption_keys or self.home / "keys").resolve()
 
     def working_dir(self, *, is_local: bool) -> str:
-        """Return where calls from here run: in this folder on one machine; else in a worker's, as ours is unknown there."""
+        """Return where calls from here run: this folder on one machine; else a worker's, since ours means nothing there."""
         return str(self.workspace.absolute()) if is_local or self.is_embedded else "."
 
     def queue_for(self, tool: str, category: str) -> str:
