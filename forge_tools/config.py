@@ -98,7 +98,9 @@ class Settings(BaseSettings):
     heartbeat: float = Field(default=1.0, gt=0)
     """Seconds between two heartbeats of a worker."""
     lease: float = Field(default=15.0, ge=15)
-    """Silent seconds after which a worker counts as dead: five heartbeats or more. The same for all of a database."""
+    """Seconds of silence after which a worker counts as dead: five heartbeats or more.
+    The same for all workers of a database.
+    """
     drain: float = Field(default=LONGEST_DRAIN, ge=0)
     """Seconds that a stopped worker gives its running calls."""
     consumption_interval: float = Field(default=10.0, gt=0)
@@ -110,7 +112,9 @@ class Settings(BaseSettings):
     secrets_dir: Path | None = None
     """A folder with a file for each secret that calls may name as `secret://NAME`; `FORGE_SECRET_<NAME>` gives one."""
     encrypt_patterns: tuple[str, ...] = ()
-    """Regular expressions, as a JSON list: any value that matches is a secret. `well-known`: of known services."""
+    """Regular expressions, as a JSON list: a value in which one finds a match is a secret, whatever its parameter.
+    `well-known` stands for those of known services.
+    """
     references_in: tuple[str, ...] = ()
     """Tools, as a JSON list, in whose object parameters names of secrets are resolved too."""
     shells: str = ""
@@ -127,7 +131,9 @@ class Settings(BaseSettings):
     """Seconds that a client allows for connecting, a statement and its retries together."""
 
     walls: Literal["plain", "landlock"] | None = None
-    """What isolates process lane bodies, for all tools. Empty: as each tool says; the code tools say `landlock`."""
+    """What isolates bodies of the process lane from their host, for all tools.
+    Empty: each tool decides; the code tools use `landlock`.
+    """
     walls_paths: tuple[OpenPath, ...] = ()
     """Paths, as a JSON list, that walls leave open to all tools: `/data:ro` to read, `/data:rw` also to write."""
     tool_memory: int = Field(default=2**31, ge=0)
@@ -354,7 +360,10 @@ class Settings(BaseSettings):
         return Path(self.encryption_keys or self.home / "keys").resolve()
 
     def working_dir(self, *, is_local: bool) -> str:
-        """Return where calls from here run: this folder on one machine; else a worker's, since ours means nothing there."""
+        """Return where calls from here run: on one machine in this folder, elsewhere in a worker's.
+
+        There, the name of this folder means nothing.
+        """
         return str(self.workspace.absolute()) if is_local or self.is_embedded else "."
 
     def queue_for(self, tool: str, category: str) -> str:

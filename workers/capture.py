@@ -1,4 +1,4 @@
-"""Captures what a body, its threads and processes print and log: output of its call, else it would be the worker's."""
+"""Captures what a body, its threads and processes print and log, as output of its call instead of the worker's."""
 
 import ctypes
 import fcntl
@@ -75,7 +75,10 @@ class CallStream:
         self.beneath.move(os.fdopen(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False))
 
     def _put(self, text: str | bytes) -> bool:
-        """Return whether it belongs to a call. In a copy of this process forked by a body, only descriptors tell."""
+        """Return whether it belongs to a call.
+
+        In a copy of this process that a body forked it does not: there, only descriptors lead to the call.
+        """
         scope = SCOPE.get()
         if scope is None or scope.reporter is None or self._pid != os.getpid():
             return False

@@ -123,7 +123,10 @@ class _CeleryLimit:
 
 
 class _Plain(pickle.Unpickler):
-    """Builds only numbers, texts, tuples, lists and dicts: all that Celery's children write; bodies may write else."""
+    """Builds only numbers, texts, tuples, lists and dicts.
+
+    Celery's children write nothing else, but a body may write in their place.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} is nothing that a child says")

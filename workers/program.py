@@ -164,7 +164,10 @@ def _hosts_servers(options: argparse.Namespace, settings: Settings) -> bool:
 
 
 def _admitted(options: argparse.Namespace, settings: Settings) -> list[ToolCategory] | None:
-    """Return the admitted categories, None for all: the embedded stack trusts its user; else name execution."""
+    """Return the admitted categories; None admits all.
+
+    The embedded stack trusts its user; elsewhere running commands must be asked for by name.
+    """
     categories: list[ToolCategory] | None = options.categories
     if categories is None and not settings.is_embedded:
         return [category for category in ToolCategory if category != ToolCategory.EXECUTION]

@@ -325,7 +325,7 @@ class Calls:
         return result.model_copy(update={"metadata": {**result.metadata, "is_repeat": True}})
 
     async def _look_up(self, execution_id: str) -> StoredResult:
-        """Find the result of an execution whose notification will not come, or has come; outlast a database outage."""
+        """Find the result of an execution whose notification will not come, or has come; wait out a database outage."""
         while True:
             try:
                 for stored in await self._connection.store.queue.results([execution_id]):

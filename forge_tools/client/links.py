@@ -109,7 +109,7 @@ def conflict(claim: KeyClaim, holder: Holder) -> tuple[str, list[str]]:
 
 
 def digest_key(settings: Settings) -> bytes:
-    """Return the secret of a database's clients: `FORGE_DIGEST_KEY`, or a file beside the SQLite file, made on need.
+    """Return the secret of a database's clients: `FORGE_DIGEST_KEY`, or a file by the SQLite file, made when needed.
 
     Raises:
         ConfigurationError: there is none, or others could read it.

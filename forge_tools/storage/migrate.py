@@ -303,7 +303,7 @@ def _ask(statement: str) -> CursorResult[Any]:
 
 
 def _remake(table: str, without: str, *added: str) -> None:
-    """Recreate a table of SQLite, which alters no constraints, with its rows, indexes and next number; views stay."""
+    """Recreate a table on SQLite, which cannot alter constraints, with its rows, indexes, next number; views stay."""
     of_table = f"FROM sqlite_schema WHERE tbl_name = '{table}' AND sql IS NOT NULL"
     definition = _ask(f"SELECT sql {of_table} AND type = 'table'").scalar_one()
     indexes = _ask(f"SELECT sql {of_table} AND type = 'index'").scalars().all()

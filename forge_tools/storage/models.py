@@ -261,7 +261,7 @@ rollup_hours = Relation(
     Column("rolled_at", Moment),
     Column("calls", LargeCount),
 )
-"""One row per hour that was, or must again be, counted: then `rolled_at` is NULL. `token` is the current counter's."""
+"""One row per hour counted, or to be counted again: then `rolled_at` is NULL. `token` is the current counter's."""
 
 rollup_figures = Relation(
     "rollup_figures",

@@ -192,7 +192,10 @@ class Recovery(Service):
         )  # last: a call to be cancelled may have been on a dead worker
 
     async def _search(self, seen: _Seen) -> None:
-        """Find owners of rows whose beats no heartbeat returns. It reads the whole queue: rarely, and on the leader."""
+        """Find owners of rows whose beats no heartbeat returns.
+
+        This reads the whole queue, so only the leader does it, and rarely.
+        """
         if not self._leadership.is_mine:
             self._searched_at = float("-inf")
             self._unlisted = {}

@@ -79,7 +79,10 @@ class Listing(Generic[R]):
         return self.query.order_by(*map(direction.orders, self.order)).limit(limit)
 
     def is_behind(self, place: Place, direction: Direction) -> ColumnElement[bool]:
-        """Return the condition for rows behind a place. One without its last value is behind all with its first."""
+        """Return the condition for rows behind a place.
+
+        A place without its last value is behind all rows that share its first.
+        """
         passes = direction.is_behind(self.order[0], place[0])
         for column, value in zip(self.order[1:], place[1:], strict=False):
             passes |= direction.is_behind(column, value)

@@ -1,4 +1,4 @@
-"""The hot statements on PostgreSQL: one autocommit statement per flush, with arrays, with pinned plans."""
+"""The hot statements on PostgreSQL: one autocommit statement per flush, taking arrays, with pinned plans."""
 
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
