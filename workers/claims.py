@@ -207,7 +207,7 @@ class Claims:
             logger.error("A message was taken in vain; its calls are looked for in SQL", exc_info=error)
 
     async def take(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
-        """Claim a message's calls, as many as there are slots once one is free; send the rest back through `queue`."""
+        """Claim a message's calls, as many as there are slots once one is free; send the rest on to `queue`."""
         self.woken_at = time.monotonic()
         await self._read_overdue()
         if (free := self.free_slots()) <= 0:

@@ -70,7 +70,7 @@ class _Child(asynpool.Worker):
 
 
 def _do_nothing(*_: object) -> None:
-    """Replace SIG_IGN, which the programs that a tool starts would inherit."""
+    """Do nothing. Unlike SIG_IGN, this is not inherited by the programs that a tool starts."""
 
 
 class _CeleryLimit:

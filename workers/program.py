@@ -157,7 +157,7 @@ def hosted_servers(options: argparse.Namespace, settings: Settings) -> Servers |
 
 
 def _hosts_servers(options: argparse.Namespace, settings: Settings) -> bool:
-    """Return whether it does: their tools only await, so the async lane has them all."""
+    """Return whether this worker hosts MCP servers: their tools only await, so the async lane has them all."""
     categories = _admitted(options, settings)
     is_admitted = categories is None or ToolCategory.MCP in categories
     return options.lane == "async" and settings.mcp_config is not None and is_admitted

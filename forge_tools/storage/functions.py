@@ -25,7 +25,7 @@ class from_now(FunctionElement[datetime]):  # noqa: N801 it reads as the SQL fun
 
 
 async def database_now(connection: AsyncConnection, seconds: float = 0.0) -> datetime:
-    """Return the value of `from_now` now."""
+    """Return the current value of `from_now`."""
     said: datetime = (await connection.execute(select(from_now(seconds)))).scalar_one()
     return said
 

@@ -1,4 +1,4 @@
-"""What a worker reports and asks once per heartbeat, and which due rows it may claim: one statement each, on both."""
+"""What a worker reports and asks per heartbeat, and which due rows it may claim: one statement each on both databases."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ OVERLAP = timedelta(seconds=30)
 """How late an end may become visible after a later one: the longest that one of our transactions takes to commit."""
 
 EVER = datetime.min.replace(tzinfo=UTC) + OVERLAP
-"""The earliest possible end: everything is after it; whoever wrote an earlier end, it counts as this one."""
+"""The end before all others; an earlier one, whoever wrote it, counts as this one."""
 
 T_co = TypeVar("T_co", covariant=True)
 Pairs = frozenset[tuple[str, str]]

@@ -174,7 +174,7 @@ class Store:
 
     @asynccontextmanager
     async def cut_off_after(self, seconds: float) -> AsyncIterator[None]:
-        """If the body takes that long, close all connections to the server and make no others."""
+        """If the block takes that long, close all connections to the server and make no others."""
         try:
             async with answered_within(seconds):
                 yield

@@ -130,7 +130,7 @@ def _require_sqlite(version: tuple[int, ...]) -> None:
 
 @contextmanager
 def alarm(seconds: float, act: Callable[[], object]) -> Iterator[None]:
-    """Call `act` if the body takes that long.
+    """Call `act` if the block takes that long.
 
     A busy loop does not trigger it: several turns of the loop must pass, and an answer that has arrived is read first.
     """
@@ -153,7 +153,7 @@ def alarm(seconds: float, act: Callable[[], object]) -> Iterator[None]:
 
 @asynccontextmanager
 async def answered_within(seconds: float | None) -> AsyncIterator[None]:
-    """Cancel the body after that many seconds; None: never.
+    """Cancel the block after that many seconds; None: never.
 
     Raises:
         TimeoutError: it was cancelled.

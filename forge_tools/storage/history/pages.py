@@ -37,7 +37,7 @@ _MOST_DIGITS = 9, 18
 """The most digits in the number of an attempt and of an event."""
 
 FIRST_STEP, GROWTH, LONGEST_STEP = 500, 4, 32_000
-"""How many index entries a step reads: few at first, which fill most pages, and never more than a statement can."""
+"""How many index entries a step reads: few at first, which fill most pages, and never too many for one statement."""
 
 PATIENT_STEP = 2_000
 """The most when time is short: the last step may begin just before time runs out."""

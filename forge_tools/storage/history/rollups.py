@@ -1,4 +1,4 @@
-"""Counts whole hours of calls once, so that figures of a day or a month are read at once.
+"""Counts whole hours of calls once, so that figures of a day or a month are read quickly.
 
 An hour is counted some time after its end, when all calls queued in it have ended: from then on only pruning changes
 it, and the pruning transaction marks it. Counting takes no lock: it leaves a token in the row of the hour, reads, and
