@@ -98,9 +98,7 @@ class Settings(BaseSettings):
     heartbeat: float = Field(default=1.0, gt=0)
     """Seconds between two heartbeats of a worker."""
     lease: float = Field(default=15.0, ge=15)
-    """Seconds of silence after which a worker counts as dead: five heartbeats or more.
-    The same for all workers of a database.
-    """
+    """Seconds of silence until a worker counts as dead: at least five heartbeats; the same for a database's workers."""
     drain: float = Field(default=LONGEST_DRAIN, ge=0)
     """Seconds that a stopped worker gives its running calls."""
     consumption_interval: float = Field(default=10.0, gt=0)
@@ -360,10 +358,7 @@ class Settings(BaseSettings):
         return Path(self.encryption_keys or self.home / "keys").resolve()
 
     def working_dir(self, *, is_local: bool) -> str:
-        """Return where calls from here run: on one machine in this folder, elsewhere in a worker's.
-
-        There, the name of this folder means nothing.
-        """
+        """Return where calls from here run: on one machine in this folder, elsewhere in a worker's own folder."""
         return str(self.workspace.absolute()) if is_local or self.is_embedded else "."
 
     def queue_for(self, tool: str, category: str) -> str:
@@ -415,10 +410,7 @@ def variable(name: str) -> str | None:
 
 
 def given_secrets(*, are_taken: bool = False) -> dict[str, str]:
-    """Return the secrets that calls and tools may name, `FORGE_SECRET_<NAME>`, by name.
-
-    With `are_taken`, remove them from this process's environment.
-    """
+    """Return the secrets that calls and tools may name, `FORGE_SECRET_<NAME>`; `are_taken` removes them from here."""
     prefix = "FORGE_SECRET_"
     read = os.environ.pop if are_taken else os.environ.__getitem__
     return {name.removeprefix(prefix): read(name) for name in list(os.environ) if name.startswith(prefix)}

@@ -112,7 +112,7 @@ class RedisBroker(asyncio.Protocol):
 
     async def _connect(self) -> None:
         try:
-            while not self._is_closed or self._unsent:
+            while not self._is_closed or self._unsent:  # after a close, only to send what is left
                 try:
                     async with asyncio.timeout(CONNECT_SECONDS):
                         writer = await self._connected()

@@ -104,6 +104,7 @@ class Results:
         self._waiting[execution_id] = future
         interval = SILENCE if is_expected else FIRST_POLL
         due, newest = asyncio.get_running_loop().time() + interval, self._newest.get(interval)
+        # A poll that has backed off since has another interval.
         if newest is not None and newest.interval == interval and newest.due >= due - TOGETHER * interval:
             newest.ids.append(execution_id)
             return future

@@ -220,7 +220,7 @@ class Submissions:
             self._broker.listen(self._connection.submitter, self.results.hear, self.results.missed)
         groups: dict[tuple[str, Lane], list[NewExecution]] = {}
         for new in stored:
-            if not new.delay:
+            if not new.delay:  # workers find delayed calls in SQL when they are due
                 groups.setdefault((new.queue, new.lane), []).append(new)
         for (queue, lane), group in groups.items():
             longest = max(group, key=lambda new: new.time_limit)

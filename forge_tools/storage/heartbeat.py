@@ -1,4 +1,4 @@
-"""What a worker reports and asks per heartbeat, and which due rows it may claim: one statement each on both databases."""
+"""What a worker reports and asks in a heartbeat, and which due rows it may claim: one statement each per database."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -56,7 +56,7 @@ class Birth:
         self._signals = _signals()
 
     def changes(self, *, only_harm: bool = False) -> str | None:
-        """Return what has changed, since anybody may rely on it; None: nothing. `only_harm` ignores limits that were raised."""
+        """Return what has changed, if anything: code may rely on it. `only_harm` ignores limits that were raised."""
         limits = _limits()
         changed = [
             f"limit {name} is {_shown(limits[name])} and was {_shown(then)}"

@@ -295,6 +295,7 @@ class ChildrenLane:
         force = partial(self._force, child, body, timed_out)
         body.guard = Guard(self._ladder.force(claim.timeout), force, patience=self._grace)
         body.limit = child.limit(self._ladder.limits(claim.timeout))
+        # The child's code is not trusted, and needs none of these.
         frame: dict[str, Any] = {"run": fields_of(claim, "token", "reply_to", "encrypted", "reply_key")}
         if self._walls is not None and child.profile is not None:
             frame["walls"] = self._walls.around(child.pid, child.profile)

@@ -235,7 +235,7 @@ class LoopLane:
 
     def _blame(self, step: Step, seconds: float) -> Hold:
         hold = Hold(step, self._watch.place(step), seconds, noticed=time.monotonic())
-        self._tools.excuse(step.turn)
+        self._tools.excuse(step.turn)  # the timers of its neighbours stand still meanwhile
         owner = step.owner
         facts = owner.claim.facts() if owner is not None else {}
         logger.error("The event loop of the tools is held", extra={"place": hold.place, **facts})
@@ -330,7 +330,7 @@ class LoopLane:
             self._closer.politely(body)
         with self._done_lock:
             self._done.append((body, outcome))
-            is_first = len(self._done) == 1
+            is_first = len(self._done) == 1  # otherwise a collection is already scheduled
         if is_first:
             with suppress(RuntimeError):  # the engine's loop has ended: nobody waits for this any more
                 self._engine.call_soon_threadsafe(self._collect)

@@ -98,6 +98,7 @@ class Share:
         limit = max(0, free()) * len(self._workers)
         due = await self._store.queue.due(claimable, limit)
         if self._is_burst(due) and len(due) < limit:
+            # Messages may claim most of it meanwhile; rows that came since have messages of their own.
             await asyncio.sleep(self._patience)
             seen = frozenset(due)
             due = [wakeup for wakeup in await self._store.queue.due(claimable, limit) if wakeup in seen]

@@ -215,7 +215,7 @@ class Recovery(Service):
     async def _settle(self, worker: str, beat: int) -> list[str]:
         """Settle a worker, first ending what still runs on this host: tools' leftovers, and children if it froze."""
         self._unlisted.pop(worker, None)
-        if (await self._store.workers.beats()).get(worker) != beat:
+        if (await self._store.workers.beats()).get(worker) != beat:  # it has sent a heartbeat since, or was settled
             return []
         try:
             await asyncio.to_thread(end, instance_mark(worker))

@@ -138,6 +138,7 @@ class HotConnections:
             raise closed()
         if self._is_cut_off:
             raise UnreachableError("The client was closed before the database answered.", is_final=True)
+        # Without a time limit for commands: `_fetch` has its own.
         return await connect_postgres(self._address, timeout=self._timeout, settings=PINNED, command_timeout=None)
 
     async def _part_from(self, connection: Any) -> None:

@@ -137,6 +137,7 @@ class Batcher(Generic[Row, Result]):
                 _answer(entries, outcomes)
         finally:
             self._flusher = None
+            # None are left unless this was cancelled.
             self._answer_rest(StorageError("The Store was closed before these rows were written."))
 
     def _take(self) -> list[tuple[Row, _Call[Result], int]]:
@@ -163,6 +164,7 @@ class Batcher(Generic[Row, Result]):
                 outcomes += await self._persist(part)
             except UnreachableError as error:
                 outcomes += [self.give_up(row, error) for row in part]
+                # These were never sent, so they are certainly not written.
                 unsent = DatabaseUnavailableError(error.message)
                 outcomes += [self.give_up(row, unsent) for rest in reversed(parts) for row in rest]
                 self._answer_rest(unsent)
@@ -170,7 +172,7 @@ class Batcher(Generic[Row, Result]):
             except ForgeError as error:
                 if isinstance(error, RefusedError) and len(part) > 1:
                     middle = len(part) // 2
-                    parts += [part[middle:], part[:middle]]
+                    parts += [part[middle:], part[:middle]]  # the first half is popped first: outcomes stay in order
                 else:
                     outcomes += [self.give_up(row, error) for row in part]
             except Exception as error:  # noqa: BLE001 a defect in a flush must reach its waiters, or they wait for ever
@@ -200,6 +202,7 @@ class Batcher(Generic[Row, Result]):
         tried.count, tried.why, began = tried.count + 1, error.message, tried.began
         if isinstance(error, UnreachableError):
             tried.doubt = tried.doubt or error.maybe_committed
+            # The pause before the next try counts, too.
             is_last = error.is_final or self._is_out_of_patience(began - tried.pause)
         else:
             is_last = tried.count >= LEAST_CONFLICT_TRIES and self._is_out_of_patience(began)

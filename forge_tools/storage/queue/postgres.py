@@ -84,7 +84,7 @@ class PostgresHotPath:
         return _refusals(new, await self._run("record", **_asked(new), **outcomes))
 
     async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]:
-        is_again = scope in self._cut_off
+        is_again = scope in self._cut_off  # the last claim may have been committed without a reply
         asked = scope_values(scope)
         try:
             if len(rows) == 1 and not is_again:

@@ -142,6 +142,7 @@ _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]"]
 
 def _serve(jobs: "SimpleQueue[_Job | None]", address: Address) -> None:
     with ExitStack() as stack:
+        # Made within the first job, whose caller then gets its error.
         connection = cache(lambda: stack.enter_context(closing(_connect(address))))
         while (job := jobs.get()) is not None:
             _do(*job, connection, address.shown)
@@ -197,7 +198,7 @@ def _in_transaction(
         results = [work(connection, row, clock) for row in rows]
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:
+        if connection.in_transaction:  # SQLite has already rolled back after some errors
             connection.execute("ROLLBACK")
         raise
     return results
@@ -331,6 +332,7 @@ def _beat(connection: sqlite3.Connection, rows: Sequence[Heartbeat]) -> list[Ans
     answers = []
     for heartbeat in rows:
         asked = heartbeat_values(heartbeat)
+        # No later than now, since the clock may have been set back.
         since = max(EVER, min(asked.pop("chained_end"), moment)) - OVERLAP
         asked |= {
             "now": now,

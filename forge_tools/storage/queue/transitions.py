@@ -99,6 +99,7 @@ class Transitions:
         async def work(connection: AsyncConnection) -> tuple[list[str], list[str]]:
             it = select(workers.c.beat, workers.c.last_seen_at).where(workers.c.id == instance).with_for_update()
             last = (await connection.execute(it)).one_or_none()
+            # -1: an owner without a row, as `Workers.beats` returns it.
             if beat is not None and beat != (last.beat if last else -1):
                 return [], []
             silence = f"its last heartbeat was at {moment(last.last_seen_at)}" if last else clean(reason)
@@ -137,6 +138,7 @@ class Transitions:
         many rows moved.
         """
         due: ColumnElement[Any] = from_now(seconds_between(from_now(0.0), live.not_before) + step)
+        # Rows from before a step forward seem `step` seconds old at least, newer ones hardly at all.
         if step > 0:
             was_due = live.not_before <= from_now(-step)
             due, moved = case((was_due, live.not_before), else_=due), _waiting.where(_came_in <= -step / 2)
@@ -251,7 +253,7 @@ async def _end(connection: AsyncConnection, ends: Sequence[dict[str, Any]], over
 
 
 async def _numbered(connection: AsyncConnection, ends: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the attempts to insert: none for an execution that has ended, and none with a number that is used."""
+    """Return the attempts to insert: none for an execution that has ended; a used number becomes the next free one."""
     ended = execution_attempts.c
     query = select(ended.execution_id, ended.attempt, ended.final)
     there: dict[Any, set[int]] = defaultdict(set)
