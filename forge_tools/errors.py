@@ -3,14 +3,14 @@
 ForgeError
 ├── ConfigurationError          a setting is missing or contradicts another
 ├── InvalidCallError            a call that cannot be accepted as it is
-├── CallFailedError             the result of a call was no success, and its output was asked for
+├── CallFailedError             a call failed, and its output was asked for
 ├── ToolError                   something about one tool, named
 │   ├── DuplicateToolError
 │   ├── ToolNotFoundError
 │   ├── ToolChangedError        it is disabled, or defined otherwise, since its call was checked
 │   └── InvalidToolError        a definition that a provider or the runtime would refuse
 ├── ToolFailure                 raised by a body: the text that the model reads
-├── StorageError                the database said no
+├── StorageError                the database refused or failed
 │   ├── DatabaseUnavailableError
 │   ├── DatabaseCorruptError
 │   ├── SchemaVersionError      not migrated, or of an unknown version
@@ -23,7 +23,7 @@ ForgeError
 ├── ExecutionNotFoundError
 ├── ArtifactNotFoundError       nothing is kept under that name, or no longer
 ├── ResultTimeoutError          the wait ended; the execution goes on
-├── EncryptionError                what is secret cannot be encrypted, or not be opened here
+├── EncryptionError             a secret cannot be encrypted, or cannot be decrypted here
 ├── SecretNotFoundError         a worker does not have the secret that a call names
 ├── StackError                  the embedded stack cannot start or be reached
 └── SandboxError                a path, command or URL a tool may not touch

@@ -163,7 +163,7 @@ def _do(
     except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
         failure = explain(error, shown)
         failure.__cause__ = error
-    except BaseException as error:  # noqa: BLE001 whatever it is, whoever waits has to hear of it
+    except BaseException as error:  # noqa: BLE001 any failure must reach the caller
         failure = error
     with suppress(RuntimeError):  # the loop has ended: nobody waits
         answer.get_loop().call_soon_threadsafe(_tell, answer, result, failure)
