@@ -1,11 +1,11 @@
 """A task-queue-backed distributed tool runner for AI agents.
 
-The names below are those of the modules that own them, loaded when first asked for: importing one module loads no other.
+The names below belong to the modules that define them, and are loaded on first use: importing one loads no other.
 """
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # to import typing takes milliseconds
+TYPE_CHECKING = False  # importing typing takes milliseconds
 
 if TYPE_CHECKING:
     from forge_tools.client import Call, ExecutorClient, Handle, SyncExecutorClient
@@ -64,7 +64,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("Audio", "File", "Image", "Link", "Text"), "forge_tools.model"),
     "Settings": "forge_tools.config",
 }
-"""Who owns the names that are not of `forge_tools.tool.base`."""
+"""The modules of the names that are not in `forge_tools.tool.base`."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Settings: the sole reader of the environment (`FORGE_*`)."""
+"""Settings: the only reader of the environment (`FORGE_*`)."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from forge_tools.setting_types import OpenPath, RetentionRule, RootSettings, Wor
 from forge_tools.urls import require_readable, with_password
 
 LONGEST_DRAIN = 900.0
-"""Seconds that a worker which leaves has for what it runs; most bodies end long before, by their own timeouts."""
+"""Seconds that a departing worker has for its running calls; most bodies end long before, by their own timeouts."""
 
 MAX_SOCKET_PATH = 100
 """Bytes; the kernel stops at 107, and Valkey's own temporary names need a few."""
@@ -27,7 +27,7 @@ MIN_TOOL_MEMORY = 2**28
 """Bytes; an idle child with its threads takes about a third of it."""
 
 MIN_DIGEST_KEY = 16
-"""Characters; a shorter one could be found by trying."""
+"""Characters; a shorter key could be guessed."""
 
 WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
@@ -36,8 +36,8 @@ _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^
 class Settings(BaseSettings):
     """Every setting with its default; `FORGE_DATABASE_URL` sets `database_url`, and so on.
 
-    Durations are seconds. Without URLs the embedded stack in `home` is meant: SQLite and a Valkey socket there. Where `home`
-    is not given, `.forge` in the workspace or above it says where it is.
+    Durations are seconds. Without URLs, the embedded stack in `home` is used: SQLite and a Valkey socket there. If
+    `home` is not given, `.forge` in the workspace or above it names it.
     """
 
     model_config = SettingsConfigDict(
@@ -50,27 +50,27 @@ class Settings(BaseSettings):
     )
 
     workspace: Path = Field(default_factory=Path.cwd)
-    """The folder that tools may touch; on workers that of calls which name none."""
+    """The folder that tools may touch; on workers, for calls that name no workspace."""
     home: Path = Field(default_factory=lambda settings: marker_of(settings["workspace"]).home)
-    """Where the embedded stack keeps its data: what `.forge` in the workspace or above it names."""
+    """Where the embedded stack keeps its data, as named by `.forge` in the workspace or above it."""
     project: Path = Field(default_factory=Path.cwd)
-    """The folder from which, besides the current one, modules of tools are imported."""
+    """The folder from which modules of tools are imported, besides the current one."""
     tools: tuple[str, ...] = ()
-    """The user's tools, as a JSON list of modules, packages or files, in place of those in `[tool.forge-tools]`."""
+    """The user's tools, as a JSON list of modules, packages or files, instead of those in `[tool.forge-tools]`."""
     engine: str = ""
     """What makes the engine of this host, as `module:function`; tools get it by `Depends(engine)`."""
     broker_url: str = ""
     """The broker: `redis://`, `rediss://`, `sentinel://`, `amqp://` or `amqps://`. Empty: that of the embedded stack."""
     broker_password_file: Path | None = None
-    """A file with the password of the broker, in place of one in its URL."""
+    """A file with the password of the broker, if its URL has none."""
     database_url: str = ""
     """The database: `postgresql://` or `sqlite:///`. Empty: that of the embedded stack."""
     database_password_file: Path | None = None
-    """A file with the password of the database, in place of one in its URL."""
+    """A file with the password of the database, if its URL has none."""
     database_pooler: Literal["none", "transaction"] = "none"
-    """`transaction` where a pooler such as PgBouncer, in that mode, stands before the database."""
+    """`transaction` if the database is behind a pooler such as PgBouncer in that mode."""
     database_migration_url: str = ""
-    """The database as `db upgrade` and `db downgrade` reach it: by a role that owns the tables, past a pooler. Empty: as all others."""
+    """The URL for `db upgrade` and `db downgrade`, whose role owns the tables; no pooler. Empty: `database_url`."""
     database_migration_password_file: Path | None = None
     """A file with the password of that URL."""
     hostname: str = Field(
@@ -82,100 +82,104 @@ class Settings(BaseSettings):
     )
     """The name of this host in history, and of its own queue, `host.<name>`."""
     workspace_roots: tuple[RootSettings, ...] = ()
-    """Folders of the default workspace, as JSON, in place of `workspace` alone."""
+    """Folders of the default workspace, as JSON, instead of just `workspace`."""
     workspaces: dict[str, WorkspaceSettings] = Field(default_factory=dict)
     """Further workspaces by name, as JSON: `roots`, `shared`, `protected`."""
 
     max_timeout: float = Field(default=86_400.0, gt=0)
-    """Seconds that any call may run, whatever it asks for."""
+    """The most seconds that any call may run, whatever it asks for."""
     kill_grace: float = Field(default=2.0, gt=0)
-    """Seconds between the cancellation of a body whose time is up and the kill of its processes."""
+    """Seconds between cancelling a body at its timeout and killing its processes."""
     expires: float = Field(default=600.0, gt=0)
-    """Seconds that a call waits at most until a worker takes it."""
+    """The most seconds that a call waits for a worker."""
     background_expires: float = Field(default=86_400.0, gt=0)
-    """Seconds that a call waits at most in the queue `background`."""
+    """The most seconds that a call waits in the queue `background`."""
 
     heartbeat: float = Field(default=1.0, gt=0)
     """Seconds between two heartbeats of a worker."""
     lease: float = Field(default=15.0, ge=15)
-    """Seconds of silence after which a worker counts as dead: five heartbeats or more. The same for all workers of a database."""
+    """Seconds of silence until a worker counts as dead: at least five heartbeats; the same for a database's workers."""
     drain: float = Field(default=LONGEST_DRAIN, ge=0)
-    """Seconds that a worker which is stopped gives to what it runs."""
+    """Seconds that a stopped worker gives its running calls."""
     consumption_interval: float = Field(default=10.0, gt=0)
-    """Seconds between two looks whether a worker still takes messages; after five without it leaves."""
+    """Seconds between two checks that a worker still takes messages; after five failed ones it leaves."""
     result_notifications: bool = True
     """Whether small results travel, encrypted, in the message that wakes their client."""
     encryption_keys: str = ""
-    """The folder of the keys that open what clients encrypted. Empty: `keys` in `home`."""
+    """The folder of the keys that decrypt what clients encrypted. Empty: `keys` in `home`."""
     secrets_dir: Path | None = None
-    """A folder with a file for each secret that calls may refer to as `secret://NAME`; `FORGE_SECRET_<NAME>` gives one alone."""
+    """A folder with a file for each secret that calls may name as `secret://NAME`; `FORGE_SECRET_<NAME>` gives one."""
     encrypt_patterns: tuple[str, ...] = ()
-    """Regular expressions, as a JSON list: a value that one of them finds is a secret, whatever its parameter. `well-known` stands for those of known services."""
+    """Regular expressions, as a JSON list: a value in which one finds a match is a secret, whatever its parameter.
+    `well-known` stands for those of known services.
+    """
     references_in: tuple[str, ...] = ()
-    """Tools, as a JSON list, in whose objects names of secrets are resolved too."""
+    """Tools, as a JSON list, in whose object parameters names of secrets are resolved too."""
     shells: str = ""
     """The folder of shells that outlive a call. Empty: `shells-<hostname>` in `home`."""
     shell_interval: float = Field(default=2.0, gt=0)
-    """Seconds between two looks at the shells of a host."""
+    """Seconds between two checks of a host's shells."""
     shell_lost_after: float = Field(default=300.0, ge=15)
     """Seconds after which the shells of a silent host count as lost."""
     shell_kept: float = Field(default=86_400.0, ge=60)
-    """Seconds that a shell which has ended is kept."""
+    """Seconds that an ended shell is kept."""
     connect_timeout: float = Field(default=3.0, gt=0)
     """Seconds that a connection to a database or broker may take."""
     database_timeout: float = Field(default=5.0, gt=0)
-    """Seconds that a client gives to connecting, a statement and its repetitions together."""
+    """Seconds that a client allows for connecting, a statement and its retries together."""
 
     walls: Literal["plain", "landlock"] | None = None
-    """What stands between bodies of the process lane and their host, for all tools. Without it each tool says so; the code tools say `landlock`."""
+    """What isolates bodies of the process lane from their host, for all tools.
+    Empty: each tool decides; the code tools use `landlock`.
+    """
     walls_paths: tuple[OpenPath, ...] = ()
-    """Paths, as a JSON list, that these walls leave open to all tools: `/data:ro` to be read, `/data:rw` also to be written."""
+    """Paths, as a JSON list, that walls leave open to all tools: `/data:ro` to read, `/data:rw` also to write."""
     tool_memory: int = Field(default=2**31, ge=0)
-    """Bytes of memory for one call of the process lane with all its processes; 0 sets no limit."""
+    """Bytes of memory for one call of the process lane with all its processes; 0: no limit."""
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)
     """Bytes of the parameters of a call, as JSON."""
     max_output_bytes: int = Field(default=50_000_000, gt=0)
     """Bytes of the output of a call, as JSON."""
     artifact_max_bytes: int = Field(default=64 << 20, ge=65_536)
-    """Bytes of one output that is kept whole because it is too long for a result."""
+    """Bytes of one output that is kept as an artifact because it is too long for a result."""
     max_part_size: int = Field(default=100 << 20, gt=0)
     """Bytes of one image, file or other part of a result."""
     artifact_quota: int = Field(default=1 << 30, gt=0)
-    """Bytes of all of them that one session may keep; over that it loses the first ones."""
+    """Bytes of all artifacts that one session may keep; beyond that it loses the oldest."""
     artifact_ttl: float = Field(default=7 * 86_400.0, gt=0)
-    """Seconds that they are kept."""
+    """Seconds that artifacts are kept."""
     artifact_dir: Path | None = None
-    """A folder for their bytes that all hosts share, by its whole path. Without one they are in the database."""
+    """A folder for artifacts' bytes, shared by all hosts, as an absolute path. Without one they are in the database."""
     idempotency_scope: Literal["agent", "session", "shared"] = "agent"
-    """Who shares an idempotency key: `agent`, `session`, or `shared` by all."""
+    """Who shares an idempotency key: one `agent`, one `session`, or all (`shared`)."""
     idempotency_ttl: float = Field(default=86_400.0, gt=0, le=315_360_000.0)
     """Seconds that a key stands for its call."""
     digest_key: SecretStr = Field(default=SecretStr(""), exclude=True)
-    """The secret that digests of keyed calls are made with, the same for all clients. Needed on PostgreSQL for keys alone."""
+    """The secret for digests of keyed calls, the same for all clients. On PostgreSQL, needed only for keys."""
     routes: dict[str, str] = Field(default_factory=dict)
-    """Queues by tool or category, as a JSON object; all else waits in `default`."""
+    """Queues by tool or category, as a JSON object; everything else waits in `default`."""
     tool_versions: Literal["newest", "pinned"] = "newest"
-    """`pinned` has each tool of a worker stay at the definition that was published first, until somebody pins another."""
+    """`pinned` keeps each tool of a worker at the definition published first, until somebody pins another."""
     retention: tuple[RetentionRule, ...] = ()
     """What workers prune, as a JSON list of rules: `days`, and `tool`, `category`, `status`, `keep`."""
     audit_interval: float = Field(default=10.0, ge=0)
-    """Seconds between two batches of the chain of hashes; 0 makes none."""
+    """Seconds between two batches of the audit chain; 0 makes none."""
     audit_key: Path | None = None
     """A file with the key that signs the chain. Embedded: `audit.key` in `home`."""
     log_format: Literal["text", "json"] = "text"
-    """`json` has programs log one object a line."""
+    """`json` makes programs log one object per line."""
     web_allowed: tuple[str, ...] = ()
-    """Hosts and networks, as a JSON list, that web tools may reach though they are not public."""
+    """Hosts and networks, as a JSON list, that web tools may reach although they are not public."""
     web_ports: tuple[int, ...] = (80, 443, 8080, 8443)
     """Ports, as a JSON list, that web tools may reach."""
     web_robots: bool = False
-    """Whether web tools do as the robots.txt of a site says."""
+    """Whether web tools obey the robots.txt of a site."""
     web_search: Literal["", "searxng", "brave", "tavily"] = ""
-    """Whom `WebSearch` asks; empty: nobody."""
+    """The provider that `WebSearch` uses; empty: none."""
     web_search_url: str = ""
-    """Where that provider is, if not at its usual address; a SearXNG has none."""
+    """The provider's address, if not the usual one; SearXNG has no usual one."""
     web_search_key: SecretStr = Field(default=SecretStr(""), exclude=True)
-    """The key of that provider."""
+    """The provider's key."""
     mcp_token: SecretStr = Field(default=SecretStr(""), exclude=True)
     """The token that clients of `forge-tools mcp --http` must send."""
     mcp_config: Path | None = None
@@ -190,7 +194,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is passed, then the environment, then the project that this folder belongs to."""
+        """Order the sources: arguments, then the environment, then the project that this folder belongs to."""
         return init_settings, env_settings, _ProjectSource(settings_cls)
 
     @model_validator(mode="after")
@@ -282,7 +286,7 @@ class Settings(BaseSettings):
 
     @property
     def marker(self) -> Marker | None:
-        """What leads to `home` now; None where that was given."""
+        """What leads to `home` now; None if that was given."""
         return None if "home" in self.model_fields_set else marker_of(self.workspace)
 
     @property
@@ -292,14 +296,14 @@ class Settings(BaseSettings):
 
     @property
     def broker(self) -> str:
-        """The broker's URL as Celery takes it: it knows Valkey by the name of the server whose protocol that speaks."""
+        """The broker's URL for Celery, which knows Valkey only as a Redis server."""
         url = self._whole_url("broker", self.broker_url, self.broker_password_file)
         url = url or f"redis+socket://{broker_socket(self.home)}"
         return f"redis{url.removeprefix('valkey')}" if url.startswith("valkey") else url
 
     @property
     def database(self) -> str:
-        """The database's URL, without a driver unless the user named one; it says `pooler=transaction` where there is one."""
+        """The database's URL, without a driver unless the user named one; with `pooler=transaction` if there is one."""
         url = self._whole_url("database", self.database_url, self.database_password_file)
         if url.startswith("postgres") and self.database_pooler != "none":
             url = f"{url}{'&' if '?' in url else '?'}pooler={self.database_pooler}"
@@ -307,7 +311,7 @@ class Settings(BaseSettings):
 
     @property
     def migration_database(self) -> str:
-        """The URL by which migrations reach the database: past a pooler, and with a role that owns the tables."""
+        """The URL for migrations: it avoids a pooler, and its role owns the tables."""
         url, file = self.database_migration_url, self.database_migration_password_file
         return self._whole_url("database_migration", url, file) or self.database
 
@@ -328,46 +332,46 @@ class Settings(BaseSettings):
 
     @property
     def stop_patience(self) -> float:
-        """What a worker may take to leave, at most: who starts workers must not kill them before."""
+        """The longest that a worker may take to leave: whoever starts workers must not kill them earlier."""
         return self.drain + 3 * self.kill_grace + 10
 
     @property
     def cache(self) -> Path:
-        """Where tools keep what can be worked out again: the folder for it that the XDG specification names."""
+        """Where tools keep what can be recomputed: the cache folder of the XDG specification."""
         given = Path(os.environ.get("XDG_CACHE_HOME", ""))
         home = given if given.is_absolute() else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111  never raises
         return home / "forge-tools"
 
     @property
     def embedded_audit_key(self) -> Path:
-        """The key that the embedded stack makes for itself, to sign history with."""
+        """The key that the embedded stack generates to sign history."""
         return self.home.resolve() / "audit.key"
 
     @property
     def shells_folder(self) -> Path:
-        """Where this host's shells live: one folder for all its workers, and none for two hosts that share a home."""
+        """Where this host's shells live: one folder for all its workers, but not for two hosts that share a home."""
         return Path(self.shells or self.home / f"shells-{self.hostname}").resolve()
 
     @property
     def keys_folder(self) -> Path:
-        """Where workers have the keys that open what clients encrypted."""
+        """Where workers have the keys that decrypt what clients encrypted."""
         return Path(self.encryption_keys or self.home / "keys").resolve()
 
     def working_dir(self, *, is_local: bool) -> str:
-        """Where calls from here run: on one machine in the folder we are in; elsewhere a worker's own, since ours says nothing there."""
+        """Return where calls from here run: on one machine in this folder, elsewhere in a worker's own folder."""
         return str(self.workspace.absolute()) if is_local or self.is_embedded else "."
 
     def queue_for(self, tool: str, category: str) -> str:
-        """The queue that configuration routes a tool or its category to."""
+        """Return the queue that configuration routes a tool or its category to."""
         return self.routes.get(tool) or self.routes.get(category) or "default"
 
     def expiry_for(self, queue: str) -> float:
-        """How long a call may wait in that queue before it expires."""
+        """Return how long a call may wait in that queue before it expires."""
         return self.background_expires if queue == "background" else self.expires
 
 
 class _ProjectSource(PydanticBaseSettingsSource):
-    """What the pyproject.toml around the current folder says."""
+    """The settings in the pyproject.toml around the current folder."""
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
         return None, field_name, False
@@ -378,7 +382,7 @@ class _ProjectSource(PydanticBaseSettingsSource):
 
 
 def expanded(text: str) -> str:
-    """Fill in `${NAME}` and `${NAME:-default}` from the environment, for files that name secrets and do not hold them.
+    """Replace `${NAME}` and `${NAME:-default}` from the environment, for files that name secrets without holding them.
 
     Raises:
         ConfigurationError: a variable without a default is not set.
@@ -396,24 +400,24 @@ def expanded(text: str) -> str:
 
 
 def log_format() -> Literal["text", "json"]:
-    """That of the settings, for a program that logs before it has read them."""
+    """Return the setting, for a program that logs before it has read its settings."""
     return "json" if os.environ.get("FORGE_LOG_FORMAT", "").strip().lower() == "json" else "text"
 
 
 def variable(name: str) -> str | None:
-    """A setting of a tool's own, by its name in the environment."""
+    """Return a tool's own setting, by its name in the environment."""
     return os.environ.get(name)
 
 
 def given_secrets(*, are_taken: bool = False) -> dict[str, str]:
-    """The secrets that calls and tools may refer to, `FORGE_SECRET_<NAME>`, by name. Those that `are_taken` are in this process's environment no more."""
+    """Return the secrets that calls and tools may name, `FORGE_SECRET_<NAME>`; `are_taken` removes them from here."""
     prefix = "FORGE_SECRET_"
     read = os.environ.pop if are_taken else os.environ.__getitem__
     return {name.removeprefix(prefix): read(name) for name in list(os.environ) if name.startswith(prefix)}
 
 
 def marker_of(folder: Path) -> Marker:
-    """What leads to the home of the embedded stack of a folder.
+    """Return what leads to the home of a folder's embedded stack.
 
     Raises:
         ConfigurationError: a `.forge` cannot be read.
@@ -422,16 +426,16 @@ def marker_of(folder: Path) -> Marker:
 
 
 def _homes() -> Path:
-    """Where the homes of embedded stacks are: the folder for state that the XDG specification names."""
+    """Return where the homes of embedded stacks are: the state folder of the XDG specification."""
     given = Path(os.environ.get("XDG_STATE_HOME", ""))
     state = given if given.is_absolute() else Path(os.path.expanduser("~/.local/state"))  # noqa: PTH111  never raises
-    if not state.is_absolute():  # nobody's home, by the name that systems give it; only an embedded stack needs one
+    if not state.is_absolute():  # no home: its usual name for such users; only an embedded stack needs one
         state = Path("/nonexistent/.local/state")
     return state / "forge-tools"
 
 
 def broker_socket(home: Path) -> Path:
-    """Where the embedded broker of `home` listens; moved to a private folder when the path is too long for a socket."""
+    """Return where the embedded broker of `home` listens: in a private folder if the path is too long for a socket."""
     here = home.resolve() / "valkey.sock"
     name = hashlib.blake2b(os.fsencode(here), digest_size=8).hexdigest()
     private = f"forge-tools-{os.getuid()}"

@@ -3,14 +3,14 @@
 ForgeError
 ├── ConfigurationError          a setting is missing or contradicts another
 ├── InvalidCallError            a call that cannot be accepted as it is
-├── CallFailedError             the result of a call was no success, and its output was asked for
+├── CallFailedError             a call failed, and its output was asked for
 ├── ToolError                   something about one tool, named
 │   ├── DuplicateToolError
 │   ├── ToolNotFoundError
 │   ├── ToolChangedError        it is disabled, or defined otherwise, since its call was checked
 │   └── InvalidToolError        a definition that a provider or the runtime would refuse
 ├── ToolFailure                 raised by a body: the text that the model reads
-├── StorageError                the database said no
+├── StorageError                the database refused or failed
 │   ├── DatabaseUnavailableError
 │   ├── DatabaseCorruptError
 │   ├── SchemaVersionError      not migrated, or of an unknown version
@@ -23,7 +23,7 @@ ForgeError
 ├── ExecutionNotFoundError
 ├── ArtifactNotFoundError       nothing is kept under that name, or no longer
 ├── ResultTimeoutError          the wait ended; the execution goes on
-├── EncryptionError                what is secret cannot be encrypted, or not be opened here
+├── EncryptionError             a secret cannot be encrypted, or cannot be decrypted here
 ├── SecretNotFoundError         a worker does not have the secret that a call names
 ├── StackError                  the embedded stack cannot start or be reached
 └── SandboxError                a path, command or URL a tool may not touch
@@ -61,7 +61,7 @@ class ErrorCode(StrEnum):
     SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"
     ENCRYPTION_FAILED = "ENCRYPTION_FAILED"
     ENGINE_NOT_AVAILABLE = "ENGINE_NOT_AVAILABLE"
-    SECRET_NOT_FOUND = "SECRET_NOT_FOUND"  # noqa: S105  a code, and no password
+    SECRET_NOT_FOUND = "SECRET_NOT_FOUND"  # noqa: S105  a code, not a password
 
 
 class ForgeError(Exception):
@@ -137,7 +137,7 @@ class InvalidToolError(ToolError):
     code = "INVALID_TOOL"
 
 
-class ToolFailure(ForgeError):  # noqa: N818  what authors raise on purpose, and no error of theirs
+class ToolFailure(ForgeError):  # noqa: N818  raised on purpose by authors, not an error of theirs
     """Raise it in a body to fail with your own text: the model reads `text` unchanged, then `hint`.
 
     `retry` allows another attempt as far as the tool's capabilities allow; without it there is none. `details` is JSON

@@ -1,4 +1,4 @@
-"""The names of `forge_tools.tool.executor`: the one way to run them in process (spec S3)."""
+"""The names of `forge_tools.tool.executor`: the only way to run tools in process (spec S3)."""
 
 from forge_tools.tool.executor import CallOptions, ToolExecutor
 

@@ -1,4 +1,4 @@
-"""The timeout ladder: what ends a body that does not stop, each step later than the one before it."""
+"""The timeout ladder: what ends a body that does not stop, each step later than the previous one."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """A timeout as time limits of Celery's, in whole seconds from the start of the body."""
+    """A timeout as Celery's time limits, in whole seconds from the start of the body."""
 
     soft: int
     hard: int
@@ -16,24 +16,25 @@ class Limits(NamedTuple):
 class Ladder:
     """When each step follows, in seconds from the start of a body.
 
-    1. At its timeout the executor cancels its coroutine, in the process that runs it.
-    2. A `grace` later the engine ends it by force; an engine that was late, and knows it, waits for as long once more.
-    3. Then Celery's soft limit warns. A `lease` after that, in which a living engine would have spoken, its hard limit kills the process.
+    1. At the timeout, the executor cancels the body's coroutine, in the process that runs it.
+    2. A `grace` later, the engine ends it by force; an engine that notices that it is late waits for another `grace`.
+    3. Then Celery's soft limit warns. A `lease` later, in which a living engine would have acted, its hard limit kills
+       the process.
     """
 
     grace: float
     lease: float
 
     def force(self, timeout: float) -> float:
-        """When the engine ends it by force."""
+        """Return when the engine ends it by force."""
         return timeout + self.grace
 
     def limits(self, timeout: float) -> Limits:
-        """When Celery does."""
+        """Return Celery's limits."""
         soft = self.force(timeout) + self.grace
         return Limits(math.ceil(soft), math.ceil(soft + self.lease))
 
 
 def timed_out_after(seconds: float) -> str:
-    """What the result of such a body says (S4-16)."""
+    """Return the error text of such a body's result (S4-16)."""
     return f"Tool timed out after {seconds:g}s"

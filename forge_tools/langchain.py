@@ -25,8 +25,8 @@ class RunnableTool(Protocol):
 def to_langchain_tool(tool: RunnableTool, context: ExecutionContext | None = None) -> Any:
     """Wrap `tool` in a `langchain_core.tools.Tool` that takes any number of arguments (contradiction C04).
 
-    Calls run in `context`, by default with the current folder as `working_dir`. It answers with text; a failure is the
-    text `Error: ...` with the status `error` where LangChain shows one.
+    Calls run in `context`, by default with the current folder as `working_dir`. They return text; a failure is the text
+    `Error: ...`, with the status `error` if LangChain shows one.
 
     Raises:
         ImportError: without LangChain.
@@ -48,13 +48,13 @@ def to_langchain_tool(tool: RunnableTool, context: ExecutionContext | None = Non
 
 
 def argument_schema(spec: ToolSpec) -> Schema:
-    """Describe the arguments of a tool as the `args_schema` of LangChain's tools, which hand it to any provider."""
+    """Describe a tool's arguments as the `args_schema` of LangChain's tools, which pass it to any provider."""
     parameters: Schema = render(spec, "openai")["function"]["parameters"]
     return {"title": spec.name, **parameters}
 
 
 def run_in_thread(run: Callable[[], Awaitable[T]]) -> T:
-    """Run on a thread of its own: the caller's may already run an event loop (contradiction C38)."""
+    """Run on a separate thread: the caller's may already run an event loop (contradiction C38)."""
 
     async def main() -> T:
         return await run()

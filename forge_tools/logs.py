@@ -1,4 +1,4 @@
-"""Logging of our programs: one record a line, as text or JSON, in UTC, with the ids of the call that it is about."""
+"""Logging of our programs: one record per line, as text or JSON, in UTC, with the ids of the call it concerns."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ class Writable(Protocol):
 
 
 class CallLog(logging.Handler):
-    """Keeps with each call what its body logs, whatever else is done with it. What we log of a call is in its record already."""
+    """Records with each call what its body logs, whatever other handlers do. What we log of it is recorded already."""
 
     def emit(self, record: logging.LogRecord) -> None:
         scope = SCOPE.get()
@@ -29,14 +29,14 @@ class CallLog(logging.Handler):
             return
         try:
             text = self.format(record)
-        except Exception:  # noqa: BLE001  arguments that do not fit their message; the program's own log says so
+        except Exception:  # noqa: BLE001  the arguments do not fit their message; the program's own log reports it
             return
         name = "" if record.name.startswith("tool.") else f"{record.name}: "
         scope.emit(f"{name}{text.rstrip()}\n", "log", record.levelno)
 
 
 def set_up(level: str | int, form: Form, stream: Writable) -> None:
-    """Log there from here on, in place of whatever was set up."""
+    """Log to `stream` from here on, replacing any earlier setup."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if form == "json" else _Text("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(add_call)
@@ -53,7 +53,7 @@ def add_call(record: logging.LogRecord) -> bool:
 
 
 class _Text(logging.Formatter):
-    """Constant messages with their data behind them, as `name=value`."""
+    """Constant messages followed by their data, as `name=value`."""
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
@@ -68,7 +68,7 @@ class _Text(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """One object a line, data among its fields; values that JSON cannot hold by their `repr`."""
+    """One object per line, with the data among its fields; values that JSON cannot represent by their `repr`."""
 
     def format(self, record: logging.LogRecord) -> str:
         said = {

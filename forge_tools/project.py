@@ -1,4 +1,4 @@
-"""The project around a folder: `[tool.forge-tools]` in its pyproject.toml, and `.forge`, whose id names the home of its stack."""
+"""A folder's project: `[tool.forge-tools]` in its pyproject.toml, and `.forge`, whose id names its stack's home."""
 
 import os
 import socket
@@ -16,21 +16,21 @@ TABLE = "tool.forge-tools"
 MARKER = ".forge"
 
 OWNER = "folder"
-"""The file in a home that names the folder which has it."""
+"""The file in a home that names the folder it belongs to."""
 
 _LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A folder with a pyproject.toml that has our table. `tools` are references as `load_tools` takes them."""
+    """A folder whose pyproject.toml has our table. `tools` are references as `load_tools` takes them."""
 
     folder: Path
     tools: tuple[str, ...]
 
 
 def find_project(start: Path | None = None) -> Project | None:
-    """The project of a folder, the current one by default: its own, or that of the nearest parent which has one.
+    """Return the project of a folder, the current one by default: its own, or that of the nearest parent which has one.
 
     Raises:
         ConfigurationError: naming the file and what is wrong in it.
@@ -46,7 +46,7 @@ def find_project(start: Path | None = None) -> Project | None:
 
 
 def is_path(reference: str) -> bool:
-    """Whether a reference names a file or folder, and not a module."""
+    """Return whether a reference names a file or folder rather than a module."""
     return "/" in reference or reference.partition(":")[0].endswith(".py")
 
 
@@ -55,7 +55,7 @@ def _table(file: Path) -> Any:
         content = file.read_bytes()
     except OSError:
         return None
-    if b"forge-tools" not in content:  # most are of no concern to us, and parsing takes a while
+    if b"forge-tools" not in content:  # most do not concern us, and parsing takes a while
         return None
     try:
         return tomllib.loads(content.decode()).get("tool", {}).get("forge-tools")
@@ -76,7 +76,7 @@ def _references(folder: Path, table: Any) -> tuple[str, ...]:
 
 
 def _require_trusted(file: Path, start: Path) -> None:
-    """Refuse the file of another user in a parent folder such as /tmp: what it names would be imported."""
+    """Refuse another user's file in a parent folder such as /tmp: what it names would be imported."""
     owner = file.stat().st_uid
     if owner not in {os.getuid(), 0, start.stat().st_uid}:
         raise ConfigurationError(
@@ -87,9 +87,10 @@ def _require_trusted(file: Path, start: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Which home a folder has. `.forge` need not be there yet: until then the id comes from the folder's path.
+    """The home of a folder. `.forge` need not exist yet: until then the id derives from the folder's path.
 
-    `copied_from` is the folder that the id in `.forge` belongs to, where this folder is a copy of it: the id is another then.
+    `copied_from` is the folder that the id in `.forge` belongs to, if this folder is a copy of it; its own id then
+    differs.
     """
 
     folder: Path
@@ -121,7 +122,7 @@ class Marker:
         return self.folder / MARKER
 
     def write(self) -> None:
-        """Have `.forge` name the home.
+        """Make `.forge` name the home.
 
         Raises:
             StackError: the folder cannot be written to, or a folder has that name.
@@ -132,11 +133,11 @@ class Marker:
                 "rename or remove it, or set FORGE_HOME to it to go on with what is in it."
             )
         if _read(self.folder) != UUID(self.home.name):
-            # No secret: other users of the folder have homes of their own.
+            # Not a secret: other users of the folder have their own homes.
             _replace(self.file, f"{self.home.name}\n", 0o644)
 
     def keep(self) -> None:
-        """Note in the home that it belongs to this folder; only for the holder of its lock."""
+        """Record in the home that it belongs to this folder; only for the holder of its lock."""
         _replace(self.home / OWNER, f"{self.folder}\n", 0o600)
 
     def remove(self) -> None:
@@ -149,7 +150,7 @@ class Marker:
 
 
 def _is_trusted(folder: Path) -> bool:
-    """Whether what is above may decide: a stranger's file in /tmp would open all of /tmp to tools."""
+    """Return whether a parent folder may decide: a stranger's file in /tmp would open all of /tmp to tools."""
     try:
         return (folder / MARKER).lstat().st_uid in (os.getuid(), 0)
     except OSError:
@@ -157,13 +158,13 @@ def _is_trusted(folder: Path) -> bool:
 
 
 def _derived(base: UUID, folder: Path) -> UUID:
-    """Derive the same id each time, so that reading needs no writing; other hosts derive other ids."""
+    """Derive the same id each time, so that reading needs no write; other hosts derive other ids."""
     return uuid5(base, ascii(f"{socket.gethostname()}:{folder}"))
 
 
 def _read(folder: Path) -> UUID | None:
     file = folder / MARKER
-    if not os.path.isfile(file):  # noqa: PTH113  unlike Path.is_file it takes what cannot be looked at for nothing
+    if not os.path.isfile(file):  # noqa: PTH113  unlike Path.is_file it returns False for what cannot be accessed
         return None
     try:
         with file.open("rb") as opened:
@@ -183,7 +184,7 @@ def _owner(home: Path) -> Path | None:
 
 
 def _is_another(owner: Path, folder: Path, uuid: UUID) -> bool:
-    """Whether the owner still is another folder; one that was moved, or is the same by another path, is not."""
+    """Return whether the owner is still another folder; not if it was moved, or is the same by another path."""
     try:
         return owner != folder and _read(owner) == uuid and not _is_same(owner, folder)
     except ConfigurationError:
@@ -198,7 +199,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _replace(file: Path, text: str, mode: int) -> None:
-    """Write it whole or not at all: others may read it at any time.
+    """Write it atomically: others may read it at any time.
 
     Raises:
         StackError: its folder cannot be written to.

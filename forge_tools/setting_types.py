@@ -1,4 +1,4 @@
-"""Settings that are more than a number or a name: workspaces with their roots, rules of retention, open paths, as JSON gives them."""
+"""Settings that are more than a number or a name, parsed from JSON: workspaces, retention rules, open paths."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,11 +6,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 OpenPath = Annotated[str, StringConstraints(pattern=r"^/.*:r[ow]$")]
-"""A path that walls leave open, and how far: `/data:ro` or `/data:rw`."""
+"""A path that walls leave open, and for what: `/data:ro` or `/data:rw`."""
 
 
 class RootSettings(BaseModel):
-    """A folder of a workspace; a path alone stands for one that may be written to."""
+    """A folder of a workspace; a plain path stands for one that may be written to."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -24,7 +24,7 @@ class RootSettings(BaseModel):
 
 
 class WorkspaceSettings(BaseModel):
-    """A workspace by name. `protected` are patterns of names that no tool touches, beside those it never does.
+    """A named workspace. `protected` are patterns of names that no tool touches, besides those it never does.
 
     One that is not `shared` is bound to the host of the worker that has it.
     """
@@ -44,7 +44,7 @@ class WorkspaceSettings(BaseModel):
 
 
 class RetentionRule(BaseModel):
-    """What workers prune: executions that ended so many days ago, and what else has to be true of them."""
+    """What workers prune: executions that ended so many days ago and meet the other conditions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -7,13 +7,13 @@ from typing import Any
 
 
 def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
-    """Those signals that we were not started to ignore: scripts do so with Ctrl-C for `command &`, and nohup with SIGHUP."""
+    """Return the signals that this process was not started to ignore; scripts (for `command &`) and nohup do that."""
     return [number for number in numbers if signal.getsignal(number) not in (signal.SIG_IGN, ignore)]
 
 
 @contextmanager
 def handled(numbers: Iterable[signal.Signals], handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Handle these signals so, and afterwards as before."""
+    """Handle these signals with `handler`, and restore the previous handlers afterwards."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -23,7 +23,7 @@ def handled(numbers: Iterable[signal.Signals], handler: Callable[[int, Any], obj
 
 
 def keep_ignored_here() -> None:
-    """Replace ignored Ctrl-C and SIGQUIT by a handler that does nothing: programs that we start then have the default."""
+    """Replace ignored Ctrl-C and SIGQUIT by a handler that does nothing, so that programs we start have the default."""
     for number in (signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, ignore)

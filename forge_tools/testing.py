@@ -1,4 +1,4 @@
-"""Public doubles: an executor for the tests of tools, in this process and in a folder of its own."""
+"""Public test doubles: an executor for testing tools, in this process and in its own folder."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
 
 MAX_BYTES = 10_000_000
-"""What parameters, and outputs, may come to as JSON."""
+"""The most bytes of parameters, and of outputs, as JSON."""
 
 
 class InlineExecutor(ToolExecutor):
@@ -28,8 +28,8 @@ class InlineExecutor(ToolExecutor):
 
     What could not travel to a worker and back fails here too: parameters and outputs go through JSON. `files` are
     written into `workspace`, a temporary folder to which the tools are confined; `context` changes the usual context.
-    `overrides` make others in place of what tools depend on: `{make_index: lambda: FakeIndex()}`.
-    `reports` is the progress and the output that the tools have reported, one by one and in order.
+    `overrides` replace what tools depend on: `{make_index: lambda: FakeIndex()}`.
+    `reports` are the progress and the output that the tools have reported, in order.
 
         with InlineExecutor(greet) as tools:
             assert tools.run("greet", name="Ada").output == "Hello, Ada!"
@@ -54,7 +54,7 @@ class InlineExecutor(ToolExecutor):
             self._write(name, content)
 
     def run(self, tool_name: str, /, **parameters: Any) -> ToolResult:
-        """Call a tool and wait for its result, in a test that is no coroutine; others `await` `execute` or `call`.
+        """Call a tool and wait for its result, in a test that is not a coroutine; others `await` `execute` or `call`.
 
         Raises:
             ConfigurationError: the executor was not entered with `with`.
@@ -66,7 +66,7 @@ class InlineExecutor(ToolExecutor):
         return self._runner.run(self.call(tool_name, parameters))
 
     def clear_executions(self) -> None:
-        """Forget the calls, and what they reported."""
+        """Forget the calls and their reports."""
         super().clear_executions()
         self.reports.clear()
 
@@ -131,7 +131,7 @@ class InlineExecutor(ToolExecutor):
 
     def _reporter(self) -> Reporter:
         listener = super()._reporter()
-        if isinstance(listener, ScrubbingReporter):  # of the call that this one is part of: it notes already
+        if isinstance(listener, ScrubbingReporter):  # of the outer call that this one belongs to, which records already
             return listener
 
         def note(report: Report) -> None:

@@ -1,4 +1,4 @@
-"""URLs of brokers and databases, several of them with `;` between: what people see of them, and what is refused."""
+"""URLs of brokers and databases, several separated by `;`: what people may see of them, and which are refused."""
 
 import re
 from urllib.parse import quote, urlsplit
@@ -14,25 +14,25 @@ _BETWEEN = re.compile(r";(?=[A-Za-z][\w+.-]*://)")
 
 
 def without_passwords(url: str) -> str:
-    """What people may see: whatever may be part of a password is hidden, and the query, which may hold one, is left out."""
+    """Return what people see: whatever may be part of a password is hidden; the query, which may hold one, is cut."""
     return ";".join(_shown(one) for one in _BETWEEN.split(url))
 
 
 def require_readable(url: str) -> None:
-    """Refuse a URL that libraries would part in the midst of a password, and then quote in what they raise.
+    """Refuse a URL that libraries would split inside a password, and then quote in their errors.
 
     Raises:
-        ValueError: saying nothing of the URL.
+        ValueError: without quoting the URL.
     """
     if not all(map(_is_readable, _BETWEEN.split(url))):
         raise ValueError(UNREADABLE)
 
 
 def with_password(url: str, password: str) -> str:
-    """Give each of the URLs this password.
+    """Add this password to each of the URLs.
 
     Raises:
-        ValueError: there is no URL or no password, or a URL has one already; saying nothing of it.
+        ValueError: there is no URL or no password, or a URL already has one; without quoting it.
     """
     if not url or not password:
         raise ValueError("it takes a URL without a password, and a file with one")
@@ -40,7 +40,7 @@ def with_password(url: str, password: str) -> str:
 
 
 def for_redis(url: str) -> str:
-    """The same URL as the Redis client takes it: kombu, and so our settings, have another word for a socket."""
+    """Return the same URL for the Redis client: kombu, and so our settings, use another scheme for a socket."""
     return url.replace("redis+socket://", "unix://", 1)
 
 
@@ -62,7 +62,7 @@ def _is_readable(url: str) -> bool:
             _ = urlsplit(f"//{host}").port  # raises, and quotes what it takes for a port
     except ValueError:
         return False
-    if "," in user.partition("@")[2]:  # `u:p@first,u:p@second`, of which every library makes one long password
+    if "," in user.partition("@")[2]:  # `u:p@first,u:p@second`, which every library reads as one long password
         return False
     return "://" in url and (not parts.netloc or "@" not in url.partition(parts.netloc)[2])
 

@@ -1,4 +1,4 @@
-"""How Alembic reaches the database: over the connection it is handed, else the one that the settings name."""
+"""How Alembic reaches the database: over the connection passed to it, else the one that the settings name."""
 
 from alembic import context
 from sqlalchemy import Connection
@@ -9,7 +9,7 @@ from forge_tools.storage.tables import metadata
 
 
 def run_on(connection: Connection) -> None:
-    """Run the migrations: each in a transaction of its own, unless `connection` is in one."""
+    """Run the migrations: each in its own transaction, unless `connection` is already in one."""
     context.configure(connection=connection, target_metadata=metadata, transaction_per_migration=True)
     context.run_migrations()
 

@@ -1,4 +1,4 @@
-"""What the parts of a worker know of the whole: what is under way, and for how long others take it for alive."""
+"""What the parts of a worker know of the whole: what is under way, and how long others consider it alive."""
 
 import asyncio
 import time
@@ -7,15 +7,15 @@ from contextlib import suppress
 
 
 class Activity:
-    """One condition for all that waits in an engine: what is waited for is seldom, and cheap to look at."""
+    """One condition for all waits in an engine: waits are rare, and their predicates cheap."""
 
     def __init__(self) -> None:
         self.claiming = 0
         """Claims under way, in the database."""
         self.sending = 0
-        """Claims that are on their way to another host, and hold their slots until they are there."""
+        """Claims on their way to another host, which hold their slots until they arrive."""
         self.is_due = asyncio.Event()
-        """Set when there are rows to be claimed that no message comes for."""
+        """Set when there are rows to claim for which no message comes."""
         self._changed = asyncio.Condition()
 
     @property
@@ -24,16 +24,16 @@ class Activity:
         return not (self.claiming or self.sending)
 
     def due_in(self, seconds: float) -> None:
-        """Say that a call went back to its queue here, to be due then."""
+        """Record that a call went back to its queue here, and is due again after so many seconds."""
         asyncio.get_running_loop().call_later(seconds, self.is_due.set)
 
     async def announce(self) -> None:
-        """Have every waiter look again."""
+        """Make every waiter check again."""
         async with self._changed:
             self._changed.notify_all()
 
     async def until(self, is_so: Callable[[], object], seconds: float | None = None) -> None:
-        """Wait until it is so, for `seconds` at most."""
+        """Wait until `is_so` holds, for `seconds` at most."""
         if is_so():
             return
         with suppress(TimeoutError):
@@ -42,19 +42,19 @@ class Activity:
 
 
 class Lease:
-    """How long the others take this worker for alive after a heartbeat of its own that was answered."""
+    """How long others consider this worker alive after its last answered heartbeat."""
 
     def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.renewed_at = float("-inf")
-        """When the last heartbeat that was answered was sent, on the monotonic clock."""
+        """When the last answered heartbeat was sent, on the monotonic clock."""
         self._seconds = seconds
         self._clock = clock
 
     def renew(self, sent_at: float) -> None:
-        """A heartbeat that was sent then has been answered."""
+        """Record that the heartbeat sent then was answered."""
         self.renewed_at = sent_at
 
     @property
     def is_held(self) -> bool:
-        """Whether the others know that this worker lives: else it must start nothing."""
+        """Whether others know that this worker lives; otherwise it must start nothing."""
         return self._clock() - self.renewed_at <= self._seconds

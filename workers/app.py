@@ -1,4 +1,4 @@
-"""The Celery worker: the app that clients publish with, one task, the engine behind it, and how the two end."""
+"""The Celery worker: the app that clients publish with, one task, the engine behind it, and how both end."""
 
 import errno
 import gc
@@ -32,23 +32,23 @@ from workers.reception import ReceivingConnection
 from workers.worker import Setup
 
 MESSAGES_AT_ONCE = 4
-"""Messages of up to 128 ids each that a worker of the async lane takes before one of them is acknowledged."""
+"""How many messages, of up to 128 ids each, a worker of the async lane takes before one is acknowledged."""
 
 COLLECT_EVERY = 100_000
-"""New objects between two looks for garbage: calls make many, and hardly one that only the collector could free."""
+"""New objects between two collections: calls create many, and hardly one that only the collector could free."""
 
 AGAIN_SECONDS = 1.0
-"""Between two tries; Celery warns of more than five restarts a second."""
+"""The pause between two tries; Celery warns of more than five restarts a second."""
 
 POLL_SECONDS = 0.1
 
-state: Any = celery_state  # celery-types knows the first values of its flags only
+state: Any = celery_state  # celery-types knows only the initial values of its flags
 
 logger = logging.getLogger(__name__)
 
 
 def worker_app(setup: Setup, engine: Engine) -> Celery:
-    """Bind the one task to this process's engine, or to the child that the pool forks; Celery's own ones are not there."""
+    """Bind the only task to this process's engine, or to the child that the pool forks; Celery's own are removed."""
     settings, lane = setup.settings, engine.worker.lane
     app = celery_app(settings.broker)
     app.amqp.Connection = ReceivingConnection
@@ -81,17 +81,17 @@ def run_worker(app: Celery, setup: Setup, engine: Engine) -> int:
         without_heartbeat=True,
         quiet=True,
     )
-    silence_warnings()  # again: as it was made, Celery's worker put a filter before ours that shows its own
+    silence_warnings()  # again: Celery's worker, when created, put before ours a filter that shows its warning
     gc.set_threshold(COLLECT_EVERY)
     gc.enable()
     gc.collect()
-    gc.freeze()  # what is there by now stays: no need to walk it again, nor for a child to touch, and so copy, what it shares
+    gc.freeze()  # what exists now stays: do not walk it again, nor make children touch, and so copy, shared pages
     worker.start()
     return int(worker.exitcode or 0)
 
 
 def silence_warnings() -> None:
-    """What Celery and Python warn of although it is meant: what connections that are lost cost is a setting of ours."""
+    """Ignore warnings of Celery and Python about intended behaviour; a setting of ours covers lost connections."""
     warnings.filterwarnings("ignore", category=SecurityWarning)
     warnings.filterwarnings("ignore", message="This process .* is multi-threaded", category=DeprecationWarning)
     lost = r"\s*In Celery 5\.1 we introduced an optional breaking change which\s+on connection loss cancels"
@@ -99,7 +99,7 @@ def silence_warnings() -> None:
 
 
 class PatientConsumer(Consumer):
-    """Celery's own ends its worker there, and so cuts what runs; whether this one is fit to go on its engine decides."""
+    """Retries when descriptors run out: Celery's own would end its worker, cutting off calls; the engine decides."""
 
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc, valid-type]  # celery-types takes it for a variable
         def start(self, parent: Any) -> None:
@@ -109,15 +109,15 @@ class PatientConsumer(Consumer):
                 if not _is_for_want_of_descriptors(error):
                     raise
                 time.sleep(AGAIN_SECONDS)
-                raise ConnectionError(str(error)) from error  # with no number: Celery knows what EMFILE is
+                raise ConnectionError(str(error)) from error  # without the number: Celery would recognize EMFILE
 
     def on_connection_error_before_connected(self, exc: BaseException) -> None:
-        """Say so without the URL, which takes a descriptor to be written."""
+        """Log the error without the URL: writing it takes a descriptor."""
         logger.error("The broker is not reached; another try follows", extra={"error": str(exc)})
 
 
 def drain_step(engine: Engine) -> type[bootsteps.StartStopStep]:
-    """The step of Celery's worker that stops before its pool does."""
+    """Return the step of Celery's worker that stops before its pool does."""
 
     class Drain(bootsteps.StartStopStep):
         requires = ("celery.worker.components:Pool",)
@@ -134,13 +134,13 @@ def drain_step(engine: Engine) -> type[bootsteps.StartStopStep]:
 
 
 def leave_on_signals() -> None:
-    """Until Celery runs: what starts is left at once, and `drain` then sees by which signal."""
+    """Handle signals until Celery runs: what is starting ends at once, and `drain` then sees which signal it was."""
     keep_ignored_here()
     _handle(_leave, at_once=_leave_at_once)
 
 
 def take_signals() -> None:
-    """From then on in place of Celery's handlers, which heed no second SIGTERM and cancel what its threads cannot cancel."""
+    """Replace Celery's handlers, which ignore a second SIGTERM and cancel what its threads cannot cancel."""
     _handle(_stop, at_once=_terminate)
 
 
@@ -156,7 +156,7 @@ def drain(engine: Engine) -> None:
 
 
 def _worker_class(app: Celery, engine: Engine) -> Any:
-    """Celery's, without its way with signals, from the moment it takes them."""
+    """Return Celery's worker class, with our signal handlers once it has installed its own."""
 
     class Worker(app.Worker):  # type: ignore[name-defined, misc]  # made by Celery for each app
         def install_platform_tweaks(self, worker: Any) -> None:
@@ -168,9 +168,9 @@ def _worker_class(app: Celery, engine: Engine) -> Any:
 
 
 class _Handing:
-    """Celery's hook for what is done with a message of a task: this hands its ids over to be claimed, with no request and no thread.
+    """Celery's hook for handling a task's message: this passes its ids on to be claimed, without a request or a thread.
 
-    Acknowledged is a message once there is room for what it names, so that the broker keeps the rest for other workers.
+    A message is acknowledged once there is room for its calls, so that the broker keeps the rest for other workers.
     """
 
     def __init__(self, claims: Claims) -> None:
@@ -186,7 +186,7 @@ class _Handing:
 
 
 def _serve_from_engine(app: Celery, claims: Claims) -> None:
-    app.conf.worker_pool = "threads"  # of which none is ever started
+    app.conf.worker_pool = "threads"  # no thread is ever started
 
     @app.task(name=TASK, shared=False, Strategy=_Handing(claims))
     def run(wakeups: object) -> None:
@@ -222,8 +222,8 @@ def _handle(handler: Callable[..., None], *, at_once: Callable[..., None]) -> No
 
 
 def _leave(*_: object) -> None:
-    take_signals()  # a second signal must not interrupt what the first one has end
-    state.should_stop = EX_OK  # for Celery's first look: Python ignores what is raised inside a `__del__`
+    take_signals()  # a second signal must not interrupt the exit that the first one began
+    state.should_stop = EX_OK  # for Celery's first check, since Python ignores exceptions raised inside a `__del__`
     sys.exit(EX_OK)
 
 

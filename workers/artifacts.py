@@ -1,4 +1,4 @@
-"""Artifacts on a worker, the side of the engine: it answers tools, and keeps what children send once that is what its id says."""
+"""Artifacts on a worker, the engine's side: it answers tools, and keeps what children send once it matches its id."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ MOST_TRIES = 3
 _MOST_MEDIA_TYPE = 255
 
 MOST_UNPROVEN = 16
-"""So many artifacts a call may send at once; of more, that is given up of which no part came for longest."""
+"""How many artifacts a call may send at once; beyond that, the one without a new part for longest is given up."""
 
 T = TypeVar("T")
 
@@ -33,14 +33,14 @@ Do = Callable[[StoredArtifacts, Message, ExecutionContext], Awaitable[Message]]
 
 
 class Proofs:
-    """What one call has sent of artifacts so far. No other call sees it, and it goes with the call."""
+    """The artifacts that one call has sent so far. No other call sees them, and they end with the call."""
 
     def __init__(self) -> None:
         self._sent: dict[tuple[str, int], Sent] = {}
         self._is_over = False
 
     async def begin(self, new: Artifact) -> None:
-        """Wait for the bytes of an artifact; those that the call has sent already stay."""
+        """Expect the bytes of an artifact; those that the call has already sent stay."""
         if _key(new) in self._sent:
             return
         sent = await _on_disk(Sent, new)
@@ -50,36 +50,36 @@ class Proofs:
             del self._sent[next(iter(self._sent))]
 
     async def add(self, new: Artifact, number: int, data: bytes) -> bool:
-        """Set the next part aside; False if it is not waited for, or no longer.
+        """Store the next part separately; False if it is not, or no longer, expected.
 
         Raises:
-            ValueError: it is not the next, or no such part of that artifact.
+            ValueError: it is not the next, or not a part of that artifact.
             SandboxError: there is no room for it.
         """
         sent = self._sent.pop(_key(new), None)
         if sent is None:
             return False
-        self._sent[_key(new)] = sent  # the last in the row is the last that is given up
+        self._sent[_key(new)] = sent  # the last in the dict is the last to be given up
         await _on_disk(sent.add, number, data)
         return True
 
     def take(self, new: Artifact) -> "Sent | None":
-        """Hand over all of an artifact, which is proven now; None if parts are missing, then begin again.
+        """Hand over a complete artifact, now proven; None if parts are missing: begin again.
 
         Raises:
-            SandboxError: these are other bytes.
+            SandboxError: its bytes do not match its id.
         """
         sent = self._sent.pop(_key(new), None)
         return sent if sent is not None and sent.is_proven() else None
 
     def end(self) -> None:
-        """Let go of it all: each file goes with the last thread that is at it."""
+        """Drop everything: each file is closed with the last thread that uses it."""
         self._is_over = True
         self._sent.clear()
 
 
 class Sent(UnnamedFile):
-    """The packed parts of one artifact, in their order, in a file without a name."""
+    """The packed parts of one artifact, in order, in an unnamed file."""
 
     def __init__(self, new: Artifact) -> None:
         super().__init__()
@@ -88,8 +88,8 @@ class Sent(UnnamedFile):
         self._parts: list[_Part] = []
 
     def add(self, number: int, data: bytes) -> None:
-        """Write down the next part. One that is here already may come again: the whole decides whether it was right."""
-        with self._in_use:  # two threads may bring the same part
+        """Write the next part. One already here may come again: the digest of the whole decides if it was right."""
+        with self._in_use:  # two threads may send the same part
             if number < len(self._parts):
                 return
             if number > len(self._parts):
@@ -103,10 +103,10 @@ class Sent(UnnamedFile):
             self.size += len(data)
 
     def is_proven(self) -> bool:
-        """Whether it is all here; nothing can be added any more then.
+        """Return whether it is complete; nothing can be added after that.
 
         Raises:
-            SandboxError: these are other bytes.
+            SandboxError: its bytes do not match its id.
         """
         if len(self._parts) < count_parts(self._new.size):
             return False
@@ -118,11 +118,11 @@ class Sent(UnnamedFile):
         """Return a packed part as it was sent, and how many lines end in it.
 
         Raises:
-            SandboxError: it is not there any more as it was.
+            SandboxError: it has changed since.
         """
         part = self._parts[number]
         data = await _on_disk(self._read, part)
-        if _mark(data) != part.mark:  # with the rights of this user /proc leads even to files without a name
+        if _mark(data) != part.mark:  # with this user's rights, /proc leads even to unnamed files
             raise _refusal(self._new, "somebody changed its bytes on this host")
         return data, part.breaks
 
@@ -140,10 +140,10 @@ class _Part:
 
 
 class ArtifactDesk:
-    """The engine's side. A request names what it wants, of which artifact; whose it is the engine knows by itself."""
+    """The engine's side. A request names an operation and an artifact; the engine itself knows whose it is."""
 
     def __init__(self, settings: Settings) -> None:
-        """Make the folder of artifacts where the settings name one.
+        """Create the folder of artifacts, if the settings name one.
 
         Raises:
             ConfigurationError: it cannot be used.
@@ -153,16 +153,16 @@ class ArtifactDesk:
         self._keeping = Keeping(ttl=settings.artifact_ttl, quota=settings.artifact_quota)
 
     async def answer(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
-        """Do what a request wants; what it cannot have is an answer too."""
+        """Do what a request wants; a refusal is an answer too."""
         return await _answered(self._do, stored, request, context)
 
     async def answer_child(
         self, stored: StoredArtifacts, request: Message, context: ExecutionContext, proofs: Proofs
     ) -> Message:
-        """Do so for a call of code that is not trusted: to keep an artifact it has to send all of its bytes, be they here or not.
+        """Do so for a call of untrusted code: to keep an artifact it must send all bytes, even if they are stored.
 
-        A session that has only heard of an id could otherwise make it its own, and read what another one kept. Until they
-        are proven to be what the id says they are set aside in the call's `proofs`, where they are in nobody's way.
+        Otherwise a session that only knows an id could make it its own, and read what another one kept. Until the bytes
+        are proven to match the id, they are set aside in the call's `proofs`, where they affect nobody.
         """
         return await _answered(partial(self._do_for_child, proofs), stored, request, context)
 
@@ -207,7 +207,7 @@ class ArtifactDesk:
                 return await self._do(stored, request, context)
 
     async def _keep(self, stored: StoredArtifacts, new: Artifact, sent: Sent) -> Artifact | None:
-        """Keep what is proven; None if others deleted it meanwhile, again and again."""
+        """Keep a proven artifact; None if others deleted it meanwhile, repeatedly."""
         for _ in range(MOST_TRIES):
             kept = await stored.begin(new, self._keeping)
             if kept is None and await _add_all(stored, new, sent):
@@ -256,12 +256,12 @@ async def _answered(do: Do, stored: StoredArtifacts, request: Message, context: 
         return await do(stored, request, context)
     except ForgeError as error:
         return {"error": error.message, "code": error.code}
-    except (KeyError, TypeError, ValueError, OverflowError) as error:  # whoever wrote it is not one of us
+    except (KeyError, TypeError, ValueError, OverflowError) as error:  # it was not written by our code
         return {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
 
 
 async def _add_all(stored: StoredArtifacts, new: Artifact, sent: Sent) -> bool:
-    """False if somebody else was quicker, or it was given up."""
+    """Return False if somebody else was faster, or it was given up."""
     for number in range(count_parts(new.size)):
         if not await stored.add(new.id, number, *await sent.part(number)):
             return False

@@ -1,4 +1,4 @@
-"""What a body prints and logs, and its threads and processes: output of its call, where otherwise it would be the worker's."""
+"""Captures what a body, its threads and processes print and log, as output of its call instead of the worker's."""
 
 import ctypes
 import fcntl
@@ -31,17 +31,17 @@ Standard = Literal["stdout", "stderr"]
 STANDARD: tuple[tuple[int, Standard], ...] = ((1, "stdout"), (2, "stderr"))
 CHUNK = 1 << 16
 PIPE_BYTES = 1 << 20
-"""What may be in a pipe: code that writes and holds the interpreter's lock keeps its reader from reading."""
+"""A pipe's capacity: code that writes while holding the interpreter's lock keeps its reader from reading."""
 
 PAUSE_SECONDS = 0.005
-"""Between what comes and its being read. In it come as many bytes as a pipe holds."""
+"""The pause between arrival and reading, in which at most a full pipe arrives."""
 
 END_SECONDS = 5.0
 _MOST_FOLLOWED = 64
 
 
 class CallStream:
-    """A standard stream of a worker. What a body writes belongs to its call, all else goes on to `beneath`."""
+    """A standard stream of a worker. What a body writes belongs to its call, everything else goes to `beneath`."""
 
     def __init__(self, name: Standard, beneath: RedactedStream) -> None:
         self._name = name
@@ -61,7 +61,7 @@ class CallStream:
             self.write(line)
 
     def fileno(self) -> int:
-        """The descriptor that processes inherit, which in a process of the pool is the call's, too."""
+        """Return the descriptor that processes inherit, which in a pool process is the call's, too."""
         return next(number for number, stream in STANDARD if stream == self._name)
 
     def write_bytes(self, data: bytes) -> None:
@@ -70,12 +70,15 @@ class CallStream:
             self.beneath.write(data.decode(errors="backslashreplace"))
 
     def move(self, descriptor: int, *, of_calls: bool) -> None:
-        """In a process that was forked: what is no call's goes to that descriptor from here on, or all of it."""
+        """In a forked process, send to that descriptor everything from here on, or only what belongs to no call."""
         self._pid = os.getpid() if of_calls else 0
         self.beneath.move(os.fdopen(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False))
 
     def _put(self, text: str | bytes) -> bool:
-        """Whether it is a call's. A copy of this process that a body forked has nobody to tell but its descriptors."""
+        """Return whether it belongs to a call.
+
+        In a copy of this process that a body forked it does not: there, only descriptors lead to the call.
+        """
         scope = SCOPE.get()
         if scope is None or scope.reporter is None or self._pid != os.getpid():
             return False
@@ -87,7 +90,7 @@ class CallStream:
 
 
 class _Bytes:
-    """`sys.stdout.buffer`."""
+    """Serves as `sys.stdout.buffer`."""
 
     def __init__(self, stream: CallStream) -> None:
         self._stream = stream
@@ -101,13 +104,13 @@ class _Bytes:
 
 
 Ends = dict[Standard, tuple[int, int]]
-"""Of the pipe in place of each standard stream: where it is read, and where it is written."""
+"""The pipe in place of each standard stream: its reading end and its writing end."""
 
 
 class ChildOutput:
-    """The pipes that a process of the pool is born with. It reads them itself; its parent keeps their ends for its last words.
+    """The pipes that a pool process is born with. It reads them itself; its parent keeps their ends for its last words.
 
-    When it takes other pipes it hands their ends to its parent over a socket, for it may die without another word.
+    When it switches to other pipes, it sends their ends to its parent over a socket, since it may die without notice.
     """
 
     def __init__(self) -> None:
@@ -121,7 +124,7 @@ class ChildOutput:
         return [self._childs_end.fileno(), *(number for pair in self.pipes.values() for number in pair)]
 
     def born(self) -> None:
-        """In the parent, once it has forked: what it does not keep is closed."""
+        """In the parent, after the fork: close what it does not keep."""
         self._childs_end.close()
         self._ends = {stream: end for stream, (end, _) in self.pipes.items()}
         for _, write in self.pipes.values():
@@ -129,12 +132,12 @@ class ChildOutput:
         _parents.update(self._ends.values())
 
     def hand_over(self, pipes: Ends) -> None:
-        """In the process: from here on it puts out what it does into these."""
+        """In the process: from here on, its output goes to these pipes."""
         with suppress(OSError):  # its last words are lost, which is no reason to end
             socket.send_fds(self._childs_end, [b"."], [end for end, _ in pipes.values()])
 
     def follow(self) -> None:
-        """Take over what the process has handed over; what it took before is its own to read."""
+        """Receive the pipes that the process sent; what was in the earlier ones is its own to read."""
         with suppress(OSError):
             for _ in range(_MOST_FOLLOWED):
                 data, ends, _, _ = socket.recv_fds(self._parents_end, 1, len(STANDARD))
@@ -146,10 +149,10 @@ class ChildOutput:
                 keep_private(*ends)
 
     def last_words(self) -> Iterator[tuple[Standard, bytes]]:
-        """What the process had not read when it ended."""
+        """Yield what the process had not read when it ended."""
         self.follow()
         for stream, end in self._ends.items():
-            with suppress(OSError):  # whatever a body has made of it
+            with suppress(OSError):  # a body may have changed it
                 os.set_blocking(end, False)
                 yield stream, os.read(end, PIPE_BYTES)
 
@@ -165,21 +168,21 @@ class ChildOutput:
 
 
 _parents: set[int] = set()
-"""Ends that this process keeps for its children; each of these has to let go of those of its siblings."""
+"""Ends that this process keeps for its children; each child must close those of its siblings."""
 
 
 def siblings_ends() -> list[int]:
-    """In a process of the pool: what its parent keeps for others."""
+    """In a pool process: return what its parent keeps for others."""
     found = list(_parents)
     _parents.clear()
     return found
 
 
 class Pipes:
-    """Descriptors 1 and 2 of a process of the pool, as a call's own: a thread reads what comes through them.
+    """Descriptors 1 and 2 of a pool process, as a call's own: a thread reads what arrives through them.
 
-    Who outlives the call that started it keeps the pipes that it has, whose output goes to the worker's log from then on;
-    the next call gets others.
+    A process that outlives the call that started it keeps its pipes, whose output then goes to the worker's log; the
+    next call gets other pipes.
     """
 
     def __init__(self, flush: Callable[[], None], output: ChildOutput | None = None) -> None:
@@ -192,30 +195,30 @@ class Pipes:
         _buffer_lines_of_c()
 
     def begin(self, scope: CallScope, secrets: Collection[str]) -> None:
-        """Have what comes be that call's."""
+        """Assign what arrives to that call."""
         if not self._pair.thread.is_alive():  # a body closed the descriptors
             self._renew()
         self._pair.begin(scope, secrets)
 
     def catch_up(self) -> None:
-        """Put out what has come by now."""
+        """Read what has arrived by now."""
         self._pair.read()
 
     def end(self, *, are_left: bool) -> None:
-        """The call is over. `are_left`: processes that it started live on, and may write."""
+        """End the call. `are_left`: processes that it started live on, and may write."""
         self._pair.scope = None
         if are_left:
             self._renew()
 
     def start_anew(self) -> None:
-        """Have a thread read that the current one starts, and none that is older."""
+        """Read from now on in a thread started by the current one, and in no older one."""
         older = self._pair.thread
         self._renew()
         older.join(timeout=END_SECONDS)
         self.threads.discard(older)
 
     def let_go(self) -> None:
-        """In a copy of this process that a body forked: it writes to the pipes, as any process that the body starts."""
+        """In a copy of this process that a body forked: write to the pipes, like any process that the body starts."""
         self._pair.let_go()
         _move_streams({stream: number for number, stream in STANDARD}, of_calls=False)
 
@@ -231,7 +234,7 @@ class Pipes:
 
 
 class _Pair:
-    """Two pipes in place of descriptors 1 and 2, from when it is made."""
+    """Two pipes in place of descriptors 1 and 2, from its creation on."""
 
     def __init__(self, own: Mapping[Standard, int], flush: Callable[[], None], pipes: Ends) -> None:
         self._flush = flush
@@ -255,7 +258,7 @@ class _Pair:
         self.scope, self._scrubber = scope, Scrubber(secrets) if secrets else None
 
     def read(self) -> None:
-        """Take what is there, without waiting."""
+        """Read what is there, without waiting."""
         if self._pid == os.getpid():
             with self._lock:
                 self._take()
@@ -270,9 +273,9 @@ class _Pair:
             waiting.register(end, select.POLLIN)
         while self._ends:
             waiting.poll()
-            time.sleep(PAUSE_SECONDS)  # what is still in the pipe when this process dies its parent reads
+            time.sleep(PAUSE_SECONDS)  # if this process dies, its parent reads what is still in the pipe
             with self._lock:
-                for end in self._take():  # here alone: a number that is closed may be another file's by now
+                for end in self._take():  # only here: a closed number may already be another file's
                     del self._ends[end]
                     self._poll.unregister(end)
                     waiting.unregister(end)
@@ -280,7 +283,7 @@ class _Pair:
             self._flush()
 
     def _take(self) -> list[int]:
-        """Take a pipe's length from each at most, so that who writes without end keeps nobody; returns those that nobody writes to."""
+        """Read at most a pipe's capacity from each, so endless output delays nobody; return those without writers."""
         over = []
         for end, _ in self._poll.poll(0):
             with suppress(BlockingIOError):
@@ -311,7 +314,7 @@ def _move_streams(descriptors: Mapping[Standard, int], *, of_calls: bool) -> Non
 
 
 def _kept(number: int) -> int:
-    """Another number for what a descriptor is; nothing where it is closed."""
+    """Duplicate a descriptor; if it is closed, open /dev/null."""
     try:
         return os.dup(number)
     except OSError:
@@ -323,23 +326,23 @@ def _pipes() -> Ends:
 
 
 def _pipe() -> tuple[int, int]:
-    """A pipe whose reader never waits."""
+    """Create a pipe whose reader never waits."""
     end, write = os.pipe()
     os.set_blocking(end, False)
-    with suppress(OSError, AttributeError):  # other systems than Linux, or a user who has many already
+    with suppress(OSError, AttributeError):  # not Linux, or a user who has many pipes already
         fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return end, write
 
 
 def _buffer_lines_of_c() -> None:
-    """Of what code in C prints, whole lines come at once, as if to a terminal: the C library holds back what goes to a pipe."""
+    """Make C code print whole lines at once, as to a terminal: the C library would buffer what goes to a pipe."""
     with suppress(OSError, ValueError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
 
 
 def capture() -> RedactedStream:
-    """Have bodies print into the record of their call from here on; returns where the worker's own log goes to."""
+    """Record what bodies print with their call from here on; returns the stream of the worker's own log."""
     log = RedactedStream(sys.stderr)
     sys.stdout = CallStream("stdout", RedactedStream(sys.stdout))
     sys.stderr = CallStream("stderr", log)
@@ -348,18 +351,18 @@ def capture() -> RedactedStream:
 
 
 def capture_logs() -> None:
-    """Have what bodies log and warn of go into the record of their call, too; once logging is set up."""
+    """Record what bodies log and warn of with their call, too; call it after logging is set up."""
     logging.getLogger().addHandler(CallLog())
     logging.captureWarnings(capture=True)
-    warnings.simplefilter("always", append=True)  # of each call anew, as far as no other filter says otherwise
+    warnings.simplefilter("always", append=True)  # again for each call, unless another filter says otherwise
 
 
 def inherit_calls() -> None:
-    """Have threads, and what is given to executors, belong to the call on whose behalf they are started."""
+    """Assign threads, and work given to executors, to the call that starts them."""
     start, submit = threading.Thread.start, ThreadPoolExecutor.submit
 
     def start_in_call(thread: threading.Thread) -> None:
-        is_an_executors = getattr(thread, "_target", None) is executor_threads._worker  # noqa: SLF001  it serves whoever submits
+        is_an_executors = getattr(thread, "_target", None) is executor_threads._worker  # noqa: SLF001  it serves any submitter
         if SCOPE.get() is not None and not is_an_executors:
             _run_in_this_context(thread)
         start(thread)
@@ -370,7 +373,7 @@ def inherit_calls() -> None:
         return submit(pool, call, *args, **kwargs)
 
     for kind, name, replacement in (
-        (threading.Thread, "start", start_in_call),  # Python 3.14 can do so by itself
+        (threading.Thread, "start", start_in_call),  # Python 3.14 has this built in
         (ThreadPoolExecutor, "submit", submit_in_call),
     ):
         setattr(kind, name, replacement)
@@ -383,6 +386,6 @@ def _run_in_this_context(thread: threading.Thread) -> None:
         try:
             context.run(run)
         finally:
-            del thread.run  # which holds the thread
+            del thread.run  # it refers to the thread
 
     thread.run = run_in_context  # type: ignore[method-assign]  # of this one thread

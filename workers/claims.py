@@ -1,4 +1,4 @@
-"""The way of calls through a worker: messages become bodies where a free slot waits, and outcomes are committed or kept."""
+"""The way of calls through a worker: messages become bodies when a slot is free, and outcomes are committed or kept."""
 
 import asyncio
 import logging
@@ -18,10 +18,10 @@ from workers.outcomes import handed_back
 DUE_UNREAD = "Due calls cannot be read"
 BEATS_BETWEEN_PULLS = 5
 MOST_OVERDUE = 64
-"""Due rows that go first between two pulls of a worker whose slots are never free."""
+"""How many due rows go first between two pulls of a worker whose slots are never free."""
 
 Pending = tuple[Outcome, Claim | None]
-"""An outcome and the claim that it ends, if this worker made that."""
+"""An outcome and the claim that it ends, if this worker made that claim."""
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Fit(Protocol):
     """Whether this worker may claim, and run what it has claimed."""
 
     lacks: str | None
-    """Why it may not, by the last look."""
+    """Why it may not, as of the last check."""
 
     def may_claim(self) -> bool: ...
 
@@ -66,11 +66,11 @@ class Recorder:
         return not self._pending and not self._flushing
 
     def claimed(self, claims: Iterable[Claim]) -> None:
-        """Remember whose outcomes will come, in an `add` each."""
+        """Remember claims whose outcomes will come, each in an `add`."""
         self._claims.update((claim.token, claim) for claim in claims)
 
     def forget(self, claim: Claim) -> None:
-        """That claim is no longer this worker's: there will be no outcome."""
+        """Forget a claim that is no longer this worker's: there will be no outcome."""
         self._claims.pop(claim.token, None)
 
     def add(self, outcome: Outcome) -> None:
@@ -83,7 +83,7 @@ class Recorder:
         self._work.set()
 
     async def run(self) -> None:
-        """Record for ever. A loop of its own and no service: nothing is as hot, and a failure keeps what it could not store."""
+        """Record for ever. Not a service: nothing else is as hot, and on a failure it keeps what it could not store."""
         while True:
             await self._work.wait()
             self._work.clear()
@@ -113,12 +113,12 @@ class Recorder:
 
 
 class Claims:
-    """Takes messages as they come; every method but `hand_over` runs on the engine's loop.
+    """Takes messages as they arrive; every method except `hand_over` runs on the engine's loop.
 
-    Nothing is claimed while this worker is not fit to.
+    Nothing is claimed while this worker is not fit.
     """
 
-    def __init__(  # noqa: PLR0913  each is a part of its own
+    def __init__(  # noqa: PLR0913  each is a separate part
         self,
         store: Store,
         lane: BodyLane,
@@ -132,9 +132,9 @@ class Claims:
         heartbeat: float,
     ) -> None:
         self.woken_at = 0.0
-        """When a message came last, on the monotonic clock."""
+        """When the last message came, on the monotonic clock."""
         self.pulled_at = 0.0
-        """When SQL was asked for due rows last."""
+        """When SQL was last asked for due rows."""
         self.is_closed = False
         self._loop = asyncio.get_running_loop()
         self._store = store
@@ -161,28 +161,28 @@ class Claims:
         await self._activity.announce()
 
     def free_slots(self) -> int:
-        """How many more calls it could take; none when it takes no more."""
+        """Return how many more calls it could take; 0 when it takes no more."""
         if self._fitness.lacks is not None or self.is_closed:
             return 0
         return self._lane.free_slots() - self._reserved - self._activity.sending
 
     def is_idle(self) -> bool:
-        """Whether it waits for messages alone: neither for the database nor for slots that only a flush announces."""
+        """Return whether it waits only for messages, not for the database nor for slots that only a flush announces."""
         return self._may_claim() and self._activity.is_quiet and self._recorder.is_idle and self.free_slots() > 0
 
     def is_time_to_pull(self) -> bool:
-        """Whether to ask SQL for due rows: no message came for a heartbeat, or nobody asked for several."""
+        """Return whether to ask SQL for due rows: no message came for a heartbeat, or nobody has asked for several."""
         now, beat = time.monotonic(), self._heartbeat
         return now - self.woken_at >= beat or now - self.pulled_at >= BEATS_BETWEEN_PULLS * beat
 
     def has_pulled(self) -> None:
-        """SQL is asked for due rows now."""
+        """Record that SQL is asked for due rows now."""
         self.pulled_at = time.monotonic()
 
     def hand_over(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None]) -> None:
-        """Have what a message that came by `queue` names claimed; returns at once. Called on the thread that receives.
+        """Claim the calls named by a message from `queue`; returns at once. Called on the receiving thread.
 
-        `taken` is called when the broker may send the next one: at once, or once slots were free for this one.
+        `taken` is called when the broker may send the next one: at once, or when there were free slots for this one.
         """
         then: Callable[[], None] | None = taken
         if not self._taking and self.free_slots() > 0:
@@ -207,11 +207,11 @@ class Claims:
             logger.error("A message was taken in vain; its calls are looked for in SQL", exc_info=error)
 
     async def take(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
-        """Claim what a message that came by `queue` names, as much as there are slots once there is one; the rest is sent on."""
+        """Claim a message's calls, as many as there are slots once one is free; send the rest on to `queue`."""
         self.woken_at = time.monotonic()
         await self._read_overdue()
         if (free := self.free_slots()) <= 0:
-            # The last wait: nobody takes that slot meanwhile.
+            # This is the last wait: nobody takes that slot meanwhile.
             await self._activity.until(lambda: self.is_closed or self.free_slots() > 0)
             free = self.free_slots()
         wakeups = self._overdue_first(wakeups)
@@ -226,11 +226,11 @@ class Claims:
         await self._read_overdue()
         await self._activity.until(lambda: self.is_closed or not self._activity.sending)
         waiting = self._overdue_first(wakeups)
-        self._overdue += waiting[len(wakeups) :]  # what had to give way is next
+        self._overdue += waiting[len(wakeups) :]  # calls that had to give way are next
         return await self._claim(waiting[: len(wakeups)])
 
     async def start(self, wakeups: Sequence[Wakeup]) -> None:
-        """Claim those that are still to be had, and run them."""
+        """Claim those that are still available, and run them."""
         if not wakeups:
             return
         self._reserved += len(wakeups)
@@ -241,11 +241,11 @@ class Claims:
                 self._lane.run(claims)
         finally:
             self._reserved -= len(wakeups)
-            if len(claims) < len(wakeups):  # slots are free again without a body having ended
+            if len(claims) < len(wakeups):  # slots are free again although no body ended
                 await self._activity.announce()
 
     async def _claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
-        """Claim those wakeups that are still to be had; none while closed or while our beats go unacknowledged."""
+        """Claim those wakeups that are still available; none while closed or while our heartbeats go unanswered."""
         if not self._may_claim():
             return []
         self._activity.claiming += 1
@@ -265,7 +265,7 @@ class Claims:
                 await self._activity.announce()
 
     async def _read_overdue(self) -> None:
-        """Read now and then what no message came for: where no slot stays free, no heartbeat would ask for it."""
+        """Read now and then what no message came for: if slots are never free, no heartbeat asks for it."""
         if time.monotonic() - self.pulled_at < BEATS_BETWEEN_PULLS * self._heartbeat or not self._may_claim():
             return
         self.has_pulled()
@@ -275,7 +275,7 @@ class Claims:
             logger.warning(DUE_UNREAD, extra={"error": str(error)})
 
     def _overdue_first(self, wakeups: Sequence[Wakeup]) -> list[Wakeup]:
-        """As many overdue calls as were named, and then those that were."""
+        """Return as many overdue calls as were named, and then the named ones."""
         first, self._overdue = self._overdue[: len(wakeups)], self._overdue[len(wakeups) :]
         return list(dict.fromkeys([*first, *wakeups]))
 

@@ -1,4 +1,4 @@
-"""The engine: one loop on its own thread does all of a worker's SQL, heartbeats and notifications; a watchdog sees that it moves."""
+"""The engine: one loop on its own thread does all of a worker's SQL, heartbeats and notifications, under a watchdog."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ from workers.worker import Setup, Worker
 START_DEADLINE = 60.0
 STOP_MARGIN = 5.0
 WARNING_SECONDS = 10.0
-"""How long before calls are cut the log names them."""
+"""How long before calls are cut off the log names them."""
 
 LEAVE_SECONDS = 20.0
 
@@ -41,13 +41,13 @@ class Engine:
     """Starts a worker on its thread and stops it. Bodies run in its lane, never on its loop."""
 
     worker: Worker
-    """There once it has started."""
+    """Set once it has started."""
 
     def __init__(self, setup: Setup, *, is_watched: bool = False) -> None:
         settings = setup.settings
         self.worker_id = setup.worker_id
         self.is_broken = False
-        """Whether it ended by a fault of its own."""
+        """Whether it ended by its own fault."""
         self._setup = setup
         self._kill_grace = settings.kill_grace
         self._lifeline = Lifeline(settings.lease if is_watched else None)
@@ -62,7 +62,7 @@ class Engine:
         """Connect, register this worker instance, publish the catalogue, start the lane.
 
         Raises:
-            ForgeError: what keeps this worker from starting, said for an operator.
+            ForgeError: why this worker cannot start, worded for an operator.
         """
         self._thread.start()
         try:
@@ -75,7 +75,8 @@ class Engine:
     def stop(self, drain: float | None = None) -> None:
         """Stop claiming, let bodies finish within `drain` seconds (a second stop may shorten it), record the rest; bounded.
 
-        Without `drain` they have what `FORGE_DRAIN` says. It returns as soon as they have ended, which their own timeouts see to.
+        Without `drain` they have `FORGE_DRAIN` seconds. It returns as soon as they have ended, which their own timeouts
+        ensure.
         """
         if not self._ready.done() or self._ready.exception() is not None:
             return
@@ -100,7 +101,7 @@ class Engine:
 
     def _serve(self) -> None:
         try:
-            # The runner cancels at its end what is left, so that no thread waits for it in vain.
+            # At its end the runner cancels what is left, so that no thread waits for it in vain.
             with self._lifeline, asyncio.Runner() as runner:
                 self._loop = runner.get_loop()
                 runner.run(self._live())
@@ -114,7 +115,7 @@ class Engine:
     async def _live(self) -> None:
         try:
             await self._open()
-        except BaseException as error:  # noqa: BLE001 whatever keeps the engine from starting is the starter's to report
+        except BaseException as error:  # noqa: BLE001 the starter reports whatever keeps the engine from starting
             self._ready.set_exception(error)
             return
         beating = asyncio.create_task(self._lifeline.beat_for_ever(self._setup.settings.heartbeat))
@@ -144,7 +145,7 @@ class Engine:
             await self.worker.lane.stop()
             raise
 
-    # Stopping: one winding down, however many ask for it.
+    # Stopping: one wind-down, however many ask for it.
 
     async def _stop(self, drain: float) -> None:
         self._drained_by = min(self._drained_by, time.monotonic() + drain)
@@ -164,7 +165,7 @@ class Engine:
         await worker.stop()
 
     async def _let_bodies_end(self) -> None:
-        """Wait for them while they have time, and say in advance which calls are about to be cut."""
+        """Wait for bodies while they have time, and log in advance which calls are about to be cut off."""
         worker, warned_by = self.worker, float("inf")
         if worker.lane.running() and self._drained_by > time.monotonic():
             await worker.bounded(worker.store.workers.withdraw(worker.id))
@@ -189,14 +190,14 @@ class Engine:
         self._leaving = asyncio.create_task(self._leave(why))
 
     def broken(self, error: BaseException) -> None:
-        """A worker without its engine would only look alive: end it, so that its supervisor starts another."""
+        """End this worker, which would only look alive without its engine, so that its supervisor starts another."""
         logger.critical("The engine failed; this worker ends", exc_info=error)
         self.is_broken = True
-        self._drain = min(self._drain, self._setup.settings.lease)  # then others may take it for dead
+        self._drain = min(self._drain, self._setup.settings.lease)  # after that, others may take it for dead
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def _leave(self, why: str) -> None:
-        """What its tools left running is ended first: nobody looks after a worker that has settled its calls."""
+        """Leave, first ending what its tools left running: nobody looks after a worker that has settled its calls."""
         logger.critical("This worker ends, so that its supervisor starts another", extra={"why": why})
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
@@ -217,9 +218,10 @@ def end_process(worker_id: str) -> NoReturn:
 
 
 class Lifeline:
-    """While entered, a watchdog kills this process after `limit` seconds without a beat; None, or no /proc: it has none.
+    """While entered, a watchdog kills this process after `limit` seconds without a beat. None, or no /proc: none does.
 
-    It does so too when our end is closed without a farewell, which is said by who leaves with nothing raised. Forked children close the sockets they inherit, so the watchdog sees our end whoever outlives us.
+    It also kills it if our end of the socket closes without the farewell that is sent on leaving without an exception.
+    Forked children close the sockets they inherit, so the watchdog sees our end whoever outlives us.
     """
 
     def __init__(self, limit: float | None) -> None:
@@ -270,13 +272,13 @@ class Lifeline:
             self._watchdog.wait()
 
     def beat(self) -> None:
-        """Say that this process moves. A watchdog that is gone or behind is no reason to stop."""
+        """Signal that this process is alive. A watchdog that is gone or behind is no reason to stop."""
         if self._lifeline is not None:
             with suppress(OSError):
                 self._lifeline.send(b".")
 
     async def beat_for_ever(self, seconds: float) -> None:
-        """Say so whenever the loop comes to it, whatever the database does."""
+        """Send a beat whenever the loop gets to it, whatever the database does."""
         while True:
             self.beat()
             await asyncio.sleep(seconds)

@@ -1,8 +1,9 @@
-"""`python -m workers.forkserver DRAIN FD`: a process that has imported all of a worker but the user's tools, and forks workers.
+"""`python -m workers.forkserver DRAIN FD`: forks workers, having imported all that they need except the user's tools.
 
-Each request on the socket is one worker: `{"generation", "name", "arguments", "log"}`; or `{"generation", "signal"}`, for all
-that were forked for it. It tells `{"generation", "name", "pid", "kind"}`: `started`, `ready`, `failed` (`said`), `ended` (`code`).
-It ends with its workers when it is told to, and when the socket is closed; they are told a second time after DRAIN seconds.
+Each request on the socket is one worker: `{"generation", "name", "arguments", "log"}`; or `{"generation", "signal"}`,
+for all that were forked for it. It sends `{"generation", "name", "pid", "kind"}`: `started`, `ready`, `failed`
+(`said`), `ended` (`code`). It ends with its workers on SIGTERM, and when the socket is closed; they get a second signal
+after DRAIN seconds.
 """
 
 import gc
@@ -34,7 +35,7 @@ PRELOADED = (
     "kombu.transport.redis",
     "sqlalchemy.dialects.sqlite.aiosqlite",
 )
-"""What a worker imports only as it starts."""
+"""What a worker otherwise imports only as it starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class _Forked:
 
 
 class ForkServer:
-    """Forks at each request and tells how each worker fares. It has no thread, so that what it forks is whole."""
+    """Forks on each request and reports each worker's state. It has no thread, so that a fork copies everything."""
 
     def __init__(self, control: socket.socket, drain: float) -> None:
         self._control = control
@@ -59,7 +60,7 @@ class ForkServer:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Return once all that was forked is over, and nothing more is to be."""
+        """Serve, and return once all forked workers have ended and no more are to come."""
         while self._workers or not self._is_ending:
             heard = [self._signals] if self._is_ending else [self._signals, self._control.fileno()]
             ready, _, _ = select.select(heard, [], [], self._patience())
@@ -101,7 +102,7 @@ class ForkServer:
     def _tell_all(self, number: int, generation: int | None = None) -> None:
         for pid, one in self._workers.items():
             if generation in (None, one.generation):
-                os.kill(pid, number)  # it is not reaped yet, so the pid is its own
+                os.kill(pid, number)  # it is not reaped yet, so the pid is still its own
 
     def _bury(self) -> None:
         for pid in list(self._workers):
@@ -110,11 +111,11 @@ class ForkServer:
                 self._tell(self._workers.pop(pid), "ended", pid, code=os.waitstatus_to_exitcode(status))
 
     def _tell(self, one: _Forked, kind: str, pid: int, **facts: Any) -> None:
-        with suppress(OSError):  # nobody may want to know any more
+        with suppress(OSError):  # nobody may be listening any more
             self._control.send(json.dumps({**asdict(one), "kind": kind, "pid": pid, **facts}).encode())
 
     def _become(self, one: _Forked, arguments: list[str], log: str) -> NoReturn:
-        """In the child: a worker as `python -m workers` starts one, which says when it is ready, or why it is not."""
+        """In the child: become a worker as `python -m workers` starts one, and report that it is ready, or why not."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
@@ -122,7 +123,7 @@ class ForkServer:
         os.close(self._signals)
         _write_to(log)
         sys.argv[:] = ["workers", *arguments]
-        sys.dont_write_bytecode = True  # what is saved twice in a second would be taken for what was compiled at first
+        sys.dont_write_bytecode = True  # a file saved twice in a second would be taken for what was compiled first
 
         def tell(said: str | None) -> None:
             if self._control.fileno() >= 0:
@@ -154,5 +155,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    gc.disable()  # as `python -m workers` does; what is forked begins to collect once all is there
+    gc.disable()  # as `python -m workers` does; forked workers enable collection once everything is loaded
     main()

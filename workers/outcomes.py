@@ -1,4 +1,4 @@
-"""Turns what a body returned, or failed to, into the outcome that SQL keeps."""
+"""Converts what a body returned, or failed to return, into the outcome that SQL stores."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,11 +14,11 @@ from forge_tools.tool.failures import MOST_BYTES, diagnosis_of
 
 MAX_ERROR_CHARS = 10_000
 MAX_BYTES = 1_000_000
-"""Of a result that says why a body gave none."""
+"""The limit for a result that says why a body gave none."""
 
 
 def outcome_of(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
-    """Encode a result; one that JSON or the limit cannot carry becomes a failed result that says so."""
+    """Encode a result; one that exceeds JSON or the limit becomes a failed result that says so."""
     try:
         return _encode(claim, result, max_bytes)
     except InvalidCallError as error:
@@ -30,12 +30,12 @@ def outcome_of(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
 
 
 def timed_out(claim: Claim, after_ms: float) -> Outcome:
-    """The outcome of a body that did not stop when its time was up and was ended by force."""
+    """Return the outcome of a body that did not stop at its timeout and was ended by force."""
     return _failed(claim, timed_out_after(claim.timeout), ErrorCode.TIMEOUT, after_ms, forced=True)
 
 
 def blocked(claim: Claim, place: str, held_seconds: float, after_ms: float) -> Outcome:
-    """The outcome of a body in the async lane that blocked, and was stopped for its neighbours' sake."""
+    """Return the outcome of a body in the async lane that blocked, and was stopped for its neighbours' sake."""
     why = (
         f"Tool {claim.tool} held the worker's event loop for {held_seconds:.1f}s (in {place}), so it was stopped. It now "
         'runs in the process lane; await instead of blocking, or declare lane = "process".'
@@ -44,27 +44,27 @@ def blocked(claim: Claim, place: str, held_seconds: float, after_ms: float) -> O
 
 
 def cancelled(claim: Claim, after_ms: float) -> Outcome:
-    """The outcome of a body that somebody asked to cancel, and that ended for it or was ended."""
+    """Return the outcome of a body that somebody asked to cancel, and that therefore ended or was ended."""
     outcome = _failed(claim, "Tool execution cancelled", ErrorCode.CANCELLED, after_ms, forced=True)
     return replace(outcome, status=ExecutionStatus.CANCELLED)
 
 
 def interrupted(claim: Claim, after_ms: float) -> Outcome:
-    """The outcome of a body that nobody asked to cancel: itself or a neighbour cancelled the tasks of its event loop."""
+    """Return the outcome of a body that nobody asked to cancel: it or a neighbour cancelled its event loop's tasks."""
     why = "Tool execution cancelled, which nobody asked for: code on the event loop of the tools cancelled its task."
     hint: dict[str, Any] = {"retryable": True} if claim.idempotent else {}
     return _failed(claim, why, ErrorCode.EXECUTION_ERROR, after_ms, **hint)
 
 
 def crashed(claim: Claim, error: BaseException, after_ms: float) -> Outcome:
-    """The outcome of a body that ended in what no tool should raise, or whose row cannot be read."""
+    """Return the outcome of a body that ended in what no tool should raise, or whose row cannot be read."""
     scrubber = Scrubber(claim.secrets, LEAST_IN_FAILURES)
     text = scrubber.text(f"Unexpected error: {type(error).__name__}: {error}")[:MAX_ERROR_CHARS]
     return _failed(claim, text, ErrorCode.EXECUTION_ERROR, after_ms, diagnosis_of(error, scrubber))
 
 
 def out_of_memory(claim: Claim, limit: int, after_ms: float, diagnosis: Diagnosis | None = None) -> Outcome:
-    """The outcome of a body that wanted more memory than one call may have."""
+    """Return the outcome of a body that needed more memory than one call may have."""
     why = (
         f"{claim.tool} needed more than {limit / 2**20:,.0f} MiB of memory, the limit for one call with all its processes. "
         "Give it less to do at once, or raise FORGE_TOOL_MEMORY on the workers (bytes; 0 for no limit)."
@@ -73,17 +73,17 @@ def out_of_memory(claim: Claim, limit: int, after_ms: float, diagnosis: Diagnosi
 
 
 def not_run(claim: Claim, failure: ToolResult) -> Outcome:
-    """The outcome of a call whose body this worker must not start, and nobody else can."""
+    """Return the outcome of a call whose body this worker must not start, and nobody else can."""
     return outcome_of(claim, failure.model_copy(update={"duration_ms": 0.0}), MAX_BYTES)
 
 
 def handed_back(claim: Claim) -> Outcome:
-    """The attempt never started a body: it goes back to its queue uncounted."""
+    """Return the outcome of an attempt that never started a body: it goes back to its queue uncounted."""
     return Outcome(id=claim.id, attempt=claim.attempt, token=claim.token, status=ExecutionStatus.QUEUED, give_back=True)
 
 
 def lost(claim: Claim, what: str, after_ms: float | None = None) -> Outcome:
-    """The process that ran the body is gone: run it again if that is harmless, else say that nobody knows."""
+    """Return the outcome of a body whose process is gone: run it again if harmless, else say that nobody knows."""
     loss = Loss(
         what=what,
         started_at=None if claim.started_at is None else datetime.fromtimestamp(claim.started_at, UTC),
@@ -104,12 +104,12 @@ def lost(claim: Claim, what: str, after_ms: float | None = None) -> Outcome:
 
 
 def stopped(claim: Claim, hostname: str) -> Outcome:
-    """The outcome of a body that still ran when its worker had to end."""
+    """Return the outcome of a body that was still running when its worker had to end."""
     return lost(claim, f"The worker on {hostname} was stopped at {moment(datetime.now(UTC))}")
 
 
 def ends_of_cut(claims: Sequence[Claim], hostname: str) -> dict[str, list[str]]:
-    """The ids of calls that their worker is about to cut, by what becomes of them."""
+    """Return the ids of calls that their worker is about to cut off, by what becomes of them."""
     ends = {claim.id: stopped(claim, hostname) for claim in claims}
     return {
         "lost": [id_ for id_, end in ends.items() if end.retry_in is None],

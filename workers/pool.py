@@ -1,4 +1,4 @@
-"""Celery's prefork pool where it does not fit: its children share a socket pair with the engine, which runs bodies in them."""
+"""Adapts Celery's prefork pool: its children share a socket pair with the engine, which runs bodies in them."""
 
 import logging
 import os
@@ -25,18 +25,18 @@ from workers.lanes.base import TimeLimit
 from workers.lanes.process import PATIENCE, Limit, exit_code
 
 Adopt = Callable[[Any, socket.socket, Limit, ChildOutput], None]
-"""Takes a process that was just forked, the engine's end of the pair that it was given, how Celery limits its bodies, and what it puts out."""
+"""Takes a newly forked process, the engine's end of its socket pair, how Celery limits its bodies, and its output."""
 
 FOLLOW_SECONDS = 1.0
 OVER_SECONDS = 0.001
 ARM_SECONDS = 60.0
-"""A limit that is further away is not armed yet: Celery's timers keep what was cancelled until its time."""
+"""A limit further away is not armed yet: Celery's timers keep cancelled entries until they are due."""
 
 logger = logging.getLogger(__name__)
 
 
 class Pairs:
-    """Makes the pairs: no address exists that anybody but the child could connect to, and no child says who it is."""
+    """Makes the pairs: there is no address that others could connect to, and no child has to identify itself."""
 
     def __init__(self, adopt: Adopt) -> None:
         self._adopt = adopt
@@ -46,7 +46,7 @@ class Pairs:
         """Of the process that is being forked, in which they stay."""
 
     def fork(self, fork: Callable[[], Any], limit: Callable[[int, Limits], TimeLimit]) -> Any:
-        """Make a pair around the fork of a process; `limit` sets time limits on what runs in one of that pid."""
+        """Make a pair around the fork of a process; `limit` sets time limits on what runs in a process by pid."""
         ours, self.childs_end = socket.socketpair()
         self.childs_output = ChildOutput()
         with self.childs_end:
@@ -58,22 +58,25 @@ class Pairs:
 
 
 class _Child(asynpool.Worker):
-    """What it starts ignores no signal that it does not. Celery's soft limit is none of its business: its loop has cancelled the body."""
+    """A process of the pool: what it starts ignores no signal that it does not itself ignore.
+
+    It ignores Celery's soft limit, since its loop has cancelled the body by then.
+    """
 
     def after_fork(self) -> None:
         super().after_fork()  # which ends with ignoring Ctrl-C
         keep_ignored_here()
-        signal.signal(signal.SIGUSR1, _do_nothing)  # Celery's would raise wherever the main thread is
+        signal.signal(signal.SIGUSR1, _do_nothing)  # Celery's handler would raise wherever the main thread is
 
 
 def _do_nothing(*_: object) -> None:
-    """Not SIG_IGN, which the programs that a tool starts would inherit."""
+    """Do nothing. Unlike SIG_IGN, this is not inherited by the programs that a tool starts."""
 
 
 class _CeleryLimit:
-    """Celery's time limits on one body, by a job of its own: it may have come without a message, and may outlive that which named it.
+    """Celery's time limits on one body, as a separate job: the body may have no message, or outlive its message.
 
-    The engine makes it as the body starts, and stops it; all else happens on the thread of the hub.
+    The engine creates it when the body starts, and stops it; everything else happens on the hub's thread.
     """
 
     def __init__(self, pid: int, limits: Limits) -> None:
@@ -87,11 +90,11 @@ class _CeleryLimit:
         self._over.set()
 
     def follow(self, pool: Any) -> bool:
-        """Arm it in time, and disarm it when it was stopped: whether it is over."""
+        """Arm it in time, and disarm it once stopped; return whether it is over."""
         left = self._began + self._limits.soft - time.monotonic()
         if self._over.is_set():
             if self._job is not None:
-                self._job._set(None, (True, None))  # noqa: SLF001  Celery has no other way in
+                self._job._set(None, (True, None))  # noqa: SLF001  Celery has no public way
             return True
         if self._job is None and left <= ARM_SECONDS:
             self._arm(pool, max(left, FOLLOW_SECONDS))
@@ -107,7 +110,7 @@ class _CeleryLimit:
             on_timeout_set=pool.on_timeout_set,
             on_timeout_cancel=pool.on_timeout_cancel,
         )
-        self._job._event = self._over  # noqa: SLF001  what was stopped is spared from that moment
+        self._job._event = self._over  # noqa: SLF001  once stopped, it is spared from that moment
         self._job._ack(None, time.monotonic(), self._pid, None)  # noqa: SLF001  as above
 
     def _warn(self, *, soft: bool, timeout: float) -> None:
@@ -120,7 +123,10 @@ class _CeleryLimit:
 
 
 class _Plain(pickle.Unpickler):
-    """Builds numbers, texts, tuples, lists and dicts: what Celery's children write, unless a body writes in their place."""
+    """Builds only numbers, texts, tuples, lists and dicts.
+
+    Celery's children write nothing else, but a body may write in their place.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} is nothing that a child says")
@@ -131,14 +137,14 @@ def _read(message: BytesIO) -> Any:
 
 
 class _PlainReader(Connection):
-    """The parent's end of a pipe in which a child says how its jobs went."""
+    """The parent's end of a pipe in which a child reports how its jobs went."""
 
     def recv(self) -> Any:
         return _read(BytesIO(self.recv_bytes()))
 
 
 class _Results(asynpool.ResultHandler):
-    """Takes a child that says what none does for broken: it is killed, and replaced as any that died."""
+    """Treats a child that sends something else as broken: it is killed, and replaced like any that died."""
 
     fileno_to_outq: dict[int, Any]
     _hub: Any
@@ -166,7 +172,7 @@ class _Results(asynpool.ResultHandler):
 
 
 class _PlainPool(asynpool.AsynPool):
-    """Reads nothing but plain values from children, and gives the successor of each pipes of its own. Limits the time of their bodies."""
+    """Reads only plain values from children, gives each successor new pipes, and limits the time of their bodies."""
 
     ResultHandler = _Results
     _queues: dict[Any, Any]
@@ -177,7 +183,7 @@ class _PlainPool(asynpool.AsynPool):
         super().__init__(*arguments, **options)
 
     def limit(self, pid: int, limits: Limits) -> TimeLimit:
-        """Have Celery end the body that starts in that child now, unless it is stopped before; on the engine's thread."""
+        """Make Celery end the body that starts in that child now, unless stopped before; on the engine's thread."""
         self._limits.add(limit := _CeleryLimit(pid, limits))
         return limit
 
@@ -191,7 +197,7 @@ class _PlainPool(asynpool.AsynPool):
         return {**super().timers, self.follow_limits: FOLLOW_SECONDS}
 
     def _event_process_exit(self, hub: Any, proc: Any) -> None:
-        """Its files are closed a moment before it is over; Celery's would then look again after five seconds, and not replace it before."""
+        """Wait until it has ended, shortly after its files close; else Celery would check again five seconds later."""
         deadline = time.monotonic() + PATIENCE
         while exit_code(proc.pid, proc) is None and time.monotonic() < deadline:
             time.sleep(OVER_SECONDS)
@@ -200,23 +206,23 @@ class _PlainPool(asynpool.AsynPool):
     def create_process_queues(self) -> Any:
         queues: Any = super().create_process_queues()
         results = queues[1]
-        reader = results._reader  # noqa: SLF001  Celery has no other way in
+        reader = results._reader  # noqa: SLF001  Celery has no public way
         results._reader = _PlainReader(os.dup(reader.fileno()), writable=False)  # noqa: SLF001  as above
         reader.close()
         return queues
 
     def process_flush_queues(self, proc: Any) -> None:
-        with suppress(Exception):  # what a child that ended had still to say is a courtesy
+        with suppress(Exception):  # what a dead child still had to report is optional
             super().process_flush_queues(proc)
 
     def destroy_queues(self, queues: Any, proc: Any) -> Any:
-        """Forget their numbers, too: they are other files' next, from which Celery would read when it has connected anew."""
+        """Forget their numbers, too: other files get them next, which Celery would read after it has reconnected."""
         for fd in [fd for fd, owner in self._fileno_to_outq.items() if owner is proc]:
             del self._fileno_to_outq[fd]
         return super().destroy_queues(queues, proc)
 
     def _process_cleanup_queues(self, proc: Any) -> None:
-        """Replace its pipes, or its successor would fall over what is left in them."""
+        """Replace its pipes, or its successor would stumble over what is left in them."""
         if not proc.dead and (queues := next((one for one, owner in self._queues.items() if owner == proc), None)):
             proc.dead = True
             self.destroy_queues(queues, proc)
@@ -224,7 +230,7 @@ class _PlainPool(asynpool.AsynPool):
 
 
 def pool_with(pairs: Pairs) -> type[prefork.TaskPool]:
-    """The pool of a worker whose engine adopts what `pairs` makes."""
+    """Return the pool of a worker whose engine adopts what `pairs` makes."""
 
     class PairedPool(_PlainPool):
         Worker = _Child
@@ -239,18 +245,18 @@ def pool_with(pairs: Pairs) -> type[prefork.TaskPool]:
 
         def on_start(self) -> None:
             super().on_start()
-            if pairs.made != (children := len(self._pool._pool)):  # noqa: SLF001  Celery has no other way in
+            if pairs.made != (children := len(self._pool._pool)):  # noqa: SLF001  Celery has no public way
                 raise ConfigurationError(
                     f"Celery's pool forked {children} children, and {pairs.made} of them can speak with the engine. "
                     "This release of celery or billiard is not one that forge-tools works with; see its requirements."
                 )
 
         def did_start_ok(self) -> bool:
-            """Also where a child died at once, for which Celery's would end its worker: it is replaced."""
+            """Succeed even if a child died at once, which would make Celery end its worker: the child is replaced."""
             return True
 
         def register_with_event_loop(self, loop: Any) -> None:
-            """Watch again, when the consumer starts anew, what died and is not replaced yet."""
+            """When the consumer starts again, watch again what died and is not replaced yet."""
             for process in self._pool._pool:  # noqa: SLF001  as above
                 if getattr(process, "_sentinel_poll", 0) is None:
                     del process._sentinel_poll  # noqa: SLF001  as above

@@ -1,4 +1,4 @@
-"""The program `forge-tools worker` becomes: reads its arguments, starts the engine, runs the Celery worker."""
+"""The program that `forge-tools worker` becomes: reads its arguments, starts the engine, runs the Celery worker."""
 
 import argparse
 import logging
@@ -36,7 +36,7 @@ from workers.services.tools import Servers
 from workers.worker import Setup
 
 HOSTING = "forge_tools.mcp.hosted.servers"
-"""What needs the SDK of MCP; workers without configured servers do without."""
+"""The module that needs the MCP SDK; workers without configured servers do not load it."""
 
 EXIT_CONFIGURATION = 78
 EXIT_UNAVAILABLE = 69
@@ -46,9 +46,10 @@ logger = logging.getLogger("workers")
 
 
 def main(arguments: Sequence[str] | None = None, *, tell: Callable[[str | None], None] = lambda _: None) -> int:
-    """Run a worker; returns the exit code (69: a service cannot be reached, 70: the engine failed, 75: another is to take its place, 78: configuration).
+    """Run a worker; returns the exit code.
 
-    `tell` hears None once it claims calls, or why it cannot.
+    It is 69 if a service cannot be reached, 70 if the engine failed, 75 if another worker is to replace this one, 78
+    for a configuration error. `tell` receives None once it claims calls, or the reason why it cannot.
     """
     options = parser().parse_args(arguments)
     _log(options.log_level)
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None, *, tell: Callable[[str | None],
 
 
 def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
-    """Load tools, start the engine, run Celery until it is told to stop."""
+    """Load tools, start the engine, run Celery until it is stopped."""
     harden()
     setup = setup_of(options, Settings.load())
     engine = Engine(setup, is_watched=True)
@@ -87,7 +88,7 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
 
 
 def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
-    """What a worker with these options is built of; the MCP servers that it hosts are started."""
+    """Return what a worker with these options is built from; starts the MCP servers that it hosts."""
     secrets, registry, servers = given_secrets(are_taken=True), ScopedRegistry(), hosted_servers(options, settings)
     tools = offered(options, settings, () if servers is None else servers.start())
     registry.register_many(tools)
@@ -118,18 +119,18 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
 
 
 def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[BaseTool] = ()) -> list[BaseTool]:
-    """The tools this worker starts with: the user's own, those `hosted`, and of the rest what `--categories` admits."""
+    """Return the tools this worker starts with: the user's own, those `hosted`, and any that `--categories` admits."""
     named = [*_runnable(load_project(settings, options.tools), options, settings), *hosted]
     found = _runnable(load_tools(builtins=not options.no_builtins), options, settings)
     categories = _admitted(options, settings)
     if _hosts_servers(options, settings) and categories == [ToolCategory.MCP]:
-        return named  # that none of the servers is there is no mistake in the configuration
+        return named  # it is not a configuration error that none of the servers is there yet
     names = {tool.name for tool in named}
     return named + [tool for tool in admit(found, categories) if tool.name not in names]
 
 
 def _runnable(tools: Sequence[BaseTool], options: argparse.Namespace, settings: Settings) -> list[BaseTool]:
-    """Leave out what needs an engine, or walls, where this host has none, so that its calls go to hosts that have them."""
+    """Leave out tools that need an engine or walls that this host lacks, so that their calls go to other hosts."""
     if options.lane == "process":
         tools = walled(tools, settings)
     engineless = [tool.spec.name for tool in tools if tool.spec.capabilities.requires_engine and not settings.engine]
@@ -142,7 +143,7 @@ def _runnable(tools: Sequence[BaseTool], options: argparse.Namespace, settings: 
 
 
 def hosted_servers(options: argparse.Namespace, settings: Settings) -> Servers | None:
-    """The MCP servers that are configured, if this worker hosts any."""
+    """Return the configured MCP servers, if this worker hosts any."""
     if not _hosts_servers(options, settings):
         return None
     try:
@@ -156,14 +157,17 @@ def hosted_servers(options: argparse.Namespace, settings: Settings) -> Servers |
 
 
 def _hosts_servers(options: argparse.Namespace, settings: Settings) -> bool:
-    """Their tools only await, so that the async lane has them all."""
+    """Return whether this worker hosts MCP servers: their tools only await, so the async lane has them all."""
     categories = _admitted(options, settings)
     is_admitted = categories is None or ToolCategory.MCP in categories
     return options.lane == "async" and settings.mcp_config is not None and is_admitted
 
 
 def _admitted(options: argparse.Namespace, settings: Settings) -> list[ToolCategory] | None:
-    """None admits all: the embedded stack trusts its user; elsewhere running commands must be asked for by name."""
+    """Return the admitted categories; None admits all.
+
+    The embedded stack trusts its user; elsewhere running commands must be asked for by name.
+    """
     categories: list[ToolCategory] | None = options.categories
     if categories is None and not settings.is_embedded:
         return [category for category in ToolCategory if category != ToolCategory.EXECUTION]
@@ -171,7 +175,7 @@ def _admitted(options: argparse.Namespace, settings: Settings) -> list[ToolCateg
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line of `forge-tools worker`."""
+    """Return the parser of `forge-tools worker`."""
     parse = argparse.ArgumentParser(
         prog="forge-tools worker",
         usage="forge-tools worker --lane async|process [OPTIONS]",
@@ -194,7 +198,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class _Help(argparse.HelpFormatter):
-    """Begins as the help of the other commands does."""
+    """Begins like the help of the other commands."""
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
         super().add_usage(usage, actions, groups, "Usage: " if prefix is None else prefix)
@@ -219,10 +223,10 @@ def _log(level: str) -> None:
     set_up(level, log_format(), capture())
     capture_logs()
     logging.getLogger("celery.worker.request").setLevel(logging.CRITICAL)  # the engine says what a lost child means
-    if level == "INFO":  # two lines a call would only say what SQL holds
+    if level == "INFO":  # two lines per call would only repeat what SQL holds
         logging.getLogger("forge_tools.tools").setLevel(logging.WARNING)
         logging.getLogger("celery").setLevel(logging.WARNING)
 
 
 def _keep_logging(**_: object) -> None:
-    """Celery configures logging unless somebody answers its signal: ours stands."""
+    """Keep our logging: Celery configures its own unless somebody handles its signal."""

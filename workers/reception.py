@@ -1,4 +1,4 @@
-"""What a worker lets in from the broker: wake-ups, built anew from the ids that were read; whatever else comes is dropped."""
+"""What a worker accepts from the broker: wakeups, rebuilt from the ids that were read; everything else is dropped."""
 
 import logging
 from collections.abc import Callable
@@ -25,9 +25,9 @@ from forge_tools.model import Wakeup
 
 HEADER_FRAME = 2
 HEADER_BYTES = 12
-"""Class, weight and size of the body; the properties come behind."""
+"""Class, weight and size of the body; the properties follow."""
 NO_PROPERTIES = b"\0\0"
-"""Not one of their flags."""
+"""None of their flags set."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Reception:
         self.dropped = 0
 
     def read(self, read: Callable[[bytes], list[Wakeup]], message: bytes, queue: str) -> list[Wakeup] | None:
-        """What `read` finds in a message; None if it is to be dropped."""
+        """Return what `read` finds in a message; None if it is to be dropped."""
         try:
             return read(message)
         except MalformedMessageError as error:
@@ -47,7 +47,7 @@ class Reception:
             return None
 
     def drop(self, queue: str, why: str) -> None:
-        """Count a message, and say so if it is the first: whoever writes one can write millions."""
+        """Count a message, and log only the first: whoever writes one can write millions."""
         self.dropped += 1
         if self.dropped == 1:
             logger.warning(
@@ -57,7 +57,7 @@ class Reception:
 
 
 class ReceivingConnection(Connection):
-    """Celery's connection to the broker, on transports that let only our messages through.
+    """Celery's connection to the broker, on transports that accept only our messages.
 
     They find the `reception` among the transport options.
     """
@@ -71,7 +71,7 @@ class ReceivingConnection(Connection):
         return _TRANSPORTS[found]
 
 
-class _RedisChannel(redis.Channel):  # celery-types knows less of it than there is: hence the declarations
+class _RedisChannel(redis.Channel):  # celery-types declares only part of it: hence the declarations
     from_transport_options = (*redis.Channel.from_transport_options, "reception")
     reception: Reception
     connection_errors: Any
@@ -79,15 +79,15 @@ class _RedisChannel(redis.Channel):  # celery-types knows less of it than there 
     _flush_brpop_reauth: Any
 
     def _new_queue(self, queue: str, *arguments: Any, **options: Any) -> None:
-        """Also where somebody put something else in its place: kombu asks for the length next."""
+        """Create a queue even if somebody put something else in its place: kombu asks for its length next."""
         super()._new_queue(queue, *arguments, **options)
         self._drop_what_is_no_list(queue)
 
     def _queue_bind(self, *arguments: Any) -> None:
-        """Nothing is looked up in tables of bindings, which anybody could spoil: messages are written into their queue."""
+        """Do nothing: messages are written to their queue, without binding tables, which anybody could spoil."""
 
     def _brpop_read(self, **options: Any) -> bool:
-        """As kombu's own, but what is no message of ours is as if nothing had come, and ours is built anew from its ids."""
+        """Do the same as kombu's, but ignore what is not a message of ours, and rebuild ours from its ids."""
         try:
             name, text = self._popped(options)
             queue, _, priority = name.decode().partition(self.sep)
@@ -96,7 +96,7 @@ class _RedisChannel(redis.Channel):  # celery-types knows less of it than there 
                 raise Empty
             self._queue_cycle.rotate(queue)
             message = envelope(wakeups, queue, level := int(priority or 0))
-            message["properties"]["delivery_info"]["priority"] = level  # where Celery's hook finds it with every broker
+            message["properties"]["delivery_info"]["priority"] = level  # Celery's hook finds it there with every broker
             self.connection._deliver(message, queue)  # noqa: SLF001  kombu's channels do so
             return True
         finally:
@@ -121,7 +121,7 @@ class _RedisChannel(redis.Channel):  # celery-types knows less of it than there 
         return name, text
 
     def _drop_what_is_no_list(self, queue: str) -> None:
-        """Drop what stands in the place of a queue: clients could not write into it, nor we read another."""
+        """Drop what occupies the place of a queue: clients could not write to it, nor could we read another."""
         with self.conn_or_acquire() as client:
             for name in (list_name(queue, priority) for priority in self.priority_steps):
                 try:
@@ -136,7 +136,7 @@ class _RedisTransport(redis.Transport):
 
 
 def _without_properties(connection: Any, callback: Any) -> Callable[[tuple[int, int, bytes]], Any]:
-    """Read frames as py-amqp does, less the properties of messages, in which RabbitMQ lets through what py-amqp cannot read:
+    """Read frames as py-amqp does, without messages' properties, in which RabbitMQ accepts what py-amqp cannot read:
     texts that are not UTF-8, and times outside any calendar.
     """
     on_frame = frame_handler(connection, callback)

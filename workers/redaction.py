@@ -1,4 +1,4 @@
-"""Keeps the secrets of the calls that run out of what a worker writes: its log, and what is printed on behalf of no call."""
+"""Keeps running calls' secrets out of what a worker writes: its log, and what is printed on behalf of no call."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +10,7 @@ from forge_tools.secrets import CONCEALED, Scrubber
 
 
 class _Call:
-    """What one call that runs has written so far; what it writes in parts is one text for each stream."""
+    """What one running call has written so far; what it writes in parts is one text for each stream."""
 
     def __init__(self, scrubber: Scrubber) -> None:
         self.scrubber = scrubber
@@ -18,7 +18,7 @@ class _Call:
         self._texts: dict[tuple[int, int], tuple[Scrubber, ScrubbedText]] = {}
 
     def text(self, stream: TextIO, scrubber: Scrubber) -> ScrubbedText:
-        """What takes these secrets out of what the call writes to that stream."""
+        """Return what removes these secrets from what the call writes to that stream."""
         key = id(stream), id(scrubber)
         if (known := self._texts.get(key)) is None:
             known = self._texts.setdefault(key, (scrubber, ScrubbedText(scrubber, stream.write)))
@@ -28,7 +28,7 @@ class _Call:
         """Write what was held back."""
         self.is_over = True
         for _, text in tuple(self._texts.values()):
-            with suppress(OSError, ValueError):  # nobody reads it any more, which is no fault of the call
+            with suppress(OSError, ValueError):  # nobody reads it any more, which is not the call's fault
                 text.end()
 
 
@@ -38,9 +38,9 @@ _CALL: ContextVar[_Call | None] = ContextVar("forge_workers_call", default=None)
 
 @contextmanager
 def concealed(secrets: Collection[str]) -> Iterator[None]:
-    """While a call runs in this task, keep its secrets out of what is written for it, and by threads of nobody knows whom."""
+    """While a call runs in this task, keep its secrets out of what is written for it or by unknown threads."""
     call = _Call(Scrubber(secrets))
-    CONCEALED.set(call.scrubber)  # in this task and what it starts; its end is theirs
+    CONCEALED.set(call.scrubber)  # in this task and in what it starts; it ends with them
     _CALL.set(call)
     _running.append(call)
     try:
@@ -51,19 +51,19 @@ def concealed(secrets: Collection[str]) -> Iterator[None]:
 
 
 class RedactedStream:
-    """A stream to which no secrets are written: those of the call on whose behalf it is, or of all where nobody can tell."""
+    """A stream that writes no secrets: those of the call it writes for, or of all calls if that is unknown."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def move(self, stream: TextIO) -> None:
-        """Write there from here on."""
+        """Write to that stream from here on."""
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write all of it but the secrets; what may be the beginning of one waits for the next, or the end of the call."""
+        """Write everything except secrets; a possible beginning of one waits for the next write or the call's end."""
         call, scrubber, running = _CALL.get(), CONCEALED.get(), tuple(_running)
-        if scrubber is None and len(running) == 1:  # nobody else's secrets are here
+        if scrubber is None and len(running) == 1:  # there are no other secrets here
             (call,) = running
             scrubber = call.scrubber
         if scrubber and call is not None and not call.is_over:

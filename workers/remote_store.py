@@ -1,4 +1,4 @@
-"""What tools ask of the engine, which has the database, from loops of their own: artifacts, rows of shells, documents."""
+"""What tools, on their own loops, ask the engine, which has the database: artifacts, rows of shells, documents."""
 
 import asyncio
 import logging
@@ -39,17 +39,17 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteStore:
-    """Made before the engine, which says once where its Store is: tools are made before that, and may outlive it."""
+    """Created before the engine, which later provides its Store: tools are made before that, and may outlive it."""
 
     def __init__(self) -> None:
         self._there: tuple[asyncio.AbstractEventLoop, Store] | None = None
 
     def open(self, store: Store) -> None:
-        """It lives on the loop that runs."""
+        """Provide the store, which belongs to the running loop."""
         self._there = asyncio.get_running_loop(), store
 
     async def ask(self, question: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
-        """Have the engine's loop answer, from any loop.
+        """Make the engine's loop answer, from any loop.
 
         Raises:
             DatabaseUnavailableError: the Store has not been opened yet, or its loop has ended.
@@ -73,14 +73,14 @@ class RemoteShells:
         self._store = store
 
     async def record(self, shell: ShellRecord) -> None:
-        """Note what this host has seen of a shell of its own. Without a database the watch will, once it is back."""
+        """Record what this host has seen of its own shell. Without a database, the watch does so once it is back."""
         try:
             await self._store.ask(lambda store: store.shells.record(shell))
         except StorageError as error:
             logger.warning("A shell is not in SQL yet", extra={"shell": shell.id, "error": error.message})
 
     async def find(self, id: str) -> ShellRecord | None:
-        """Read one shell; None where nobody has told of it."""
+        """Read one shell; None if nobody has reported it."""
         return await self._store.ask(lambda store: store.shells.find(id))
 
     async def of_session(self, session_id: str | None) -> list[ShellRecord]:
@@ -101,7 +101,7 @@ class RemoteDocuments:
         return await self._store.ask(lambda store: store.documents.find(scope, under, words, limit))
 
     async def read(self, scope: DocumentScope, path: str) -> Document | None:
-        """Read one; None where there is none."""
+        """Read one; None if there is none."""
         return await self._store.ask(lambda store: store.documents.read(scope, path))
 
     async def change(
@@ -112,7 +112,7 @@ class RemoteDocuments:
 
 
 def ask_engine(desk: ArtifactDesk, store: RemoteStore) -> Ask:
-    """Have the engine of this process answer requests of its own tools, whose code is trusted."""
+    """Make the engine of this process answer requests of its own tools, whose code is trusted."""
 
     async def ask(request: Message, context: ExecutionContext) -> Message:
         return await store.ask(lambda opened: desk.answer(opened.artifacts, request, context))
@@ -121,7 +121,7 @@ def ask_engine(desk: ArtifactDesk, store: RemoteStore) -> Ask:
 
 
 class WorkerArtifacts:
-    """The side of the tools: bytes are hashed and compressed here, and sent one part at a time."""
+    """The tools' side: bytes are hashed and compressed here, and sent one part at a time."""
 
     def __init__(self, max_bytes: int, ask: Ask) -> None:
         self.max_bytes = max_bytes
@@ -136,7 +136,7 @@ class WorkerArtifacts:
         limit: int | None = None,
         media_type: str = TEXT,
     ) -> Artifact:
-        """Keep the bytes; the same bytes again are kept once, and for longer."""
+        """Keep the bytes; equal bytes are kept once, and for longer."""
         gathered = await Gathered.of(chunks, limit or self.max_bytes)
         try:
             for _ in range(MOST_TRIES):
@@ -147,7 +147,7 @@ class WorkerArtifacts:
         raise SandboxError("The output could not be kept: others deleted it meanwhile. Try again", ErrorCode.TOOL_ERROR)
 
     async def open(self, handle: str, context: ExecutionContext) -> int:
-        """Return a descriptor of a file without a name that holds its bytes; they are fetched once for several calls."""
+        """Return a descriptor of an unnamed file with its bytes, which are fetched once for several calls."""
         found = artifact_id(handle)
         if found is None:
             raise unknown(handle)
@@ -173,7 +173,7 @@ class WorkerArtifacts:
                 data, breaks = await asyncio.to_thread(_packed, gathered, number, media_type)
                 added = await self._asked("add", context, **what, number=number, data=data, breaks=breaks)
                 if not added["is_waiting"]:
-                    return None  # somebody else was quicker, or it was given up
+                    return None  # somebody else was faster, or it was given up
             facts = await self._asked("finish", context, **what)
         if not facts:
             return None

@@ -1,7 +1,7 @@
 """The program that watches a worker from outside: it kills one whose engine can no longer act, or is gone. Linux only.
 
-A C call that holds the interpreter's lock stops every thread of its process, so nothing inside can end it. This program imports
-next to nothing: one runs beside each worker.
+A C call that holds the interpreter's lock stops every thread of its process, so nothing inside can end it. This program
+imports next to nothing: one runs beside each worker.
 """
 
 import os
@@ -11,19 +11,19 @@ import time
 
 LOOK_SECONDS = 1.0
 LATE_SECONDS = 3.0
-"""A look that comes later than this says that this program itself was kept from running: then it knows nothing."""
+"""A check later than this shows that this program itself was kept from running: then it knows nothing."""
 
 FAREWELL = b"!"
-"""Said by a worker that ends in good order. The end of the line without it means that somebody closed it."""
+"""Sent by a worker that ends in good order. If the line ends without it, somebody closed it."""
 
 END_SECONDS = 2.0
-"""What a worker that has just died may take until it is gone."""
+"""How long a worker that has just died may take until it is gone."""
 
-SIGKILL = 9  # the module `signal` alone would cost a megabyte
+SIGKILL = 9  # importing `signal` would cost a megabyte
 
 
 class Silence:
-    """How long the worker has been silent while it could have spoken."""
+    """How long the worker has been silent while it could have sent a beat."""
 
     def __init__(self, now: float) -> None:
         self.seconds = 0.0
@@ -31,9 +31,9 @@ class Silence:
         self._has_spoken = False
 
     def look(self, now: float, *, heard: bool, is_stopped: bool) -> None:
-        """Count the time since the last look, unless the worker spoke, was stopped, or this program was late.
+        """Count the time since the last check, unless the worker sent a beat, was stopped, or this program was late.
 
-        What has never spoken is still starting: its starter has a limit of its own.
+        A worker that has sent nothing yet is still starting: its starter has its own time limit.
         """
         elapsed, self._looked_at = now - self._looked_at, now
         self._has_spoken |= heard
@@ -44,7 +44,7 @@ class Silence:
 
 
 def watch(lifeline: int, worker: int, limit: float) -> None:
-    """Read beats from `lifeline` until the worker is gone or says farewell; kill it if it is silent for `limit` seconds, or mute."""
+    """Read beats from `lifeline`; kill the worker after `limit` silent seconds, or if that ends without a farewell."""
     silence = Silence(time.monotonic())
     while os.getppid() == worker:
         heard = b""
@@ -65,12 +65,12 @@ def watch(lifeline: int, worker: int, limit: float) -> None:
 def _read(lifeline: int) -> bytes:
     try:
         return os.read(lifeline, 4096)
-    except ConnectionResetError:  # it died with something of ours unread
+    except ConnectionResetError:  # it died with unread data from us
         return b""
 
 
 def _kill_if_it_lives(worker: int) -> None:
-    """The line of a worker that dies ends a moment before it is gone."""
+    """Kill a worker that outlives its line, which ends a moment before a dying worker is gone."""
     deadline = time.monotonic() + END_SECONDS
     while os.getppid() == worker:
         if time.monotonic() >= deadline:
@@ -81,7 +81,7 @@ def _kill_if_it_lives(worker: int) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal or a debugger holds that process; one that is gone counts too, as it is not silent."""
+    """Return whether a signal or a debugger holds that process; a dead one counts too, as it is not silent."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 pathlib would triple the memory of this program
             return file.read().rpartition(b")")[2].split()[0] in {b"T", b"t", b"Z", b"X"}
@@ -90,7 +90,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def epitaph(worker: int, seconds: float | None = None) -> str:
-    """What the log says of a worker that is killed."""
+    """Return what the log says about a worker that is killed."""
     if seconds is None:
         return (
             f"CRITICAL workers.watchdog: Worker {worker} lives, but its engine is gone without a word: most likely a tool "

@@ -1,4 +1,4 @@
-"""The composition root: one worker, built in one go of finished parts once its Store is open."""
+"""The composition root: one worker, built at once from finished parts when its Store is open."""
 
 import asyncio
 import os
@@ -54,7 +54,7 @@ QUIET_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a worker is built of besides its Store: what is there before that is open."""
+    """What a worker is built from besides its Store, all made before that is opened."""
 
     settings: Settings
     lane: Lane
@@ -66,12 +66,12 @@ class Setup:
     secrets: Mapping[str, str] = field(default_factory=dict)
     servers: Servers | None = None
     registry: ScopedRegistry = field(default_factory=ScopedRegistry)
-    """Where the tools of the servers go: that of the executor."""
+    """Where the tools of the servers are registered: the executor's registry."""
     reception: Reception = field(default_factory=Reception)
     worker_id: str = field(default_factory=new_id)
 
     def scope(self) -> Scope:
-        """Who claims, and where; not yet what."""
+        """Return who claims, and where; not yet what."""
         return Scope(
             instance=self.worker_id,
             hostname=self.settings.hostname,
@@ -83,14 +83,14 @@ class Setup:
 
 
 class Supervisor(Protocol):
-    """What ends a worker that cannot go on."""
+    """What ends a worker that cannot continue."""
 
     def broken(self, error: BaseException) -> None:
-        """A service ended with that error."""
+        """End the worker because a service ended with that error."""
         ...
 
     def replace_process(self, why: str) -> None:
-        """Nothing in this process helps; another is to take its place."""
+        """End this process, which nothing can repair, so that another takes its place."""
         ...
 
 
@@ -112,7 +112,7 @@ class Worker:
         self.workspaces = Workspaces(store, scope, self.activity, self.send_on, settings)
         self._decryption = Decryption(settings, self.tools.specs, setup.secrets)
         self._notifications = Notifications(self.broker, with_results=settings.result_notifications)
-        middleware: list[Middleware] = [  # in the order in which calls meet it
+        middleware: list[Middleware] = [  # in the order in which calls pass through them
             self.workspaces,
             self._decryption,
             self.fitness,
@@ -135,7 +135,7 @@ class Worker:
         self._leadership = Leadership(self.id)
         self._runner = ServiceRunner(self._leadership, engine.broken)
 
-        # The host of its lane: what that tells and asks goes straight to the part that it concerns.
+        # The host of its lane: what the lane reports and asks goes directly to the part concerned.
         self.finished, self.begin_reports = self.recorder.add, self.reports.begin
         self.claim, self.slot_opened = self.claims.claim_woken, self.activity.announce
         self.demote, self.replace_process = self.tools.demote, engine.replace_process
@@ -191,24 +191,24 @@ class Worker:
         self._runner.start(self._services(), self.recorder.run(), self.reports.run())
 
     async def stop(self) -> None:
-        """End the services, say that this worker instance stopped, and close what it has open."""
+        """End the services, record that this worker instance stopped, and close what it has open."""
         await self._runner.stop()
         await self.bounded(self.store.workers.stop(self.id))
         await self.broker.close()
         await self.store.close()
 
     async def bounded(self, step: Coroutine[Any, Any, None]) -> None:
-        """Take a step that a database which is away does not hold up."""
+        """Run a step, without letting an unreachable database hold it up."""
         with suppress(ForgeError, TimeoutError):
             async with asyncio.timeout(self._setup.settings.kill_grace):
                 await step
 
     def is_at_rest(self) -> bool:
-        """Whether nothing of a call is on its way to or from SQL; bodies may run."""
+        """Return whether nothing of a call is on its way to or from SQL; bodies may run."""
         return self.activity.is_quiet and self.recorder.is_idle
 
     def _is_quiet(self) -> bool:
-        """Whether no message came for a while: what takes long on the engine's loop would delay calls that come singly."""
+        """Return whether no message came for a while: slow work on the engine's loop would delay single calls."""
         return self.is_at_rest() and time.monotonic() - self.claims.woken_at > QUIET_SECONDS
 
     def _heartbeat(self, questions: tuple[Question[Any], ...]) -> Heartbeat:
@@ -222,12 +222,12 @@ class Worker:
             self.broker.publish(part)
 
     async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
-        """Do what the tools of children ask of artifacts."""
+        """Answer what the tools of children ask about artifacts."""
         return await self._setup.artifacts.answer_child(self.store.artifacts, request, context, proofs)
 
 
 def lane_of(setup: Setup) -> BodyLane:
-    """Where bodies run."""
+    """Create the lane where bodies run."""
     settings = setup.settings
     if setup.lane == "process":
         return ChildrenLane(

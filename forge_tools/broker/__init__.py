@@ -1,4 +1,4 @@
-"""The way to workers and back. Alone here and in `workers` it is known which broker there is, and that Celery reads from it."""
+"""The way to workers and back. Only this package and `workers` know which broker there is and that Celery reads it."""
 
 from forge_tools.broker.base import CHANNEL_PREFIX, REPLY_MARK, Broker
 from forge_tools.broker.celery_app import backlog, celery_app, open_broker, speaks_redis

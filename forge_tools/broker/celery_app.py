@@ -1,4 +1,4 @@
-"""Which broker a URL means, and the Celery app that workers consume with; clients publish by it where Redis' protocol is not spoken."""
+"""Which broker a URL means, and the Celery app with which workers consume and clients publish, except over Redis."""
 
 import asyncio
 import logging
@@ -20,20 +20,20 @@ logger = logging.getLogger(__name__)
 
 
 def open_broker(url: str) -> Broker:
-    """The quickest way into that broker; it is met at the first use.
+    """Return the fastest client for that broker; it connects on first use.
 
     Raises:
-        ConfigurationError: that is no URL of a broker.
+        ConfigurationError: that is not the URL of a broker.
     """
     if speaks_redis(url):
-        from forge_tools.broker.redis import RedisBroker  # here, for who imports a client and calls nothing
+        from forge_tools.broker.redis import RedisBroker  # here, to spare those who import a client and call nothing
 
         return RedisBroker(url)
     return KombuBroker(url)
 
 
 def speaks_redis(url: str) -> bool:
-    """Whether that broker is a Redis or Valkey that is reached directly."""
+    """Return whether that broker is a Redis or Valkey that is reached directly."""
     return url.startswith(("redis", "valkey", "unix"))
 
 
@@ -43,7 +43,7 @@ def celery_app(broker_url: str) -> "Celery":
     Each setting that differs from Celery's default is there because its default loses, repeats or blocks: see
     docs/celery.md.
     """
-    from celery import Celery  # the one place where clients load Celery, if at all: at their first publish
+    from celery import Celery  # the only place where clients load Celery, if at all: at their first publish
 
     app = Celery("forge_tools", broker=broker_url, set_as_current=False)
     app.conf.update(
@@ -74,20 +74,20 @@ def celery_app(broker_url: str) -> "Celery":
 
 
 def backlog(app: "Celery", queues: Sequence[str]) -> int:
-    """How many messages wait in those broker queues; a queue that is not there holds none. Blocks; raises what kombu does."""
+    """Count the messages in those broker queues; a missing queue holds none. Blocks; raises what kombu raises."""
     if app.conf.broker_url.startswith(("redis", "valkey")):
         return _lengths(app, queues)
     waiting = 0
     with app.connection_for_write() as connection:
         for queue in queues:
             with suppress(*connection.channel_errors), connection.channel() as opened:
-                channel: Any = opened  # celery-types knows less of it than every transport has
+                channel: Any = opened  # celery-types declares less than every transport has
                 waiting += channel.queue_declare(queue, passive=True).message_count
     return waiting
 
 
 class KombuBroker:
-    """Messages gather while one publish is under way. Clients poll for results, and workers hear of cancels by their heartbeat."""
+    """Messages gather while one publish is under way. Clients poll for results; heartbeats show cancels to workers."""
 
     is_down = False
     is_listening = False
@@ -188,8 +188,8 @@ def _transport_options(broker_url: str) -> dict[str, Any]:
 
 
 def _lengths(app: "Celery", queues: Sequence[str]) -> int:
-    """As `backlog`, over a connection that stays: two commands a queue. kombu declares a queue with a dozen."""
-    connections: Any = app.pool  # celery-types takes what is in there for producers
+    """Do the same as `backlog` over a persistent connection: two commands per queue, where kombu needs a dozen."""
+    connections: Any = app.pool  # celery-types takes its content for producers
     with connections.acquire(block=True) as connection:
         client = connection.default_channel.client
         return sum(client.llen(list_name(queue, priority)) for queue in queues for priority in _PRIORITIES)

@@ -1,6 +1,6 @@
 """The message that wakes a worker: pairs of execution id and attempt for one queue and lane, as Celery and kombu write it.
 
-And which of its calls a client may put before the bulk of others.
+Also how many of its calls a client may put before the bulk of others.
 """
 
 import base64
@@ -20,38 +20,39 @@ from forge_tools.model import Lane, Wakeup, is_id
 
 TASK = "forge.run"
 KEY_PREFIX = "forge:"
-"""Before every key of ours on a broker that others use as well."""
+"""The prefix of all our keys on a broker that others use as well."""
 BULK = 5
-"""The priority of messages that let others go first; in Redis 0 is the highest, and each priority a list of its own."""
+"""The priority of messages that let others go first; in Redis 0 is the highest, and each priority has its own list."""
 
 MAX_BYTES = 65_536
-"""Several times what the longest message takes; what is longer is not even parsed."""
+"""Several times the longest message; anything longer is not even parsed."""
 
 WAKEUPS_PER_MESSAGE: Mapping[Lane, int] = {"async": 128, "process": 16}
 MESSAGES_PER_WORKER: Mapping[Lane, int] = {"async": 2, "process": 8}
 """Into how many messages a burst is cut for each worker that shares it, so that competing consumers get equal parts.
 
-A worker of the process lane runs few calls at a time, and they are long: the rest of its message waits for it.
+A worker of the process lane runs few calls at a time, and they are long: the rest of its message would wait for it.
 """
 LEAST_SHARED: Mapping[Lane, int] = {"async": 8, "process": 1}
-"""Ids that stay together all the same: messages cost more than who runs a handful of calls is worth."""
+"""How many ids stay together anyway: messages cost more than spreading a handful of calls saves."""
 
 PROMPT_CALLS = 32
-"""Calls a second of one client that bulk gives way to; the others are its bulk."""
+"""How many calls a second of one client go before bulk; its other calls are bulk."""
 
 _MAX_ATTEMPT = 2**31 - 1
 _MAX_WAKEUPS = max(WAKEUPS_PER_MESSAGE.values())
 
 
 class MalformedMessageError(ValueError):
-    """These bytes are no message of ours."""
+    """These bytes are not a message of ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one worker takes at once. What is `is_bulk` lets all others go first.
+    """What one worker takes at once. If it `is_bulk`, all other messages go first.
 
-    The `limits` are the longest of its calls, for whoever looks at the broker: a message can be forged, so workers take those of the row.
+    The `limits` are the longest of its calls, for people who inspect the broker. A message can be forged, so workers
+    use those of the row.
     """
 
     queue: str
@@ -61,7 +62,7 @@ class Message:
     is_bulk: bool = False
 
     def parts(self, workers: Mapping[tuple[str, str], int] = MappingProxyType({})) -> "Iterator[Message]":
-        """The same in as few messages as its lane and the number of workers of each (queue, lane) allow.
+        """Split it into as few messages as its lane and the number of workers of each (queue, lane) allow.
 
         One worker takes a whole message, so several workers need several.
         """
@@ -79,8 +80,8 @@ class Message:
 class Allowance:
     """What one client may put before other clients' bulk: so much at once, and as much again a second later.
 
-    A client that waits for each call is never bulk however long others' backlogs are, and no client has to say which it is.
-    Nobody starves: workers also take the calls that have waited longest, whatever messages say.
+    A client that waits for each call is never bulk, however long others' backlogs are, and no client has to declare
+    itself. Nobody starves: workers also take the calls that have waited longest, whatever messages say.
     """
 
     def __init__(self, size: int = PROMPT_CALLS, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -100,28 +101,28 @@ class Allowance:
 
 
 def queue_name(queue: str, lane: Lane) -> str:
-    """The broker queue that serves `queue` in that lane."""
+    """Return the broker queue that serves `queue` in that lane."""
     return f"forge.{queue}.{lane}"
 
 
 def queue_of(name: str) -> str:
-    """The queue whose broker queue has that name."""
+    """Return the queue whose broker queue has that name."""
     return name.removeprefix("forge.").rpartition(".")[0]
 
 
 def list_name(queue: str, priority: int) -> str:
-    """The list in which kombu's Redis transport keeps the messages of a broker queue that have that priority."""
+    """Return the list in which kombu's Redis transport keeps a broker queue's messages of that priority."""
     return f"{queue}\x06\x16{priority}" if priority else queue
 
 
 def body(wakeups: Sequence[Wakeup]) -> str:
-    """The body by Celery's message protocol 2: the task gets the wakeups, as pairs."""
+    """Encode the body in Celery's message protocol 2: the task gets the wakeups, as pairs."""
     embedded = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
     return json.dumps([[wakeups], {}, embedded])
 
 
 def envelope(wakeups: Sequence[Wakeup], queue: str, priority: int, limits: Limits | None = None) -> dict[str, Any]:
-    """What kombu keeps, as JSON, in a list of Redis for a message in that broker queue; the headers are those of the same protocol."""
+    """Return what kombu stores, as JSON, in a Redis list for a message in that broker queue, with headers."""
     task_id = str(uuid.uuid4())
     return {
         "body": base64.b64encode(body(wakeups).encode()).decode(),
@@ -152,21 +153,21 @@ def envelope(wakeups: Sequence[Wakeup], queue: str, priority: int, limits: Limit
 
 
 def read_envelope(text: bytes) -> list[Wakeup]:
-    """The ids of a message that was kept in a list, as `read_body` reads them."""
+    """Return the ids of a message stored in a list, as `read_body` reads them."""
     return _read(text, lambda kept: base64.b64decode(json.loads(kept)["body"], validate=True))
 
 
 def read_body(text: bytes) -> list[Wakeup]:
-    """The ids of a message that has this body. One that holds anything else wakes nobody.
+    """Return the ids of a message with this body. One that holds anything else wakes nobody.
 
     Raises:
-        MalformedMessageError: there are none to be had.
+        MalformedMessageError: it has no valid ids.
     """
     return _read(text, lambda body: body)
 
 
 def ids_of(text: bytes | str) -> list[Wakeup]:
-    """The ids of a body that was built here: it is believed."""
+    """Return the ids of a body that was built here, which is trusted."""
     return [Wakeup(*pair) for pair in json.loads(text)[0][0]]
 
 
@@ -194,4 +195,4 @@ def _is_wakeup(pair: object) -> bool:
 
 
 _ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
-"""Of whom imported this: a forked child that publishes says the same, and nobody reads it."""
+"""The process that imported this: a forked child that publishes gives the same, and nobody reads it."""

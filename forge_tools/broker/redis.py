@@ -1,4 +1,4 @@
-"""A broker that speaks Redis' protocol: one connection that is kept, commands written when they come, replies only looked at."""
+"""A broker that speaks Redis' protocol: one persistent connection; commands are sent at once, replies only checked."""
 
 import asyncio
 import json
@@ -17,21 +17,21 @@ from forge_tools.urls import for_redis
 
 CONNECT_SECONDS = 3.0
 RECONNECT_SECONDS = 0.5
-"""Between two tries of who listens."""
+"""The pause between two tries of a listener to connect."""
 SILENCE_SECONDS = 5.0
-"""After which a server is asked whether it is there; one that stays silent for as long again is not."""
+"""When a silent server is pinged; after as long again without an answer, it counts as gone."""
 MOST_UNSENT = 1000
-"""Commands that wait for the connection to be made."""
+"""How many commands may wait for the connection."""
 MOST_BYTES = 4 << 20
-"""Of one reply, and of commands that the server does not take: with more of either the connection is given up."""
+"""The most for one reply, and for commands that the server does not take; beyond it the connection is dropped."""
 
 logger = logging.getLogger(__name__)
 
 
 class RedisBroker(asyncio.Protocol):
-    """Celery's way costs a millisecond a message and a thread, that of the Redis client half a millisecond.
+    """Celery's client costs a millisecond and a thread per message, the Redis client half a millisecond.
 
-    A command whose reply says that it failed, or never came, is lost, and that is said once an outage.
+    A command whose reply is an error, or never came, is lost; this is logged once per outage.
     """
 
     is_down = False
@@ -87,7 +87,7 @@ class RedisBroker(asyncio.Protocol):
             await asyncio.wait([connecting], timeout=CLOSE_SECONDS)
         self._let_go()
 
-    # The connection: made at its first use; by who listens again and again.
+    # The connection: made on first use, and made again for a listener.
 
     def _send(self, *words: bytes) -> None:
         command = _command(*words)
@@ -112,7 +112,7 @@ class RedisBroker(asyncio.Protocol):
 
     async def _connect(self) -> None:
         try:
-            while not self._is_closed or self._unsent:
+            while not self._is_closed or self._unsent:  # after a close, only to send what is left
                 try:
                     async with asyncio.timeout(CONNECT_SECONDS):
                         writer = await self._connected()
@@ -126,11 +126,11 @@ class RedisBroker(asyncio.Protocol):
             self._connecting = None
 
     async def _connected(self) -> asyncio.StreamWriter:
-        """A connection past its greeting: encrypted, authenticated and in its database as the URL says."""
+        """Return a connection past its greeting: encrypted, authenticated and in its database, as the URL says."""
         pool: Any = self._pool
         connection = pool.make_connection()
         await connection.connect()
-        writer = cast(asyncio.StreamWriter, connection._writer)  # noqa: SLF001  there is no public way to what it made
+        writer = cast(asyncio.StreamWriter, connection._writer)  # noqa: SLF001  the client has no public access to it
         connection._writer = connection._reader = None  # noqa: SLF001  it is ours from now on
         return writer
 
@@ -146,10 +146,10 @@ class RedisBroker(asyncio.Protocol):
 
     def _subscribe(self, writer: asyncio.StreamWriter) -> None:
         if self._channel is not None:
-            writer.transport.write(_command(b"SUBSCRIBE", self._channel))  # answered by what comes, not by a reply
+            writer.transport.write(_command(b"SUBSCRIBE", self._channel))  # answered by a push, not by a reply
 
     def _look(self) -> None:
-        """Ask a server that has been silent for long, and give up one that does not answer."""
+        """Ping a server that has been silent for long, and drop one that does not answer."""
         if self._writer is None:
             return
         loop = asyncio.get_running_loop()
@@ -161,7 +161,7 @@ class RedisBroker(asyncio.Protocol):
             self._write(self._writer, _command(b"PING"))
         self._watch = loop.call_later(SILENCE_SECONDS, self._look)
 
-    # What comes.
+    # What arrives.
 
     def data_received(self, data: bytes) -> None:
         self._heard_at, self._is_asked = asyncio.get_running_loop().time(), False
@@ -199,7 +199,7 @@ class RedisBroker(asyncio.Protocol):
         self._give_up(str(exc or "it closed the connection"))
 
     def _give_up(self, why: str) -> None:
-        """The connection is gone, or is to go."""
+        """Drop the connection, which is gone or no longer usable."""
         if self._writer is None:
             return
         was_lost = self._unanswered > 0
@@ -239,20 +239,20 @@ def _command(*words: bytes) -> bytes:
 
 
 class _Push(list[Any]):
-    """What a server sends unasked."""
+    """What a server sends without a command."""
 
 
 class _Refusal(str):
-    """The reply to a command that failed."""
+    """The error reply to a command."""
 
     __slots__ = ()
 
 
 def _read(data: bytes, at: int) -> tuple[Any, int] | None:
-    """What stands there by RESP3, and where the next one begins; None while it is not whole.
+    """Parse the RESP3 value at `at`; returns it and where the next one begins, or None while it is incomplete.
 
     Raises:
-        ValueError: it is no such thing.
+        ValueError: it is not RESP3.
     """
     end = data.find(b"\r\n", at)
     if end < 0:

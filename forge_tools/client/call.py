@@ -1,4 +1,4 @@
-"""One tool call as its caller asks for it, and the list of those that one client has awaited; the audit is in SQL."""
+"""One tool call as requested by its caller, and the list of those that one client has awaited; the audit is in SQL."""
 
 import time
 from collections import deque
@@ -23,7 +23,7 @@ from forge_tools.schema import shown
 from forge_tools.secrets import Concealment
 
 FORM = "name, parameters, context=None, options=None"
-"""How a call is asked for whose parameters are one object."""
+"""How to make a call whose parameters are one object."""
 
 HISTORY_LIMIT = 10_000
 
@@ -32,13 +32,14 @@ HISTORY_LIMIT = 10_000
 class Call:
     """One tool call to submit.
 
-    `queue` overrides the configured route. It is due after `delay` seconds, or at `when`; `expires_in` is in seconds and counts
-    from then; `detached` calls go on when the task that awaits them is cancelled.
+    `queue` overrides the configured route. The call is due after `delay` seconds, or at `when`; `expires_in` is in
+    seconds and counts from then; `detached` calls continue when the task that awaits them is cancelled.
 
-    `retry` has failures tried again, as far as the tool allows it (see `may_be_retried`). `max_attempts` alone only limits
+    `retry` retries failures, as far as the tool allows it (see `may_be_retried`). `max_attempts` without it only limits
     how often the tool is started again because its worker died.
 
-    A call with an `idempotency_key` that was called before stands for that execution and starts none; it is always detached.
+    A call with an `idempotency_key` that was used before stands for that execution and starts none; it is always
+    detached.
     """
 
     name: str
@@ -54,12 +55,12 @@ class Call:
     idempotency_key: str | IdempotencyKey | None = None
 
     arguments: dict[str, Any] = field(init=False, repr=False, compare=False)
-    """The parameters; none where what the caller passed is no object."""
+    """The parameters; empty if the caller passed no mapping."""
     effective_context: ExecutionContext = field(init=False, repr=False, compare=False)
     label: str = field(init=False, repr=False, compare=False)
     """The name as text, whatever the caller passed."""
     flaw: str | None = field(init=False, repr=False, compare=False)
-    """What makes it no call at all."""
+    """Why it is not a valid call, if so."""
 
     @classmethod
     def of(
@@ -70,7 +71,7 @@ class Call:
         options: CallOptions | None,
         **fields: Any,
     ) -> "Call":
-        """A call with the timeout and the retries of `options`, as far as it says any."""
+        """Build a call with the timeout and the retries that `options` sets."""
         call = cls(name, {} if parameters is None else parameters, context, **fields)
         if not isinstance(options, CallOptions):
             return call
@@ -93,7 +94,7 @@ class Call:
         return self.delay if self.when is None else max(0.0, (self.when - datetime.now(UTC)).total_seconds())
 
     def refused(self, form: str) -> ToolResult | None:
-        """What the caller gets, with the right `form`, where this is no call at all; None where it is one."""
+        """Return the caller's result, with the right `form`, if this is not a valid call; else None."""
         return None if self.flaw is None else wrong_call(self.flaw, form)
 
     def _flaw(self) -> str | None:
@@ -115,16 +116,16 @@ class Call:
 
 
 def without_texts(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments for a tool that nobody knows: any text among them may be the secret of one whose name is misspelt."""
+    """Return the arguments for an unknown tool: any text among them may be the secret of one whose name is misspelt."""
     return {
         name: REDACTED if isinstance(value, str | list | tuple | dict) else value for name, value in arguments.items()
     }
 
 
 class _Ended(NamedTuple):
-    """What is kept of a call, in one object: of ten thousand, each more is one that Python's collector walks.
+    """What is kept of a call, in one object: of up to ten thousand, each more is one that Python's collector walks.
 
-    The list is asked for rarely, so that is when it is made. Times are Unix seconds.
+    The list is built only when somebody asks for it, which is rare. Times are Unix seconds.
     """
 
     tool_name: str
@@ -161,7 +162,7 @@ class Awaited:
         self._ended: deque[_Ended] = deque(maxlen=HISTORY_LIMIT)
 
     def add(self, call: Call, spec: ToolSpec | None, result: ToolResult, started: float) -> None:
-        """Keep how a call ended; `spec` is its tool, None where that is not known."""
+        """Record how a call ended; `spec` is its tool, None if unknown."""
         self._ended.append(
             _Ended(
                 call.label,
@@ -181,7 +182,7 @@ class Awaited:
         )
 
     def list(self) -> list[ToolExecution]:
-        """The calls with their parameters and contexts as people may see them."""
+        """Return the calls with their parameters and contexts as people may see them."""
         return [_execution(one) for one in self._ended]
 
     def clear(self) -> None:

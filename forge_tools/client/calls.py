@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Calls:
-    """Checks calls against the catalogue, stores them, waits for their results and ends them."""
+    """Checks calls against the catalogue, stores them, waits for their results and cancels them."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class Calls:
         self.parts = PartReader(self._contents)
 
     async def execute(self, call: Call, *, on_report: Callable[[Report], None] | None = None) -> ToolResult:
-        """Run a call and wait for its result, telling `on_report` what it reports. Failures are results.
+        """Run a call and wait for its result, passing its reports to `on_report`. Failures are results.
 
         Cancelling this cancels the call, unless it is detached or has a key.
         """
-        started, _ = time.time(), self._connection.store  # which refuses who may not use it
+        started, _ = time.time(), self._connection.store  # refuses other processes and loops
         is_plain = on_report is None and call.idempotency_key is None
         await self._submissions.room()
         try:
@@ -78,18 +78,18 @@ class Calls:
     async def submit(self, call: Call) -> Handle:
         """Accept a call and return its handle at once.
 
-        An unknown tool or invalid parameters give a handle whose result is already there, recorded as `rejected`.
+        An unknown tool or invalid parameters give a handle that already has its result, recorded as `rejected`.
 
         Raises:
             DatabaseUnavailableError: nothing was accepted.
             SubmitOutcomeUnknownError: it may have been; the error has the id to attach to.
         """
-        _ = self._connection.store  # which refuses who may not use it
+        _ = self._connection.store  # refuses other processes and loops
         await self._submissions.room()
         return await self._submit(call)
 
     async def submit_many(self, calls: Sequence[Call]) -> list[Handle | ForgeError]:
-        """Accept many calls in one go: one handle, or the error that kept it out, per call and in order."""
+        """Accept many calls at once; returns one handle, or the error that kept it out, per call and in order."""
         _ = self._connection.store
         return await asyncio.gather(*(_handle_or_error(self.submit(call)) for call in calls))
 
@@ -104,10 +104,10 @@ class Calls:
         actor: str | None = None,
         **changes: Any,
     ) -> Handle:
-        """Run an execution of the past again, as it was but for these parameters and `changes`, fields of `Call`.
+        """Run a past execution again, unchanged except for these parameters and `changes`, fields of `Call`.
 
-        Both are linked to each other in SQL; `actor` is who did it. `dry_run` None leaves it as it was. A call that today's
-        tool refuses gives a handle whose result says so.
+        Both are linked to each other in SQL; `actor` is who did it. `dry_run` None leaves it as it was. A call that
+        today's tool refuses gives a handle whose result says so.
 
         Raises:
             ExecutionNotFoundError: SQL holds no such execution, or no longer.
@@ -122,7 +122,7 @@ class Calls:
         return await self._handle(answer)
 
     def attach(self, execution_id: str) -> Handle:
-        """A handle for an execution that somebody submitted, in whatever process."""
+        """Return a handle for an execution that somebody submitted, in any process."""
         return Handle(execution_id, self)
 
     async def wait(self, execution_id: str) -> ToolResult:
@@ -140,7 +140,7 @@ class Calls:
         return await self._connection.store.history.get(execution_id)
 
     async def look(self, position: Position) -> Sight:
-        """See what an execution has told behind a position, and where it is; `Handle.events` does so again and again."""
+        """Read an execution's state and what it has reported after a position; `Handle.events` does so repeatedly."""
         return await self._connection.store.reports.look(position)
 
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]:
@@ -154,18 +154,19 @@ class Calls:
         return answer
 
     async def bind_session(self, session_id: str, workspace: str | None) -> None:
-        """Have calls of that session which name no workspace work in this one; None ends that. Others learn it in seconds."""
+        """Make a session's calls that name no workspace use this one; None ends that. Others see it in seconds."""
         await self._connection.store.workspaces.bind_session(session_id, workspace)
         await self._catalogue.refresh()
 
     async def upload(self, path: str | Path, *, session_id: str | None = None) -> str:
         """Keep a file of this host as an artifact; returns the handle that parameters of type `file` take.
 
-        Tools see the artifacts of their call's session alone: `session_id` names it. The handle lasts for FORGE_ARTIFACT_TTL.
+        Tools see only the artifacts of their call's session: `session_id` names it. The handle lasts for
+        FORGE_ARTIFACT_TTL.
 
         Raises:
-            InvalidCallError: the file is larger than FORGE_MAX_PART_SIZE, or was changed meanwhile; or the database has this
-                client call tools alone.
+            InvalidCallError: the file is larger than FORGE_MAX_PART_SIZE, or changed meanwhile; or the database lets
+                this client only call tools.
             OSError: it cannot be read.
         """
         settings, artifacts = self._settings, self._connection.store.artifacts
@@ -190,7 +191,7 @@ class Calls:
         return Handle(answer.new.id, self, await self._refuse(answer)) if isinstance(answer, Rejected) else answer
 
     async def _refuse(self, rejected: Rejected) -> ToolResult:
-        """Record a call that is rejected."""
+        """Record a rejected call."""
         await self._connection.store.queue.record(rejected.new, rejected.outcome)
         metadata = {**rejected.result.metadata, "execution_id": rejected.new.id}
         return rejected.result.model_copy(update={"metadata": metadata})
@@ -203,9 +204,9 @@ class Calls:
         *,
         is_again: bool = False,
     ) -> T | Rejected:
-        """Check a call and have it stored; once more if its tool is no longer what it was checked by.
+        """Check a call and store it; retry once if its tool is no longer the one it was checked against.
 
-        The one way in: a caller who is cancelled meanwhile leaves nothing behind that he did not want.
+        This is the only way in: a caller who is cancelled meanwhile leaves nothing behind that it did not want.
         """
         accepted = await self._prepare(call, replay)
         if isinstance(accepted, Rejected):
@@ -223,7 +224,7 @@ class Calls:
         return await self._store(call, keep, replay, is_again=True)
 
     async def _leave(self, call: Call, accepted: Accepted, replay: Replay | None) -> None:
-        """Nobody waits for a call any more: it is cancelled, or runs all the same if it is detached or has a key."""
+        """Handle a call that nobody awaits any more: cancel it, unless it is detached or has a key."""
         goes_on = call.detached or call.idempotency_key is not None
         answer = await self._submissions.again(accepted.row)
         if goes_on and isinstance(answer, ToolChangedError):
@@ -232,7 +233,7 @@ class Calls:
             await self.cancel(accepted.new.id, "the awaiting task was cancelled")
 
     async def _prepare(self, call: Call, replay: Replay | None) -> Accepted | Rejected:
-        """Judge a call by a snapshot that is young enough, and tie it to what it belongs to."""
+        """Check a call against a recent enough snapshot, and link it to its key and the execution it repeats."""
         asked, catalogue, now = call, self._catalogue, time.monotonic()
         if catalogue.snapshot.places.has_sessions:
             call = await self._in_workspace_of_session(call)
@@ -246,7 +247,7 @@ class Calls:
         return await self._link(asked, prepared, replay) if is_linked and isinstance(prepared, Accepted) else prepared
 
     async def _in_workspace_of_session(self, call: Call) -> Call:
-        """The call with the workspace that its session was bound to, unless it names one."""
+        """Return the call with the workspace that its session was bound to, unless it names one."""
         context = call.context
         if not isinstance(context, ExecutionContext) or context.workspace is not None or not context.session_id:
             return call
@@ -276,23 +277,23 @@ class Calls:
         return accepted._replace(link=LinkedExecution(accepted.new, claim, replay))
 
     async def _run(self, call: Call, accepted: Accepted) -> ToolResult:
-        """Store a call that is tied to nothing and wait for its result, in one."""
+        """Store a call without links and wait for its result, in one step."""
         if self._submissions.is_closing:  # nothing was accepted
             return _failed(ConfigurationError(CLOSING))
         try:
             return await self._told(await self._submissions.run(accepted.new))
-        except ToolChangedError:  # not a result yet: the call is checked anew
+        except ToolChangedError:  # not a result yet: the call is checked again
             await asyncio.sleep(0)  # a caller that was cancelled meanwhile stops here
             raise
         except ForgeError as error:
-            is_stored = isinstance(error, ConfigurationError)  # the client was closed; else it was not to be stored
+            is_stored = isinstance(error, ConfigurationError)  # the client was closed; else it is not stored
             return _failed(error, accepted.new.id if is_stored else None)
 
     async def _keep(self, call: Call, accepted: Accepted) -> Handle | Rejected:
-        """Store a call. One whose key has an execution is not stored: it stands for that one, if it is the same call."""
+        """Store a call. If its key has an execution, it is not stored but stands for that one, if both are the same."""
         answer = await self._submissions.put_and_tell(accepted.row)
         if isinstance(answer, ForgeError):
-            raise answer.with_traceback(None)  # others of the same burst may be told the same error
+            raise answer.with_traceback(None)  # other calls of the same burst may raise the same error
         claim = accepted.link.claim if accepted.link else None
         if answer is None or claim is None:
             return Handle(accepted.new.id, self)
@@ -305,7 +306,7 @@ class Calls:
     async def _follow(
         self, on_report: Callable[[Report], None] | None, call: Call, accepted: Accepted
     ) -> ToolResult | Rejected:
-        """Store a call and wait for the result of what it stands for, handing on its reports."""
+        """Store a call and wait for the result of the execution it stands for, passing on its reports."""
         execution_id = None
         try:
             handle = await self._keep(call, accepted)
@@ -324,14 +325,14 @@ class Calls:
         return result.model_copy(update={"metadata": {**result.metadata, "is_repeat": True}})
 
     async def _look_up(self, execution_id: str) -> StoredResult:
-        """Find the result of an execution that nobody notifies this client of, or has already; wait for a database that is away."""
+        """Find the result of an execution whose notification will not come, or has come; wait out a database outage."""
         while True:
             try:
                 for stored in await self._connection.store.queue.results([execution_id]):
                     return stored
                 known = (await self.record(execution_id)).id
             except ForgeError as error:
-                self._results.require_open(execution_id)  # it says it better
+                self._results.require_open(execution_id)  # its error is more useful
                 if not error.retryable:
                     raise
                 await asyncio.sleep(REFRESH_INTERVAL)
@@ -346,9 +347,9 @@ class Calls:
 
 
 async def tell_of_cancel(store: Store, broker_url: str, execution_id: str) -> None:
-    """Notify whoever a cancel concerns, of its id alone: the worker that runs the execution, else the client that waits for it.
+    """Notify, by id only, whoever a cancel concerns: the worker that runs the execution, or the client waiting for it.
 
-    Without a broker a worker hears with its next heartbeat, a client when it polls.
+    Without a broker, a worker learns of it with its next heartbeat, a client when it polls.
     """
     broker = open_broker(broker_url)
     try:
@@ -359,7 +360,7 @@ async def tell_of_cancel(store: Store, broker_url: str, execution_id: str) -> No
 
 
 async def _handle_or_error(submitting: Awaitable[Handle]) -> Handle | ForgeError:
-    """What one call of many came to: its error harms no other."""
+    """Return the outcome of one call of many: its error affects no other."""
     try:
         return await submitting
     except ForgeError as error:
@@ -367,6 +368,6 @@ async def _handle_or_error(submitting: Awaitable[Handle]) -> Handle | ForgeError
 
 
 def _failed(error: ForgeError, execution_id: str | None = None) -> ToolResult:
-    """What went wrong as a result, with the id of the execution where one is known."""
+    """Return an error as a result, with the id of the execution if one is known."""
     known = execution_id or getattr(error, "execution_id", None)
     return ToolResult.fail(error.message, error_code=error.code, **({"execution_id": known} if known else {}))

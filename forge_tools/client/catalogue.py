@@ -1,4 +1,4 @@
-"""The catalogue as a client knows it: one snapshot, read when it connects and again when a call shows that it is old."""
+"""The catalogue as a client knows it: a snapshot, read on connecting and again when a call shows that it is old."""
 
 import asyncio
 import time
@@ -24,18 +24,18 @@ from forge_tools.storage import ToolChangedError
 from forge_tools.storage.directory import Directory
 
 REFRESH_INTERVAL = 1.0
-"""Seconds after which a snapshot that refuses a call is read again first."""
+"""When a snapshot refuses a call, it is first read again if it is older than so many seconds."""
 
 SERVED_INTERVAL = 5.0
-"""Seconds for which it counts who serves what, once read."""
+"""For how many seconds the count of who serves what is used."""
 
 NOWHERE = WorkspacePlaces()
 
 
 class Snapshot:
-    """Every enabled tool, by name and alias, and where workspaces are, as SQL had it when this was read.
+    """Every enabled tool, by name and alias, and where workspaces are, as of when this was read from SQL.
 
-    `disabled` are those that are switched off, `servers` the MCP servers that live workers host.
+    `disabled` are the disabled tools, `servers` the MCP servers that live workers host.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Snapshot:
         self.servers = servers
         self._disabled = {name: spec for spec in disabled for name in (spec.name, *spec.aliases)}
         self.sessions: dict[str, str | None] = {}
-        """The workspaces of those sessions that were asked for since."""
+        """The workspaces of those sessions that were looked up since."""
         self.specs = tuple(sorted(specs, key=lambda spec: spec.name))
         self._by_name = {alias: spec for spec in self.specs for alias in spec.aliases}
         self._by_name.update({spec.name: spec for spec in self.specs})
@@ -59,18 +59,18 @@ class Snapshot:
 
     @classmethod
     def of(cls, found: Directory, *, before: Self) -> Self:
-        """Make it of what was read. A tool that is as before stays that object."""
+        """Build it from what was read. A tool that has not changed stays the same object."""
         specs = [before.same(spec) for spec in found.enabled]
         key = found.encryption_key.public if found.encryption_key else None
         return cls(specs, found.places, found.disabled, key, found.servers)
 
     @cached_property
     def encryptor(self) -> Encryptor | None:
-        """What encrypts secrets for the workers; None where nobody made a key."""
+        """What encrypts secrets for the workers; None if nobody made a key."""
         return None if self._encryption_key is None else Encryptor(self._encryption_key)
 
     def after(self, changed: ToolChangedError) -> Self:
-        """The same with what an insert said of a tool."""
+        """Return a snapshot with what an insert reported about a tool."""
         name, current = changed.tool_name, [] if changed.current is None else [changed.current]
         enabled = [spec for spec in self.specs if spec.name != name]
         disabled = [spec for called, spec in self._disabled.items() if called == spec.name != name]
@@ -83,7 +83,7 @@ class Snapshot:
         return self._by_name.get(name)
 
     def same(self, spec: ToolSpec) -> ToolSpec:
-        """The definition that this has of the tool, if it is that one: what was worked out for it stays true."""
+        """Return this snapshot's own definition of the tool if it is equal: what was computed for it stays valid."""
         mine = self._by_name.get(spec.name)
         return mine if mine is not None and mine.digest == spec.digest and mine == spec else spec
 
@@ -91,23 +91,23 @@ class Snapshot:
         return self._disabled.get(name)
 
     def validator(self, spec: ToolSpec) -> Validator:
-        """The prepared validator of that tool; built at its first call."""
+        """Return the prepared validator of that tool, built on its first call."""
         validator = self._validators.get(spec.name)
         if validator is None:
             validator = self._validators[spec.name] = Validator.for_spec(spec)
         return validator
 
     def schemas(self, format: str, category: ToolCategory | None = None) -> list[Schema]:
-        """Schemas in a provider's format, of all tools or one category.
+        """Return schemas in a provider's format, of all tools or one category.
 
         Raises:
-            ValueError: for a format that is not known.
+            ValueError: for an unknown format.
         """
         require_format(format)
         return [render(spec, format) for spec in self.specs if category is None or spec.category == category]
 
     def queue_of(self, workspace: object) -> str | None:
-        """The queue of the host that a workspace is bound to; None where it is shared.
+        """Return the queue of the host that a workspace is bound to; None if it is shared.
 
         Raises:
             InvalidCallError: no worker ever had it.
@@ -125,62 +125,62 @@ class Snapshot:
 
 
 class Catalogue:
-    """What tools there are, who serves which queue, and the ways to switch and pin tools."""
+    """Which tools exist, who serves which queue, and how to enable, disable and pin tools."""
 
     def __init__(self, connection: Connection, lease: float) -> None:
         self._connection = connection
         self._lease = lease
         self.snapshot = self._unread = Snapshot()
         self.read_at = 0.0
-        """When what the snapshot holds was asked for, on the monotonic clock."""
+        """When the read of this snapshot began, on the monotonic clock."""
         self.workers: dict[tuple[str, str], int] = {}
-        """How many live workers serve each (queue, lane); one mapping, which every read brings up to date."""
+        """How many live workers serve each (queue, lane); one mapping, updated by every read."""
         self._refreshing = asyncio.Lock()
 
     async def refresh(self) -> None:
-        """Read the catalogue again, and who serves what: who was seen for the last time a lease ago serves nothing."""
+        """Read the catalogue again, and who serves what: a worker not seen for a lease serves nothing."""
         began = time.monotonic()
         found = await self._connection.store.directories.read(self._lease)
-        if began >= self.read_at:  # else another one began later, and has ended before: it knows more
+        if began >= self.read_at:  # otherwise a read that began later has already ended, and knows more
             self.snapshot, self.read_at = Snapshot.of(found, before=self.snapshot), began
             self.workers.clear()
             self.workers.update(found.queues)
 
     async def refresh_since(self, moment: float) -> None:
-        """See to it that the snapshot was read after `moment`; those who ask meanwhile share the next read."""
+        """Make sure that the snapshot was read after `moment`; concurrent callers share the next read."""
         async with self._refreshing:
             if self.read_at < moment:
                 await self.refresh()
 
     def learn(self, changed: ToolChangedError) -> None:
-        """Know from now on what an insert said of a tool."""
+        """Record what an insert reported about a tool."""
         self.snapshot = self.snapshot.after(changed)
 
     async def workspace_of(self, session_id: str) -> str | None:
-        """The workspace that a session is bound to; asked once a snapshot."""
+        """Return the workspace that a session is bound to; looked up once per snapshot."""
         sessions = self.snapshot.sessions
         if session_id not in sessions:
             sessions[session_id] = await self._connection.store.directories.workspace_of(session_id)
         return sessions[session_id]
 
     def specs(self) -> list[ToolSpec]:
-        """The enabled tools as data, by name; no I/O."""
+        """Return the enabled tools as data, by name; no I/O."""
         return list(self._read.specs)
 
     def servers(self) -> tuple[ServerState, ...]:
-        """The MCP servers that live workers host, and how they are; no I/O."""
+        """Return the MCP servers that live workers host, and their states; no I/O."""
         return self._read.servers
 
     def schemas(self, format: str = "openai", category: ToolCategory | None = None) -> list[Schema]:
-        """Schemas of every enabled tool, or of those of a category, in a provider's format; no I/O.
+        """Return schemas of all enabled tools, or those of a category, in a provider's format; no I/O.
 
         Raises:
-            ValueError: for a format that is not known.
+            ValueError: for an unknown format.
         """
         return self._read.schemas(format, category)
 
     async def enable(self, tool: str) -> None:
-        """Have a disabled tool offered and run again.
+        """Offer and run a disabled tool again.
 
         Raises:
             ToolNotFoundError: no worker ever published a tool of that name or alias.
@@ -189,7 +189,7 @@ class Catalogue:
         await self.refresh()
 
     async def disable(self, tool: str) -> None:
-        """Have a tool refused by clients and claimed by no worker, within a heartbeat. What runs may finish.
+        """Make clients refuse a tool and workers claim none of its calls, within a heartbeat. Running calls may finish.
 
         Raises:
             ToolNotFoundError: no worker ever published a tool of that name or alias.
@@ -198,15 +198,15 @@ class Catalogue:
         await self.refresh()
 
     async def versions(self, tool: str) -> list[ToolVersion]:
-        """Every definition of a tool that a worker ever published, the default first.
+        """List every definition of a tool that a worker ever published, the default first.
 
         Raises:
-            ToolNotFoundError: none was.
+            ToolNotFoundError: none was published.
         """
         return await self._connection.store.catalogue.versions(tool)
 
     async def pin(self, tool: str, definition: str) -> ToolVersion:
-        """Have one definition of a tool offered and run, and no other, whatever workers publish; within a heartbeat.
+        """Offer and run only one definition of a tool, whatever workers publish; takes effect within a heartbeat.
 
         `definition` is its version, or its digest or the beginning of one.
 
@@ -218,7 +218,7 @@ class Catalogue:
         return pinned
 
     async def unpin(self, tool: str) -> ToolVersion:
-        """Have the definition that a worker published last be the default again; returns it.
+        """Make the definition that a worker published last the default again; returns it.
 
         Raises:
             ToolNotFoundError: no worker ever published the tool.

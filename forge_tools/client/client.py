@@ -1,4 +1,4 @@
-"""ExecutorClient: the executor interface, run on workers; opens what its parts share and puts them together."""
+"""ExecutorClient: the executor interface, run on workers; opens what its parts share and assembles them."""
 
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
@@ -32,8 +32,8 @@ class ExecutorClient:
     async with ExecutorClient.connect() as client:
         result = await client.execute("Grep", ExecutionContext(working_dir="."), pattern="TODO")
 
-    What an executor in process can do, too, is here; the rest is what its parts do: `calls` submits, attaches, cancels and
-    repeats, `history` reads what is recorded, `catalogue` knows and switches tools.
+    Methods that an in-process executor also has are here; the rest is in its parts: `calls` submits, attaches, cancels
+    and repeats, `history` reads what is recorded, `catalogue` knows, enables and pins tools.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
@@ -60,7 +60,7 @@ class ExecutorClient:
         await self.close()
 
     async def open(self) -> None:
-        """Connect to the database and read the catalogue; the broker is met at the first call.
+        """Connect to the database and read the catalogue; the broker is connected at the first call.
 
         Raises:
             DatabaseUnavailableError: naming the database and the way out.
@@ -74,9 +74,9 @@ class ExecutorClient:
             raise
 
     async def close(self) -> None:
-        """Send pending messages, end every wait and let go of connections; accepted calls go on."""
+        """Send pending messages, end every wait and close connections; accepted calls continue."""
         connection = self._connection
-        if connection.is_open:  # first: who waits is told that his call goes on, so it has to be stored
+        if connection.is_open:  # first: waiters are told that their calls go on, so these must be stored
             async with connection.store.cut_off_after(self._close_within):
                 await self._submissions.settle()
                 await connection.until_done()
@@ -103,7 +103,7 @@ class ExecutorClient:
         on_report: Callable[[Report], None] | None = None,
         **fields: Any,
     ) -> ToolResult:
-        """Run a tool with its parameters as one object, telling `on_report` what it reports; keywords are fields of `Call`."""
+        """Run a tool with its parameters as one object; `on_report` gets its reports; keywords are fields of `Call`."""
         call = Call.of(name, parameters, context, options, **fields)
         return call.refused(f"call({FORM})") or await self.calls.execute(call, on_report=on_report)
 
@@ -120,30 +120,30 @@ class ExecutorClient:
         options: CallOptions | None = None,
         **fields: Any,
     ) -> Handle:
-        """Accept a call and return its handle at once, as `Calls.submit` does; what it takes is what `call` takes.
+        """Accept a call and return its handle at once, as `Calls.submit` does; takes the same arguments as `call`.
 
-        `when`, a time, or `delay`, in seconds, has it wait for that.
+        `when`, a time, or `delay`, in seconds, makes it wait until then.
         """
         call = Call.of(name, parameters, context, options, **fields)
         refused = call.refused(f"submit({FORM})")
         return await self.calls.submit(call) if refused is None else Handle(new_id(), self.calls, refused)
 
     def specs(self) -> list[ToolSpec]:
-        """The enabled tools as data, by name, from the catalogue snapshot; no I/O."""
+        """Return the enabled tools as data, by name, from the catalogue snapshot; no I/O."""
         return self.catalogue.specs()
 
     def get_all_schemas(self, format: str = "openai") -> list[Schema]:
-        """Schemas of every enabled tool, from the catalogue snapshot; no I/O."""
+        """Return schemas of all enabled tools, from the catalogue snapshot; no I/O."""
         return self.catalogue.schemas(format)
 
     def get_schemas_by_category(self, category: ToolCategory, format: str = "openai") -> list[Schema]:
-        """Schemas of one category, from the catalogue snapshot; no I/O."""
+        """Return schemas of one category, from the catalogue snapshot; no I/O."""
         return self.catalogue.schemas(format, category)
 
     def get_executions(self) -> list[ToolExecution]:
-        """Calls this client has awaited, in order; the audit is `history`."""
+        """Return the calls this client has awaited, in order; the audit is `history`."""
         return self.calls.awaited.list()
 
     def clear_executions(self) -> None:
-        """Forget this client's own list; SQL keeps its rows."""
+        """Clear this client's own list; SQL keeps its rows."""
         self.calls.awaited.clear()

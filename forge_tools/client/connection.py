@@ -1,4 +1,4 @@
-"""What the parts of a client share: its store, the process and event loop that it belongs to, and steps nobody awaits."""
+"""What the parts of a client share: its store, its process and event loop, and steps nobody awaits."""
 
 import asyncio
 import logging
@@ -22,9 +22,9 @@ class Connection:
 
     def __init__(self, settings: Settings) -> None:
         self.submitter = new_id()
-        """By which workers notify this client."""
+        """The id by which workers notify this client."""
         self.reply_key = new_reply_key() if settings.result_notifications else None
-        """With which they encrypt small results on that way."""
+        """The key with which they encrypt small results in notifications."""
         self._settings = settings
         self._store: Store | None = None
         self._pid = 0
@@ -32,7 +32,7 @@ class Connection:
         self._steps: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Connect to the database; from now on this process and this loop may use it."""
+        """Connect to the database; from now on only this process and this loop may use it."""
         self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
         settings = self._settings
         wait, limit, folder = settings.connect_timeout, settings.database_timeout, settings.artifact_dir
@@ -47,7 +47,7 @@ class Connection:
         """The open store.
 
         Raises:
-            ConfigurationError: it is not open, or not for who asks.
+            ConfigurationError: it is not open, or not for this process or loop.
         """
         if self._store is None or self._pid != os.getpid() or self._loop is not asyncio.get_running_loop():
             self.require_owner()
@@ -72,7 +72,7 @@ class Connection:
             )
 
     def begin(self, step: Coroutine[Any, Any, Any]) -> None:
-        """Do what nobody waits for; if it fails that is logged, and stops nothing else. After the close it is not done."""
+        """Run a step that nobody awaits; a failure is logged and stops nothing else. After the close it is not run."""
         if self._store is None:
             step.close()
             return
@@ -81,12 +81,12 @@ class Connection:
         task.add_done_callback(self._steps.discard)
 
     async def until_done(self) -> None:
-        """Wait for all that was begun, and for what that begins."""
+        """Wait for all steps, including those that they begin."""
         while self._steps:
-            await asyncio.wait(self._steps)  # unlike `gather`, this cuts off nothing if it is cancelled
+            await asyncio.wait(self._steps)  # unlike `gather`, this cancels nothing if it is cancelled
 
     async def close(self) -> None:
-        """Wait for what was begun, and let go of the database."""
+        """Wait for the steps, and close the database."""
         await self.until_done()
         if self._store is not None:
             store, self._store = self._store, None

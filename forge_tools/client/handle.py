@@ -1,4 +1,4 @@
-"""One submitted execution, from anywhere: its result, status, events, and the way to cancel it."""
+"""One submitted execution, from any process: its result, status, events, and how to cancel it."""
 
 import asyncio
 import logging
@@ -27,23 +27,23 @@ from forge_tools.model import (
 
 FIRST_LOOK = 0.1
 SLOWEST_LOOK = 0.5
-"""Seconds between two looks: while there is news, and when there has been none for a while."""
+"""Seconds between two reads: while there is news, and when there has been none for a while."""
 
 AWAY_SECONDS = 1.0
-"""Until a database that is away is asked again."""
+"""Seconds until an unreachable database is tried again."""
 
 logger = logging.getLogger(__name__)
 
 
 class Followed(Protocol):
-    """What following an execution needs of a client."""
+    """What following an execution needs from a client."""
 
     async def wait(self, execution_id: str) -> ToolResult: ...
     async def look(self, position: Position) -> Sight: ...
 
 
 class Executions(Followed, Protocol):
-    """What a handle needs of its client."""
+    """What a handle needs from its client."""
 
     async def record(self, execution_id: str) -> ExecutionRecord: ...
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]: ...
@@ -72,7 +72,7 @@ class Handle:
         return f"Handle({self.id!r})"
 
     def on(self, executions: Executions) -> "Handle":
-        """The same execution seen through another client."""
+        """Return a handle for the same execution through another client."""
         return (
             self
             if executions is self._executions
@@ -106,7 +106,7 @@ class Handle:
         return (await self.record()).status
 
     async def diagnosis(self) -> Diagnosis | None:
-        """Why its last attempt failed; None while it is not over, and where nothing was raised."""
+        """Return why its last attempt failed; None while it is not over, or if nothing was raised."""
         return Diagnosis.read((await self.record()).diagnosis)
 
     async def cancel(self, reason: str = "") -> Literal["cancelled", "requested", "over"]:
@@ -114,26 +114,26 @@ class Handle:
         return await self._executions.cancel(self.id, reason)
 
     def events(self, after: str | None = None) -> AsyncGenerator[CallEvent, None]:
-        """Follow it: where it is, what was done to it, what its tool reports, and last its end with the result.
+        """Follow it: its state, what was done to it, what its tool reports, and finally its end with the result.
 
-        Who begins late hears first what was told before, as far as it is kept; who was interrupted goes on behind the
-        `cursor` of the last event he had.
+        A late follower first receives earlier events, as far as they are kept; to resume, pass the `cursor` of the last
+        event received.
 
         Raises:
             ExecutionNotFoundError: SQL holds no such execution.
-            ValueError: `after` is no cursor.
+            ValueError: `after` is not a cursor.
         """
         return follow(self._executions, self.id, after)
 
 
 async def follow(executions: Followed, execution_id: str, after: str | None) -> AsyncGenerator[CallEvent, None]:
-    """Yield what there is behind `after` and then what comes, until the execution is over.
+    """Yield what came after `after`, and then what comes, until the execution is over.
 
-    SQL is looked at a few times a second; the notification of the end wakes this, too.
+    SQL is read a few times a second; the notification of the end wakes this, too.
 
     Raises:
         ExecutionNotFoundError: SQL holds no such execution.
-        ValueError: `after` is no cursor.
+        ValueError: `after` is not a cursor.
     """
     position = Position.of(execution_id, after)
     waiting = asyncio.ensure_future(executions.wait(execution_id))
@@ -161,7 +161,7 @@ async def follow(executions: Followed, execution_id: str, after: str | None) -> 
 
 
 async def _look(executions: Followed, position: Position) -> Sight:
-    """Wait for a database that is away."""
+    """Read, and wait for an unreachable database."""
     while True:
         try:
             return await executions.look(position)
@@ -173,7 +173,7 @@ async def _look(executions: Followed, position: Position) -> Sight:
 
 
 def _check(waiting: "asyncio.Future[ToolResult]", execution_id: str, state: StateChange | None) -> None:
-    """Whoever waits for what is not there, or on a client that was closed, is told so; this is where it is raised."""
+    """Raise the error of the wait: the execution is missing, or the client was closed."""
     if waiting.done():
         waiting.result()
         if state is None:
@@ -181,7 +181,7 @@ def _check(waiting: "asyncio.Future[ToolResult]", execution_id: str, state: Stat
 
 
 def _in_order(sight: Sight, before: StateChange | None, position: Position) -> list[CallEvent]:
-    """Put the change of state, if it is one, behind what was told before it."""
+    """Put a change of state after the reports that came before it."""
     state = sight.state
     if state is None or state == before or state.status in TERMINAL:
         return list(sight.heard)
@@ -195,9 +195,9 @@ def _was_before(attempt: int, state: StateChange) -> bool:
 
 
 async def listen(handle: Handle, on_report: Callable[[Report], None]) -> None:
-    """Hand on every report of a call until it is over. What `on_report` raises is its own affair.
+    """Pass on every report of a call until it is over. Errors that `on_report` raises are ignored.
 
-    What cannot be followed can still have a result: that is for `Handle.result` to say.
+    An execution that cannot be followed may still have a result: `Handle.result` says so.
     """
     with suppress(ForgeError):
         async with aclosing(handle.events()) as events:

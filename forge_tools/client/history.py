@@ -33,12 +33,12 @@ class History:
         return await self._connection.store.history.events(execution_id)
 
     async def progress_of(self, execution_ids: Collection[str]) -> Mapping[str, Progress]:
-        """Read the newest progress of those executions that have told any."""
+        """Read the newest progress of those executions that have reported any."""
         return await self._connection.store.reports.progress_of(execution_ids)
 
     @property
     def artifacts(self) -> "StoredArtifacts":
-        """Where they are kept, for readers who may see those of one session only."""
+        """The stored artifacts, for readers who may see only those of one session."""
         return self._connection.store.artifacts
 
     def artifact(self, handle: str) -> AsyncIterator[bytes]:
@@ -48,7 +48,7 @@ class History:
     async def artifact_page(self, /, handle: str, **wish: int | None) -> ArtifactPage:
         """Read a page of an artifact, whichever session kept it; keywords are the fields of `PageWish`.
 
-        `next` of the page has the keywords that go on.
+        The page's `next` has the keywords for the next one.
 
         Raises:
             ArtifactNotFoundError: there is none of that name, or it has expired.

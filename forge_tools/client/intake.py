@@ -1,4 +1,4 @@
-"""Turns a call into the row that SQL accepts, or into a rejection that says what to mend."""
+"""Turns a call into the row that SQL accepts, or into a rejection that says what to fix."""
 
 import json
 import re
@@ -36,7 +36,7 @@ MAX_ATTEMPTS = 100
 LONGEST_SECONDS = 10 * 365 * 86_400.0
 """Ten years; what no clock or database column can hold is refused here."""
 KEY_SECONDS = 60.0
-"""A key may have been retired since it was read, and be forgotten soon; so may clients encrypt with it no longer than this."""
+"""How long clients use a key before they read it again: it may have been retired since, and be deleted soon."""
 
 NO_KEY = (
     "{tool} takes a secret ({names}), and the database has no key to encrypt it with. Make one where the workers read it: "
@@ -47,16 +47,16 @@ _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,204}")
 
 
 class Accepted(NamedTuple):
-    """A call that may be submitted; `handle` is the one of its parameters that names a host.
+    """A call that may be submitted; `handle` is the parameter value that names a host.
 
-    `most_age` is how many seconds ago the snapshot may have been read that it was judged by.
+    `most_age` is the greatest age in seconds of a snapshot that may be used to check it.
     """
 
     new: NewExecution
     handle: str | None = None
     most_age: float = inf
     link: LinkedExecution | None = None
-    """What ties it to others, where something does."""
+    """What links it to other executions, if anything."""
 
     @property
     def row(self) -> NewExecution | LinkedExecution:
@@ -67,7 +67,7 @@ class Accepted(NamedTuple):
 class Rejected(NamedTuple):
     """A call that is over before it began: the failed result, and the record that keeps it.
 
-    `most_age` as for an accepted one: its tool may have come, or have changed.
+    `most_age` is as for an accepted call: its tool may have appeared or changed since.
     """
 
     new: NewExecution
@@ -77,7 +77,7 @@ class Rejected(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What is the same for every call of a tool, worked out at its first one."""
+    """What is the same for every call of a tool, computed on its first one."""
 
     spec: ToolSpec
     validator: Validator
@@ -85,9 +85,9 @@ class _Plan(NamedTuple):
     handles: tuple[str, ...]
     """Parameters whose values name the host that the call must reach."""
     concealment: Concealment | None
-    """What its calls hide; None where nothing is to be hidden."""
+    """What its calls hide; None if nothing."""
     execution: Callable[..., NewExecution]
-    """Completes what is the same by what differs."""
+    """Adds what differs to what is the same."""
 
 
 class Intake:
@@ -102,7 +102,7 @@ class Intake:
         self._plans: dict[str, _Plan] = {}
 
     def prepare(self, call: Call, snapshot: Snapshot) -> Accepted | Rejected:
-        """Validate, complete and encode a call. Never raises for what a caller may get wrong."""
+        """Validate, complete and encode a call. Never raises for a caller's mistake."""
         if call.flaw is not None:
             return self._reject(call, call.flaw, ErrorCode.INVALID_CALL)
         spec = snapshot.find(call.name)
@@ -114,7 +114,7 @@ class Intake:
             return self._reject(call, error, ErrorCode.TOOL_NOT_FOUND, **_known(call.name, snapshot))
         try:
             plan = self._plans.get(spec.name)
-            if plan is None or plan.spec is not spec:  # each snapshot has specs of its own
+            if plan is None or plan.spec is not spec:  # each snapshot has its own specs
                 plan = self._plans[spec.name] = self._planned(spec, snapshot)
             return self._accept(call, plan, snapshot)
         except InvalidCallError as error:
@@ -124,7 +124,7 @@ class Intake:
             return self._reject(call, error.message, error.code, spec)
 
     def refuse(self, call: Call, error: str, code: str, snapshot: Snapshot, **metadata: Any) -> Rejected:
-        """Reject a call that was accepted as far as this looks; keywords become the result's metadata."""
+        """Reject a call that passed the checks here; keywords become the result's metadata."""
         return self._reject(call, error, code, snapshot.find(call.name), **metadata)
 
     def _planned(self, spec: ToolSpec, snapshot: Snapshot) -> _Plan:
@@ -170,7 +170,7 @@ class Intake:
         asked: dict[str, Any] = {"parameters": text}
         if plan.concealment is not None or context.metadata:
             limit, metadata = self._settings.max_parameter_bytes, context.metadata
-            encode_json(metadata, "context.metadata", limit)  # what JSON cannot carry is not looked into
+            encode_json(metadata, "context.metadata", limit)  # what JSON cannot carry is not searched for secrets
             concealment = plan.concealment or Concealment(plan.spec)
             parted = _encrypted(concealment, parameters, metadata, execution_id=id_, snapshot=snapshot, limit=limit)
             if parted is not None:
@@ -190,14 +190,14 @@ class Intake:
         return Accepted(new, handle, inf if new.encrypted is None else KEY_SECONDS)
 
     def _complete(self, given: dict[str, Any], validator: Validator) -> tuple[dict[str, Any], str]:
-        """Check what was given, complete it, and encode it once: as the tool gets it. What is wrong is said of what was given."""
+        """Check what was given, complete it, and encode it once, as the tool gets it. Errors name what was given."""
         limit, parameters = self._settings.max_parameter_bytes, validator.effective(given)
         refused, text = None, ""
         try:
             text = encode_json(parameters, "parameters", limit)
         except InvalidCallError as error:
             refused = error
-        # Where names were replaced or left out, what was given may still be what cannot be carried.
+        # If names were replaced or left out, the given values may still be the ones that cannot be carried.
         if refused is not None or not given.keys() <= parameters.keys():
             encode_json(given, "parameters", limit)
         if errors := validator.all_errors(given):
@@ -268,7 +268,7 @@ def _encrypted(
     snapshot: Snapshot,
     limit: int,
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """What `NewExecution` has of parameters, and the metadata that people see; None where nothing is to be hidden.
+    """Return the parameters' fields of `NewExecution`, and the metadata that people see; None if nothing is hidden.
 
     Raises:
         EncryptionError: there is something to hide, and no key.
@@ -296,24 +296,24 @@ def _encode_context(context: ExecutionContext, limit: int) -> str:
         del fields["metadata"]
         try:
             return _plain_context(limit, **fields)
-        except TypeError:  # a field was set to what cannot be compared
+        except TypeError:  # a field has a value that cannot be compared
             pass
     return encode_json(context.model_dump(), "context", limit)
 
 
 @lru_cache(maxsize=64, typed=True)
 def _plain_context(limit: int, **fields: Any) -> str:
-    """The text of a context without metadata: most callers make all their calls in a few."""
+    """Encode a context without metadata: most callers make all their calls in a few."""
     return encode_json(ExecutionContext.model_construct(**fields).model_dump(), "context", limit)
 
 
 def _handle_among(parameters: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """The first that names a host; a value that names none is for the tool to answer."""
+    """Return the first that names a host; the tool itself refuses values that name none."""
     return next((parameters[name] for name in names if host_of(parameters.get(name))), None)
 
 
 def _known(name: str, snapshot: Snapshot) -> dict[str, Any]:
-    """What there is in place of a tool that there is not."""
+    """Return what exists instead of an unknown tool."""
     names = [spec.name for spec in snapshot.specs]
     more = f" and {len(names) - SHOWN_TOOLS} more" if len(names) > SHOWN_TOOLS else ""
     known: dict[str, Any] = {"available": (", ".join(names[:SHOWN_TOOLS]) or "none; is a worker running?") + more}
@@ -369,14 +369,14 @@ def _asks_for_a_time(call: Call, context: ExecutionContext) -> bool:
 
 
 def _asked(call: Call, spec: ToolSpec) -> dict[str, Any]:
-    """The repetition that the call asks for."""
+    """Return the retries that the call requests."""
     _check_attempts(call)
     attempts = call.max_attempts or (call.retry.max_attempts if call.retry else spec.attempts)
     return _repetition(call.retry or spec.retry, spec, attempts)
 
 
 def _repetition(retry: RetryPolicy | None, spec: ToolSpec, attempts: int) -> dict[str, Any]:
-    """How often a body may start, and under `options` what a worker needs to decide on the next time."""
+    """Return how often a body may start and, under `options`, what a worker needs to decide on the next start."""
     options: dict[str, Any] = {} if retry is None else {"retry": asdict(retry)}
     if spec.capabilities.retryable and not spec.capabilities.idempotent:
         options["retryable"] = True

@@ -1,4 +1,4 @@
-"""What ties a call to others: its idempotency key, as digests that say nothing of its values, and the execution that it repeats."""
+"""What links a call to others: its idempotency key, with digests that reveal no value, and what it repeats."""
 
 import asyncio
 import hmac
@@ -34,7 +34,7 @@ from forge_tools.schema import shown
 from forge_tools.storage.connection.drivers import Address
 
 MAX_KEY = 255
-"""Characters of a key, and of a scope."""
+"""The most characters of a key, and of a scope."""
 
 SHARED = "shared"
 
@@ -43,7 +43,7 @@ DIGEST_CHARACTERS = 32
 """128 bits: nobody finds another value with the same digest, and a row stays small."""
 
 MOST_NAMED = 10
-"""Differences that a message names."""
+"""How many differences a message names."""
 
 DEFAULT_QUEUE = "default"
 
@@ -56,11 +56,11 @@ class Claims:
         self._secret: bytes | None = None
 
     async def of(self, call: Call, snapshot: Snapshot) -> KeyClaim | None:
-        """The claim of a call; None where it has no key.
+        """Return the claim of a call; None if it has no key.
 
         Raises:
-            ConfigurationError: there is no secret to make digests with.
-            InvalidCallError: its key is none.
+            ConfigurationError: there is no secret for digests.
+            InvalidCallError: its key is invalid.
         """
         if call.idempotency_key is None:
             return None
@@ -73,7 +73,7 @@ class Claims:
         if spec is not None:
             arguments, name = snapshot.validator(spec).effective(arguments), spec.name
             plain = {parameter.name: parameter.default for parameter in spec.parameters if not parameter.required}
-            # What is the default said aloud is the same call, also after an update that adds a parameter.
+            # Passing a default explicitly makes the same call, also after an update that adds a parameter.
             arguments = {key: value for key, value in arguments.items() if key not in plain or plain[key] != value}
         where = {"working_dir": context.working_dir, "workspace": context.workspace, "dry_run": context.dry_run}
         text = fingerprint(self._secret, (scope, asked.key), name, arguments, where)
@@ -95,7 +95,7 @@ class Claims:
 
 
 def conflict(claim: KeyClaim, holder: Holder) -> tuple[str, list[str]]:
-    """Why a call cannot have its key, which stands for another one, and the names of what differs."""
+    """Say why a call cannot have its key, which stands for another one; also returns the names of what differs."""
     if is_comparable(claim.fingerprint, holder.fingerprint):
         differing = differences(claim.fingerprint, holder.fingerprint)
         why = f"was used for another call, which differs in: {', '.join(differing)}"
@@ -109,7 +109,7 @@ def conflict(claim: KeyClaim, holder: Holder) -> tuple[str, list[str]]:
 
 
 def digest_key(settings: Settings) -> bytes:
-    """The secret of all clients of one database: `FORGE_DIGEST_KEY`, or a file beside the SQLite file, made at the first need.
+    """Return the secret of a database's clients: `FORGE_DIGEST_KEY`, or a file by the SQLite file, made when needed.
 
     Raises:
         ConfigurationError: there is none, or others could read it.
@@ -129,7 +129,7 @@ def digest_key(settings: Settings) -> bytes:
 def fingerprint(
     secret: bytes, of: tuple[str, str], tool: str, arguments: Mapping[str, Any], context: Mapping[str, Any]
 ) -> str:
-    """Digest each argument and each part of the context by itself, so that it can be told which differ.
+    """Digest each argument and each part of the context separately, so that differences can be named.
 
     `of` are scope and key: the same value under another key has another digest.
     """
@@ -142,12 +142,12 @@ def fingerprint(
 
 
 def is_comparable(mine: str, theirs: str) -> bool:
-    """Whether both were made with the same secret."""
+    """Return whether both were made with the same secret."""
     return bool(json.loads(mine)["digest_key"] == json.loads(theirs)["digest_key"])
 
 
 def differences(mine: str, theirs: str) -> list[str]:
-    """The names of what differs between two calls: the tool, arguments, parts of the context; none if they are the same."""
+    """Name what differs between two calls: the tool, arguments, parts of the context; nothing if they are the same."""
     if mine == theirs:
         return []
     left, right = json.loads(mine), json.loads(theirs)
@@ -165,12 +165,12 @@ def repeated(
     dry_run: bool | None,
     changes: Mapping[str, Any],
 ) -> Call:
-    """The call that `record` was, with these parameters in place of its own; `changes` are fields of `Call`.
+    """Rebuild the call of `record`, with these parameters in place of its own; `changes` are fields of `Call`.
 
     `dry_run` None leaves it as it was.
 
     Raises:
-        InvalidCallError: it is not over, or a value is wanted that history does not keep.
+        InvalidCallError: it is not over, or it needs a value that history does not keep.
     """
     if not record.is_over and not dry_run:
         raise InvalidCallError(
@@ -187,7 +187,7 @@ def repeated(
 
 
 def explained(rejected: Rejected, record: ExecutionRecord, spec: ToolSpec | None) -> Rejected:
-    """Say of a call that is refused today what it repeats, and that its tool has changed, if that may be why."""
+    """Add to a rejection which execution it repeats, and that its tool has changed, if that may be why."""
     error, metadata = rejected.outcome.error or "", {**rejected.result.metadata, "replay_of": record.id}
     if spec is not None and spec.digest != record.tool_digest:
         was, is_now = record.tool_version, spec.version
@@ -249,7 +249,7 @@ def _kept(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Let it appear with its content: of those that come first at the same moment one wins, and all read that one's."""
+    """Create it with its content: if several start at once, one wins, and all read that one's."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f"{path.name}.") as file:
         file.write(secrets.token_hex(KEY_BYTES))
         file.flush()
@@ -261,7 +261,7 @@ def _make(path: Path) -> None:
 def _merged(record: ExecutionRecord, spec: ToolSpec | None, given: Mapping[str, Any]) -> dict[str, Any]:
     parameters = spec.declared if spec else ()
     aliases, known = {alias: p.name for p in parameters for alias in p.aliases}, {p.name for p in parameters}
-    # A name and its alias at once are for the checks to refuse.
+    # The checks refuse a name given together with its alias.
     changes = {name if aliases.get(name) in given else aliases.get(name, name): value for name, value in given.items()}
     kept = {name: value for name, value in record.parameters.items() if name not in changes}
     hidden = sorted(name for name, value in kept.items() if _is_hidden(value))
@@ -276,7 +276,7 @@ def _merged(record: ExecutionRecord, spec: ToolSpec | None, given: Mapping[str, 
 
 
 def _is_hidden(value: Any) -> bool:
-    """Whether something was left out of it; a text that says so by chance has to be given again, too."""
+    """Return whether something was left out of it; a text that looks so by chance must be given again, too."""
     if isinstance(value, str):
         return REDACTED in value
     if isinstance(value, dict):
@@ -285,7 +285,7 @@ def _is_hidden(value: Any) -> bool:
 
 
 def _context(record: ExecutionRecord, dry_run: bool | None) -> ExecutionContext:
-    """As it was. A timeout that nobody asked for stays one that nobody asks for."""
+    """Rebuild the context. A timeout that nobody asked for stays unset."""
     known = {name: value for name, value in record.context.items() if name in ExecutionContext.model_fields}
     if record.timeout_source != "call" and "by call" not in record.timeout_source:
         is_asked = record.timeout_source == "rejected" and known.get("timeout") != DEFAULT_TIMEOUT
@@ -296,6 +296,6 @@ def _context(record: ExecutionRecord, dry_run: bool | None) -> ExecutionContext:
 
 
 def _queue(record: ExecutionRecord) -> str | None:
-    """The queue it had, unless configuration or the host of its workspace decides."""
+    """Return the queue it had, unless configuration or the host of its workspace decides."""
     is_decided_anew = record.queue == DEFAULT_QUEUE or record.queue.startswith(HOST_PREFIX)
     return None if is_decided_anew else record.queue

@@ -18,14 +18,14 @@ SILENCE = 1.0
 SLOWEST_POLL = 2.0
 BATCH = 1000
 TOGETHER = 0.05
-"""The part of an interval within which those that begin to wait are polled together."""
+"""The part of an interval within which new waits are polled together."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class _Poll:
-    """Executions that began to be waited for at about the same time, and when SQL is asked for them if no notification comes."""
+    """Executions first awaited at about the same time, and when SQL is asked for them if no notification comes."""
 
     interval: float
     due: float
@@ -37,11 +37,13 @@ class _Poll:
 
 
 class Results:
-    """One future for each who waits; reads gather while one read is under way.
+    """One future for each waiter; reads gather while one read is under way.
 
-    An id is *expected* from its submit until its notification: only then is it worth waiting for that before SQL is read.
+    An id is *expected* from its submit until its notification: only then is it worth waiting for that before reading
+    SQL.
 
-    A call keeps as few objects here as can be: of thousands in flight, each is one more that Python's collector walks.
+    A call has as few objects here as possible: with thousands in flight, each is one more that Python's collector
+    walks.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -57,14 +59,14 @@ class Results:
         self._is_closed = False
 
     def expect(self, ids: Iterable[str]) -> None:
-        """Say that those ids, about to be submitted, are notified of here when they end."""
+        """Record that this client will be notified when those ids, about to be submitted, end."""
         self._expected.update(ids)
 
     def expects(self, execution_id: str) -> bool:
         return execution_id in self._expected
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Say that no notification of those ids comes after all."""
+        """Record that no notification of those ids will come."""
         self._expected.difference_update(ids)
 
     async def wait(self, execution_id: str) -> StoredResult:
@@ -83,7 +85,7 @@ class Results:
             self.end(execution_id, future)
 
     def require_open(self, execution_id: str) -> None:
-        """Refuse to wait.
+        """Refuse to wait on a closed client.
 
         Raises:
             ConfigurationError: the client was closed.
@@ -92,7 +94,7 @@ class Results:
             raise _closed(execution_id)
 
     def begin(self, execution_id: str, is_expected: bool) -> "asyncio.Future[StoredResult]":
-        """Wait from now on with the future that this returns, until `end`. SQL is polled the later if a notification is expected."""
+        """Begin to wait, with the returned future, until `end`. SQL is polled later if a notification is expected."""
         if self._is_closed:
             raise _closed(execution_id)
         future: asyncio.Future[StoredResult] = asyncio.get_running_loop().create_future()
@@ -102,6 +104,7 @@ class Results:
         self._waiting[execution_id] = future
         interval = SILENCE if is_expected else FIRST_POLL
         due, newest = asyncio.get_running_loop().time() + interval, self._newest.get(interval)
+        # A poll that has backed off since has another interval.
         if newest is not None and newest.interval == interval and newest.due >= due - TOGETHER * interval:
             newest.ids.append(execution_id)
             return future
@@ -111,7 +114,7 @@ class Results:
         return future
 
     def end(self, execution_id: str, future: "asyncio.Future[StoredResult]") -> None:
-        """Forget what `begin` began, however it ended."""
+        """Forget a wait, however it ended."""
         others = self._others.get(execution_id, [])
         if self._waiting.get(execution_id) is not future:
             others[:] = [other for other in others if other is not future]
@@ -123,13 +126,13 @@ class Results:
             self._others.pop(execution_id, None)
 
     def fail(self, execution_id: str, error: ForgeError) -> None:
-        """Tell those who wait that there will be no result, and why."""
+        """Fail those who wait, with the reason that there will be no result."""
         for future in self._pending(execution_id):
             future.set_exception(error)
-            future.exception()  # seen: whoever waited may be gone by now
+            future.exception()  # mark it as retrieved: its waiter may be gone
 
     def hear(self, notification: bytes) -> None:
-        """Take a notification: ids of executions that ended, or one with its result. Anybody may have sent it."""
+        """Handle a notification: ids of executions that ended, or one with its result. Anybody may have sent it."""
         ids, mark, reply = notification.partition(REPLY_MARK)
         named = ids.decode(errors="replace").split(" ")
         if mark and named[0] in self._waiting and (result := self._decrypted(named[0], reply)) is not None:
@@ -138,7 +141,7 @@ class Results:
             self.ended(named)
 
     def _decrypted(self, execution_id: str, reply: bytes) -> StoredResult | None:
-        """The result, unless SQL is the quicker way to it or this was not encrypted for this client."""
+        """Return the result, unless SQL is faster or this was not encrypted for this client."""
         key = self._connection.reply_key
         if key is None:
             return None
@@ -149,17 +152,17 @@ class Results:
         return None if text is None else result_of(execution_id, text)
 
     def ended(self, ids: Sequence[str]) -> None:
-        """Take it that those are over: read the results that somebody waits for; who waits later will read at once."""
+        """Handle the end of those executions: read results that somebody awaits; later waiters read at once."""
         self._expected.difference_update(ids)
         self._read_soon(ids)
 
     def missed(self) -> None:
-        """Take it that notifications were lost: nobody relies on one that may have been among them."""
+        """Handle lost notifications: rely on none that may have been among them."""
         self._expected.clear()
         self._read_soon(self._waiting)
 
     async def close(self) -> None:
-        """End every wait; the executions go on."""
+        """End every wait; the executions continue."""
         self._is_closed = True
         self._expected.clear()
         for execution_id in self._waiting:
@@ -168,7 +171,7 @@ class Results:
             self._timer.cancel()
         if self._reading is not None:
             self._reading.cancel()
-            await asyncio.wait([self._reading])  # last: who is cancelled here has left nobody waiting
+            await asyncio.wait([self._reading])  # last: a reader cancelled here leaves nobody waiting
 
     def _read_soon(self, ids: Iterable[str]) -> None:
         self._unread.update(i for i in ids if i in self._waiting)
@@ -188,13 +191,13 @@ class Results:
             self._reading = None
 
     def _resolve(self, result: StoredResult) -> None:
-        """Each who waits gets a result of its own, to do with as it likes."""
+        """Give each waiter its own result, to change as it likes."""
         self._expected.discard(result.id)
         for place, future in enumerate(self._pending(result.id)):
             future.set_result(copy.deepcopy(result) if place else result)
 
     def _pending(self, execution_id: str) -> "Iterator[asyncio.Future[StoredResult]]":
-        """The futures of those who wait and have no answer, first come first."""
+        """Yield the futures of waiters without an answer, first come first."""
         first = self._waiting.get(execution_id)
         if first is not None and not first.done():
             yield first
@@ -202,7 +205,7 @@ class Results:
             yield from [future for future in self._others[execution_id] if not future.done()]
 
     def _watch(self, poll: _Poll) -> None:
-        """Have SQL asked when that poll is due, or another before."""
+        """Schedule a read of SQL for when that poll, or an earlier one, is due."""
         if self._timer is None or poll.due < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()

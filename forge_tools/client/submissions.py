@@ -1,4 +1,4 @@
-"""Calls on their way out: stored in as few statements as they fit, then published; and what is said where nobody could answer."""
+"""Calls on their way out: stored in as few statements as possible, then published; warnings if nobody could answer."""
 
 import asyncio
 import logging
@@ -32,23 +32,23 @@ from forge_tools.schema import clean_text, shown
 from forge_tools.storage import Store
 
 CHECK_SECONDS = 1.0
-"""How long after a call it is looked whether its queue is still served."""
+"""How long after a call to check whether its queue is still served."""
 
 PART = 500
-"""Calls that are stored together at most: workers can begin with the first while the next are on their way."""
+"""The most calls stored together: workers can begin with the first while the next are on their way."""
 
 MOST_UNDER_WAY = 8 * PART
-"""Calls of which it is not known yet whether they are stored; whoever has more waits."""
+"""The most calls that may be neither stored nor refused; callers with more wait."""
 
 SETTLED_LOOK = 0.01
-"""Seconds between two looks of a client that closes at the call that its caller is storing."""
+"""Seconds between two checks, by a closing client, of the call that its caller is storing."""
 
 CLOSING = "The client is being closed and takes no more calls; connect another one."
 
 MAX_REASON_CHARS = 500
 
 Answer = Holder | ForgeError | None
-"""Who had the key of a call before, why it is not stored, or None: it is."""
+"""Who already had the key of a call, why it is not stored, or None: it is stored."""
 
 Row = TypeVar("Row", NewExecution, LinkedExecution)
 
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 class Submissions:
-    """Stores what its client accepted, and publishes what is stored; `results` are those of what it stored."""
+    """Stores what its client accepted, and publishes what is stored; `results` are those of the stored calls."""
 
     def __init__(self, broker_url: str, connection: Connection, catalogue: Catalogue) -> None:
         self._connection = connection
@@ -76,17 +76,19 @@ class Submissions:
         """Whether it takes no more calls."""
 
     async def room(self) -> None:
-        """Wait, first come first, while as many calls are on their way as the database should have before it.
+        """Wait, first come first, while as many calls are under way as the database should have before it.
 
-        Workers begin with them while the rest is prepared, and the loop has time to hear what the database answers.
+        Workers begin with them while the rest is prepared, and the loop has time to read the database's answers.
         """
         if len(self._gathered) >= PART or self._queued or len(self._unsettled) >= MOST_UNDER_WAY:
             self._queued.append(turn := asyncio.get_running_loop().create_future())
             await turn
 
     async def run(self, new: NewExecution) -> StoredResult:
-        """Store a call and wait for its result, or for the error that kept it out; from the start, since a worker may be faster
-        than the answer that it is stored. It is stored at once if it comes alone, else with all that come in this turn of the loop.
+        """Store a call and wait for its result, or for the error that kept it out.
+
+        The wait begins first, since a worker may finish before the answer that the call is stored. A call that comes
+        alone is stored at once, others with all that come in this turn of the loop.
         """
         is_alone = not self._unsettled
         future = self.results.begin(new.id, self._broker.is_listening)
@@ -101,10 +103,10 @@ class Submissions:
             self.results.end(new.id, future)
 
     def put_and_tell(self, row: NewExecution | LinkedExecution) -> "asyncio.Future[Answer]":
-        """Store a call whose result may be waited for later; what became of storing it is told.
+        """Store a call whose result may be awaited later; the future returns the outcome of storing it.
 
         Raises:
-            ConfigurationError: the client is being closed; the call is not taken.
+            ConfigurationError: the client is closing; the call is not taken.
         """
         if self.is_closing:
             raise ConfigurationError(CLOSING)
@@ -115,7 +117,7 @@ class Submissions:
         return stored
 
     async def again(self, row: NewExecution | LinkedExecution) -> Answer:
-        """Store what was put before: that waits for its flush, adds nothing, and tells what became of it."""
+        """Store a call again: this waits for its flush, adds nothing, and returns the outcome."""
         store = self._connection.store
         answers: Sequence[Answer] = (
             await store.queue.submit_linked([row])
@@ -125,16 +127,16 @@ class Submissions:
         return answers[0]
 
     async def settle(self) -> None:
-        """Take no more calls, and wait until those there are are stored or refused, within the bounds that storing has."""
+        """Take no more calls, and wait until all are stored or refused, within the time limits of storing."""
         self.is_closing = True
         if self._check is not None:
             self._check.cancel()
-        await asyncio.sleep(0)  # what was put in this turn of the loop is on its way in the next
-        while self._tasks or self._unsettled:  # unlike `gather`, this cuts off nothing if it is cancelled
+        await asyncio.sleep(0)  # calls of this turn of the loop are sent in the next
+        while self._tasks or self._unsettled:  # unlike `gather`, this cancels nothing if it is cancelled
             await (asyncio.wait(self._tasks) if self._tasks else asyncio.sleep(SETTLED_LOOK))
 
     async def close(self) -> None:
-        """Settle, end every wait, and send the messages that are on their way, within a bounded time."""
+        """Settle, end every wait, and send the messages that are under way, within a bounded time."""
         await self.settle()
         await self.results.close()
         await self._broker.close()
@@ -157,7 +159,7 @@ class Submissions:
             self._send_parts([row for row in gathered if isinstance(row, NewExecution)], store.queue.submit_many)
             if linked := [row for row in gathered if isinstance(row, LinkedExecution)]:
                 self._send_parts(linked, store.queue.submit_linked)
-        if len(self._unsettled) < MOST_UNDER_WAY:  # else what is under way comes back to this
+        if len(self._unsettled) < MOST_UNDER_WAY:  # otherwise it is called again when those under way end
             for _ in range(min(PART, len(self._queued))):
                 turn = self._queued.popleft()
                 if not turn.done():
@@ -172,9 +174,7 @@ class Submissions:
     async def _send_part(
         self, part: Sequence[Row], submit: Callable[[Sequence[Row]], Awaitable[Sequence[Answer]]]
     ) -> None:
-        """Store calls, then publish those that are stored. Whatever happens, each of them is told what became of it: its caller
-        would wait for ever.
-        """
+        """Store calls, then publish those stored. Each always gets an outcome, or its caller would wait for ever."""
         later = [row.id for row in part if row.id in self._to_tell] if self._to_tell else []
         if later and self._broker.is_listening:
             self.results.expect(later)  # before the commit: a worker may be faster than this task
@@ -186,7 +186,7 @@ class Submissions:
         except asyncio.CancelledError as cut_off:
             self._settle(part, _doubtful(part, cut_off))
             raise
-        except Exception as error:  # a defect: nobody knows how far it came, and those who wait have to hear of it
+        except Exception as error:  # a defect: nobody knows how far it came, and waiters need an answer
             logger.exception("Storing calls broke off", extra={"calls": len(part)})
             answers = _doubtful(part, error)
         finally:
@@ -195,7 +195,7 @@ class Submissions:
         self._settle(part, answers)
 
     def _settle(self, part: Sequence[NewExecution | LinkedExecution], answers: Sequence[Answer]) -> None:
-        """Publish what is stored, and tell each of the part its answer."""
+        """Publish what is stored, and give each call of the part its answer."""
         outcomes = list(zip(part, answers, strict=True))
         if refused := [row.id for row, answer in outcomes if answer is not None]:
             self.results.forget(refused)
@@ -220,7 +220,7 @@ class Submissions:
             self._broker.listen(self._connection.submitter, self.results.hear, self.results.missed)
         groups: dict[tuple[str, Lane], list[NewExecution]] = {}
         for new in stored:
-            if not new.delay:
+            if not new.delay:  # workers find delayed calls in SQL when they are due
                 groups.setdefault((new.queue, new.lane), []).append(new)
         for (queue, lane), group in groups.items():
             longest = max(group, key=lambda new: new.time_limit)
@@ -235,7 +235,7 @@ class Submissions:
         self._check_served({(new.queue, new.lane) for new in stored})
 
     def _check_served(self, places: set[tuple[str, str]]) -> None:
-        """Warn of queues that nobody serves: of a new one at once, of others now and then, but not while this call is on its way."""
+        """Warn of queues that nobody serves: of new ones at once, of others now and then, but not during this call."""
         loop = asyncio.get_running_loop()
         if new := places - self._checked.keys():
             self._in_background(self._warn_of_unserved(new))
@@ -250,7 +250,7 @@ class Submissions:
 
     async def _warn_of_unserved(self, places: Iterable[tuple[str, str]]) -> None:
         try:
-            await self._catalogue.refresh()  # now and then, which tells, too, of a tool that has moved to another lane
+            await self._catalogue.refresh()  # now and then; this also shows a tool that has moved to another lane
         except ForgeError as error:
             logger.warning("It cannot be read who serves what", extra={"error": str(error)})
             return
@@ -268,7 +268,7 @@ class Submissions:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A host without a live worker; `seconds` None where it never had one. `sentence` is for the agent."""
+    """A host without a live worker; `seconds` is None if it never had one. `sentence` is for the agent."""
 
     hostname: str
     seconds: float | None
@@ -276,8 +276,10 @@ class Silence:
 
 
 async def reach(call: Call, accepted: Accepted, catalogue: Catalogue, store: Store, lease: float) -> Accepted | Silence:
-    """Refuse what only a dead host could answer: an agent would wait until it expires. One that may be restarting is
-    waited for, for a lease; and any by a call that is for later, or asks for that host's queue itself.
+    """Refuse a call that only a dead host could answer: an agent would wait until it expires.
+
+    A host that may be restarting is awaited for a lease; a call that is for later, or names that host's queue itself,
+    waits for any host.
     """
     new, handle = accepted.new, accepted.handle
     host = host_of(handle)
@@ -288,7 +290,7 @@ async def reach(call: Call, accepted: Accepted, catalogue: Catalogue, store: Sto
         if (new.queue, new.lane) in catalogue.workers:
             return accepted
         silence = await _silence_of(host, handle, new, store, lease)
-    except ForgeError:  # storing the call says it better
+    except ForgeError:  # storing the call gives a better error
         return accepted
     if silence is not None:
         return silence
@@ -297,7 +299,7 @@ async def reach(call: Call, accepted: Accepted, catalogue: Catalogue, store: Sto
 
 
 def _doubtful(calls: Sequence[NewExecution | LinkedExecution], error: BaseException) -> list[ForgeError]:
-    """What each of the calls is told when storing them broke off."""
+    """Return the error of each call when storing them broke off."""
     return [
         SubmitOutcomeUnknownError(
             f"Storing execution {new.id} broke off ({_named(error)}), so it may or may not be queued. Attach to the id to find out.",
@@ -313,7 +315,7 @@ def _named(error: BaseException) -> str:
 
 
 async def _silence_of(hostname: str, handle: str, new: NewExecution, store: Store, lease: float) -> Silence | None:
-    """Find out why `new`, which names that host by a shell's id, would wait; None where its worker may only be restarting."""
+    """Find out why `new`, which names that host by a shell's id, would wait; None if its worker may be restarting."""
     seconds = await store.workers.silence_of(hostname, new.lane)
     if seconds is None:
         what = (

@@ -1,4 +1,4 @@
-"""The synchronous face: the same client on a helper thread, for scripts, threads and forked processes."""
+"""The synchronous API: the same client on a helper thread, for scripts, threads and forked processes."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ from forge_tools.model.content import CONTENT
 P = ParamSpec("P")
 T = TypeVar("T")
 Side = TypeVar("Side")
-"""The asynchronous class that a synchronous one stands for."""
+"""The asynchronous class behind a synchronous one."""
 
 THREAD_END = 5.0
 
@@ -37,7 +37,7 @@ parent uses, and SQLite forbids it.
 
 
 class Bridge:
-    """A client on a helper thread, connected at the first use, and again after a close and in a forked child."""
+    """A client on a helper thread, connected on first use, and again after a close and in a forked child."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -53,7 +53,7 @@ class Bridge:
         *,
         meanwhile: Callable[[Future[T]], None] | None = None,
     ) -> T:
-        """Do that on the helper thread, and `meanwhile` on this one; an interrupt of this thread cancels it."""
+        """Run `work` on the helper thread, and `meanwhile` on this one; an interrupt of this thread cancels it."""
         self._leave_parent_behind()
         with self._lock:  # so that what is scheduled comes before a close, which then ends it
             client, loop = self.connect()
@@ -71,7 +71,7 @@ class Bridge:
             raise
 
     def step_through(self, begin: Callable[[ExecutorClient], AsyncGenerator[T, None]]) -> Iterator[T]:
-        """Go through what a client generates. After a close or a fork in between, `begin` begins behind what was had."""
+        """Iterate over what a client generates. After a close or fork meanwhile, `begin` continues where it stopped."""
         steps: AsyncGenerator[T, None] | None = None
         its_loop: asyncio.AbstractEventLoop | None = None
 
@@ -92,7 +92,7 @@ class Bridge:
             raise
 
     def connect(self) -> tuple[ExecutorClient, asyncio.AbstractEventLoop]:
-        """The client and its loop, connected now if there is none."""
+        """Return the client and its loop, connecting if there is none."""
         self._leave_parent_behind()
         with self._lock:
             if self._client is None or self._loop is None:
@@ -126,7 +126,7 @@ class Bridge:
         return client, loop, thread
 
     def _leave_parent_behind(self) -> None:
-        """After a fork: the helper thread, and whoever held the lock, are in the parent."""
+        """After a fork, start afresh: the helper thread, and any holder of the lock, are in the parent."""
         if self._pid != os.getpid():
             _left_behind.append((self._client, self._loop))
             self._pid, self._lock = os.getpid(), threading.RLock()
@@ -141,7 +141,7 @@ class Face(Generic[Side]):
         self._side = side
 
     def _ask(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the method of the other side on its thread, and hear what it reports on this one."""
+        """Call the method of the other side on its thread, and receive its reports on this one."""
         on_report: Callable[[Report], None] | None = kwargs.get("on_report")
         heard = SimpleQueue[Report | None]()
         if on_report is not None:
@@ -179,7 +179,7 @@ def _blocking(
 @overload
 def _blocking(method: Callable[Concatenate[Side, P], T]) -> Callable[Concatenate[Face[Side], P], T]: ...
 def _blocking(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The same method without `await`, which hands out this face's handles."""
+    """Return the same method without `await`, which returns synchronous handles."""
 
     @wraps(method)
     def block(self: Face[Any], *args: Any, **kwargs: Any) -> Any:
@@ -207,7 +207,7 @@ class _Parts:
 
 
 class SyncHandle(Face[Handle]):
-    """`Handle` without `await`; outlives a close or fork of its client, which then connects anew."""
+    """`Handle` without `await`; outlives a close or fork of its client, which then reconnects."""
 
     def __init__(self, handle: Handle, bridge: Bridge) -> None:
         super().__init__(bridge, lambda client: handle.on(client.calls))
@@ -286,7 +286,7 @@ class SyncCatalogue(Face[Catalogue]):
 
 
 class SyncExecutorClient(Face[ExecutorClient]):
-    """`ExecutorClient` without `await`. Share one among threads; in a forked child it connects anew by itself."""
+    """`ExecutorClient` without `await`. Threads may share one; in a forked child it reconnects by itself."""
 
     def __init__(self, settings: Settings | None = None, **overrides: Any) -> None:
         bridge = Bridge(settings or Settings.load(**overrides))
@@ -305,7 +305,7 @@ class SyncExecutorClient(Face[ExecutorClient]):
         self.close()
 
     def close(self) -> None:
-        """Send pending messages, end every wait and let go of connections; the next use connects anew."""
+        """Send pending messages, end every wait and close connections; the next use reconnects."""
         self._bridge.close()
 
     execute = _blocking(ExecutorClient.execute)

@@ -1,6 +1,6 @@
-"""Storage: the one package that knows SQL. What is written here is the truth; everything else asks it.
+"""Storage: the only package that knows SQL. What it stores is the truth; all other packages ask it.
 
-The names below are loaded when first asked for: who makes calls, or reads history, loads nothing else.
+The names below are loaded on first use, so that making calls, or reading history, loads nothing else.
 """
 
 from importlib import import_module
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Store", "ToolChangedError", "open_history", "open_store", "result_of", "result_text"]
 
 _OWNERS = {"ToolChangedError": "rows", "open_history": "history.history", "result_of": "rows", "result_text": "rows"}
-"""Which module has the names that are not of `store`."""
+"""The modules of the names that are not in `store`."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Artifacts: written part by part, in rows or in a folder of files, seen only when whole, shared by all whose bytes are the same."""
+"""Artifacts: written part by part, to rows or to files in a folder; visible once whole; equal bytes stored once."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.tables import artifact_owners, artifact_parts, artifacts
 
 UPLOAD_SECONDS = 3600.0
-"""After so long without another part, an artifact that is not whole is given up."""
+"""An artifact that is not whole is given up when no part arrives for so long."""
 
 kept, part, owner = artifacts.c, artifact_parts.c, artifact_owners.c
 
@@ -53,16 +53,16 @@ class Keeping:
 
 
 class StoredArtifacts:
-    """Begin, add the parts in any order, finish. A process that is killed in between leaves nothing that anybody could see."""
+    """Begin, add the parts in any order, finish. A process killed in between leaves nothing that anybody can see."""
 
     def __init__(self, database: Database, folder: Path | None = None) -> None:
         self._database = database
         self._parts = Parts(database, folder)
 
     async def begin(self, new: Artifact, keeping: Keeping) -> Artifact | None:
-        """Announce an artifact. If its bytes are there already, it is kept for longer and returned: nothing is left to do.
+        """Announce an artifact. If its bytes are already stored, extend its expiry and return it: no parts are needed.
 
-        Its bytes are taken as they come: whoever might send others has to prove first that it has them.
+        The bytes are not verified: a caller who might send others must prove first that it has these.
         """
         announced = (
             self._database.upsert(artifacts)
@@ -84,8 +84,8 @@ class StoredArtifacts:
             row = (await connection.execute(announced)).one()
             if not row.is_whole:
                 return None
-            there = replace(new, size=row.size)  # whoever only knows the id may say that there is more of it
-            if not await self._parts.are_all_there(connection, there):  # somebody deleted files; they come again
+            there = replace(new, size=row.size)  # the id is known to others, who may claim a larger size
+            if not await self._parts.are_all_there(connection, there):  # somebody deleted files; parts are sent again
                 await connection.execute(again)
                 return None
             return await self._own(connection, row, new)
@@ -93,9 +93,9 @@ class StoredArtifacts:
         return await self._evicting(await self._database.write(work), keeping)
 
     async def renew(self, new: Artifact, keeping: Keeping) -> Artifact | None:
-        """Keep for longer what its session has kept before; None if its bytes have to be sent again, or never were.
+        """Extend the expiry of what its session kept before; None if the bytes must be sent again, or never were.
 
-        An id alone proves nothing: for other sessions nothing is changed.
+        An id proves nothing: for other sessions nothing changes.
         """
         mine = exists().where(owner.artifact_id == new.id, owner.session_key == session_key(new.session_id))
         longer = (
@@ -116,7 +116,7 @@ class StoredArtifacts:
     async def add(self, id: str, number: int, data: bytes, breaks: int | None = None) -> bool:
         """Store one packed part, in which `breaks` lines end.
 
-        False if it is no longer waited for: somebody else finished, or it was given up.
+        Returns False if the part is not needed any more: somebody else finished the artifact, or it was given up.
         """
         waiting = update(artifacts).where(kept.id == id, ~kept.is_whole).values(expires_at=from_now(UPLOAD_SECONDS))
 
@@ -149,7 +149,7 @@ class StoredArtifacts:
         """Keep a file of this host, one part in memory at a time.
 
         Raises:
-            InvalidCallError: it has more bytes than `limit`, or others by the end than at the beginning.
+            InvalidCallError: it has more bytes than `limit`, or changed while it was read.
         """
         with path.open("rb") as file:
             keeping = Keeping(ttl, quota)
@@ -167,11 +167,11 @@ class StoredArtifacts:
         return kept
 
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
-        """Read what is known of an artifact of that session; None if it has none of that id, or no longer."""
+        """Read the metadata of an artifact of that session; None if it has none of that id, or no longer."""
         return await self._one(kept.id == id, owner.session_key == session_key(session_id))
 
     async def get(self, id: str) -> Artifact | None:
-        """Read what is known of an artifact, whosever it is: for people, not for tools."""
+        """Read the metadata of an artifact of any session: for people, not for tools."""
         return await self._one(kept.id == clean(id))
 
     async def of_execution(self, execution_id: str) -> list[Artifact]:
@@ -179,7 +179,7 @@ class StoredArtifacts:
         return await self._list(owner.execution_id == clean(execution_id))
 
     async def part(self, artifact: Artifact, number: int) -> bytes | None:
-        """Read one packed part of what its session kept; None if that is not there, or no longer.
+        """Read one packed part of what its session kept; None if it is not there, or no longer.
 
         Raises:
             StorageError: it should be there and is not.
@@ -187,10 +187,10 @@ class StoredArtifacts:
         return await self._parts.read(artifact, number)
 
     async def chunk(self, artifact: Artifact, number: int) -> bytes:
-        """Read what one part holds.
+        """Read and unpack one part.
 
         Raises:
-            StorageError: it is gone meanwhile, or damaged.
+            StorageError: it has expired meanwhile, or is damaged.
         """
         data = await self.part(artifact, number)
         if data is None:
@@ -201,19 +201,19 @@ class StoredArtifacts:
             raise await self._damaged(artifact, error) from error
 
     async def page(self, artifact: Artifact, wish: PageWish) -> ArtifactPage:
-        """Read a page of what its session kept, without all that lies before it.
+        """Read a page of what its session kept, without reading everything before it.
 
         Raises:
             InvalidCallError: there is no such page.
-            StorageError: the artifact is gone meanwhile, or damaged.
+            StorageError: the artifact has expired meanwhile, or is damaged.
         """
         return await Pages(artifact, await self._parts.breaks(artifact), partial(self.chunk, artifact)).read(wish)
 
     async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
-        """Return the bytes of an artifact, one part in memory at a time.
+        """Yield the bytes of an artifact, one part in memory at a time.
 
         Raises:
-            StorageError: it is gone meanwhile, or damaged.
+            StorageError: it has expired meanwhile, or is damaged.
         """
         try:
             async for data in whole(artifact, partial(self.chunk, artifact)):
@@ -222,7 +222,7 @@ class StoredArtifacts:
             raise await self._damaged(artifact, error) from error
 
     async def contents(self, handle: str) -> AsyncIterator[bytes]:
-        """Do what `read` does, for whoever has a handle or an id.
+        """Do the same as `read`, given a handle or an id.
 
         Raises:
             ArtifactNotFoundError: there is none of that name, or it has expired.
@@ -231,7 +231,7 @@ class StoredArtifacts:
             yield chunk
 
     async def named(self, handle: str) -> Artifact:
-        """Do what `get` does, for whoever has a handle or an id.
+        """Do the same as `get`, given a handle or an id.
 
         Raises:
             ArtifactNotFoundError: there is none of that name, or it has expired.
@@ -242,13 +242,13 @@ class StoredArtifacts:
         return artifact
 
     async def check(self, artifact: Artifact) -> None:
-        """Read all of it, so that it is hidden if it is damaged."""
+        """Read all of it, which hides it if it is damaged."""
         with suppress(ArtifactDamagedError):
             async for _ in self.read(artifact):
                 pass
 
     async def purge(self, most: int = 100) -> int:
-        """Delete what has expired and what was never finished, each in its own transaction; returns how many."""
+        """Delete expired and unfinished artifacts, each in its own transaction; returns how many."""
         overdue = select(kept.id).where(kept.expires_at <= from_now(0.0), self._parts.can_delete)
         found = await self._database.scalars(overdue.order_by(kept.expires_at).limit(most))
         return sum([await self._purge(one) for one in found])
@@ -258,7 +258,7 @@ class StoredArtifacts:
 
         async def work(connection: AsyncConnection) -> bool:
             if not (await connection.execute(gone)).rowcount:
-                return False  # somebody else did, or wants it again
+                return False  # somebody else deleted it, or needs it again
             await self._parts.delete(connection, id)
             await connection.execute(delete(artifact_owners).where(owner.artifact_id == id))
             return True
@@ -266,15 +266,15 @@ class StoredArtifacts:
         try:
             return await self._database.write(work)
         except ArtifactFolderError as error:
-            # It is hidden, and tried later, so that others can be deleted meanwhile.
+            # Hide it and retry later, so that others can be deleted meanwhile.
             logger.warning("An expired artifact is not deleted yet", extra={"artifact": id, "error": error.message})
             await self._hide(kept.id == id, kept.expires_at <= from_now(0.0))
             return False
 
     async def _damaged(self, artifact: Artifact, error: ValueError) -> ArtifactDamagedError:
-        """Hide an artifact whose bytes are not those that were kept; whoever has the right ones may store them again."""
+        """Hide an artifact whose bytes have changed; anybody who has the right bytes may store them again."""
         logger.warning("An artifact is damaged", extra={"artifact": artifact.id, "error": str(error)})
-        with suppress(StorageError):  # a client may not be allowed to; then a worker does when it reads it
+        with suppress(StorageError):  # a client may lack the right to; a worker hides it when it reads it
             await self._hide(kept.id == artifact.id)
         return ArtifactDamagedError(f"{artifact.handle} is damaged: {error}. Run the call again")
 
@@ -296,7 +296,7 @@ class StoredArtifacts:
         return [record_of(Artifact, row) for row in rows]
 
     async def _own(self, connection: AsyncConnection, row: Row[Any], new: Artifact) -> Artifact:
-        """Note whose it is, in the transaction that has locked its row."""
+        """Record its owner, in the transaction that has locked its row."""
         facts = {"execution_id": clean(new.execution_id and new.execution_id[:64]), "kept_at": from_now(0.0)}
         mine = self._database.upsert(artifact_owners).values(
             artifact_id=new.id,
@@ -309,7 +309,7 @@ class StoredArtifacts:
         return record_of(Artifact, row, execution_id=new.execution_id, session_id=new.session_id)
 
     async def _evicting(self, artifact: Artifact | None, keeping: Keeping) -> Artifact | None:
-        """Take from a session that holds too much what it kept longest."""
+        """If the session holds too much, disown what it has kept longest."""
         if artifact is None:
             return None
         key = session_key(artifact.session_id)
@@ -327,26 +327,26 @@ class StoredArtifacts:
 
 
 async def disown(ids: Sequence[str], whose: ColumnElement[bool], connection: AsyncConnection) -> None:
-    """Take artifacts from these owners; those that nobody owns any more expire at once, and go like all that have expired."""
+    """Take artifacts from these owners. Those left without an owner expire at once and are purged like all others."""
     is_it, is_owned = any_of(kept.id, ids), exists().where(owner.artifact_id == kept.id)
     await connection.execute(select(kept.id).where(is_it).order_by(kept.id).with_for_update())
-    # Another call may have kept it meanwhile, and then the row is that call's.
+    # Another call may have kept one meanwhile; then the row belongs to that call.
     await connection.execute(delete(artifact_owners).where(any_of(owner.artifact_id, ids), whose))
     nobodys = update(artifacts).where(is_it, kept.is_whole, ~is_owned)
     await connection.execute(nobodys.values(expires_at=from_now(0.0)))
 
 
 def _lasting(keeping: Keeping, otherwise: float) -> ColumnElement[Any]:
-    """When an artifact expires: one that is whole never earlier than before; another one in `otherwise` seconds."""
+    """Return when an artifact expires: a whole one never earlier than before, any other in `otherwise` seconds."""
     is_longer = kept.is_whole & (kept.expires_at > from_now(keeping.ttl))
     seconds = case((kept.is_whole, keeping.ttl), else_=otherwise)
     return case((is_longer, kept.expires_at), else_=from_now(seconds))
 
 
 class Parts:
-    """Packed parts. Methods that take a connection need the row of the artifact locked in its transaction.
+    """Packed parts. Methods that take a connection need the artifact's row locked in its transaction.
 
-    Files are written and deleted while that lock is held, so that nobody deletes what another one is writing.
+    Files are written and deleted while that lock is held, so that nobody deletes what somebody else is writing.
     """
 
     def __init__(self, database: Database, folder: Path | None) -> None:
@@ -366,7 +366,7 @@ class Parts:
         await connection.execute(row.on_conflict_do_update(index_elements=["artifact_id", "number"], set_=facts))
 
     async def are_all_there(self, connection: AsyncConnection, artifact: Artifact) -> bool:
-        """Whether no part is missing; files in a folder that this process does not know count as there."""
+        """Return whether no part is missing; files in a folder that this process does not know count as present."""
         expected = part.artifact_id == artifact.id, part.number < count_parts(artifact.size)
         rows = (await connection.execute(select(part.number, _is_in_a_file).where(*expected))).all()
         in_files = [number for number, is_in_a_file in rows if is_in_a_file]
@@ -375,7 +375,7 @@ class Parts:
         return not in_files or self._files is None or await self._on_disk(self._files.are_there, artifact.id, in_files)
 
     async def read(self, artifact: Artifact, number: int) -> bytes | None:
-        """Read a part of what its session kept; None if that is not there, or no longer.
+        """Read a part of what its session kept; None if it is not there, or no longer.
 
         Raises:
             ArtifactDamagedError: its file is missing.
@@ -389,7 +389,7 @@ class Parts:
         return await self._read_file(artifact, number)
 
     async def breaks(self, artifact: Artifact) -> list[int | None]:
-        """How many lines end in each part; None where nobody counted them."""
+        """Return how many lines end in each part; None for a part whose lines were not counted."""
         query = select(part.breaks).where(part.artifact_id == artifact.id).order_by(part.number)
         return list(await self._database.scalars(query))
 
@@ -405,7 +405,7 @@ class Parts:
 
     @property
     def can_delete(self) -> ColumnElement[bool]:
-        """The condition for artifacts whose bytes this process can get at."""
+        """The condition for artifacts whose bytes this process can reach."""
         in_files = exists().where(part.artifact_id == artifacts.c.id, _is_in_a_file)
         return true() if self._files is not None else ~in_files
 
@@ -439,7 +439,7 @@ class Parts:
 
 
 def session_key(session_id: str | None) -> str:
-    """A session as the key of a row; calls of no session share one."""
+    """Return the session as the key of a row; calls without a session share one."""
     if session_id is None:
         return ""
     return blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

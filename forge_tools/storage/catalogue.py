@@ -1,4 +1,4 @@
-"""What workers publish for clients: every definition of a tool, of which the pinned one counts, else the one seen last; and keys to encrypt with."""
+"""What workers publish for clients: definitions of tools, by default the pinned or last seen one; encryption keys."""
 
 import base64
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ known_keys = encryption_keys.c
 
 
 def chosen(versions: Sequence[ToolVersion], definition: str) -> ToolVersion:
-    """The version that `definition` means: a version, a digest, or the beginning of a digest.
+    """Return the version that `definition` names: by version, by digest, or by the beginning of a digest.
 
     Raises:
-        ToolNotFoundError: naming those there are.
+        ToolNotFoundError: naming the versions there are.
     """
     name = versions[0].spec.name
     exact = [one for one in versions if definition in (one.digest, one.spec.version)]
@@ -41,18 +41,18 @@ def chosen(versions: Sequence[ToolVersion], definition: str) -> ToolVersion:
 
 
 class Catalogue:
-    """Tools as data, so that a client validates and exports them without importing any."""
+    """Tools as data, so that a client validates and exports them without importing them."""
 
     def __init__(self, database: Database, directories: Directories) -> None:
         self._database = database
         self._directories = directories
 
     async def publish(self, specs: Sequence[ToolSpec], instance: str, *, keeps_first: bool = False) -> list[str]:
-        """Write which tools `instance`, which must be registered, hosts from now on beside those it published before.
+        """Record which tools `instance`, which must be registered, hosts from now on besides those it published before.
 
-        With `keeps_first` each of its tools that is not pinned is pinned to the definition that was the default before.
-        Returns a warning for each tool of which another live instance hosts a different definition under the same version, and for
-        each that is pinned to another definition.
+        With `keeps_first`, each of its tools that is not pinned is pinned to the definition that was the default
+        before. Returns a warning for each tool of which another live instance hosts a different definition under the
+        same version, and for each that is pinned to another definition.
         """
         hosted = {spec.name: f"{spec.version} {spec.digest}" for spec in specs}
         statement = self._database.upsert(tools).values(
@@ -74,7 +74,7 @@ class Catalogue:
                 await connection.execute(_kept_disabled())
                 await _settle_defaults(connection, list(hosted))
                 if keeps_first:
-                    await connection.execute(_pin_defaults(list(hosted)))  # those that nobody ever published before
+                    await connection.execute(_pin_defaults(list(hosted)))  # those published for the first time
             before = await connection.scalar(select(workers.c.tools).where(workers.c.id == instance)) or {}
             await connection.execute(update(workers).where(workers.c.id == instance).values(tools={**before, **hosted}))
             return _disagreements(await _live(connection), instance) + await _left_alone(connection, specs)
@@ -82,47 +82,47 @@ class Catalogue:
         return await self._database.write(work)
 
     async def disagreements(self) -> list[str]:
-        """Say for which tools live workers host different definitions under one version."""
+        """Name the tools of which live workers host different definitions under one version."""
         async with self._database.reading() as connection:
             return _disagreements(await _live(connection))
 
     async def versions(self, name: str) -> list[ToolVersion]:
-        """Every definition ever published of the tool of that name or alias: the one that counts first, then the last seen.
+        """List all definitions ever published of the tool of that name or alias: the default first, then the last seen.
 
         Raises:
-            ToolNotFoundError: none was.
+            ToolNotFoundError: none was published.
         """
         tool = await self._named(name)
         async with self._database.reading() as connection:
             return await self._versions(connection, tool)
 
     async def definition(self, name: str, version: str, digest: str) -> ToolSpec | None:
-        """One definition as it was published, such as the one that an execution was accepted with; None if none was."""
+        """Return a definition as published, such as the one an execution was accepted with; None if there is none."""
         found = (tools.c.name == clean(name), tools.c.version == clean(version), tools.c.digest == clean(digest))
         rows = await self._database.rows(select(tools).where(*found))
         return self._published(rows[0]) if rows else None
 
     async def hosted(self, instance: str, name: str) -> tuple[str, str] | None:
-        """Version and digest of a tool as a worker instance hosts it; None if that is not known."""
+        """Return version and digest of a tool as a worker instance hosts it; None if unknown."""
         known = await self._database.scalar(select(workers.c.tools).where(workers.c.id == instance)) or {}
         version, _, digest = str(known.get(name, "")).partition(" ")
         return (version, digest) if digest else None
 
     async def hosts_of(self, name: str, digest: str) -> list[str]:
-        """The hosts of live workers that host that definition."""
+        """List the hosts of live workers that host that definition."""
         async with self._database.reading() as connection:
             return sorted({one.hostname for one in await _live(connection) if _digest(one.tools.get(name)) == digest})
 
     async def pin(self, name: str, definition: str) -> ToolVersion:
-        """Pin a tool to one definition, and run no other; `definition` is its version, its digest, or the beginning of that.
+        """Pin a tool to one definition, so that no other runs; `definition` is a version, a digest or its prefix.
 
         Raises:
-            ToolNotFoundError: no worker ever published it, or several that it may mean; it names those there are.
+            ToolNotFoundError: no worker ever published it, or several match; names those there are.
         """
         return await self._pin(name, definition)
 
     async def unpin(self, name: str) -> ToolVersion:
-        """Undo `pin`: the definition seen last counts again; returns it.
+        """Undo `pin`: the definition seen last becomes the default again, and is returned.
 
         Raises:
             ToolNotFoundError: no worker ever published the tool.
@@ -146,7 +146,7 @@ class Catalogue:
         return await self._database.write(work)
 
     async def switch(self, name: str, *, is_enabled: bool) -> str:
-        """Enable or disable the tool of that name or alias in all its definitions, later ones included; returns its name.
+        """Enable or disable the tool of that name or alias in all definitions, future ones included; returns its name.
 
         Raises:
             ToolNotFoundError: none was ever published.
@@ -161,7 +161,7 @@ class Catalogue:
         return tool
 
     async def switches(self) -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
-        """The names of tools that are disabled, and (name, digest) of definitions that are pinned."""
+        """Return the names of disabled tools, and (name, digest) of pinned definitions."""
         query = select(tools.c.name, tools.c.digest, tools.c.enabled, tools.c.pinned_at).where(
             or_(tools.c.enabled == false(), tools.c.pinned_at.is_not(None))
         )
@@ -196,9 +196,9 @@ class Catalogue:
         return self._directories.definition(row.name, row.version, row.digest, row.spec)
 
     async def demote(self, spec: ToolSpec, reason: str) -> None:
-        """Move a tool as defined by `spec` to the process lane for good, with its calls that wait in the async lane.
+        """Move a tool as defined by `spec` to the process lane permanently, with its calls that wait in the async lane.
 
-        Publishing the same definition again does not undo it; another definition starts afresh.
+        Publishing the same definition again does not undo this; another definition is not affected.
         """
         statement = (
             update(tools)
@@ -213,17 +213,17 @@ class Catalogue:
         await self._database.write(work)
 
     async def demoted(self) -> set[tuple[str, str]]:
-        """(name, digest) of every demoted definition."""
+        """Return (name, digest) of every demoted definition."""
         query = select(tools.c.name, tools.c.digest).where(tools.c.demoted_at.is_not(None))
         return {(row.name, row.digest) for row in await self._database.rows(query)}
 
     async def divert(self, keys: Sequence[str]) -> int:
-        """Move queued calls of demoted tools out of the async lane, where more have come since; returns how many."""
+        """Move queued calls of demoted tools out of the async lane, if more have arrived; returns how many."""
         return await self._database.execute(_diverted(keys))
 
 
 async def _settle_defaults(connection: AsyncConnection, names: Sequence[str]) -> None:
-    """Decide again which definition of each of those tools counts: first none, since there may never be two."""
+    """Choose the default definition of each of those tools again: first clear it, since there may never be two."""
     named = tools.c.name.in_(names)
     order = (tools.c.pinned_at.is_(None), tools.c.last_seen_at.desc(), tools.c.first_seen_at.desc())
     place = func.row_number().over(partition_by=tools.c.name, order_by=order)
@@ -235,14 +235,14 @@ async def _settle_defaults(connection: AsyncConnection, names: Sequence[str]) ->
 
 
 def _pin_defaults(names: Sequence[str]) -> Update:
-    """Pin those of the named tools that are not pinned to the definition that counts."""
+    """Pin those of the named tools that are not pinned to their default definition."""
     pinned = select(tools.c.name).where(tools.c.pinned_at.is_not(None))
     wanted = tools.c.is_default & tools.c.name.in_(names) & tools.c.name.not_in(pinned)
     return update(tools).where(wanted).values(pinned_at=from_now(0.0))
 
 
 def _kept_disabled() -> Update:
-    """A new definition of a disabled tool is as disabled as the ones before it: deploying is not enabling."""
+    """Disable a new definition of a disabled tool: deploying does not enable."""
     off = select(tools.c.name).where(tools.c.enabled == false())
     return update(tools).where(tools.c.enabled == true(), tools.c.name.in_(off)).values(enabled=False)
 
@@ -264,7 +264,7 @@ async def _live(connection: AsyncConnection) -> Sequence[Row[str, str, dict[str,
 
 
 def _disagreements(hosts: Sequence[Row[str, str, dict[str, str]]], instance: str | None = None) -> list[str]:
-    """Say where two live instances (or `instance` and another) host different definitions under one version."""
+    """Name tools of which two live instances (or `instance` and another) host two definitions under one version."""
     return [
         f"Tool '{name}' {theirs.partition(' ')[0]} of worker {one.id} on {one.hostname} differs from the one that worker "
         f"{other.id} on {other.hostname} hosts under the same version; calls may meet either. Deploy one definition, or "
@@ -285,7 +285,7 @@ def _differs(ours: str, theirs: str | None) -> bool:
 
 
 async def _left_alone(connection: AsyncConnection, specs: Sequence[ToolSpec]) -> list[str]:
-    """Say which of its tools a worker will not run, since they are pinned to other definitions."""
+    """Name the tools that a worker will not run because they are pinned to other definitions."""
     query = select(tools.c.name, tools.c.version, tools.c.digest).where(tools.c.pinned_at.is_not(None))
     pins = {row.name: row for row in await connection.execute(query)}
     return [
@@ -305,19 +305,19 @@ def _values(spec: ToolSpec) -> dict[str, object]:
 
 
 class EncryptionKeys:
-    """Clients use the newest key that is not retired; what was encrypted with another one is decrypted all the same."""
+    """The keys that clients encrypt with: the newest that is not retired. Workers decrypt with retired ones too."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def publish(self, id: str, public: bytes) -> None:
-        """Have clients encrypt with this key from now on. Publishing it again changes nothing."""
+        """Make clients encrypt with this key from now on. Publishing it again changes nothing."""
         row = {"id": id, "public": base64.b64encode(public).decode(), "created_at": from_now(0.0)}
         statement = self._database.upsert(encryption_keys).values(row).on_conflict_do_nothing()
         await self._database.execute(statement)
 
     async def list(self) -> list[EncryptionKey]:
-        """All keys, the newest first, with the number of executions under way that each is needed for."""
+        """List all keys, the newest first, with how many executions under way need each."""
         newest_first = select(encryption_keys).order_by(known_keys.created_at.desc(), known_keys.id)
         async with self._database.reading() as connection:
             return [
@@ -331,7 +331,7 @@ class EncryptionKeys:
             ]
 
     async def retire(self, ids: Sequence[str]) -> None:
-        """Have clients use these no more; workers go on decrypting what was encrypted with them."""
+        """Stop clients from using these keys; workers still decrypt what was encrypted with them."""
         retired = update(encryption_keys).where(known_keys.id.in_(ids), known_keys.retired_at.is_(None))
         await self._database.execute(retired.values(retired_at=from_now(0.0)))
 
@@ -339,7 +339,7 @@ class EncryptionKeys:
         """Delete a key that is retired and that nothing under way needs.
 
         Raises:
-            ConfigurationError: it is neither, and why.
+            ConfigurationError: it is in use or needed; says which.
         """
 
         async def work(connection: AsyncConnection) -> None:
@@ -356,6 +356,6 @@ class EncryptionKeys:
 
 
 async def _needing(connection: AsyncConnection, id: str) -> int:
-    """How many calls under way need it: what is encrypted begins with the version of its form and the id of its key."""
+    """Count calls under way that need it: encrypted text begins with the version of its format and its key's id."""
     needed = select(func.count()).select_from(execution_queue).where(execution_queue.c.encrypted.like(f"%.{id}.%"))
     return int(await connection.scalar(needed) or 0)

@@ -1,19 +1,19 @@
-"""Tables, columns and indexes as plain data; a column's kind says what the database has to refuse, so that no reader has to doubt a row.
+"""Tables, columns and indexes as plain data; a column's kind says what the database refuses, so readers trust rows.
 
-Statements and records are made from these alone, without SQLAlchemy, whose tables (`tables.py`) are made from them, too.
+Statements and records are made from these without SQLAlchemy; its tables (`tables.py`) are made from them, too.
 """
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 MOMENT_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
-"""How SQLite holds a time: UTC text of fixed width, so that it sorts, and SQLite's own functions read it."""
+"""How SQLite stores a time: fixed-width UTC text, which sorts, and which SQLite's own functions can read."""
 
 
 class Kind(NamedTuple):
-    """What a column holds. `array` is what PostgreSQL calls a value that is given with those of other rows.
+    """What a column holds. `array` is PostgreSQL's type for its values when those of many rows are passed as one array.
 
-    `sqlite` and `postgresql` are the rule of the CHECK there, where `{0}` is the column; None: there is none.
+    `sqlite` and `postgresql` are the rule of the CHECK there, with `{0}` for the column; None: no CHECK.
     """
 
     name: str
@@ -24,8 +24,8 @@ class Kind(NamedTuple):
 
 
 def choice(choices: Iterable[str]) -> Kind:
-    """One of a few texts."""
-    # On SQLite, IN makes a table of its list each time.
+    """Return the kind of a column that holds one of a few texts."""
+    # On SQLite, IN would build a table of its list on each evaluation.
     rule = " OR ".join(f"{{0}} = '{one}'" for one in choices)
     return Kind("choice", sqlite=rule, postgresql=rule)
 
@@ -41,21 +41,21 @@ PublicKey = _alike("public_key", "length({0}) = 44")
 Flag = Kind("flag", "bool", sqlite="{0} IN (0, 1)")
 Integer = Kind("integer")
 Count = Kind("count", "int4", "{0} BETWEEN 0 AND 2147483647", "{0} >= 0")
-"""A number from 0 that fits 32 bits."""
+"""A non-negative number that fits 32 bits."""
 LargeCount = _alike("large_count", "{0} >= 0")
 Real = _alike("real", "abs({0}) < 1e300", "float8")
-"""A finite number: no NaN, which PostgreSQL takes for the largest of all."""
+"""A finite number: not NaN, which PostgreSQL orders above all others."""
 Seconds = _alike("seconds", "abs({0}) <= 1e9", "float8")
-"""A length of time that a clock can be moved by."""
+"""A duration that can be added to a clock."""
 Identifier = Kind(
     "identifier", "uuid", sqlite="{{0}} GLOB '{}'".format("-".join("[0-9a-f]" * digits for digits in (8, 4, 4, 4, 12)))
 )
-"""A UUID that Python sees as text."""
+"""A UUID, which is text in Python."""
 Moment = Kind(
     "moment",
-    # The modifier makes others of days that no month has. A fraction could make the next second of one.
+    # The modifier normalizes days that do not exist. With a fraction it could round up to the next second.
     sqlite="{0} GLOB coalesce(datetime(substr({0}, 1, 19), '+0 days'), '') || '.[0-9][0-9][0-9][0-9][0-9][0-9]'",
-    postgresql="{0} BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00'",  # Python knows no others
+    postgresql="{0} BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00'",  # the range of Python's datetime
 )
 """An aware UTC time: `timestamptz` on PostgreSQL, text in `MOMENT_FORMAT` on SQLite."""
 JsonText = Kind("json", sqlite="json_valid({0})", is_json=True)
@@ -85,7 +85,7 @@ class Column(NamedTuple):
 
 
 class Index(NamedTuple):
-    """`where` leaves rows out, spelled as in the statements that use it; `method` is PostgreSQL's."""
+    """`where` makes the index partial, spelled as in the statements that use it; `method` is PostgreSQL's."""
 
     name: str
     columns: tuple[str, ...]
@@ -95,7 +95,7 @@ class Index(NamedTuple):
 
 
 class Relation:
-    """A table: its columns by name, its indexes, and what else SQLAlchemy is to tell a database of it."""
+    """A table: its columns by name, its indexes, and the options that SQLAlchemy passes to a database."""
 
     def __init__(self, name: str, *parts: Column | Index, **options: Any) -> None:
         self.name = name

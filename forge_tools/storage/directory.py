@@ -1,4 +1,4 @@
-"""What a client has to know before it calls, read in one statement: tools, workspaces, the key to encrypt with, who serves what."""
+"""What a client must know before it calls, in one statement: tools, workspaces, encryption key, who serves what."""
 
 import base64
 import json
@@ -18,11 +18,11 @@ logger = logging.getLogger(__name__)
 
 
 LIVE_SECONDS = 60.0
-"""A worker instance silent for longer is not asked what it hosts."""
+"""What a worker instance hosts is ignored after a longer silence."""
 
 
 Read = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
-"""Takes the name of a statement that changes nothing, and its values; returns all rows."""
+"""Takes the name of a read-only statement and its values; returns all rows."""
 
 
 class PublicKey(NamedTuple):
@@ -33,9 +33,10 @@ class PublicKey(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """Tools are in order of name, each in the definition that counts: the pinned one, else the one seen last; demoted ones have lane `process`.
+    """Tools are sorted by name, each in its default definition: the pinned one, else the one seen last.
 
-    `servers` are the MCP servers that live workers host, `queues` how many of those serve each (queue, lane).
+    Demoted ones have lane `process`. `servers` are the MCP servers that live workers host, `queues` how many of those
+    workers serve each (queue, lane).
     """
 
     enabled: list[ToolSpec]
@@ -48,7 +49,7 @@ class Directory(NamedTuple):
 
 
 class Directories:
-    """Reads the directory of a database, and what only some calls have to know beside it."""
+    """Reads the directory of a database, and other facts that only some calls need."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -57,7 +58,7 @@ class Directories:
     def definition(
         self, name: str, version: str, digest: str, spec: Any, *, is_demoted: bool = False
     ) -> ToolSpec | None:
-        """Read the definition of a tool; None, and one warning, if newer code published it."""
+        """Return the definition of a tool; None, and one warning, if newer code published it."""
         try:
             return spec_of(spec, digest, is_demoted=is_demoted)
         except ValidationError as error:
@@ -72,7 +73,10 @@ class Directories:
             return None
 
     async def read(self, within: float = LIVE_SECONDS) -> Directory:
-        """A worker lives that has not stopped and was seen `within` seconds; the hosts of a workspace with a live one come first."""
+        """Read the directory. A live worker has not stopped and was seen `within` seconds.
+
+        Of the hosts of a workspace, those with a live worker come first.
+        """
         [[said]] = await self._read("directory", within=within)
         told = json.loads(said)
         enabled, disabled = list[ToolSpec](), list[ToolSpec]()
@@ -97,13 +101,13 @@ class Directories:
         )
 
     async def workspace_of(self, session_id: str) -> str | None:
-        """The workspace that a session was bound to, if any."""
+        """Return the workspace that a session was bound to, if any."""
         rows = await self._read("workspace_of_session", session_id=clean(session_id))
         return rows[0][0] if rows else None
 
 
 def servers_of(hostname: str, states: Sequence[Any]) -> Iterator[ServerState]:
-    """The states that this version can read; newer code may have written others."""
+    """Yield the states that this version can read; newer code may have written others."""
     for told in states:
         with suppress(ValidationError):
             yield ServerState.model_validate(told).model_copy(update={"hostname": hostname})

@@ -1,4 +1,4 @@
-"""Documents of sessions, agents and workspaces, each in versions; what many write at once is all kept."""
+"""Versioned documents of sessions, agents and workspaces; no concurrent write is lost."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
@@ -33,9 +33,10 @@ class Documents:
         self._database = database
 
     async def find(self, scope: DocumentScope, under: str, words: Sequence[str] | None, limit: int) -> list[Document]:
-        """List the document at `under`, and those below it, as paths go, by path; of too many those that were written last.
+        """List, by path, the document at `under` and those below it; if there are too many, the most recently written.
 
-        With `words` only those that have each of them in path or content, whatever their case; without, contents are left out.
+        With `words`, only those that contain each of them in path or content, ignoring case; without, contents are
+        omitted.
         """
         content = literal("") if words is None else kept.content
         has_all = [
@@ -47,16 +48,16 @@ class Documents:
         return sorted([record_of(Document, row) for row in rows], key=lambda found: found.path)
 
     async def read(self, scope: DocumentScope, path: str) -> Document | None:
-        """Read one; None where there is none."""
+        """Read one; None if there is none."""
         rows = await self._database.rows(_newest(scope, []).where(kept.path == clean(path)))
         return record_of(Document, rows[0]) if rows else None
 
     async def change(
         self, scope: DocumentScope, paths: Sequence[str], revise: Revise, writer: DocumentWriter
     ) -> dict[str, Document]:
-        """Have `revise` decide what becomes of the documents at these paths and below, all or nothing; return them as they are then.
+        """Let `revise` change the documents at these paths and below, all or nothing; return the resulting documents.
 
-        What an earlier start of the same call has written is not written again.
+        What an earlier attempt of the same call has written is not written again.
 
         Raises:
             ToolFailure: there would be too many of them, or `revise` refuses.
@@ -73,7 +74,7 @@ class Documents:
         return await self._database.write(work)
 
     async def _lock(self, connection: AsyncConnection, scope: DocumentScope) -> None:
-        """Let nobody else write to the scope until the transaction ends; on SQLite nobody else writes at all."""
+        """Block other writers to the scope until the transaction ends; on SQLite there are none."""
         if self._database.dialect == "postgresql":
             key = int.from_bytes(bytes.fromhex(_key(scope))[:8], "big", signed=True)
             await connection.execute(select(func.pg_advisory_xact_lock(key)))
@@ -113,7 +114,7 @@ async def _write(
 
 
 def _newest(scope: DocumentScope, under: Sequence[str], *, content: Any = kept.content) -> Select[Any]:
-    """The newest versions at these paths and below; anywhere without one. LIKE would not do: SQLite's takes A for a."""
+    """Select the newest versions at these paths and below; anywhere if there are none. SQLite's LIKE ignores case."""
     folders = [clean(one) for one in under]
     below = [func.substr(kept.path, 1, len(one) + 1) == f"{one}/" for one in folders]
     found = select(kept.path, kept.version, content.label("content"), kept.author, kept.updated_at)

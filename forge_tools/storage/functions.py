@@ -25,7 +25,7 @@ class from_now(FunctionElement[datetime]):  # noqa: N801 it reads as the SQL fun
 
 
 async def database_now(connection: AsyncConnection, seconds: float = 0.0) -> datetime:
-    """The value of `from_now` at this moment."""
+    """Return the current value of `from_now`."""
     said: datetime = (await connection.execute(select(from_now(seconds)))).scalar_one()
     return said
 
@@ -38,21 +38,21 @@ class seconds_between(FunctionElement[float]):  # noqa: N801 it reads as the SQL
 
 
 class is_granted(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function it is
-    """Whether this role has a right, such as DELETE, on a table."""
+    """Whether this role has a privilege, such as DELETE, on a table."""
 
     type = Boolean()
     inherit_cache = True
 
 
 class hour_of(FunctionElement[str]):  # noqa: N801 it reads as the SQL function it is
-    """The hour a moment lies in, UTC, such as `2026-05-01T12:00Z`."""
+    """The hour that contains a moment, in UTC, such as `2026-05-01T12:00Z`."""
 
     type = Text()
     inherit_cache = True
 
 
 class seen_last(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function it is
-    """A condition that the planner must not start from, such as one on the executions of events, which are far more."""
+    """A condition that the planner must not start from, such as one on events' executions: far more rows match."""
 
     type = Boolean()
     inherit_cache = True
@@ -64,26 +64,26 @@ class _Stored(FunctionElement[Any]):
 
 
 def stored(column: Column[Any]) -> ColumnElement[Any]:
-    """The column as the driver returns it, not converted to a Python type; JSON is text."""
+    """Return the column as the driver returns it, not converted to a Python type; JSON is text."""
     return _Stored(column)
 
 
 def any_of(column: ColumnElement[Any], keys: Iterable[Any]) -> ColumnElement[bool]:
-    """Whether a column has one of these keys: like `column.in_(keys)`, but with one parameter.
+    """Return whether a column has one of these keys: like `column.in_(keys)`, but with one parameter.
 
-    However long the list, the statement is compiled once and the values are bound as one.
+    However long the list is, the statement is compiled once and the values are bound as one.
     """
     return _AnyOf(column, literal(list(keys), _Keys().with_variant(postgresql.ARRAY(column.type), "postgresql")))
 
 
 class _Keys(TypeDecorator[list[Any]]):
-    """Text of JSON."""
+    """A JSON array as text."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: list[Any] | None, dialect: Dialect) -> str:
-        return json.dumps(value, default=repr)  # bytes are no row's key
+        return json.dumps(value, default=repr)  # no row has a key of bytes
 
 
 class _AnyOf(FunctionElement[bool]):
@@ -91,14 +91,14 @@ class _AnyOf(FunctionElement[bool]):
     inherit_cache = True
 
     def self_group(self, against: OperatorType | None = None) -> Self:
-        """Stay as it is: SQLite would be asked whether it `= 1`, and would look through the table for that."""
+        """Stay as it is: SQLite would otherwise be asked whether it `= 1`, and would scan the table for that."""
         return self
 
 
 _WORDS: dict[type[FunctionElement[Any]], dict[str, str]] = {
     from_now: {"postgresql": "(now() + make_interval(secs => {0}))", "sqlite": "forge_now({0})"},
     seconds_between: {
-        # Not extract(): that computes with numeric, which took a fifth of the time of the figures of a day.
+        # Not extract(): that computes with numeric, which took a fifth of the time for a day's figures.
         "postgresql": "date_part('epoch', {1} - {0})",
         "sqlite": "((julianday({1}) - julianday({0})) * 86400.0)",
     },

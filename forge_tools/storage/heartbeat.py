@@ -1,4 +1,4 @@
-"""What a worker says and asks once a heartbeat, and which due rows it may claim: one statement each, on both databases."""
+"""What a worker reports and asks in a heartbeat, and which due rows it may claim: one statement each per database."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +10,10 @@ from forge_tools.errors import StorageError
 from forge_tools.model import Scope, Wakeup
 
 OVERLAP = timedelta(seconds=30)
-"""By how much an end may come to light after a later one: the longest that a transaction of ours takes to commit."""
+"""How late an end may become visible after a later one: the longest that one of our transactions takes to commit."""
 
 EVER = datetime.min.replace(tzinfo=UTC) + OVERLAP
-"""The end behind which everything is looked at; no end is taken for an earlier one, whoever wrote that."""
+"""The end before all others; an earlier one, whoever wrote it, counts as this one."""
 
 T_co = TypeVar("T_co", covariant=True)
 Pairs = frozenset[tuple[str, str]]
@@ -21,7 +21,7 @@ Pairs = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Up to where all of the history is in the audit chain: an end, and an event. What others appended since only takes it further."""
+    """How far the audit chain has all of history: up to an end and an event. Batches appended since only extend it."""
 
     end: datetime
     event: int
@@ -29,9 +29,9 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[T_co]):
-    """What the database is asked with a heartbeat, by the name under which the statement answers it; `read` makes a value of that.
+    """A question to the database in a heartbeat, under the name of its answer there; `read` converts the answer.
 
-    `parameters` are what the statement has to know for it.
+    `parameters` are the values that the statement needs for it.
     """
 
     name: str
@@ -60,28 +60,28 @@ NOW = Question("now", float)
 BEATS = Question("beats", _beats)
 """The beat of every worker instance that has not stopped."""
 CANCELS = Question("cancels", _wakeups)
-"""The asker's own running executions whose cancel was asked."""
+"""The asker's own running executions for which a cancel was requested."""
 OVER = Question("over", bool)
-"""Whether an execution waits for what will not come: it expired, its cancel was asked, or it has no attempt."""
+"""Whether an execution waits in vain: it expired, its cancel was requested, or it allows no attempt."""
 DEMOTED = Question("demoted", _pairs)
 """(name, digest) of every demoted definition of a tool."""
 DISABLED = Question("disabled", _names)
-"""The names of the tools that are switched off."""
+"""The names of the disabled tools."""
 PINNED = Question("pinned", _pairs)
-"""(name, digest) of the definition that a tool is pinned to."""
+"""(name, digest) of each definition that a tool is pinned to."""
 SPENT_KEYS = Question("spent_keys", bool)
-"""Whether an idempotency key may no longer hold."""
+"""Whether an idempotency key may have run out."""
 DUE = Question("due", bool, {"asks_due": True})
 """Whether there is a row that the scope could claim."""
 
 
 def misplaced(tool_keys: Sequence[str]) -> Question[bool]:
-    """Whether a call of one of these tools, which left it for good, waits in the async lane."""
+    """Ask whether a call of one of these tools, which left the async lane permanently, waits there."""
     return Question("misplaced", bool, {"banned": tuple(tool_keys)})
 
 
 def unchained(behind: Reach) -> Question[bool]:
-    """Whether anything behind that waits to be appended to the audit chain."""
+    """Ask whether anything after that waits to be appended to the audit chain."""
     return Question(
         "unchained", bool, {"asks_unchained": True, "chained_end": behind.end, "chained_event": behind.event}
     )
@@ -89,8 +89,8 @@ def unchained(behind: Reach) -> Question[bool]:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """That a worker instance lives, and what it asks. `dropped` messages and `answering`, how many bodies its lane could run at once, are
-    for others to read in its row.
+    """A sign that a worker instance lives, and its questions. Its row shows others `dropped`, a count of messages, and
+    `answering`, how many bodies its lane could run at once.
     """
 
     scope: Scope
@@ -101,7 +101,7 @@ class Heartbeat:
 
 
 class Answers:
-    """What the database showed at one moment, to the worker instance whose heartbeat it took with it: by question, and only what was asked."""
+    """What the database showed when it accepted a worker instance's heartbeat: by question, only what was asked."""
 
     def __init__(self, found: Mapping[str, Any]) -> None:
         self._found = found
@@ -114,7 +114,7 @@ _UNASKED = {"asks_due": False, "banned": (), "asks_unchained": False, "chained_e
 
 
 def scope_values(scope: Scope) -> dict[str, Any]:
-    """Who asks, as parameters."""
+    """Return the asker as parameters."""
     return {
         "instance": scope.instance,
         "hostname": scope.hostname,
@@ -126,7 +126,7 @@ def scope_values(scope: Scope) -> dict[str, Any]:
 
 
 def heartbeat_values(heartbeat: Heartbeat) -> dict[str, Any]:
-    """A heartbeat, as parameters."""
+    """Return a heartbeat as parameters."""
     values = scope_values(heartbeat.scope) | _UNASKED
     for question in heartbeat.questions:
         values |= question.parameters
@@ -134,10 +134,10 @@ def heartbeat_values(heartbeat: Heartbeat) -> dict[str, Any]:
 
 
 def answers_of(heartbeat: Heartbeat, rows: Sequence[Sequence[Any]]) -> Answers | StorageError:
-    """Read what a heartbeat returned: one JSON object, with an answer to each question under its name."""
+    """Read what a heartbeat returned: one JSON object, with the answer to each question under its name."""
     if (
         not rows
-    ):  # no beat was taken, so the worker must not count as acknowledged: whatever it runs is taken for ownerless
+    ):  # no beat was accepted, so the worker must not count as acknowledged: its executions are taken for ownerless
         return StorageError(
             f"Worker {heartbeat.scope.instance} has no row in the table `workers` any more, so it starts no call. Restart it."
         )

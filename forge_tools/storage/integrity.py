@@ -1,4 +1,4 @@
-"""Finds rows that break the schema: a restore, or somebody who switched its checks off, may have brought them."""
+"""Finds rows that break the schema: a restore, or somebody who disabled its checks, may have introduced them."""
 
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -18,18 +18,18 @@ LOOK_SECONDS = 10.0
 """How long it may take: an SQLite file is read whole, PostgreSQL is asked which checks are missing, and for their rows."""
 
 _STEPS = 100_000
-"""How many steps SQLite's machine makes between two looks at the clock."""
+"""How many steps SQLite's virtual machine runs between two checks of the clock."""
 
 _TOGETHER = {
     "executions that have two ends": "SELECT count(*) FROM (SELECT 1 FROM execution_attempts WHERE final GROUP BY execution_id HAVING count(*) > 1) AS e",
     "executions that have neither ended nor wait": "SELECT count(*) FROM executions e WHERE NOT EXISTS (SELECT 1 FROM execution_queue q WHERE q.id = e.id) "
     "AND NOT EXISTS (SELECT 1 FROM execution_attempts a WHERE a.execution_id = e.id AND a.final)",
 }
-"""What no CHECK can say, since it is about several rows."""
+"""What no CHECK can express, since it concerns several rows."""
 
 
 async def violations(database: Database) -> list[str]:
-    """Say which columns break their rules, in how many rows; which checks are missing; and which rows contradict others.
+    """List which columns break their rules, in how many rows; which checks are missing; which rows contradict others.
 
     Raises:
         StorageError: it takes longer than `LOOK_SECONDS`.
@@ -59,14 +59,14 @@ async def violations(database: Database) -> list[str]:
 
 
 async def _enforced(connection: AsyncConnection) -> set[str]:
-    """The checks that every row has passed. SQLite cannot say: any writer may switch them off."""
+    """Return the checks that every row has passed. SQLite cannot tell, since any writer may disable them."""
     if connection.dialect.name == "sqlite":
         return set()
     return set(await connection.scalars(text("SELECT conname FROM pg_constraint WHERE contype = 'c' AND convalidated")))
 
 
 async def _broken(connection: AsyncConnection, table: Table, checks: dict[str, str]) -> Iterable[tuple[str, int]]:
-    """How many rows break each of these checks."""
+    """Return how many rows break each of these checks."""
     if not checks:
         return []
     counts = (f"sum(CASE WHEN {rule} THEN 0 ELSE 1 END)" for rule in checks.values())
@@ -75,7 +75,7 @@ async def _broken(connection: AsyncConnection, table: Table, checks: dict[str, s
 
 
 def _is_text(table: Table) -> str:
-    """The condition, on SQLite, that all texts of a row are UTF-8."""
+    """Return the condition, on SQLite, that all texts of a row are UTF-8."""
     texts = (column.name for column in table.c if column.type.compile(sqlite.dialect()) == "TEXT")
     joined = " || ' ' || ".join(["''", *(f"coalesce({name}, '')" for name in texts)])
     return f"forge_is_text(CAST({joined} AS BLOB))"
@@ -83,7 +83,7 @@ def _is_text(table: Table) -> str:
 
 @asynccontextmanager
 async def _limited(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Break off what takes too long."""
+    """Interrupt what takes too long."""
     end = time.monotonic() + LOOK_SECONDS
     driver: Any = (await connection.get_raw_connection()).driver_connection
     is_file = connection.dialect.name == "sqlite"

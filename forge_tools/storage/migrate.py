@@ -1,4 +1,4 @@
-"""Migrations: bring a database to this code's tables, or back; and the steps that revisions of large tables are made of."""
+"""Migrations: bring a database to this code's tables, or back; and the steps of revisions that change large tables."""
 
 import asyncio
 import re
@@ -37,25 +37,25 @@ OWNER = (
 CONNECT_SECONDS = 5.0
 
 LOCK_SECONDS = 300.0
-"""How long a process tries to be the only one that migrates."""
+"""How long a process tries to become the only one that migrates."""
 LOCK_PAUSE = 0.2
 
 TRIES = 75
-"""How often it is tried when other transactions are in its way: for about five minutes."""
+"""How often to try when other transactions block it: for about five minutes."""
 TRY_PAUSE = 2.0
-"""As long as calls may have waited behind one try."""
+"""As long as one try may have kept calls waiting."""
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Bring the database at `url` up to `revision`; an SQLite file and its folder are made if there are none.
+    """Bring the database at `url` up to `revision`, creating an SQLite file and its folder if there are none.
 
     A database that newer code migrated, and that this code can work on, is left as it is.
 
     Raises:
         ConfigurationError: the URL leads to a pooler, or its role does not own the tables.
         SchemaVersionError: this code does not know the database's version, or has no such revision.
-        DatabaseCorruptError: the file is no database.
-        DatabaseUnavailableError: it cannot be reached, somebody else migrates it for too long, or others stay in the way.
+        DatabaseCorruptError: the file is not a database.
+        DatabaseUnavailableError: it is unreachable, somebody else migrates it for too long, or others keep blocking it.
     """
     address = Address.parse(url)
     if address.dialect == "sqlite":
@@ -64,13 +64,13 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Bring the database at `url` back to `revision`; `base` removes every table and what is in it."""
+    """Bring the database at `url` back to `revision`; `base` removes every table with its contents."""
     Address.parse(url).require_file()
     _migrate(url, command.downgrade, revision)
 
 
 def current(url: str) -> str | None:
-    """The revision that the database at `url` is at; None before the first."""
+    """Return the revision of the database at `url`; None before the first."""
     address = Address.parse(url)
     if address.dialect == "sqlite" and not Path(address.target).exists():
         return None
@@ -78,15 +78,15 @@ def current(url: str) -> str | None:
 
 
 def head() -> str:
-    """The newest revision that this code knows."""
+    """Return the newest revision that this code knows."""
     return _known()[0]
 
 
 def alone(url: str, work: Callable[[Connection], None]) -> None:
-    """Run `work` as the only one that migrates the database at `url`.
+    """Run `work` as the only process that migrates the database at `url`.
 
-    On PostgreSQL it begins outside of a transaction, under a lock that is gone with the connection; on SQLite in the only
-    transaction that writes, with which all that it does is kept, or nothing.
+    On PostgreSQL it begins outside a transaction, under a lock that ends with the connection; on SQLite in the only
+    transaction that writes, which keeps all that it does, or nothing.
     """
     address = Address.parse(url)
     if address.is_pooled:
@@ -102,7 +102,7 @@ def alone(url: str, work: Callable[[Connection], None]) -> None:
 
 
 def _run(make: Callable[..., AsyncEngine], address: Address, work: Callable[[Connection], T]) -> T:
-    """Run `work` on a thread of its own: the caller may be inside an event loop."""
+    """Run `work` on its own thread: the caller may be inside an event loop."""
     with ThreadPoolExecutor(1, thread_name_prefix="forge-migrate") as thread:
         return thread.submit(lambda: asyncio.run(_connected(make, address, work))).result()
 
@@ -128,12 +128,12 @@ async def _connected(make: Callable[..., AsyncEngine], address: Address, work: C
 
 
 def _lock(connection: Connection) -> None:
-    """Have this connection be the only one that migrates, for as long as it lasts.
+    """Make this connection the only one that migrates, for as long as it lasts.
 
-    The lock is tried and never waited for: a statement that waits keeps old rows, and what others build, from being finished.
+    The lock is tried, never waited for: a waiting statement would hold back the removal of old rows, and index builds.
 
     Raises:
-        ConfigurationError: a pooler is between.
+        ConfigurationError: there is a pooler in between.
         DatabaseUnavailableError: another process keeps the lock.
     """
     driver: Any = connection.connection.driver_connection
@@ -168,7 +168,7 @@ def _migrate(url: str, change: Callable[[Config, str], None], revision: str) -> 
 
 
 def _absolute(url: str, revision: str) -> str:
-    """The revision that a number of steps leads to from where the database is; steps that are tried again would lead too far."""
+    """Return the revision that so many steps lead to from the current one; steps that are retried would go too far."""
     if not re.fullmatch(r"[+-]\d+", revision):
         return revision
     chain = [*_known(), "base"]
@@ -178,7 +178,7 @@ def _absolute(url: str, revision: str) -> str:
 
 
 def _change(connection: Connection, change: Callable[[Config, str], None], revision: str) -> None:
-    """Migrate; on PostgreSQL each revision is a transaction of its own, which Alembic begins only outside of one."""
+    """Migrate; on PostgreSQL each revision is its own transaction, which Alembic begins only outside another one."""
     is_newer = _is_newer(connection)
     if connection.dialect.name == "postgresql":
         connection.rollback()
@@ -193,14 +193,14 @@ def _change(connection: Connection, change: Callable[[Config, str], None], revis
 
 
 def _is_newer(connection: Connection) -> bool:
-    """Whether newer code migrated it, and left this code able to work on it.
+    """Return whether newer code migrated it, and this code can still work on it.
 
     Raises:
-        SchemaVersionError: others did, which this code does not know.
+        SchemaVersionError: another version migrated it, which this code does not know.
     """
     revision = _revision(connection)
     known = _known()
-    # The number alone does not tell: before the first release there were others of the same.
+    # The number alone is not enough: before the first release there were others with the same number.
     if revision is None or (revision in known and inspect(connection).has_table(rollup_figures.name)):
         return False
     if revision in known or not is_usable(revision):
@@ -209,7 +209,7 @@ def _is_newer(connection: Connection) -> bool:
 
 
 def _known() -> list[str]:
-    """The revisions that this code knows, the newest first."""
+    """List the revisions that this code knows, the newest first."""
     return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
 
 
@@ -231,7 +231,7 @@ def _config() -> Config:
 
 
 def _scripts() -> Path:
-    """The migrations: beside this file in an installed package, at the root of the repository in a checkout."""
+    """Return the folder of migrations: beside this file when installed, at the repository's root in a checkout."""
     beside = Path(__file__).with_name("migrations")
     for place in (beside, Path(__file__).parents[2] / "migrations"):
         if (place / "env.py").is_file():
@@ -239,15 +239,15 @@ def _scripts() -> Path:
     raise ConfigurationError(f"The migrations are missing from {beside}; install forge-tools again.")
 
 
-# What a revision does to a large table while calls are written to it; CONTRIBUTING.md says how the steps go together.
+# What a revision does to a large table while calls are written to it; CONTRIBUTING.md says how to combine the steps.
 
 
 def concurrent_index(
     name: str, table: str, columns: Sequence[str], *, where: str | None = None, unique: bool = False
 ) -> None:
-    """Make an index without keeping writers out. It leaves the transaction, so its revision changes nothing before it.
+    """Create an index without blocking writers. It leaves the transaction, so its revision changes nothing before it.
 
-    It may be repeated: what an attempt that was killed left is dropped and made again.
+    It may be repeated: what a killed attempt left is dropped and created again.
     """
     condition = None if where is None else text(where)
     options: dict[str, Any] = {"unique": unique, "sqlite_where": condition, "postgresql_where": condition}
@@ -259,7 +259,7 @@ def concurrent_index(
             f"Make {name} in a revision of its own: what comes before it would be done twice after a crash."
         )
     with op.get_context().autocommit_block():
-        _ask("SET lock_timeout = 0")  # it waits for older transactions, and keeps nobody waiting meanwhile
+        _ask("SET lock_timeout = 0")  # it waits for older transactions, but blocks nobody meanwhile
         if _ask(f"SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass('{name}')").scalar():
             _ask(f"DROP INDEX CONCURRENTLY {name}")
         op.create_index(name, table, columns, postgresql_concurrently=True, if_not_exists=True, **options)
@@ -267,9 +267,9 @@ def concurrent_index(
 
 
 def checked_later(table: str, column: str, rule: str, *, sqlite: str | None = None) -> None:
-    """Set the CHECK of a column to `rule`; on PostgreSQL for new rows alone until a later revision has it `validated`.
+    """Set the CHECK of a column to `rule`; on PostgreSQL only for new rows, until a later revision calls `validated`.
 
-    SQLite looks at every row now. `sqlite` is the rule in its words, where they differ.
+    SQLite checks every row now. `sqlite` is the rule in its dialect, if that differs.
     """
     name = check_name(table, column)
     if _is_postgres():
@@ -280,13 +280,13 @@ def checked_later(table: str, column: str, rule: str, *, sqlite: str | None = No
 
 
 def validated(table: str, column: str) -> None:
-    """Make sure that the rows from before keep the CHECK of a column, too; nobody has to wait for that."""
+    """Check that earlier rows also satisfy the CHECK of a column; this blocks nobody."""
     if _is_postgres():
         _ask(f"ALTER TABLE {table} VALIDATE CONSTRAINT {check_name(table, column)}")
 
 
 def unchecked(table: str, column: str) -> None:
-    """Drop the CHECK of a column; SQLite drops no column that has one."""
+    """Drop the CHECK of a column; SQLite cannot drop a column that has one."""
     name = check_name(table, column)
     if _is_postgres():
         _ask(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}")
@@ -303,7 +303,7 @@ def _ask(statement: str) -> CursorResult[Any]:
 
 
 def _remake(table: str, without: str, *added: str) -> None:
-    """Make a table of SQLite again, whose constraints cannot be altered, with its rows, indexes and next number; views stay as they are."""
+    """Recreate a table on SQLite, which cannot alter constraints, with its rows, indexes, next number; views stay."""
     of_table = f"FROM sqlite_schema WHERE tbl_name = '{table}' AND sql IS NOT NULL"
     definition = _ask(f"SELECT sql {of_table} AND type = 'table'").scalar_one()
     indexes = _ask(f"SELECT sql {of_table} AND type = 'index'").scalars().all()
@@ -311,7 +311,7 @@ def _remake(table: str, without: str, *added: str) -> None:
     kept = "\n".join(line for line in parts.splitlines() if f"CONSTRAINT {without} " not in line)
     parts = ", \n\t".join((kept.rstrip(", \n"), *added))
     for statement in (
-        "PRAGMA legacy_alter_table = ON",  # else views would follow the old table
+        "PRAGMA legacy_alter_table = ON",  # otherwise views would follow the old table
         f"ALTER TABLE {table} RENAME TO old_{table}",
         f"{parts}\n){options}",
         f"INSERT INTO {table} SELECT * FROM old_{table}",

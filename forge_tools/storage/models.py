@@ -1,6 +1,6 @@
 """The tables: history is insert-only, what changes is narrow.
 
-Whatever else names columns (lists to insert or read, casts, checks, grants) is made from what stands here.
+Whatever else names columns (lists to insert or read, casts, checks, grants) is made from these definitions.
 """
 
 from typing import get_args
@@ -30,10 +30,10 @@ from forge_tools.storage.columns import (
 )
 
 SCHEMA_REVISION = "0001"
-"""The newest migration: a number, and where older code can work on what it makes, the oldest that can: `0003_from_0002`."""
+"""The newest migration: a number and, if older code can work on its tables, the oldest that can: `0003_from_0002`."""
 
 DEFAULT_QUEUE = "default"
-"""Most calls are there, so an index that leaves them out is small."""
+"""Most calls are in this queue, so an index that leaves them out is small."""
 
 LANE = choice(get_args(Lane))
 
@@ -74,7 +74,8 @@ executions = Relation(
     Index("executions_by_queue", ("queue", "id"), where=f"queue != '{DEFAULT_QUEUE}'"),
 )
 """What was asked, inserted once. `parameters` is what people may see; the values of `encrypted_names` are encrypted in
-the queue, and go with the row there. Ids are in the order of time, so each index ends with them."""
+the queue, and deleted with the row there. Ids are in the order of time, so each index ends with them.
+"""
 
 execution_queue = Relation(
     "execution_queue",
@@ -104,10 +105,10 @@ execution_queue = Relation(
     postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.05},
     sqlite_with_rowid=False,
 )
-"""Executions that are not over. No index on, or over, a column that a claim changes: it would end heap-only updates."""
+"""Executions that are not over. No index uses a column that a claim changes: that would end heap-only updates."""
 
 NOBODY: dict[str, None] = dict.fromkeys(("token", "owner", "hostname", "pid", "started_at"))
-"""The columns of the queue that say who runs an execution, as they are while nobody does."""
+"""The columns of the queue that say who runs an execution, with their values while nobody does."""
 
 execution_attempts = Relation(
     "execution_attempts",
@@ -133,9 +134,9 @@ execution_attempts = Relation(
     Index("execution_attempts_failures", ("execution_id",), where="status != 'succeeded'"),
     Index("execution_attempts_by_code", ("error_code", "execution_id"), where="error_code IS NOT NULL"),
 )
-"""One row a body start, inserted when it ends; or the end of an execution that never started one (`started_at` NULL).
+"""One row per start of a body, inserted when it ends; or the end of one that never started (`started_at` NULL).
 
-`token` is the finisher's; a row written by recovery has none, so that a late finish never takes it for its own.
+`token` is the finisher's; a row written by recovery has none, so that a late finish never mistakes it for its own.
 """
 
 execution_events = Relation(
@@ -150,7 +151,7 @@ execution_events = Relation(
     Index("execution_events_once", ("execution_id", "kind", "token"), unique=True),
     Index("execution_events_by_time", ("at", "id")),
     Index("execution_events_by_kind", ("kind", "at", "id")),
-    sqlite_autoincrement=True,  # a number that was pruned is given to no other event
+    sqlite_autoincrement=True,  # the number of a pruned event is never reused
 )
 """What was done to an execution, by whom and why. A token makes a repeated write of one event harmless."""
 
@@ -177,7 +178,8 @@ tools = Relation(
 )
 """The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares.
 
-The default of a tool is the pinned definition, else the one seen last: calls are accepted by it alone. Of a tool with a pinned one, no other is run.
+The default of a tool is the pinned definition, else the one seen last; only by the default are calls accepted. If a
+definition is pinned, no other runs.
 """
 
 workers = Relation(
@@ -201,8 +203,10 @@ workers = Relation(
     Index("workers_not_stopped", ("id",), where="stopped_at IS NULL"),
     postgresql_with={"fillfactor": 50},
 )
-"""One row a worker instance (one start of a worker process); `tools` maps each name it hosts to `version digest`, `servers` is how its MCP servers
-are, `unfit` says why it claims nothing, and `dropped_messages` counts what came from the broker and was none of ours.
+"""One row per worker instance (one start of a worker process). `tools` maps each hosted name to `version digest`.
+
+`servers` is the state of its MCP servers, `unfit` says why it claims nothing, and `dropped_messages` counts messages
+from the broker that were not ours.
 """
 
 leases = Relation(
@@ -224,10 +228,10 @@ idempotency_keys = Relation(
     Index("idempotency_keys_execution", ("execution_id",), unique=True),
     Index("idempotency_keys_expiry", ("expires_at",)),
 )
-"""Which execution a key stands for, inserted and deleted, never changed.
+"""Which execution a key stands for; rows are inserted and deleted, never changed.
 
-A key holds until its execution has been over for `ttl` seconds. `expires_at` is the earliest moment at which that can be so,
-counted from the claim: what no later end has to change.
+A key holds until its execution has been over for `ttl` seconds. `expires_at` is the earliest moment at which that is
+possible, counted from the claim, so that the end of the execution need not change it.
 """
 
 execution_reports = Relation(
@@ -246,8 +250,8 @@ execution_reports = Relation(
     postgresql_with={"fillfactor": 80},
     sqlite_with_rowid=False,
 )
-"""Slot 0 of an attempt is its newest progress, written over each time; the others are its output, each in the slot of its
-number. `number` is the order in which the attempt told them. A call that tells nothing has no row.
+"""Slot 0 of an attempt is its newest progress, overwritten each time; the others are its output, each in its number's
+slot. `number` is the order in which the attempt reported them. A call that reports nothing has no row.
 """
 
 rollup_hours = Relation(
@@ -257,7 +261,7 @@ rollup_hours = Relation(
     Column("rolled_at", Moment),
     Column("calls", LargeCount),
 )
-"""One row an hour that was counted, or is to be again: then `rolled_at` is NULL. `token` is of who counts it at the moment."""
+"""One row per hour counted, or to be counted again: then `rolled_at` is NULL. `token` is the current counter's."""
 
 rollup_figures = Relation(
     "rollup_figures",
@@ -276,7 +280,7 @@ rollup_figures = Relation(
     Column("durations", Numbers, nullable=False),
     Column("waits", Numbers, nullable=False),
 )
-"""The calls that were queued in an hour, once told apart by `tool` (and category and queue), once by `agent`, once by `session`.
+"""The calls queued in an hour, grouped once by `tool` (and category and queue), once by `agent`, once by `session`.
 
 `durations` and `waits` are milliseconds, in ascending order. A row counts only while its hour is rolled up.
 """
@@ -291,7 +295,7 @@ artifacts = Relation(
     Column("expires_at", Moment, nullable=False),
     Index("artifacts_expiry", ("expires_at",)),
 )
-"""One row for the same bytes, whoever kept them; nobody sees it before it `is_whole`."""
+"""One row for equal bytes, whoever kept them; nobody sees it before it `is_whole`."""
 
 artifact_parts = Relation(
     "artifact_parts",
@@ -301,9 +305,9 @@ artifact_parts = Relation(
     Column("data", Bytes, nullable=False),
     Column("breaks", Count),
 )
-"""Bytes from `start` on, each part compressed by itself, so that a page needs only the parts that it lies in.
+"""Bytes from `start` on; each part is compressed separately, so that a page needs only the parts that contain it.
 
-`breaks` counts the lines that end in it. Where artifacts are kept in a folder `data` is empty: the bytes are in a file.
+`breaks` counts the lines that end in it. If artifacts are kept in a folder, `data` is empty: the bytes are in a file.
 """
 
 artifact_owners = Relation(
@@ -317,7 +321,7 @@ artifact_owners = Relation(
     Index("artifact_owners_session", ("session_key", "kept_at")),
     Index("artifact_owners_execution", ("execution_id",)),
 )
-"""The sessions that kept it, which alone may read it. The key is a digest: a session's id may be of any length."""
+"""The sessions that kept it; only they may read it. The key is a digest: a session's id may have any length."""
 
 encryption_keys = Relation(
     "encryption_keys",
@@ -326,7 +330,7 @@ encryption_keys = Relation(
     Column("created_at", Moment, nullable=False),
     Column("retired_at", Moment),
 )
-"""The public halves, in base64, of the keys that clients encrypt with: the newest that is not retired."""
+"""The public halves, in base64, of the keys that clients encrypt with: they use the newest that is not retired."""
 
 workspaces = Relation(
     "workspaces",
@@ -337,7 +341,7 @@ workspaces = Relation(
     Column("roots", JsonList, nullable=False),
     Column("announced_at", Moment, nullable=False),
 )
-"""What each worker instance (`instance`) has by name; whether it lives, `workers` tells."""
+"""The workspaces of each worker instance (`instance`), by name; `workers` says whether it is live."""
 
 session_workspaces = Relation(
     "session_workspaces",
@@ -370,9 +374,9 @@ shells = Relation(
     Index("shells_of_nobody", ("started_at",), where="session_id IS NULL"),
     Index("shells_running", ("hostname",), where="status = 'running'"),
 )
-"""Shells that outlive a call, as their hosts last saw them. Callers choose a session's id: a hash has room for any.
+"""Shells that outlive a call, as last reported by their hosts. Callers choose session ids: a hash takes any length.
 
-It holds no NULL, so those of no session, which may be most, have an index of their own.
+It does not index NULL, so shells without a session, which may be most, have their own index.
 """
 
 documents = Relation(
@@ -388,10 +392,11 @@ documents = Relation(
     Column("updated_at", Moment, nullable=False),
     Index("documents_by_owner", ("owner_key",)),
 )
-"""One row a version of a document, inserted and deleted, never changed: of two writers of one version, the key refuses the second.
+"""One row per version of a document, inserted and deleted, never changed: the key rejects a version's second writer.
 
-The newest version is the document; one without content says that it was deleted. `call` is a digest of the execution and
-the parameters that wrote it, by which a body that is started again finds it done. `owner_key` is a digest of `owner`: a session's id may be of any length.
+The newest version is the document; one without content means that it was deleted. `call` is a digest of the execution
+and the parameters that wrote it, by which a body that is started again sees that it is done. `owner_key` is a digest of
+`owner`: a session's id may have any length.
 """
 
 audit_batches = Relation(
@@ -414,10 +419,10 @@ audit_batches = Relation(
     Column("hash", Text, nullable=False),
     Column("signature", Text),
 )
-"""One row a batch: what it covers (`kind` seal) or what was deleted (`kind` prune), never changed.
+"""One row per batch: what it covers (`kind` seal) or what was deleted (`kind` prune), never changed.
 
-`root` is the hash over its lines, `hash` that over all its columns before it, `previous` the `hash` of the batch before.
-`frontier` and `event_frontier` say how far the chain has come: the latest end and event of all batches so far.
+`root` is the hash over its lines, `hash` the one over all its columns before it, `previous` the `hash` of the batch
+before. `frontier` and `event_frontier` say how far the chain has come: the latest end and event of all batches so far.
 """
 
 audit_executions = Relation(
@@ -438,6 +443,6 @@ audit_events = Relation(
     Column("pruned_by", LargeCount),
     Index("audit_events_batch", ("batch",)),
 )
-"""Events have entries of their own: one may be added to an execution that was sealed long ago, such as a late finish."""
+"""Events have their own entries: one may be added to an execution sealed long ago, such as a late finish."""
 
 RELATIONS = tuple(one for one in vars().copy().values() if isinstance(one, Relation))

@@ -1,4 +1,4 @@
-"""Reports of tools while they run: written by their workers, read by those who follow the execution."""
+"""Reports of running tools: written by their workers, read by those who follow the execution."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,17 +31,17 @@ MOST_READ = 256
 """How many rows one read returns."""
 
 FOLLOWED = 50
-"""How many executions one read covers; all who follow one through this Store share it."""
+"""How many executions one read covers; everybody who follows one through this Store shares it."""
 
 _AS_TOLD = ("number", "done", "total", "left_out", "stream", "level")
-"""Columns that are as they were told; a text is made storable."""
+"""Columns stored as reported; a text is made storable first."""
 
 told = execution_reports.c
 live, ended, event = execution_queue.c, execution_attempts.c, execution_events.c
 
 
 class Reports:
-    """Reports of attempts. What is reported for an attempt that no longer belongs to its worker is dropped."""
+    """Reports of attempts. Reports for an attempt that its worker no longer owns are dropped."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -53,14 +53,14 @@ class Reports:
             await self._database.write(lambda connection: self._add(connection, reports))
 
     async def look(self, position: Position) -> Sight:
-        """Read what came after a position; all who ask meanwhile share the next statements."""
+        """Read what came after a position; everybody who asks meanwhile shares the next statements."""
         self._database.guard()
         if not is_id(position.execution_id):
             return Sight(state=None, heard=(), position=position)
         return await self._looks.add(position)
 
     async def progress_of(self, ids: Collection[str]) -> Mapping[str, Progress]:
-        """The newest progress of those executions that have reported any."""
+        """Return the newest progress of those executions that have reported any."""
         known = [id_ for id_ in ids if is_id(id_)]
         if not known:
             return {}
@@ -93,7 +93,7 @@ class Reports:
         await connection.execute(statement, [values[key] for key in sorted(values)])
 
     async def _look(self, positions: Sequence[Position]) -> list[Sight | ForgeError]:
-        """States are read first: reports are written before an execution ends, so if it has ended all of them are there."""
+        """Read states first: reports are written before an execution ends, so if it has, all of them are there."""
         async with self._database.reading() as connection:
             states = await _states(connection, [position.execution_id for position in positions])
             rows = await _behind(connection, positions)
@@ -108,7 +108,7 @@ class Reports:
 
 
 async def _states(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, tuple[StateChange, int]]:
-    """The state of each execution, with the number of its newest event."""
+    """Return the state of each execution, with the number of its newest event."""
     newest = select(func.max(event.id)).where(event.execution_id == live.id).scalar_subquery()
     why = select(ended.error).where(ended.execution_id == live.id, ended.attempt == live.attempt).scalar_subquery()
     running: Select[Any] = select(
@@ -145,7 +145,7 @@ def _final_state(row: Row[Any]) -> StateChange:
 
 
 async def _behind(connection: AsyncConnection, positions: Iterable[Position]) -> Sequence[Row[Any]]:
-    """The reports after those positions, those of each attempt in their order."""
+    """Read the reports after those positions, those of each attempt in order."""
     query = (
         select(execution_reports)
         .where(or_(*map(_is_behind, positions)))
@@ -156,7 +156,7 @@ async def _behind(connection: AsyncConnection, positions: Iterable[Position]) ->
 
 
 def _is_behind(position: Position) -> ColumnElement[bool]:
-    """Each part is a range of the key, so that a call with many reports is not read from its beginning."""
+    """Make each part a range of the key, so that a call with many reports is not read from its beginning."""
     of_it = told.execution_id == position.execution_id
     of_attempt = of_it & (told.attempt == position.attempt)
     return or_(

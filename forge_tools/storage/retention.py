@@ -1,4 +1,4 @@
-"""Deletes what is old enough, in small transactions: executions that have ended with all that belongs to them, and rows that hosts and sessions left."""
+"""Deletes what is old enough, in small transactions: ended executions and leftovers of hosts and sessions."""
 
 import asyncio
 import json
@@ -43,34 +43,34 @@ from forge_tools.storage.workspaces import KEPT_SECONDS
 
 KIND = "prune"
 LOOKED_AT = 5_000
-"""How many executions one step looks at, at most, so that no statement reads the whole table where few match."""
+"""How many executions one step examines at most, so that no statement reads the whole table if few match."""
 
 GOAL_SECONDS = {"sqlite": 0.05, "postgresql": 0.5}
-"""How long a transaction should take. On SQLite other writers of the file have to wait as long; on PostgreSQL nobody does."""
+"""How long a transaction should take. On SQLite other writers of the file wait as long; on PostgreSQL nobody does."""
 
 BUSY_REST, IDLE_REST, LONGEST_REST = 12.0, 0.5, 10.0
-"""A rest is so many times as long as the transaction before it: beside calls pruning takes a thirteenth of the time."""
+"""A rest lasts so many times the transaction before it: while calls run, pruning takes a thirteenth of the time."""
 
 OVERTAKEN_REST = 0.02
 _FIRST_ROWS = 100
 _BEGINNING = "00000000-0000-0000-0000-000000000000"
 
 INSTANCE_SECONDS = 365 * 86_400.0
-"""After that a worker instance is deleted even if attempts are kept that it may have run, so restarts add up no longer."""
+"""After that, a worker instance is deleted even if it may have run attempts that remain, so restarts do not pile up."""
 
 BOUND_SECONDS = 90 * 86_400.0
 """How long a session keeps its workspace once none of its calls is kept."""
 
 SESSION_SECONDS = 90 * 86_400.0
-"""How long the documents of a session stay once none of them is written any more."""
+"""How long the documents of a session stay after the last write."""
 
 DELETED_SECONDS = 30 * 86_400.0
-"""How long documents that were deleted, and versions that were replaced, stay at most."""
+"""How long deleted documents and replaced versions stay at most."""
 
 ENDING_SECONDS = 86_400.0
 
 ROWS_LOOKED_AT = 2_000
-"""How many rows one statement looks at, at most."""
+"""How many rows one statement examines at most."""
 
 PAUSE_SECONDS = 0.1
 
@@ -88,7 +88,7 @@ class PruneRun:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """What one transaction is to delete, with its entries in the audit chain."""
+    """What one transaction deletes, with its entries in the audit chain."""
 
     head: Batch | None
     ids: Sequence[str]
@@ -115,13 +115,13 @@ class Pace:
 
 
 class Retention:
-    """Prunes executions that have ended. Others are never touched, whatever is asked."""
+    """Prunes executions that have ended. It never touches others, whatever the request."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def count(self, what: Pruning, after: str | None = None) -> tuple[int, str | None]:
-        """How many of the next few thousand executions match, and the id after which to go on; None at the end."""
+        """Count matches among the next few thousand executions; also returns where to continue, None at the end."""
         async with self._database.reading() as connection:
             reach = await _reach(connection, what, after)
             if reach is None:
@@ -130,7 +130,7 @@ class Retention:
             return await connection.scalar(query) or 0, reach
 
     async def sweep(self, what: Pruning, run: PruneRun, *, most: int = LOOKED_AT) -> AsyncIterator[Pruned]:
-        """Prune all that matches, with rests in between; yields once a transaction. Stopped at any point, it can be run again."""
+        """Prune all that matches, with rests; yields once per transaction. If stopped, it may be run again."""
         pace, gone = Pace(most, GOAL_SECONDS[self._database.dialect]), Pruned()
         while True:
             try:
@@ -144,13 +144,13 @@ class Retention:
             await asyncio.sleep(pace.rest(gone))
 
     async def prune(self, what: Pruning, run: PruneRun, *, after: str | None = None, most: int = 1000) -> Pruned:
-        """Delete up to `most` of what matches, in one transaction; `last` of the answer is None at the end.
+        """Delete up to `most` of what matches, in one transaction; the returned `last` is None at the end.
 
-        If there is an audit chain, a checkpoint in it says what went, and why.
+        If there is an audit chain, a checkpoint in it says what was deleted, and why.
 
         Raises:
             ConfigurationError: the chain is signed, and the run has no key.
-            OvertakenError: another process added to the chain at the same moment; nothing was deleted.
+            OvertakenError: another process added to the chain at the same time; nothing was deleted.
         """
         began = time.monotonic()
         async with self._database.reading() as connection:
@@ -183,7 +183,7 @@ class Retention:
 
 
 async def _reach(connection: AsyncConnection, what: Pruning, after: str | None) -> str | None:
-    """The last id of the next few thousand that may be old enough."""
+    """Return the last id of the next few thousand that may be old enough."""
     newest = id_floor(max(0.0, what.ended_before.timestamp() + MAX_SKEW))
     following = select(asked.id).where(asked.id > (after or _BEGINNING), asked.id < newest)
     found = following.order_by(asked.id).limit(LOOKED_AT).subquery()
@@ -285,7 +285,7 @@ def _event(what: Pruning, run: PruneRun, ids: Sequence[str], gone: Pruned) -> di
 
 
 async def _mark(connection: AsyncConnection, chosen: _Chosen, checkpoint: int) -> None:
-    """Note at each entry which checkpoint removed it; the entries of a batch are deleted with the last row that it covers."""
+    """Mark entries with the checkpoint that removed them; a batch's entries are deleted with its last covered row."""
     for table, rows in ((audit_executions, chosen.entries), (audit_events, chosen.events)):
         key, *_ = table.primary_key.columns
         marked = update(table).where(any_of(key, [row.key for row in rows])).values(pruned_by=checkpoint)
@@ -322,15 +322,15 @@ class _Kind:
 
 
 class Leftovers:
-    """Deletes rows of worker instances, shells, bindings and documents that nobody can need any more, and none that may be alive."""
+    """Deletes rows of worker instances, shells, bindings and documents that nobody needs and that cannot be alive."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def clear(self, *, shells_kept: float = 0.0) -> int:
-        """Delete all there is, in small transactions; returns how many rows went.
+        """Delete everything that is due, in small transactions; returns how many rows were deleted.
 
-        `shells_kept` is for how many seconds hosts keep the output of shells that ended: their rows stay as long, at least.
+        `shells_kept` is for how many seconds hosts keep the output of ended shells: their rows stay at least as long.
         """
         count = 0
         for kind in _kinds(shells_kept):
@@ -342,7 +342,7 @@ class Leftovers:
         return count
 
     async def _step(self, kind: _Kind, after: str) -> tuple[int, str | None]:
-        """Look at the next rows after `after`; returns how many went and where to go on, None at the end."""
+        """Examine the rows after `after`; returns how many were deleted and where to continue, None at the end."""
         key = kind.key
         window = select(key.label("key")).where(key > after).order_by(key).limit(ROWS_LOOKED_AT).subquery()
         async with self._database.reading() as connection:
@@ -367,10 +367,10 @@ class Leftovers:
 def _kinds(shells_kept: float) -> Iterator[_Kind]:
     owners = select(execution_queue.c.owner).where(execution_queue.c.owner.is_not(None))
     worker, shell, bound = workers.c, shells.c, session_workspaces.c
-    # One that never stopped may only sleep, with everybody who could have found it dead: that comes first.
+    # One not marked as stopped may only be suspended, as may all that could find it dead: they must do so first.
     has_stopped = (worker.stopped_at < from_now(-KEPT_SECONDS)) & (worker.last_seen_at < from_now(-KEPT_SECONDS))
     oldest = select(func.coalesce(func.min(execution_attempts.c.completed_at), from_now(0.0))).scalar_subquery()
-    # No index says who ran what, but nothing is kept from its time. What it left may have ended a while after it.
+    # No index says who ran what, but nothing is kept from its time. What it left may have ended some time after it.
     is_needless = or_(
         seconds_between(worker.stopped_at, oldest) > ENDING_SECONDS, worker.stopped_at < from_now(-INSTANCE_SECONDS)
     )
@@ -385,6 +385,6 @@ def _kinds(shells_kept: float) -> Iterator[_Kind]:
     )
     is_past = (document.updated_at < from_now(-DELETED_SECONDS)) & (document.content.is_(None) | is_replaced)
     yield _Kind(document.owner_key, is_past | ((document.scope == "session") & ~is_in_use))
-    # Without its binding, a session that goes on would work elsewhere, and nobody would be told.
+    # Without its binding, a session that continues would silently work elsewhere.
     has_calls = exists().where(executions.c.session_id == bound.session_id)
     yield _Kind(bound.session_id, (bound.bound_at < from_now(-BOUND_SECONDS)) & ~has_calls)

@@ -1,4 +1,4 @@
-"""Executions and outcomes as the values of their columns, made storable; and why a database does not take some."""
+"""Executions and outcomes as storable column values; and why a database rejects some."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -31,11 +31,11 @@ class _Kept(Protocol):
 T = TypeVar("T", bound=_Kept)
 
 MAX_SKEW = 3600.0
-"""By how many seconds the time of an id may differ from the database's clock: ids order pages and partitions."""
+"""How many seconds the time of an id may differ from the database's clock: ids order pages and partitions."""
 
 
 def _shared(table: Relation, record: type[Any], *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """The columns of a table that a record has, too, in the order of the record."""
+    """Return the columns of a table that a record also has, in the order of the record."""
     return tuple(field.name for field in fields(record) if field.name in table.columns and field.name not in but)
 
 
@@ -46,20 +46,20 @@ CLAIM = _shared(executions, Claim, but={"id"})
 """The columns that a worker gets with its claim."""
 
 OUTCOME = _shared(execution_attempts, Outcome, but={"attempt", "token"})
-"""The columns that an attempt leaves behind."""
+"""The columns that an attempt leaves."""
 
 RESULT = ("attempt", *OUTCOME)
-"""The columns that are read of a result."""
+"""The columns read for a result."""
 
 Record = tuple[NewExecution, Outcome]
-"""An execution that is over as it is inserted, and how it ended."""
+"""An execution that is over when it is inserted, and how it ended."""
 
 Answer = Holder | ForgeError | None
-"""Who has the key, why the call cannot be stored, or None: it is stored."""
+"""Who holds the key, why the call cannot be stored, or None: it is stored."""
 
 
 class Ask(NamedTuple):
-    """One claim asked for: the id and attempt, and the token that a winner holds."""
+    """A request for a claim: the id and attempt, and the token that the winner holds."""
 
     id: str
     attempt: int
@@ -75,7 +75,7 @@ _FORMS: dict[Kind, Callable[[Any], Any]] = {
     Text: clean,
     JsonList: lambda names: json.dumps(names) if names else None,
 }
-"""How values are converted by the kind of their column; other JSON is text before it comes here."""
+"""How values are converted, by the kind of their column; other JSON is already text here."""
 
 
 def _values_of(table: Relation, names: Sequence[str]) -> Callable[[Any], list[Any]]:
@@ -95,14 +95,14 @@ def _values_of(table: Relation, names: Sequence[str]) -> Callable[[Any], list[An
 
 
 execution_values: Callable[[NewExecution], list[Any]] = _values_of(executions, ASKED)
-"""The values of `ASKED`, storable."""
+"""Returns the values of `ASKED`, storable."""
 
 outcome_values: Callable[[Outcome], list[Any]] = _values_of(execution_attempts, OUTCOME)
-"""The values of `OUTCOME`, storable."""
+"""Returns the values of `OUTCOME`, storable."""
 
 
 def named_values(table: Relation, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
-    """Make a function that takes a record to a dict of those columns of a table that it has, storable."""
+    """Make a function that converts a record to a dict of the table's columns that it has, storable."""
     names = _shared(table, kind)
     values = _values_of(table, names)
     return lambda record: dict(zip(names, values(record), strict=True))
@@ -110,18 +110,18 @@ def named_values(table: Relation, kind: type[Any]) -> Callable[[Any], dict[str, 
 
 asked_by_name: Callable[[NewExecution], dict[str, Any]] = named_values(executions, NewExecution)
 outcome_by_name: Callable[[Outcome], dict[str, Any]] = named_values(execution_attempts, Outcome)
-"""Also of which attempt it is, and its token."""
+"""It includes the attempt's number and token."""
 
 
 def record_of(kind: type[T], row: Any, **more: Any) -> T:
-    """Read a row as a record: each field that is not given here is the column of that name."""
+    """Read a row as a record: each field not given here is the column of that name."""
     return kind(**{name: getattr(row, name) for name in kind.__dataclass_fields__ if name not in more}, **more)
 
 
 def claim_of(
     ask: Ask, values: Sequence[Any], *, encrypted: str | None, reply_key: str | None, started_at: float
 ) -> Claim:
-    """Build a claim from the values of `CLAIM` and what only its row in the queue has."""
+    """Build a claim from the values of `CLAIM` and those that only its row in the queue has."""
     told: dict[str, Any] = dict(zip(CLAIM, values, strict=True))
     told["idempotent"] = bool(told["idempotent"])
     return Claim(
@@ -136,7 +136,7 @@ def claim_of(
 
 
 def links(new_id: str, replay: Replay) -> tuple[str, str]:
-    """The details of the event of a replay, and of the event of what it repeats, as JSON."""
+    """Return the details of a replay's event, and of the event of the execution it repeats, as JSON."""
     said = {"dry_run": replay.dry_run, **({"reason": clean(replay.reason)} if replay.reason else {})}
     return json.dumps({"of": replay.of, **said}), json.dumps({"as": new_id, **said})
 
@@ -146,14 +146,14 @@ def spec_of(published: Any, digest: str, *, is_demoted: bool) -> ToolSpec:
     spec = ToolSpec.model_validate(published)
     if is_demoted:
         spec = spec.model_copy(update={"lane": "process"})
-    vars(spec)["digest"] = digest  # this code may reckon it otherwise than the worker that published it did
+    vars(spec)["digest"] = digest  # this code may compute it differently than the worker that published it
     return spec
 
 
 class ToolChangedError(ToolError):
-    """The insert refused a call: its tool is disabled, or its definition is no longer the one that the call was checked by.
+    """The insert refused a call: its tool is disabled, or is defined otherwise than when the call was checked.
 
-    `current` is the definition that counts, None where this code cannot read it.
+    `current` is the definition that counts, None if this code cannot read it.
     """
 
     code = ErrorCode.TOOL_CHANGED
@@ -166,7 +166,10 @@ class ToolChangedError(ToolError):
 
 
 def refusal(new: NewExecution, skew: float, *current: Any) -> ForgeError:
-    """Why an insert refused a call: its id is `skew` seconds ahead of the clock, or its tool as it is now (name, spec, digest, enabled, demoted)."""
+    """Say why an insert refused a call: `skew` of its id from the clock in seconds, or its tool now.
+
+    `current` is that tool's name, spec, digest, enabled and demoted.
+    """
     if abs(skew) > MAX_SKEW:
         direction = "ahead of" if skew > 0 else "behind"
         return UnstorableRowError(
@@ -182,7 +185,7 @@ def refusal(new: NewExecution, skew: float, *current: Any) -> ForgeError:
 
 
 def unstorable(outcome: Outcome, error: UnstorableRowError) -> Outcome:
-    """The failed result that replaces one which the database refuses."""
+    """Return the failed result that replaces one that the database refuses."""
     return Outcome(
         id=outcome.id,
         attempt=outcome.attempt,
@@ -209,7 +212,7 @@ def stored_result(execution_id: str, row: Any) -> StoredResult:
 
 
 def result_text(outcome: Outcome) -> bytes:
-    """An outcome as it would be read once stored, as JSON."""
+    """Return an outcome, as JSON, as it would be read once stored."""
     return json.dumps([outcome.attempt, *outcome_values(outcome)]).encode()
 
 
@@ -222,7 +225,7 @@ _JSON_RESULTS = {name for name in OUTCOME if execution_attempts.columns[name].ki
 
 
 def late_detail(outcome: Outcome) -> str:
-    """What people may read about a finish that came too late."""
+    """Return what people may read about a finish that came too late."""
     output = outcome.output
     detail = {
         "attempt": outcome.attempt,

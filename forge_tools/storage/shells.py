@@ -1,4 +1,4 @@
-"""The rows of shells: what their hosts last said of them, for whoever asks on whichever host."""
+"""The rows of shells: what their hosts last reported, readable from every host."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from forge_tools.storage.rows import clean, named_values, record_of
 from forge_tools.storage.tables import shells, workers
 
 MOST_LISTED = 500
-"""How many of one session are listed: those that run come before those that ended."""
+"""How many shells of one session are listed: running ones come before ended ones."""
 
 kept = shells.c
 RUNNING = kept.status == ShellStatus.RUNNING.value
@@ -22,7 +22,7 @@ LOST = kept.status == ShellStatus.LOST.value
 
 
 class Shells:
-    """The host of a shell is believed, but a shell that has ended stays as it was first said to have ended.
+    """A shell's host is believed, but the end that was reported first stays.
 
     Only LOST may be taken back, by the host itself: it means that nobody could know.
     """
@@ -54,31 +54,31 @@ class Shells:
         return found[0] if found else None
 
     async def of_session(self, session_id: str | None) -> list[ShellRecord]:
-        """List a session's shells on all hosts, the oldest first; of very many, those that run or started last."""
+        """List a session's shells on all hosts, the oldest first; of too many, those that run or started last."""
         of_it = kept.session_id.is_(None) if session_id is None else kept.session_id == clean(session_id)
         latest = select(shells).where(of_it).order_by(kept.started_at.desc(), kept.id).limit(MOST_LISTED)
         found = await self._read(latest)
         if len(found) == MOST_LISTED:
-            running = await self._read(latest.where(RUNNING))  # apart, or all that ever ended would be sorted
+            running = await self._read(latest.where(RUNNING))  # separately, or all that ever ended would be sorted
             is_listed = {shell.id for shell in running}
             found = [*running, *(shell for shell in found if shell.id not in is_listed)][:MOST_LISTED]
         return sorted(found, key=lambda shell: (shell.started_at, shell.id))
 
     async def running_of(self, hostname: str) -> list[ShellRecord]:
-        """List what is said to run on a host."""
+        """List the shells that are reported as running on a host."""
         return await self._read(select(shells).where(RUNNING, kept.hostname == hostname))
 
     async def mark_lost(self, ids: Collection[str]) -> list[str]:
-        """Mark shells as lost: nobody knows how they ended. Returns those that had been running."""
+        """Mark shells as lost: nobody knows how they ended. Returns those that were running."""
         return await self._lose(kept.id.in_(ids)) if ids else []
 
     async def deserted_hosts(self, seconds: float) -> set[str]:
-        """Hosts on which shells are said to run, and no worker was seen for so many seconds."""
+        """Return hosts with shells reported as running, and no worker seen for so many seconds."""
         query = select(kept.hostname).where(RUNNING, _is_deserted(seconds)).distinct()
         return set(await self._database.scalars(query))
 
     async def desert(self, hostnames: Collection[str], seconds: float) -> list[str]:
-        """Mark what is said to run on those hosts as lost, where no worker was seen for so many seconds still."""
+        """Mark running shells on those hosts as lost, if still no worker was seen there for so many seconds."""
         return await self._lose(kept.hostname.in_(hostnames), _is_deserted(seconds)) if hostnames else []
 
     async def _read(self, query: Select[Any]) -> list[ShellRecord]:

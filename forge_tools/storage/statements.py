@@ -1,8 +1,9 @@
-"""The hot statements by name, from the `.sql` file of each database; their lists of columns come from the tables.
+"""The hot statements by name, from each database's `.sql` file; their column lists come from the tables.
 
-A file has blocks, each after a line `-- name: ...`; other comments are for people. `{name}` stands for another block, or for
-columns: `asked` (of a call that is inserted), `queued` (those of them that its row in the queue repeats), `outcome` (of an
-attempt that ended), `claim_columns` and `result_columns` (what is read of either). Parameters are `:name`.
+A file has blocks, each after a line `-- name: ...`; other comments are for people. `{name}` stands for another block,
+or for columns: `asked` (of a call that is inserted), `queued` (those of them that its row in the queue repeats),
+`outcome` (of an attempt that ended), `claim_columns` and `result_columns` (what is read of either). Parameters are
+`:name`.
 """
 
 import re
@@ -25,7 +26,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
 
 
 class Numbered(NamedTuple):
-    """A statement whose parameters are `$1` and on, which stand for these names."""
+    """A statement whose parameters are `$1` and so on, with the names that these stand for."""
 
     text: str
     names: tuple[str, ...]
@@ -36,13 +37,13 @@ class Numbered(NamedTuple):
 
 @cache
 def sqlite_statement(name: str) -> str:
-    """With the named parameters of SQLite."""
+    """Return a statement with the named parameters of SQLite."""
     return _filled(_blocks("sqlite")[name], "sqlite")
 
 
 @cache
 def postgres_statement(name: str) -> Numbered:
-    """With the numbered parameters of PostgreSQL, where columns of many rows are arrays."""
+    """Return a statement with the numbered parameters of PostgreSQL, where columns of many rows are arrays."""
     said = _filled(_blocks("postgresql")[name], "postgresql")
     names = tuple(dict.fromkeys(_PARAMETER.findall(said)))
     numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
@@ -50,14 +51,14 @@ def postgres_statement(name: str) -> Numbered:
 
 
 def settings(dialect: str, name: str) -> list[str]:
-    """The statements of a block without parameters, one by one."""
+    """Return the statements of a block without parameters, one by one."""
     blocks = _blocks(dialect)
     return _filled(blocks[name], dialect).split(";\n") if name in blocks else []
 
 
 @cache
 def _blocks(dialect: str) -> Mapping[str, str]:
-    """As they stand in the file."""
+    """Return the blocks as they are in the file."""
     _, *named = _BLOCK.split((FOLDER / f"{dialect}.sql").read_text())
     return dict(zip(named[::2], (_COMMENT.sub("", said).strip() for said in named[1::2]), strict=True))
 

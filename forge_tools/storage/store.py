@@ -46,19 +46,20 @@ async def open_store(
 ) -> "Store":
     """Connect to the database at `url` and check that its tables are this version's.
 
-    `patience` is how many seconds hot statements are repeated on a database that is away (None: for ever). `deadline` is how
-    many seconds whoever asks it anything is kept waiting, but for reads of all history; None: up to 13. `artifact_dir` is the folder that holds the bytes of artifacts; without it they are in rows.
+    `patience` is how many seconds hot statements are retried on an unreachable database (None: for ever). `deadline` is
+    how many seconds a caller waits at most, except for reads of all history; None: up to 13. `artifact_dir` is the
+    folder that holds the bytes of artifacts; without it they are in rows.
 
     Raises:
-        ConfigurationError: the URL is none that can be used.
+        ConfigurationError: the URL cannot be used.
         DatabaseUnavailableError: it does not answer within `connect_timeout` seconds.
         SchemaVersionError: it is not migrated, or was migrated by newer code.
-        DatabaseCorruptError: the file is no database.
+        DatabaseCorruptError: the file is not a database.
     """
     address = Address.parse(url)
     address.require_file()
     limits = Limits(patience=patience if deadline is None else deadline)
-    if address.dialect == "postgresql" and deadline is not None:  # a file answers by itself, one way or the other
+    if address.dialect == "postgresql" and deadline is not None:  # a file answers or fails by itself
         limits = Limits(patience=None, deadline=deadline)
     store = Store(address, connect_timeout=connect_timeout, limits=limits, artifact_dir=artifact_dir)
     try:
@@ -70,7 +71,7 @@ async def open_store(
 
 
 def _loaded(name: str) -> Any:
-    """What needs SQLAlchemy, by module and name: loaded when somebody first asks for it."""
+    """Return what needs SQLAlchemy, by module and name, loaded on first use."""
     module, _, kind = name.rpartition(".")
     return getattr(import_module(f"forge_tools.storage.{module}"), kind)
 
@@ -80,10 +81,10 @@ def _part(name: str) -> Any:
 
 
 class Store:
-    """One database as its parts. Belongs to the process and the event loop that opened it.
+    """The parts of one database. Belongs to the process and the event loop that opened it.
 
-    What calls need, and what clients know before them, is here at once, and runs on the drivers alone; the other parts come with
-    SQLAlchemy, and with connections of their own, at their first use.
+    The parts that calls need, and clients before them, are here at once, and use only the drivers; the other parts load
+    SQLAlchemy, with its own connections, on first use.
     """
 
     history: "History" = _part("history.history.History")
@@ -146,7 +147,7 @@ class Store:
         return database
 
     async def check(self, *, has_tables: bool = True) -> None:
-        """Make sure that the database answers, and that this code can work on its tables: they are its own, or newer ones that say so.
+        """Check that the database answers, and that this code can work on its tables: its own, or newer that allow it.
 
         Raises:
             SchemaVersionError: with the way out.
@@ -163,17 +164,17 @@ class Store:
         return str(name)
 
     async def connections(self) -> Connections | None:
-        """Say how many connections the server takes and has; None for a file."""
+        """Return how many connections the server accepts and has; None for a file."""
         return None if self.dialect == "sqlite" else Connections._make(*await self._hot.read("connections"))
 
     async def violations(self) -> list[str]:
-        """Say which rows break the schema; a restore, or somebody who switched its checks off, may have brought them."""
+        """List rows that break the schema; a restore, or somebody who disabled its checks, may have introduced them."""
         found: list[str] = await _loaded("integrity.violations")(self._database)
         return found
 
     @asynccontextmanager
     async def cut_off_after(self, seconds: float) -> AsyncIterator[None]:
-        """If what is done inside takes that long, close all connections to the server and make no others."""
+        """If the block takes that long, close all connections to the server and make no others."""
         try:
             async with answered_within(seconds):
                 yield
@@ -184,7 +185,7 @@ class Store:
                 self._database.cut_off()
 
     async def close(self) -> None:
-        """Wait for what is being written, then let go of every connection."""
+        """Wait for current writes, then close every connection."""
         self._owner.guard()
         await self.queue.close()
         for part in (self.reports, self.workers) if "_database" in vars(self) else ():

@@ -1,4 +1,4 @@
-"""The tables as SQLAlchemy has them, made from `models.py`; and the types of their columns."""
+"""The tables for SQLAlchemy, made from `models.py`; and the types of their columns."""
 
 import json
 from array import array
@@ -34,7 +34,7 @@ from forge_tools.storage import columns, models
 
 _metadata = MetaData()
 
-_MAKING = Lock()  # migrations run on threads of their own
+_MAKING = Lock()  # migrations run on their own threads
 
 
 @listens_for(Table, "before_create")
@@ -54,7 +54,7 @@ def _make_strict(made: Table, *_: object, **__: object) -> None:
 
 
 def rules(of: Table, dialect: str) -> Iterator[tuple[str, str]]:
-    """(column, rule) for the columns of a table that have a CHECK."""
+    """Yield (column, rule) for the columns of a table that have a CHECK."""
     for column in of.c:
         if rule := getattr(column.info["kind"], dialect):
             said = rule.format(column.name)
@@ -62,7 +62,7 @@ def rules(of: Table, dialect: str) -> Iterator[tuple[str, str]]:
 
 
 def check_name(table: str, column: str) -> str:
-    """The name of the CHECK of a column, which error messages show."""
+    """Return the name of a column's CHECK, which error messages show."""
     return f"{table}_{column}_check"
 
 
@@ -81,7 +81,7 @@ class Real(Float[float]):
 @compiles(_Flag, "sqlite")
 @compiles(_LargeCount, "sqlite")
 def _as_integer(*_: object, **__: object) -> str:
-    return "INTEGER"  # STRICT tables know no BOOLEAN and no BIGINT
+    return "INTEGER"  # STRICT tables have no BOOLEAN and no BIGINT
 
 
 @compiles(Real, "sqlite")
@@ -109,7 +109,7 @@ Moment = MomentText().with_variant(postgresql.TIMESTAMP(timezone=True), "postgre
 
 
 class Json(TypeDecorator[Any]):
-    """JSON kept as the text it came in. SQLite's own JSON type has numeric affinity and would turn `1.0` into `1`."""
+    """JSON kept as the original text. SQLite's own JSON type has numeric affinity and would turn `1.0` into `1`."""
 
     impl = Text
     cache_ok = True
@@ -134,7 +134,7 @@ Numbers = _Numbers().with_variant(ARRAY(Float(53)), "postgresql")
 
 
 def in_form(numbers: Sequence[float], dialect: str) -> Sequence[float] | str:
-    """Numbers in ascending order, as a column of `Numbers` takes them; sorting many takes long, so it is done before they are bound."""
+    """Return numbers in ascending order for a column of `Numbers`; sorting many is slow, so do it before binding."""
     ranked = sorted(numbers)
     return array("d", ranked) if dialect == "postgresql" else json.dumps(ranked, separators=(",", ":"))
 
@@ -160,7 +160,7 @@ _TEXT = Text()
 
 
 metadata: MetaData
-"""Of all tables."""
+"""The metadata of all tables."""
 
 executions: Table
 execution_queue: Table
@@ -187,7 +187,7 @@ audit_events: Table
 
 
 def __getattr__(name: str) -> MetaData | Table:
-    """Make a table when it is first asked for, and all of them for `metadata`: most processes need a few."""
+    """Make a table on first use, and all of them for `metadata`: most processes need few."""
     if name not in __annotations__ or name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with _MAKING:

@@ -1,4 +1,4 @@
-"""Which host has which workspace, which session works in which one, and the way there for calls that came elsewhere."""
+"""Which host has which workspace, which session uses which one, and rerouting for calls that arrive elsewhere."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -34,7 +34,7 @@ from forge_tools.storage.tables import (
 )
 
 KEPT_SECONDS = 30 * 86_400.0
-"""How long it is remembered where a workspace was whose host is gone."""
+"""How long the workspaces of a host that is gone are remembered."""
 
 MAX_SESSION_ID = 500
 LOCK = "workspaces"
@@ -52,7 +52,7 @@ known = workspaces.c
 
 
 class Workspaces:
-    """Each worker instance says at its start which workspaces it has. What a dead one had is remembered."""
+    """Each worker instance announces its workspaces at its start. Those of a dead one are remembered."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -62,15 +62,15 @@ class Workspaces:
     ) -> list[str]:
         """Write which workspaces `instance`, which must be registered, has; instances seen `within` seconds are alive.
 
-        What dead workers of this host had is forgotten: its configuration may have changed. A workspace that was bound to a
-        host without live workers is taken over. Returns a sentence for each one taken.
+        Announcements of dead workers of this host are deleted: its configuration may have changed. A workspace bound to
+        a host without live workers is taken over. Returns a sentence for each one taken.
 
         Raises:
             ConfigurationError: a live worker elsewhere has one of them, and it is not shared on both.
         """
 
         async def work(connection: AsyncConnection) -> list[str]:
-            await self._lock(connection)  # or two hosts could each find that the other has nothing
+            await self._lock(connection)  # otherwise two hosts could each find that the other has nothing
             there = [_record(row) for row in (await connection.execute(_rows(within))).all()]
             taken = [_resolved(theirs, hostname) for theirs in rivals(named, there, hostname)]
             await connection.execute(delete(workspaces).where(_is_stale(instance, hostname, named, within)))
@@ -82,11 +82,11 @@ class Workspaces:
         return await self._database.write(work)
 
     async def list(self, *, within: float) -> list[WorkspaceRecord]:
-        """Every announcement, by name; the newest of each name first."""
+        """List every announcement, by name; the newest of each name first."""
         return [_record(row) for row in await self._database.rows(_rows(within))]
 
     async def send_home(self, claim: Claim, name: str, scope: Scope, *, within: float) -> Moved | Stranded | None:
-        """Give a call that `scope` claimed back with the attempt uncounted, to be claimed on a host that has its workspace.
+        """Give a call that `scope` claimed back without counting the attempt, to be claimed where its workspace is.
 
         None: the claim is no longer this worker's.
         """
@@ -94,7 +94,7 @@ class Workspaces:
         return await self._database.write(partial(_move, claim, name, scope, there))
 
     async def bind_session(self, session_id: str, name: str | None) -> None:
-        """Let calls of a session that name no workspace use this one; None ends that.
+        """Make calls of a session that name no workspace use this one; None ends that.
 
         Raises:
             ConfigurationError: the id is empty or too long to be kept.
@@ -121,7 +121,7 @@ class Workspaces:
 def rivals(
     mine: Iterable[NamedWorkspace], known_ones: Iterable[WorkspaceRecord], hostname: str
 ) -> Sequence[WorkspaceRecord]:
-    """The announcements of other hosts than `hostname` that clash with `mine`."""
+    """Return the announcements of other hosts than `hostname` that clash with `mine`."""
     by_name = {one.name: one for one in mine}
     return [
         theirs
@@ -134,7 +134,7 @@ _ANNOUNCE = insert(workspaces).values(announced_at=from_now(0.0))
 
 
 def _rows(within: float) -> Select[Any]:
-    """Announcements with what is known of their worker instances, by name, the newest first."""
+    """Select announcements with what is known of their worker instances, by name, the newest first."""
     silence = func.coalesce(seconds_between(workers.c.last_seen_at, from_now(0.0)), KEPT_SECONDS)
     return (
         select(
@@ -152,7 +152,7 @@ def _rows(within: float) -> Select[Any]:
 
 
 def _resolved(theirs: WorkspaceRecord, hostname: str) -> str:
-    """Say that the workspace of a dead host is taken over; refuse to take that of a live one."""
+    """Report that the workspace of a dead host is taken over; refuse to take that of a live one."""
     name, host, silence = theirs.name, theirs.hostname, f"{theirs.silent_seconds:.0f} s"
     if not theirs.is_live:
         how = "was shared on" if theirs.is_shared else "was bound to"
@@ -168,9 +168,10 @@ def _resolved(theirs: WorkspaceRecord, hostname: str) -> str:
 
 
 def _is_stale(instance: str, hostname: str, named: Sequence[NamedWorkspace], within: float) -> ColumnElement[bool]:
-    """Announcements that this one replaces: if it clashed with that of a live instance, it was refused before.
+    """Select announcements that this one replaces: had one clashed with a live instance, it would have been refused.
 
-    Shared workspaces of instances that stopped, or were found dead, are forgotten; one that is only silent may come back.
+    Shared workspaces of instances that stopped, or were found dead, are forgotten; one that is only silent may come
+    back.
     """
     has_owner = exists().where(workers.c.id == known.instance, is_alive(within))
     is_recent = exists().where(workers.c.id == known.instance, beat_within(KEPT_SECONDS))
@@ -218,7 +219,7 @@ async def _move(
 
 
 def _host_for(claim: Claim, held: Any, scope: Scope, rows: Sequence[Row[Any]]) -> str | None:
-    """A host with a live worker that has the workspace, preferably with the right lane and tool; calls are spread by their ids."""
+    """Choose a host with a live worker that has the workspace, preferably with its lane and tool; ids spread calls."""
     living = [row for row in rows if row.is_live and row.instance != scope.instance]
     fitting = [row for row in living if row.lane == held.lane and claim.tool in row.tools]
     elsewhere = [row for row in living if row.hostname != scope.hostname]
@@ -230,7 +231,7 @@ def _host_for(claim: Claim, held: Any, scope: Scope, rows: Sequence[Row[Any]]) -
 
 
 async def _give_back(connection: AsyncConnection, claim: Claim, queue: str, delay: float) -> None:
-    """Give the claim back, to another queue, and with no later expiry: a call that is only moved expires all the same."""
+    """Give the claim back, to another queue, without extending its expiry: a call that is only moved still expires."""
     values = {"status": ExecutionStatus.QUEUED.value, "attempt": claim.attempt - 1, "queue": queue}
     moved = update(execution_queue).where(live.id == claim.id)
     await connection.execute(moved.values(**values, **NOBODY, not_before=from_now(delay)))

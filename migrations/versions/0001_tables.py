@@ -1,7 +1,7 @@
 """Every table, index and view, as the models declare them.
 
-Nothing is released yet, so this revision moves with the models. The first release writes its statements down here: what comes
-after begins from those, and not from what the models became.
+Nothing is released yet, so this revision changes with the models. The first release fixes its statements here: later
+revisions start from those, not from what the models have become.
 """
 
 from alembic import op

@@ -1,1 +1,1 @@
-"""Where bodies run, apart from the engine: `loop` (async lane) and `children` with `child` (process lane)."""
+"""Where bodies run, separate from the engine: `loop` (async lane) and `children` with `child` (process lane)."""

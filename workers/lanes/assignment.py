@@ -1,4 +1,4 @@
-"""Which child a call goes to: one with its walls, which were applied before anything ran there and stay for good."""
+"""Which child runs a call: one with its walls, which were applied before anything ran there and cannot be removed."""
 
 import time
 from collections import Counter
@@ -21,7 +21,7 @@ class _Waiting:
 
 
 class Assignment:
-    """Calls that no idle child fits wait for one to be forked, in the place of the idle one whose profile was used least."""
+    """Calls that fit no idle child wait for a new one, which replaces the idle one whose profile was used least."""
 
     def __init__(self, profile_of: Callable[[Claim], Profile | None]) -> None:
         self._profile_of = profile_of
@@ -33,7 +33,7 @@ class Assignment:
         return [one.claim for one in self._waiting]
 
     def child_for(self, claim: Claim, idle: Sequence[PoolProcess]) -> PoolProcess | None:
-        """Give the call a child that fits; None: it waits for one, and `least_used` has to make room."""
+        """Return an idle child that fits; None: the call waits for one, and `least_used` must make room."""
         asked = _Waiting(claim, self._profile_of(claim))
         self._uses[asked.profile] += 1
         if (child := _fitting(asked.profile, idle)) is None:
@@ -41,7 +41,7 @@ class Assignment:
         return child
 
     def next(self, idle: Sequence[PoolProcess]) -> tuple[PoolProcess, Claim] | None:
-        """Take the first call that waits and that one of these children fits."""
+        """Take the first waiting call that fits one of these children."""
         for one in self._waiting:
             if (child := _fitting(one.profile, idle)) is not None:
                 self._waiting.remove(one)
@@ -49,7 +49,7 @@ class Assignment:
         return None
 
     def least_used(self, idle: Sequence[PoolProcess]) -> PoolProcess:
-        """The one of these children that may go."""
+        """Return the one of these children that may end."""
         return min(idle, key=lambda child: self._uses[child.profile])
 
     def withdraw(self, execution_id: str, attempt: int) -> Claim | None:
@@ -62,14 +62,14 @@ class Assignment:
         return None if found is None else found.claim
 
     def overdue(self, patience: float = PATIENCE) -> list[Claim]:
-        """Take back what has waited longer: the pool forks nothing."""
+        """Take back calls that have waited longer: the pool forks nothing."""
         late = [one for one in self._waiting if time.monotonic() - one.since >= patience]
         self._waiting = [one for one in self._waiting if one not in late]
         return [one.claim for one in late]
 
 
 def _fitting(profile: Profile | None, idle: Sequence[PoolProcess]) -> PoolProcess | None:
-    """One that has these walls already; or a fresh one, which fits any and has them from then on."""
+    """Return one that already has these walls; or a fresh one, which fits any call and keeps its walls from then on."""
     walled = (child for child in idle if not child.is_fresh and child.profile == profile)
     child = next(walled, None) or next((child for child in idle if child.is_fresh), None)
     if child is not None:

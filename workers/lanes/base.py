@@ -1,4 +1,4 @@
-"""What the engine asks of a lane, what a lane tells the engine, and the one way in which either runs a body."""
+"""What the engine needs from a lane, what a lane needs from the engine, and the only way in which it runs a body."""
 
 import asyncio
 import logging
@@ -31,14 +31,14 @@ Verdict = Callable[[Claim, float], Outcome]
 
 
 class Host(Protocol):
-    """The worker, as its lane sees it: what a lane tells and asks. Every method is called on the engine's loop."""
+    """The worker as its lane sees it. Every method is called on the engine's loop."""
 
     def finished(self, outcome: Outcome) -> None:
         """Take an outcome that the lane produced."""
         ...
 
     def begin_reports(self, claim: Claim) -> ReportBuffer:
-        """Make the place where a body's reports go."""
+        """Create the buffer that receives a body's reports."""
         ...
 
     async def claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
@@ -46,19 +46,19 @@ class Host(Protocol):
         ...
 
     async def slot_opened(self) -> None:
-        """A slot is free without a body having ended: who waits for one would not hear of it otherwise."""
+        """Announce a slot that is free although no body ended: waiters would not learn of it otherwise."""
         ...
 
     async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
-        """Do what the tools of children ask of artifacts; what a call has not proven yet goes with it."""
+        """Answer what the tools of children ask about artifacts; what a call has not proven yet is in `proofs`."""
         ...
 
     def demote(self, tool: str, why: str) -> None:
-        """That tool must leave the async lane."""
+        """Move that tool out of the async lane."""
         ...
 
     def replace_process(self, why: str) -> None:
-        """Nothing but the end of this process helps."""
+        """End this process, since nothing else helps."""
         ...
 
 
@@ -70,15 +70,15 @@ class BodyLane(Protocol):
         ...
 
     def free_slots(self) -> int:
-        """How many more bodies could start now."""
+        """Return how many more bodies could start now."""
         ...
 
     def answering(self) -> int:
-        """How many bodies it could run at once as things are: places whose process answers, or whose loop is not held."""
+        """Return how many bodies it could run at once now: places whose process answers, or whose loop is not held."""
         ...
 
     def run(self, claims: Sequence[Claim]) -> None:
-        """Start bodies; the host hears of the end of each exactly once, unless the lane is stopped before."""
+        """Start bodies; the host learns of the end of each exactly once, unless the lane is stopped before."""
         ...
 
     def cancel(self, execution_id: str, attempt: int) -> None:
@@ -86,18 +86,18 @@ class BodyLane(Protocol):
         ...
 
     def ban(self, tools: Iterable[str]) -> None:
-        """Start no more bodies of tools that block, where that harms others."""
+        """Start no more bodies of tools that block, if that harms others."""
         ...
 
     def running(self) -> list[Claim]: ...
 
     async def stop(self) -> list[Claim]:
-        """End what is left and let go of threads and sockets; returns the claims that are told of no more."""
+        """End what is left and release threads and sockets; returns the claims whose outcome will not be reported."""
         ...
 
 
 async def swept(claim: Claim, sweep: Callable[[], Awaitable[None]]) -> None:
-    """Sweep, and again while this process is short of what it takes to see others: nothing is found then."""
+    """Sweep, and repeat while this process lacks what it needs to see others: nothing is found then."""
     deadline = time.monotonic() + SWEEP_PATIENCE
     while (why := await _swept_once(sweep)) is not None:
         if time.monotonic() > deadline:
@@ -108,7 +108,7 @@ async def swept(claim: Claim, sweep: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _swept_once(sweep: Callable[[], Awaitable[None]]) -> str | None:
-    """Why it may have missed something."""
+    """Sweep once; returns why it may have missed something."""
     try:
         await sweep()
     except OSError as error:
@@ -117,7 +117,7 @@ async def _swept_once(sweep: Callable[[], Awaitable[None]]) -> str | None:
 
 
 class TimeLimit(Protocol):
-    """What ends a body that does not stop, unless it is stopped itself."""
+    """What ends a body that does not stop, unless it is itself stopped."""
 
     def stop(self) -> None: ...
 
@@ -125,8 +125,8 @@ class TimeLimit(Protocol):
 class Guard:
     """Calls `fire` once after `seconds`, unless stopped.
 
-    When the loop itself was late (a suspended process, a stalled engine), the body may have returned in time and its outcome
-    may be waiting behind this timer: it then waits the same `patience` once more before it judges.
+    If the loop itself was late (a suspended process, a stalled engine), the body may have returned in time and its
+    outcome may be waiting behind this timer: the guard then waits the same `patience` once more before it judges.
     """
 
     def __init__(self, seconds: float, fire: Callable[[], None], *, patience: float) -> None:
@@ -136,7 +136,7 @@ class Guard:
         self._arm(seconds)
 
     def stop(self) -> None:
-        """Fire no more, and let go of what would have been told: it holds the body, which holds this."""
+        """Do not fire any more, and release the callback: it refers to the body, which refers to this."""
         self._timer.cancel()
         self._fire = _nothing
 
@@ -171,7 +171,7 @@ class Body:
 
     @property
     def key(self) -> tuple[str, int]:
-        """A worker that was condemned and lives may run two attempts of one execution."""
+        """Includes the attempt: a worker that was declared dead and lives may run two attempts of one execution."""
         return self.claim.id, self.claim.attempt
 
     @property
@@ -189,7 +189,8 @@ async def execute(
 ) -> Outcome:
     """Run a claimed execution through the same executor that a notebook uses; whatever the row holds, there is an outcome.
 
-    `scope` is where it reports to. `memory_limit` is what this process may allocate (0: no limit): a MemoryError then says whose limit it met.
+    `scope` receives its reports. `memory_limit` is what this process may allocate (0: no limit): a MemoryError then
+    says whose limit was reached.
 
     Raises:
         asyncio.CancelledError: the body was cancelled from outside.
@@ -197,7 +198,7 @@ async def execute(
     started = time.monotonic()
     try:
         scope = scope or scope_of(claim)
-        SCOPE.set(scope)  # in this task and what it starts, too
+        SCOPE.set(scope)  # in this task and in what it starts
         context = context_of(claim)
         context.enter(scope)
         with concealed(claim.secrets) if claim.secrets else nullcontext():
@@ -216,24 +217,24 @@ async def execute(
 
 
 def scope_of(claim: Claim, reporter: Reporter | None = None, catch_up: Callable[[], None] | None = None) -> CallScope:
-    """What the body of a claim may know of its call."""
+    """Return what the body of a claim may know of its call."""
     return CallScope(
         reporter, execution_id=claim.id, attempt=claim.attempt, max_attempts=claim.max_attempts, catch_up=catch_up
     )
 
 
 def context_of(claim: Claim) -> ExecutionContext:
-    """What the caller sent, with what only the worker knows: the effective timeout, and whose effects the tool's are."""
+    """Return what the caller sent, plus what only the worker knows: the effective timeout, and the execution's id."""
     asked = _decoded(claim, "context")
     metadata = {**asked.get("metadata", {}), EXECUTION_ID: claim.id}
     return ExecutionContext.model_validate({**asked, "timeout": claim.timeout, "metadata": metadata})
 
 
 def _decoded(claim: Claim, column: str) -> Any:
-    """The value of a JSON column of the row.
+    """Return the value of a JSON column of the row.
 
     Raises:
-        ForeignRowError: what the row holds there is no JSON.
+        ForeignRowError: the column does not hold JSON.
     """
     value = decode_json(getattr(claim, column))
     if isinstance(value, Unreadable):
@@ -245,7 +246,7 @@ def _decoded(claim: Claim, column: str) -> Any:
 
 
 def outcome_of_task(body: asyncio.Task[Outcome], claim: Claim, after_ms: float, *, is_asked: bool) -> Outcome:
-    """The outcome of the task that ran `execute`, however it ended. `is_asked`: somebody wanted the call cancelled."""
+    """Return the outcome of the task that ran `execute`, however it ended. `is_asked`: a cancel was requested."""
     if body.cancelled():
         return cancelled(claim, after_ms) if is_asked else interrupted(claim, after_ms)
     error = body.exception()
@@ -253,4 +254,4 @@ def outcome_of_task(body: asyncio.Task[Outcome], claim: Claim, after_ms: float, 
 
 
 def _nothing() -> None:
-    """What is fired once it is stopped."""
+    """Do nothing; it is fired once the guard is stopped."""

@@ -1,4 +1,4 @@
-"""Whether a process still is what bodies need, beside how it was at its birth; and what a body changed of it, put back."""
+"""Whether a process is still fit for bodies, compared with its state at birth; and restoring what a body changed."""
 
 import errno
 import mmap
@@ -13,7 +13,7 @@ from pathlib import Path
 from forge_tools.model import ExecutionStatus, Outcome
 
 RESERVE = 32
-"""Descriptors that have to be left: a body needs some to begin with, and so does the end of a worker."""
+"""How many descriptors must be left: a body needs some to begin, and so does the end of a worker."""
 
 SPARE_MEMORY = 16 * 2**20
 
@@ -30,7 +30,7 @@ _SHORT = re.compile(
 
 
 def shortage() -> str | None:
-    """What this process cannot get, though every body needs it."""
+    """Return what this process cannot get although every body needs it."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -44,19 +44,19 @@ def shortage() -> str | None:
 
 
 def fell_short(outcome: Outcome) -> bool:
-    """Whether a body failed because its process could not get what it needed."""
+    """Return whether a body failed because its process could not get what it needed."""
     return outcome.status is ExecutionStatus.FAILED and _SHORT.search(outcome.error or "") is not None
 
 
 class Birth:
-    """The limits of a process and what it does with signals, as they are when this is made."""
+    """The limits of a process and its signal handling, as they are when this is created."""
 
     def __init__(self) -> None:
         self._limits = _limits()
         self._signals = _signals()
 
     def changes(self, *, only_harm: bool = False) -> str | None:
-        """What is not as it was, of which nobody knows who counts on it; `only_harm` leaves out limits that were raised."""
+        """Return what has changed, if anything: code may rely on it. `only_harm` ignores limits that were raised."""
         limits = _limits()
         changed = [
             f"limit {name} is {_shown(limits[name])} and was {_shown(then)}"
@@ -69,7 +69,7 @@ class Birth:
 
 
 def limit_this_process(size: int) -> None:
-    """Let an allocation beyond `size` bytes raise MemoryError, here and in each process started from here.
+    """Make an allocation beyond `size` bytes raise MemoryError, here and in each process started from here.
 
     The limit is a soft one, so a program that reserves more than it uses can be started with `ulimit -d unlimited`.
     """
@@ -79,7 +79,7 @@ def limit_this_process(size: int) -> None:
 
 
 class Surroundings:
-    """The folder, file mode mask, variables, import path and limits of this process, as they are when this is made."""
+    """The folder, umask, variables, import path and limits of this process, as they are when this is created."""
 
     def __init__(self) -> None:
         self._folder = Path.cwd()
@@ -90,8 +90,8 @@ class Surroundings:
         self._interval = sys.getswitchinterval()
 
     def restore(self) -> None:
-        """Put back what is not as it was."""
-        with suppress(OSError):  # the folder is gone; the next body is told so where it matters
+        """Restore what has changed."""
+        with suppress(OSError):  # the folder is gone; the next body gets the error if it matters
             os.chdir(self._folder)
         os.umask(self._mask)
         if dict(os.environb) != self._variables:
@@ -103,7 +103,7 @@ class Surroundings:
 
 
 def _open_descriptors() -> int:
-    """How many there are: the number of a free one says nothing of those behind it."""
+    """Count them: the number of a free one says nothing about those above it."""
     with suppress(OSError):
         if count := os.stat("/proc/self/fd").st_size:  # noqa: PTH116 each claim waits for it; Linux counts since 6.2
             return count
@@ -115,7 +115,7 @@ def _limits() -> dict[str, tuple[int, int]]:
 
 
 def _signals() -> list[int]:
-    """What the kernel knows of them: blocked in this thread, ignored, caught. Nothing where /proc cannot be read."""
+    """Return the kernel's signal masks: blocked in this thread, ignored, caught. Empty if /proc cannot be read."""
     with suppress(OSError), open("/proc/thread-self/status", "rb") as file:  # noqa: PTH123 each call of a child waits for it
         return [int(line[7:], 16) & _MASK for line in file if line.startswith((b"SigBlk", b"SigIgn", b"SigCgt"))]
     return []
@@ -130,7 +130,7 @@ def _shown(limit: tuple[int, int]) -> str:
 
 
 def _mask() -> int:
-    """There is no way to look but to set it."""
+    """Read the umask, which is only possible by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""The process lane, child's half: the tool's loop on a background thread, the main thread waits for Celery."""
+"""The process lane, child's half: the tool's loop runs on a background thread, the main thread waits for Celery."""
 
 import asyncio
 import itertools
@@ -45,7 +45,7 @@ START_SECONDS = 30.0
 LINGER_SECONDS = 2.0
 AGAIN_SECONDS = 0.1
 SEND_SECONDS = 0.05
-"""Between two frames of reports; the engine writes less often."""
+"""The pause between two frames of reports; the engine writes less often."""
 SECRETS = (
     *(f"FORGE_{name.upper()}" for name in Settings.model_fields if name.endswith(("_url", "_password_file"))),
     "FORGE_MCP_TOKEN",
@@ -88,9 +88,10 @@ class Child:
         self._fault: str | None = None
 
     def start(self, parent: int, end: socket.socket, output: ChildOutput | None = None) -> None:
-        """Become a process group of our own, forget what a tool must not know, and say to the engine that we are there.
+        """Become a separate process group, forget what a tool must not know, and report to the engine as ready.
 
-        `end` is ours of the pair that we share with it. A child whose parent died while it was being forked would live for ever: it ends here instead.
+        `end` is our end of the pair that we share with it. A child whose parent died during the fork would live for
+        ever, so it ends here instead.
         """
         open_up()
         gain_nothing()
@@ -102,7 +103,7 @@ class Child:
             _let_go(sibling)
         _let_go_of_the_parents({end.fileno(), *(output.numbers if output is not None else ())})
         self._line = ChildLine(end)
-        os.register_at_fork(after_in_child=self._let_go_in_copies)  # or our death would go unnoticed
+        os.register_at_fork(after_in_child=self._let_go_in_copies)  # otherwise our death would go unnoticed
         for name in SECRETS:
             os.environ.pop(name, None)
         self._marking = Marking()
@@ -124,7 +125,7 @@ class Child:
         self._resting.result()
 
     async def ask(self, request: dict[str, Any], _: ExecutionContext) -> dict[str, Any]:
-        """Have the engine answer a request of the body that runs; whose it is the engine knows. From any loop."""
+        """Make the engine answer a request of the running body, whose call it knows. Callable from any loop."""
         if asyncio.get_running_loop() is self._loop:
             return await self._ask(request)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(request), self._loop))
@@ -147,7 +148,7 @@ class Child:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._talk())
-        finally:  # the engine is gone; nobody would hear what this process does next
+        finally:  # the engine is gone; nobody would receive what this process does next
             self._end()
 
     async def _talk(self) -> None:
@@ -203,11 +204,11 @@ class Child:
         return await execute(self._executor, claim, scope=scope, **limits)
 
     def _wall_in(self, profile: Profile, scratch: str, cache: Path) -> None:
-        """Apply walls to each thread of this process, and see that there is no other: later threads inherit those of their starter.
+        """Apply walls to each thread of this process, and check that there are no others: later threads inherit them.
 
         Raises:
             OSError: the kernel refuses.
-            ForgeError: a thread that is none of ours may be anywhere.
+            ForgeError: a thread that is not ours may be anywhere.
         """
         self._do_in_main_thread(partial(profile.apply, scratch))
         profile.apply(scratch)
@@ -222,10 +223,10 @@ class Child:
             self._executor.reach = replace(self._executor.reach, cache=cache)
 
     def _do_in_main_thread(self, errand: Callable[[], object]) -> None:
-        """Interrupt it for that, and wait. A signal that comes just before it begins to wait is noticed only with the next one.
+        """Interrupt the main thread to run it, and wait. A signal just before it waits is noticed only with the next.
 
         Raises:
-            OSError: as the errand does, or it was not done in time.
+            OSError: from the errand, or because it was not done in time.
         """
         self._errand, self._done = errand, Future[None]()
         deadline = time.monotonic() + START_SECONDS
@@ -268,13 +269,13 @@ class Child:
         self._say("ended", **fields_of(outcome, "id", "attempt", "token", *VERDICTS), **facts)
 
     def _unfit(self, outcome: Outcome) -> str | None:
-        """Why this process should run nothing more."""
+        """Return why this process should run nothing more."""
         if fell_short(outcome) or self._fault is not None:
             return self._fault or outcome.error
         return (self._birth.changes() if self._birth is not None else None) or shortage()
 
     def _is_tainted(self, outcome: Outcome, body: "asyncio.Task[Outcome]") -> bool:
-        """Whether what was to stop goes on in ways that only the end of this process ends, or may hold memory.
+        """Return whether what was to stop goes on in a way that only the end of this process stops, or may hold memory.
 
         A body that ended well may have left threads, tasks and processes on purpose.
         """
@@ -287,14 +288,14 @@ class Child:
         return bool(tasks) or any(map(_is_busy, threads)) or has_unmarked_descendants(os.getpid())
 
     def _has_left_others(self) -> bool:
-        """Whether a body left a process that was not there before it."""
+        """Return whether a body left a process that was not there before it."""
         before, self._left = self._left, frozenset[int]()
         if _has_children():
             self._left = frozenset(process.pid for process in descendants(os.getpid()))
         return bool(self._left - before)
 
     def _say(self, kind: str, **fields: Any) -> None:
-        """Tell the engine of the body that runs here."""
+        """Send the engine a frame about the body that runs here."""
         id_, attempt = self._claim
         self._line.send({"kind": kind, "id": id_, "attempt": attempt, **fields})
 
@@ -305,7 +306,7 @@ class Child:
 
 
 class ReportSender:
-    """Tells what the body reports, on a thread of its own, for a body may block the loop. There is none until one reports for the first time."""
+    """Sends a body's reports on a separate thread, since a body may block the loop; the first report starts it."""
 
     def __init__(self, send: Callable[[Frame], None]) -> None:
         self._send = send
@@ -317,19 +318,19 @@ class ReportSender:
         os.register_at_fork(after_in_child=self._be_silent)
 
     def begin(self, execution_id: str, attempt: int) -> ReportBuffer:
-        """Make the buffer of the body that is about to start."""
+        """Create the buffer of the body that is about to start."""
         self._claim = execution_id, attempt
         self._buffer = ReportBuffer(self._hear, interval=SEND_SECONDS)
         return self._buffer
 
     def flush(self) -> None:
-        """Tell at once what there is: the process may not last."""
+        """Send at once what there is: the process may not last."""
         with self._sending:
             if self._buffer is not None:
                 self._tell(self._buffer.take(is_urgent=True))
 
     def end(self) -> None:
-        """Tell what is left: the body is over, and its outcome comes next."""
+        """Send what is left: the body is over, and its outcome comes next."""
         with self._sending:
             buffer, self._buffer = self._buffer, None
             self._tell(buffer.close() if buffer is not None else [])
@@ -361,17 +362,17 @@ class ReportSender:
             self._send({"kind": "reported", "id": id_, "attempt": attempt, "told": values})
 
     def _be_silent(self) -> None:
-        """In a copy of this process that a tool forked: the thread is not there, and a lock may be held for ever."""
+        """In a copy of this process that a tool forked: it has no such thread, and a lock may be held for ever."""
         self._sending = threading.Lock()
         if self._buffer is not None:
             self._buffer.silence()
 
 
 def _await_no_threads_but(ours: Collection[int]) -> None:
-    """One that has returned is there a moment longer.
+    """Wait, since a thread that has returned exists a moment longer.
 
     Raises:
-        ForgeError: others stay.
+        ForgeError: others remain.
     """
     deadline = time.monotonic() + LINGER_SECONDS
     while others := {int(task.name) for task in Path("/proc/self/task").iterdir()}.difference(ours):
@@ -381,7 +382,7 @@ def _await_no_threads_but(ours: Collection[int]) -> None:
 
 
 def _is_busy(thread: threading.Thread) -> bool:
-    """An idle thread of an executor waits for work in its outermost function."""
+    """Return whether a thread works; an idle one of an executor waits in its outermost function."""
     frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  documented, and the only way to look
     if frame is None:
         return False
@@ -389,7 +390,7 @@ def _is_busy(thread: threading.Thread) -> bool:
 
 
 def _has_children() -> bool:
-    """Whether there is any to bury: asking costs a tenth of reading their list, and most bodies start none."""
+    """Return whether there is any to reap: asking costs a tenth of reading their list, and most bodies start none."""
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         return True
     try:
@@ -408,10 +409,10 @@ def _end_by_itself(**_: object) -> None:
 
 
 def _let_go_of_the_parents(spare: Collection[int]) -> None:
-    """Close what the fork handed down: sockets to the database, the broker and other children, and files such as SQLite's.
+    """Close what the fork inherited: sockets to database, broker and other children, and files such as SQLite's.
 
-    Pipes of other children go, too: both of their ends are here. A stray write to a number that a tool takes for its own
-    must not reach any of them.
+    Pipes of other children are closed, too: both of their ends are here. A stray write to a number that a tool takes
+    for its own must not reach any of them.
     """
     opened: dict[int, os.stat_result] = {}
     for fd in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
@@ -425,7 +426,7 @@ def _let_go_of_the_parents(spare: Collection[int]) -> None:
 
 
 def _let_go(fd: int) -> None:
-    """Replace rather than close: an object of the parent's may still count on the number."""
+    """Replace a descriptor rather than close it: an object of the parent's may still use the number."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(nothing, fd, inheritable=False)
     os.close(nothing)

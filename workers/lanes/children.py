@@ -1,4 +1,4 @@
-"""The process lane, parent's half: one execution a child, over a socket pair; what will not stop is killed."""
+"""The process lane, parent's half: one execution per child, over a socket pair; what does not stop is killed."""
 
 import asyncio
 import logging
@@ -29,25 +29,25 @@ from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_
 
 STOPPED = (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED)
 IDLE_SHARE = 2
-"""An idle child that still holds more than this part of what a call may have is replaced."""
+"""An idle child that still holds more than this part of a call's memory limit is replaced."""
 
 LOOK_SECONDS = 1.0
 LATE_SECONDS = 1.0
-"""A look that is later than this says that this process itself was kept from running: nobody is blamed for the time."""
+"""A check later than this shows that this process itself was kept from running: no child is blamed for that time."""
 
 logger = logging.getLogger(__name__)
 
 REPLACED = "An idle process makes room for one of other walls"
 
 MOST_ASKED = 32
-"""Requests of one child under way: more would keep the engine's own statements waiting behind them."""
+"""Requests of one child under way: more would delay the engine's own statements."""
 
 
 class ChildrenLane:
     """Hands claims to pool processes and watches them. Children hold no database URL: they see one call at a time.
 
-    A message wakes for several calls, and each is run by whichever child is idle, not by the one that the message came to.
-    However a body is stopped, what it started is ended before its outcome is told.
+    A message wakes for several calls, and each is run by any idle child, not by the one that received the message.
+    However a body is stopped, what it started is ended before its outcome is reported.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class ChildrenLane:
         self._looking = asyncio.create_task(self._look_for_ever())
 
     def adopt(self, process: Any, end: socket.socket, limit: Limit, output: ChildOutput | None = None) -> None:
-        """Take a process that the pool has just forked, and our end of the pair that it was given; on the pool's thread.
+        """Take a process that the pool has just forked, and our end of its socket pair; called on the pool's thread.
 
-        `limit` sets Celery's time limits on a body of it; `output` has its last words.
+        `limit` sets Celery's time limits on its bodies; `output` has its last words.
         """
         handle = ProcessHandle(process.pid)  # here, where nobody can have reaped it yet
         try:
@@ -94,7 +94,7 @@ class ChildrenLane:
                 output.close()
 
     def answering(self) -> int:
-        """How many children can be spoken with."""
+        """How many children answer."""
         return sum(child.is_answering for child in self._children.values())
 
     def free_slots(self) -> int:
@@ -134,7 +134,7 @@ class ChildrenLane:
                 return
 
     def ban(self, tools: Iterable[str]) -> None:
-        """A body that blocks harms nobody here."""
+        """Do nothing: a body that blocks harms nobody here."""
 
     def running(self) -> list[Claim]:
         bodies = [child.body.claim for child in self._children.values() if child.body is not None]
@@ -159,7 +159,7 @@ class ChildrenLane:
             await asyncio.to_thread(self._walls.close)
         return left
 
-    # Hearing the children.
+    # Frames from the children.
 
     def _adopt(
         self, process: Any, handle: ProcessHandle, end: socket.socket, limit: Limit, output: ChildOutput | None
@@ -172,7 +172,7 @@ class ChildrenLane:
     async def _connect(self, child: PoolProcess, end: socket.socket) -> None:
         try:
             await self._loop.create_connection(lambda: child.line, sock=end)
-        except OSError as error:  # out of handles, for one
+        except OSError as error:  # out of handles, for example
             logger.error("A child cannot be spoken with", extra={"pid": child.pid, "error": str(error)})
             end.close()
             self._lose(child)
@@ -226,7 +226,7 @@ class ChildrenLane:
                 self._hear_outcome(child, body, frame)
 
     async def _answer_child(self, child: PoolProcess, body: Body, asked: frames.Asked) -> None:
-        """A body asks for itself: whose it is says its claim, not the child."""
+        """Answer a body's request: its claim, not the child, says whose call it is."""
         answer: dict[str, Any] = {"error": "The call is over.", "code": ErrorCode.TOOL_ERROR}
         child.asked += 1
         try:
@@ -266,7 +266,7 @@ class ChildrenLane:
         self._let_rest()
 
     def _let_rest(self) -> None:
-        """Be open to as many messages as children are idle; in the midst of a burst to one, so that it comes in time."""
+        """Accept as many messages as children are idle; during a burst at least one, so that it comes in time."""
         living = [child.pid for child in self._children.values() if not child.is_doomed]
         open_ = sum(not self._messages.holds(pid) for pid in living)
         is_burst = self._messages.waiting > len(living)
@@ -295,6 +295,7 @@ class ChildrenLane:
         force = partial(self._force, child, body, timed_out)
         body.guard = Guard(self._ladder.force(claim.timeout), force, patience=self._grace)
         body.limit = child.limit(self._ladder.limits(claim.timeout))
+        # The child's code is not trusted, and needs none of these.
         frame: dict[str, Any] = {"run": fields_of(claim, "token", "reply_to", "encrypted", "reply_key")}
         if self._walls is not None and child.profile is not None:
             frame["walls"] = self._walls.around(child.pid, child.profile)
@@ -316,13 +317,13 @@ class ChildrenLane:
 
     async def _sweep_and_end(self, child: PoolProcess, body: Body, outcome: Outcome) -> None:
         await self._sweep(child, body)
-        if child.is_doomed:  # what it told before it was ended counts
+        if child.is_doomed:  # what it reported before it was ended counts
             await until_silent([child], self._grace)
             self._hear_last_words(child, body)
         self._end(child, body, outcome)
 
     def _hear_last_words(self, child: PoolProcess, body: Body) -> None:
-        """What it put out just before it ended, which may say why, and had no time to tell."""
+        """Report its last output, which may say why it ended and which it had no time to send."""
         for stream, data in child.output.last_words() if child.output is not None else ():
             if data:
                 body.reports = body.reports or self._host.begin_reports(body.claim)
@@ -359,19 +360,19 @@ class ChildrenLane:
     def _reap_supervisors(self, child: PoolProcess) -> None:
         body = child.body
         if body is None:
-            child.handle.send(signal.SIGKILL)  # it serves nobody any more, should it live on
+            child.handle.send(signal.SIGKILL)  # it serves nobody any more, should it still live
         elif not body.is_ending:
             body.is_ending = True
             self._do(self._settle_death(child, body), self._endings)
 
     async def _settle_death(self, child: PoolProcess, body: Body) -> None:
-        """A body that its child never said it started has not run."""
+        """Settle a body whose child died; a body that the child never reported as started has not run."""
         what = f"Process {child.pid} on {self._hostname} {await child.end_in_words()}"
         outcome = lost(body.claim, what, body.elapsed_ms) if child.has_started else handed_back(body.claim)
         await self._sweep_and_end(child, body, outcome)
 
     async def _stop_body(self, child: PoolProcess) -> None:
-        """End a body for good. What its child had said before counts; a body that it never said it started has not run."""
+        """End a body for good. What its child reported before counts; a body never reported as started has not run."""
         body = child.body
         if body is None or body.is_ending:
             return
@@ -381,7 +382,7 @@ class ChildrenLane:
         if child.is_silent.is_set() and not child.has_started:
             self._end(child, body, handed_back(body.claim))
 
-    # Looking after the children that are idle.
+    # Looking after idle children.
 
     async def _look_for_ever(self) -> None:
         looked_at = time.monotonic()
@@ -393,7 +394,7 @@ class ChildrenLane:
                     self._retire(child, "A child does not answer; it is replaced")
             self._hand_back(self._assignment.overdue())
             if self._memory_limit:
-                with suppress(OSError):  # a process ended while it was looked at; there is another look
+                with suppress(OSError):  # a process ended during the check; the next one follows
                     await self._end_heavy()
 
     async def _end_heavy(self) -> None:
@@ -409,13 +410,13 @@ class ChildrenLane:
         return out_of_memory(claim, self._memory_limit, after_ms)
 
     def _retire(self, child: PoolProcess, message: str, level: int = logging.WARNING, **why: str) -> None:
-        """What a body left on purpose lives on."""
+        """End an idle child; what a body left on purpose lives on."""
         logger.log(level, message, extra={"pid": child.pid, **why})
         self._doom(child)
         child.handle.send(signal.SIGKILL)
 
     def _forget(self, child: PoolProcess) -> None:
-        """Let go of a child that is gone and of which nothing is left to tell."""
+        """Release a child that is gone and has nothing left to report."""
         if child.is_silent.is_set() and child.body is None:
             child.handle.close()
             if self._walls is not None and child.profile is not None:
@@ -432,4 +433,4 @@ class ChildrenLane:
 
 
 def _unwalled(_: Claim) -> None:
-    """The walls of calls where no tool has any."""
+    """Return the walls of calls if no tool has any."""

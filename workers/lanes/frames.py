@@ -1,4 +1,4 @@
-"""What an engine and its children say to each other, each child over a socket pair that only the two hold."""
+"""The frames between an engine and its children, each child over a socket pair that only the two hold."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ HEADER = struct.Struct("!I")
 CHUNK = 1 << 18
 
 MOST_BYTES = 1 << 30
-"""Of one frame that an engine sends: no row comes near it."""
+"""The most bytes of one frame that an engine sends: no row comes near it."""
 
 MOST_WAKEUPS = max(WAKEUPS_PER_MESSAGE.values())
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def most_from_child(max_output_bytes: int) -> int:
-    """Bytes of one frame at most, where a result may have so many: three JSON texts, each escaped once more, and an error."""
+    """Return the most bytes of one frame for such results: three JSON texts, each escaped once more, and an error."""
     return 8 * max_output_bytes + (1 << 23)
 
 
@@ -42,7 +42,7 @@ def _json(text: str) -> str:
 
 def _json_object(text: str) -> str:
     if not isinstance(_loaded(text), dict):
-        raise ValueError("no object")  # noqa: TRY004 which pydantic would not take for a wrong frame
+        raise ValueError("no object")  # noqa: TRY004 pydantic would not take a TypeError for a wrong frame
     return text
 
 
@@ -62,26 +62,26 @@ Report = tuple[Number, float | None, float | None, str | None, Number, Stream, A
 
 
 class FromChild(BaseModel):
-    """What a child may say: nothing but the fields of one of these. Code that nobody trusts may have written it."""
+    """What a child may send: only the fields of one of these. Untrusted code may have written it."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Answering(FromChild):
-    """It can take a call: said first when it has started, and then whenever the engine asks."""
+    """It can take a call: sent first after its start, and then whenever the engine asks."""
 
     kind: Literal["answering"]
 
 
 class Woken(FromChild):
-    """A message came to it from Celery; its task waits until the engine lets it rest."""
+    """It received a message from Celery; its task waits until the engine lets it rest."""
 
     kind: Literal["woken"]
     wakeups: Annotated[list[tuple[ExecutionId, Attempt]], Field(max_length=MOST_WAKEUPS)]
 
 
 class OfBody(FromChild):
-    """Said of the body that runs in it, or that it takes for it."""
+    """About the body that runs in it, or that the child takes for it."""
 
     id: ExecutionId
     attempt: Attempt
@@ -92,7 +92,7 @@ class Started(OfBody):
 
 
 class Asked(OfBody):
-    """A request of the body, under a number that its answer will bear."""
+    """A request of the body, under a number that its answer repeats."""
 
     kind: Literal["asked"]
     number: Number
@@ -100,14 +100,14 @@ class Asked(OfBody):
 
 
 class Reported(OfBody):
-    """What the body has reported since the last time."""
+    """What the body has reported since the last frame."""
 
     kind: Literal["reported"]
     told: list[Report]
 
 
 class Ended(OfBody):
-    """How the body ended. Whether there is another attempt is decided by the engine; a child cannot ask for one."""
+    """How the body ended. The engine decides whether there is another attempt; a child cannot ask for one."""
 
     kind: Literal["ended"]
     status: Literal[
@@ -130,21 +130,21 @@ _SAYABLE: TypeAdapter[FromChild] = TypeAdapter(
 
 
 class FrameError(ValueError):
-    """What came is no frame: where the next one would begin is not known, or who sent it is not what it should be."""
+    """The bytes are not a frame: the start of the next one is unknown, or the sender is not what it should be."""
 
 
 class Frames:
-    """Puts frames together from the bytes that come, in any pieces."""
+    """Assembles frames from bytes that arrive in any pieces."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
         self._received = bytearray()
 
     def add(self, data: bytes) -> Iterator[bytes]:
-        """Take what came, and return the frames that are whole by now.
+        """Add received bytes, and yield the frames that are complete.
 
         Raises:
-            FrameError: it is no frame, or too large. Nobody waits for the rest, perhaps gigabytes, of what cannot be one.
+            FrameError: it is not a frame, or too large. Nobody waits for the rest, perhaps gigabytes, of what is none.
         """
         received = self._received
         received += data
@@ -161,16 +161,16 @@ class Frames:
 
 
 def framed(frame: Frame) -> bytes:
-    """The bytes of a frame."""
+    """Encode a frame."""
     body = json.dumps(frame, ensure_ascii=False).encode(errors="replace")
     return HEADER.pack(len(body)) + body
 
 
 class Line(asyncio.Protocol):
-    """The engine's end: `hear` is told what the child says, and `ended` once that no more will come.
+    """The engine's end: `hear` receives what the child sends, and `ended` is called once no more will come.
 
-    A child that says what it may not say is not heard any more, as if it were gone; `fault` then says why. Frames are read
-    where they arrive, with no task in between: that is a good part of what a short call costs.
+    A child that breaks the protocol is ignored from then on, as if it were gone; `fault` then says why. Frames are read
+    where they arrive, without a task in between: that would be a good part of the cost of a short call.
     """
 
     def __init__(self, hear: Callable[[FromChild], None], ended: Callable[[], None], most_bytes: int) -> None:
@@ -198,7 +198,7 @@ class Line(asyncio.Protocol):
             self._break(f"it is none that a child may send: {_places(error)}")
 
     def send(self, frame: Frame) -> None:
-        """Queue one object for sending; once the other side is gone nobody hears it."""
+        """Queue one object for sending; if the other side is gone, it is lost."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(framed(frame))
 
@@ -214,7 +214,7 @@ class Line(asyncio.Protocol):
 
 
 class ChildLine:
-    """The child's end: any thread sends, and waits until the engine has room; one loop hears."""
+    """The child's end: any thread sends, and waits until the engine has room; one loop receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -225,13 +225,13 @@ class ChildLine:
         return self._end.fileno()
 
     def send(self, frame: Frame) -> None:
-        """Send a frame whole; that the engine is gone the loop that hears will see."""
+        """Send a whole frame; if the engine is gone, the receiving loop notices."""
         data = framed(frame)
         with self._sending, suppress(OSError):
             self._end.sendall(data)
 
     def hear_on(self, loop: asyncio.AbstractEventLoop, hear: Callable[[Frame], None], ended: asyncio.Event) -> None:
-        """Hand on what comes, on that loop, and say when nothing more will."""
+        """Pass on received frames, on that loop, and set `ended` when nothing more will come."""
 
         def receive() -> None:
             try:
@@ -249,23 +249,23 @@ class ChildLine:
         loop.add_reader(self._end, receive)
 
     def forget_sender(self) -> None:
-        """In a copy of this process that a tool forked: whoever held the lock is not there."""
+        """In a copy of this process that a tool forked: the holder of the lock does not exist there."""
         self._sending = threading.Lock()
 
 
 def fields_of(record: Any, *but: str) -> Frame:
-    """What a flat record with slots holds, by name."""
+    """Return the fields of a flat record with slots, by name."""
     return {name: getattr(record, name) for name in record.__slots__ if name not in but}
 
 
 def _places(error: ValidationError) -> str:
-    """What is wrong and where, without the values: those may be secret."""
+    """Say what is wrong and where, without the values: those may be secret."""
     wrong = [f"{'.'.join(map(str, one['loc'])) or 'frame'}: {one['type']}" for one in error.errors()]
     return ", ".join(wrong[:3])[:200]
 
 
 def to_text(message: Frame) -> Frame:
-    """Make a message one that JSON can carry."""
+    """Make a message encodable as JSON."""
     return message | {"data": base64.b64encode(message["data"]).decode()} if "data" in message else message
 
 

@@ -18,27 +18,28 @@ from workers.lanes.tool_loop import LoopHeldError, Step, TaskCloser, ToolLoop, W
 from workers.outcomes import blocked, cancelled, handed_back, lost, timed_out
 
 HELD_SECONDS = 1.0
-"""A step that holds the loop for longer is a tool that blocks."""
+"""A tool whose step holds the loop for longer is one that blocks."""
 
 HELD_AGAIN_SECONDS = 0.4
-"""The same for bodies of a tool that is known to block and had begun before that was known."""
+"""The same for bodies of a tool that is known to block, if they began before that was known."""
 
 HOSTAGE_SECONDS = 15.0
-"""By then blocking Python has long been interrupted. A call into C that lasts longer than this is not waited for: neighbours
-would rather wait so long than be lost with the process, but not longer."""
+"""Blocking Python code is interrupted long before. A call into C that lasts longer than this is not awaited: neighbours
+would rather wait so long than be lost with the process, but not longer.
+"""
 
 RAISE_AGAIN_SECONDS = 1.0
 LEAST_EXTENSION = 0.1
-"""Seconds by which a body's end has to be put off to be worth a timer."""
+"""The least seconds of delay of a body's end that are worth a timer."""
 FORCE_SECONDS = 0.5
-"""What a forced end may take before it is told all the same."""
+"""How long a forced end may take before it is reported anyway."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Hold:
-    """A step that blocks the loop, for `seconds` as far as looks have seen. Other times are `time.monotonic`."""
+    """A step that blocks the loop, for `seconds` as far as checks have seen. Other times are `time.monotonic`."""
 
     step: Step
     place: str
@@ -59,7 +60,7 @@ class LoopBody(Body):
 
 
 class LoopLane:
-    """Bodies on a loop of their own, so that a stuck tool never stops the engine."""
+    """Runs bodies on a separate loop, so that a stuck tool never stops the engine."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class LoopLane:
         return max(0, self.answering() - len(self._bodies))
 
     def answering(self) -> int:
-        """None while a body holds the loop: other workers are quicker."""
+        """Return 0 while a body holds the loop: other workers are faster."""
         owner = self._hold.step.owner if self._hold is not None else None
         return self._concurrency if owner is None or owner.is_over else 0
 
@@ -152,13 +153,13 @@ class LoopLane:
         if self._thread.is_alive() and not self._is_hopeless:
             winding_down = asyncio.run_coroutine_threadsafe(self._wind_down(), self._tools)
             await asyncio.wait([asyncio.wrap_future(winding_down)], timeout=self._grace * 2)
-            winding_down.cancel()  # and the loop ends a turn later, for who is cancelled takes a last step
+            winding_down.cancel()  # and the loop ends a turn later, since a cancelled task takes a last step
             self._tools.call_soon_threadsafe(self._tools.call_soon, self._end)
             await asyncio.to_thread(self._thread.join, self._grace)
         await asyncio.gather(*(end_processes(body) for body in self._bodies.values() if body.processes))
         return self.running()
 
-    # The engine's side: everything above, what a body's end comes back to, and what ends those that do not stop.
+    # The engine's side: everything above, the return of a body's end, and what ends those that do not stop.
 
     def _collect(self) -> None:
         with self._done_lock:
@@ -172,7 +173,7 @@ class LoopLane:
         if body.guard is not None:
             body.guard.stop()
         if body.hold is not None or outcome.status not in {ExecutionStatus.SUCCEEDED, ExecutionStatus.FAILED}:
-            body.is_ending = True  # it did not come to an end of its own, and starts no process from now on
+            body.is_ending = True  # it did not end by itself, and starts no process from now on
         if body.is_ending and body.processes:
             self._sweeps.add(sweep := self._engine.create_task(self._sweep_and_tell(body, outcome)))
             sweep.add_done_callback(self._sweeps.discard)
@@ -192,13 +193,13 @@ class LoopLane:
         self._host.finished(outcome)
 
     def _withdraw(self, body: LoopBody) -> bool:
-        """Keep a body from beginning, unless it has begun: whoever takes it out first, this thread or the other, wins."""
+        """Keep a body from beginning, unless it has begun: whichever thread removes it first wins."""
         return self._not_begun.pop(id(body), None) is not None
 
     def _on_due(self, body: LoopBody) -> None:
-        """Its time is up, unless the time in which another one held the loop has to be added."""
+        """End a body whose time is up, unless time in which another one held the loop must be added."""
         left = body.due - self._tools.time()
-        if self._tools.turn_seconds > LEAST_EXTENSION:  # somebody may hold it who is not blamed yet
+        if self._tools.turn_seconds > LEAST_EXTENSION:  # the loop may be held by a body not blamed yet
             left = max(left, HELD_SECONDS)
         if left > LEAST_EXTENSION and body.hold is None:
             body.guard = Guard(left, partial(self._on_due, body), patience=self._grace)
@@ -221,7 +222,7 @@ class LoopLane:
     # Still the engine's side: a step that holds the loop.
 
     def _see(self, step: Step, seconds: float) -> None:
-        """The same step as at the last look: blame it in time, interrupt it, at last give up on the process."""
+        """Handle a step seen again at this check: blame it in time, interrupt it, finally give up on the process."""
         if self._hold is None or self._hold.step is not step:
             is_known = step.owner is not None and step.owner.claim.tool in self._banned
             if seconds < (HELD_AGAIN_SECONDS if is_known else HELD_SECONDS):
@@ -234,7 +235,7 @@ class LoopLane:
 
     def _blame(self, step: Step, seconds: float) -> Hold:
         hold = Hold(step, self._watch.place(step), seconds, noticed=time.monotonic())
-        self._tools.excuse(step.turn)
+        self._tools.excuse(step.turn)  # the timers of its neighbours stand still meanwhile
         owner = step.owner
         facts = owner.claim.facts() if owner is not None else {}
         logger.error("The event loop of the tools is held", extra={"place": hold.place, **facts})
@@ -248,10 +249,10 @@ class LoopLane:
         return hold
 
     def _stop_siblings(self, blocker: LoopBody) -> None:
-        """Stop other bodies of the tool that may run again elsewhere, before they block in their turn.
+        """Stop other bodies of the tool that may run again elsewhere, before they block in turn.
 
-        While its thread is inside the blocker no other task takes a step, so these can be cancelled from here. Those that must
-        not run twice go on.
+        While its thread is inside the blocker no other task takes a step, so these can be cancelled from here. Those
+        that must not run twice go on.
         """
         for body in self._bodies.values():
             claim = body.claim
@@ -274,7 +275,7 @@ class LoopLane:
         return hold.seconds >= HOSTAGE_SECONDS or (is_due and time.monotonic() - hold.noticed >= self._grace)
 
     def _give_up(self, hold: Hold) -> None:
-        """Nothing in this process ends that step: the process has to go."""
+        """Give up on this process: nothing in it ends that step."""
         if self._is_hopeless:
             return
         self._is_hopeless = True
@@ -303,9 +304,9 @@ class LoopLane:
     def _run_tools(self) -> None:
         try:
             self._tools.run_forever()
-        except (KeyboardInterrupt, SystemExit):  # raised in a task that a tool started and left alone
+        except (KeyboardInterrupt, SystemExit):  # raised in a task that a tool started and abandoned
             logger.exception("A tool tried to end the process; its neighbours go on")
-        except LoopHeldError:  # raised a moment after what it was meant for had ended
+        except LoopHeldError:  # raised just after its target had ended
             logger.warning("The event loop was interrupted between two steps; it goes on")
 
     def _launch(self, bodies: Sequence[LoopBody]) -> None:
@@ -323,19 +324,19 @@ class LoopLane:
     def _settle(self, body: LoopBody, task: asyncio.Task[Outcome]) -> None:
         body.task = None
         if not task.cancelled():
-            task.exception()  # asked for, or asyncio would log what is judged here
+            task.exception()  # retrieved, or asyncio would log what is judged here
         outcome = self._judgement(body, task)
         if task.cancelled() or outcome.status is ExecutionStatus.TIMED_OUT or body.hold is not None:
             self._closer.politely(body)
         with self._done_lock:
             self._done.append((body, outcome))
-            is_first = len(self._done) == 1
+            is_first = len(self._done) == 1  # otherwise a collection is already scheduled
         if is_first:
             with suppress(RuntimeError):  # the engine's loop has ended: nobody waits for this any more
                 self._engine.call_soon_threadsafe(self._collect)
 
     def _judgement(self, body: LoopBody, task: asyncio.Task[Outcome] | None = None) -> Outcome:
-        """How a body is recorded that ended by itself, by force, for holding the loop, or for its neighbours' sake."""
+        """Return how to record a body that ended by itself, by force, for holding the loop, or for its neighbours."""
         claim, after_ms = body.claim, body.elapsed_ms
         if body.hold is not None:
             return cancelled(claim, after_ms) if body.is_cancelled else _for_blocking(body, body.hold)
@@ -373,7 +374,7 @@ class LoopLane:
 
 
 def _for_blocking(body: LoopBody, hold: Hold) -> Outcome:
-    """BLOCKED, unless its time was up before anybody could notice that it blocks."""
+    """Return BLOCKED, unless its time was up before anybody could notice that it blocks."""
     was_overdue = hold.noticed - body.started >= body.claim.timeout
     if was_overdue:
         return timed_out(body.claim, body.elapsed_ms)

@@ -1,4 +1,4 @@
-"""Marks each process that code of a body in the async lane starts, on the loop or on a thread, as its attempt's."""
+"""Marks each process that a body's code in the async lane starts, on the loop or on a thread, as its attempt's."""
 
 import _posixsubprocess
 import asyncio
@@ -23,8 +23,8 @@ from workers.lanes.tool_loop import OWNER
 
 Start = Callable[..., Any]
 
-_OF_ALL = "--multiprocessing-fork"  # is not among the arguments of what serves every body: its tracker of resources
-_spawn: Start = multiprocessing.context.SpawnProcess._Popen  # noqa: SLF001  there is no other name for it
+_OF_ALL = "--multiprocessing-fork"  # not in the arguments of the resource tracker, which serves every body
+_spawn: Start = multiprocessing.context.SpawnProcess._Popen  # noqa: SLF001  it has no public name
 _started: set[int] = set()
 """Children of this process whose status somebody here waits for."""
 
@@ -33,12 +33,12 @@ _is_installed = False
 
 
 def own_processes() -> None:
-    """Have every process that Python starts here belong to the body that starts it, and adopt what loses its parent.
+    """Assign every process that Python starts here to the body that starts it, and adopt orphaned ones.
 
-    No hook of Python's may change an environment, so its few ways to start a process are wrapped; what starts none of
-    its processes through them (`os.system`, a C extension) belongs to the worker alone.
+    No hook of Python may change an environment, so its few ways to start a process are wrapped; a process started in
+    another way (`os.system`, a C extension) belongs only to the worker.
     """
-    global _is_installed  # noqa: PLW0603  it is the process that is changed, once
+    global _is_installed  # noqa: PLW0603  the process itself is changed, once
     with _installing:
         if _is_installed:
             return
@@ -61,7 +61,7 @@ def own_processes() -> None:
 
 
 async def end_processes(body: Body) -> None:
-    """Have the body start no more processes, and end what is left of those that it did start."""
+    """Keep the body from starting more processes, and end what is left of those it started."""
     body.is_ending = True
 
     async def sweep() -> None:
@@ -73,7 +73,7 @@ async def end_processes(body: Body) -> None:
 
 
 def bury_orphans() -> None:
-    """Reap adopted processes that have ended, and none whose status somebody waits for."""
+    """Reap adopted processes that have ended, except those whose status somebody waits for."""
     if not hasattr(os, "waitid"):  # macOS before Python 3.13, which adopts none
         return
     for pid in list(_started):
@@ -85,7 +85,7 @@ def bury_orphans() -> None:
 
 
 def orphans() -> dict[int, int]:
-    """What this process adopted, by `start_ticks`: whose each was, nobody can tell any more."""
+    """Return what this process adopted, by `start_ticks`: nobody can tell any more whose each was."""
     adopted = set(child_pids(os.getpid(), thread=os.getpid())) - _started
     return {pid: start_ticks(pid) for pid in adopted} if _is_installed else {}
 
@@ -100,7 +100,7 @@ def _wrap(
 def _with_environment(
     start: Start, *, position: int, marked: Callable[[Any, str, int], Any], of_all: str = ""
 ) -> Start:
-    """`of_all` is an argument without which a program serves every body."""
+    """Wrap a start so that it passes the body's mark. Without the argument `of_all`, a program serves every body."""
 
     def started(*arguments: Any, **options: Any) -> int:
         body = OWNER.get()
@@ -141,7 +141,7 @@ def _starting_thread(start: Start) -> Start:
 
 
 def _submitting(submit: Start) -> Start:
-    """Whoever submits owns what is run, not whoever happened to start the thread."""
+    """Make the submitter, not whoever happened to start the thread, own what is run."""
 
     def submitted(pool: ThreadPoolExecutor, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
         running: Future[Any] = submit(pool, partial(_run_for, OWNER.get(), work), *args, **options)
@@ -151,7 +151,7 @@ def _submitting(submit: Start) -> Start:
 
 
 def _without_server(popen: Start) -> Start:
-    """The children of a fork server are the server's, whoever asked for them: a body spawns its own."""
+    """Make a body spawn its own processes: children of a fork server would belong to the server."""
 
     def started(process: Any) -> Any:
         return (popen if OWNER.get() is None else _spawn)(process)
@@ -176,6 +176,6 @@ def _noted(pid: int, body: Body | None = None) -> int:
     _started.add(pid)
     if body is not None:
         body.processes[pid] = start_ticks(pid)
-        if body.is_ending:  # it was stopped meanwhile, and may have been cleared already
+        if body.is_ending:  # it was stopped meanwhile, and may have been swept already
             os.kill(pid, signal.SIGKILL)
     return pid

@@ -1,4 +1,4 @@
-"""The processes of the pool as their engine sees them: the line to each, how it ended, its memory, what messages it brought."""
+"""The pool's processes as their engine sees them: the line to each, how it ended, its memory, its messages."""
 
 import asyncio
 import os
@@ -22,25 +22,26 @@ from workers.lanes.frames import Line
 LOOK_SECONDS = 0.01
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PATIENCE = 0.5
-"""Seconds within which a process whose handles are closed is over, unless it lives on without them."""
+"""Seconds until a process whose handles are closed has ended, unless it lives on without them."""
 
 START_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
-"""What a process may take to start, and an idle one to answer."""
+"""How long a process may take to start, and an idle one to answer."""
 
 Limit = Callable[[Limits], TimeLimit]
-"""Sets time limits of Celery's on the body that is about to start."""
+"""Sets Celery's time limits on the body that is about to start."""
 
 MOST_WAITING = 1000
-"""Wakeups kept at most; what does not fit is pulled from SQL in its turn."""
+"""The most wakeups kept; others are pulled from SQL later."""
 
 
 @dataclass(slots=True)
 class PoolProcess:
-    """It runs one body at a time, and gets no more once it `is_doomed`: it is being killed, with all that it started.
+    """It runs one body at a time. Once it `is_doomed`, it gets none: it is being killed with all it started.
 
-    One that `is_fresh` has run nothing yet and has no walls; then it has those of `profile`, if there is one.
-    `process` is the pool's own object for it, and `limit` its way to it. `awaited` counts the seconds since it was asked for an answer, until it gives one.
+    One that `is_fresh` has run nothing yet and has no walls; later it has those of `profile`, if any. `process` is the
+    pool's own object for it, and `limit` sets its time limits. `awaited` counts the seconds since it was asked for an
+    answer, until it answers.
     """
 
     line: Line
@@ -71,9 +72,9 @@ class PoolProcess:
         return self.body is None and self.is_answering
 
     def is_mute(self, elapsed: float) -> bool:
-        """Ask for an answer, unless it owes one: whether it has done so for too long, now that `elapsed` more seconds are over.
+        """Ask for an answer, unless one is due; return whether it is late, now that `elapsed` more seconds are over.
 
-        A body may hold up the answer as long as its timeout lets it.
+        A body may delay the answer as long as its timeout allows.
         """
         if self.body is not None or self.is_doomed:
             return False
@@ -85,30 +86,30 @@ class PoolProcess:
         return self.awaited > (ANSWER_SECONDS if self.is_ready else START_SECONDS)
 
     async def end_in_words(self) -> str:
-        """How it ended, in words that follow its name."""
+        """Say how it ended, in words that follow its name."""
         if self.line.fault is not None:
             return f"was ended for what it sent, {self.line.fault},"
         return said(await exit_of(self.pid, self.process))
 
 
 async def until_silent(processes: Iterable[PoolProcess], patience: float) -> None:
-    """Wait until nothing more can come from them, so many seconds at most."""
+    """Wait until nothing more can come from them, for at most so many seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):
             await asyncio.gather(*(process.is_silent.wait() for process in processes))
 
 
 async def exit_of(pid: int, process: Any) -> int | None:
-    """Its exit status, negative for a signal, once it is over; None where nobody knows, or it lives on."""
+    """Return its exit status, negative for a signal, once it has ended; None if nobody knows, or it lives on."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE
-    while (code := exit_code(pid, process)) is None and loop.time() < deadline:  # noqa: ASYNC110  no event tells
+    while (code := exit_code(pid, process)) is None and loop.time() < deadline:  # noqa: ASYNC110  no event exists
         await asyncio.sleep(LOOK_SECONDS)
     return code
 
 
 def said(code: int | None) -> str:
-    """The end of a process in words that follow its name."""
+    """Return the end of a process in words that follow its name."""
     if code is None:
         return "ended"
     if code >= 0:
@@ -118,14 +119,14 @@ def said(code: int | None) -> str:
 
 
 def heavy(pids: Sequence[int], limit: int) -> list[int]:
-    """Those processes that with their descendants hold more than `limit` bytes of real memory."""
+    """Return those processes that with their descendants hold more than `limit` bytes of real memory."""
     return [pid for pid in pids if _resident([pid, *(process.pid for process in descendants(pid))], limit) > limit]
 
 
 class Messages:
-    """Wakeups are served in the order in which they came, whichever child brought them.
+    """Wakeups are served in the order of arrival, whichever child received them.
 
-    Celery brings no message to a child whose task waits here, and what a full worker does not take another one gets. So
+    Celery sends no message to a child whose task waits here, and what a full worker does not take, another one gets. So
     a task also waits, with all its ids taken, until a child is idle.
     """
 
@@ -139,35 +140,35 @@ class Messages:
         return len(self._wakeups)
 
     def add(self, holder: int, wakeups: Sequence[Wakeup], rest: Callable[[], None]) -> None:
-        """Keep what came to the process `holder`, whose task waits until `rest` is called."""
+        """Keep what arrived at the process `holder`, whose task waits until `rest` is called."""
         kept = wakeups[: MOST_WAITING - len(self._wakeups)]
         message = self._held[holder] = _Message(len(kept), rest)
         self._wakeups.extend((wakeup, message) for wakeup in kept)
 
     def take(self, count: int) -> list[Wakeup]:
-        """The next ids, `count` of them at most."""
+        """Take the next ids, at most `count`."""
         taken = [self._wakeups.popleft() for _ in range(min(count, len(self._wakeups)))]
         for _, message in taken:
             message.waiting -= 1
         return [wakeup for wakeup, _ in taken]
 
     def holds(self, process: int) -> bool:
-        """Whether the task of that process waits here."""
+        """Return whether the task of that process waits here."""
         return process in self._held
 
     def let_rest(self, count: int) -> None:
-        """Let up to `count` tasks return whose ids were all taken."""
+        """Let up to `count` tasks return whose ids have all been taken."""
         done = [holder for holder, message in self._held.items() if message.waiting == 0]
         for holder in done[: max(0, count)]:
             self._held.pop(holder).rest()
 
     def forget(self, process: int) -> None:
-        """Its task is gone with it; its ids stay."""
+        """Forget a task that is gone with its process; its ids stay."""
         self._held.pop(process, None)
 
 
 def exit_code(pid: int, process: Any) -> int | None:
-    """Its exit status, None while it lives: look without reaping, which is the pool's to do; where it has done so, it remembers."""
+    """Return its exit status, None while it lives, without reaping it: the pool does that, and remembers the status."""
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         return None if process is None else process.exitcode
     try:
@@ -184,7 +185,7 @@ def _signal_name(number: int) -> str:
 
 
 def _resident(tree: Sequence[int], limit: int) -> int:
-    """What forked processes share counts once: looking that up costs milliseconds, so only where the quick sum is too much."""
+    """Count shared memory of forked processes once: that takes milliseconds, so only if the quick sum is too much."""
     quick = sum(_pages(pid) for pid in tree) * PAGE
     return quick if quick <= limit else sum(_share(pid) for pid in tree)
 

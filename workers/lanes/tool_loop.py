@@ -1,4 +1,4 @@
-"""The event loop that bodies of the async lane share, which knows whose task is whose, and the watch that finds what holds it."""
+"""The event loop that bodies of the async lane share, which knows each task's body, and the watch for what holds it."""
 
 import asyncio
 import ctypes
@@ -22,7 +22,7 @@ from forge_tools.tool import base
 from workers.lanes.base import Body
 
 CLOSE_SECONDS = 0.1
-"""Between a forced cancel and closing what swallowed it."""
+"""The pause between a forced cancel and closing what swallowed it."""
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ OWNER: ContextVar[Body | None] = ContextVar("forge_owner", default=None)
 
 LOOK_SECONDS = 0.1
 LATE_SECONDS = 0.5
-"""A look that comes later than this was held up itself (a suspended process): what it sees proves nothing."""
+"""A check that comes later than this was itself held up (a suspended process): what it sees proves nothing."""
 
 _RUN = asyncio.Handle._run.__code__  # noqa: SLF001 the frame below every step
 _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
@@ -40,9 +40,9 @@ logger = logging.getLogger(__name__)
 
 
 class ToolLoop(asyncio.SelectorEventLoop):
-    """A turn lasts from one look at the selector to the next: each task gets one step in it at most.
+    """A turn lasts from one check of the selector to the next: each task gets at most one step in it.
 
-    Timers count on a clock that leaves out excused turns, so that a body whose neighbour held the loop is not late for that.
+    Timers use a clock that leaves out excused turns, so that a body is not late because its neighbour held the loop.
     """
 
     def __init__(self) -> None:
@@ -54,34 +54,34 @@ class ToolLoop(asyncio.SelectorEventLoop):
 
     @property
     def turn(self) -> int | None:
-        """The number of the turn under way; None while the loop waits. Any thread may ask."""
+        """The number of the current turn; None while the loop waits. Any thread may ask."""
         return self._turns.number if self._turns.since is not None else None
 
     @property
     def turn_seconds(self) -> float:
-        """How long the turn under way has lasted."""
+        """How long the current turn has lasted."""
         since = self._turns.since
         return 0.0 if since is None else time.monotonic() - since
 
     def excuse(self, turn: int) -> None:
-        """Leave that turn, if it is still under way, out of the clock."""
+        """Leave that turn, if it is still the current one, out of the clock."""
         self._turns.excused = turn
 
     def time(self) -> float:
         turns = self._turns
         since = turns.since
         now = since if since is not None and turns.excused == turns.number else time.monotonic()
-        self._latest = max(self._latest, now - turns.left_out)  # an excuse may come after a look at the clock
+        self._latest = max(self._latest, now - turns.left_out)  # an excuse may come after a read of the clock
         return self._latest
 
     def context_of(self, body: Body) -> Context:
-        """A context of its own for `body`, in which whatever it starts is known to be its."""
+        """Return a separate context for `body`, so that whatever it starts is known to belong to it."""
         context = copy_context()
         context.run(OWNER.set, body)
         return context
 
     def tasks_of(self, body: Body) -> list[asyncio.Task[Any]]:
-        """The tasks of `body` that are not done, those that its tasks started included."""
+        """Return the unfinished tasks of `body`, including those that its tasks started."""
         return [task for task, owner in list(self._owners.items()) if owner is body and not task.done()]
 
     def _owned(
@@ -99,9 +99,9 @@ class ToolLoop(asyncio.SelectorEventLoop):
 
 
 class TaskCloser:
-    """Ends what a body leaves on the tool loop, where it works: tasks it forgot, and those that swallow cancellation.
+    """Ends what a body leaves on the tool loop: forgotten tasks, and those that swallow cancels. Use it on that loop.
 
-    `survived` is told of a body that nothing could end.
+    `survived` is called with a body that nothing could end.
     """
 
     def __init__(self, loop: ToolLoop, *, grace: float, survived: Callable[[Body], None]) -> None:
@@ -110,7 +110,7 @@ class TaskCloser:
         self._survived = survived
 
     def politely(self, body: Body) -> None:
-        """Cancel its tasks; those that have not ended after the grace are forced to."""
+        """Cancel its tasks; force those that have not ended after the grace."""
         if self._cancel(body):
             self._loop.call_later(self._grace, self.by_force, body)
 
@@ -139,7 +139,7 @@ class TaskCloser:
 
 
 class LoopHeldError(BaseException):
-    """Raised into code that holds the tool loop; no Exception, so that a tool's `except Exception` lets it pass."""
+    """Raised into code that holds the tool loop; not an Exception, so that a tool's `except Exception` lets it pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,13 +152,13 @@ class Step:
 
 
 Seen = Callable[[Step, float], None]
-"""Told at each look of a step that is still the same, and for how many seconds that has been so."""
+"""Called at each check that finds the same step as before, with how many seconds that has been so."""
 
 
 class Watch:
-    """Looks every `LOOK_SECONDS` on the running (the engine's) loop.
+    """Checks every `LOOK_SECONDS` on the running (the engine's) loop.
 
-    A loop with much to do takes long turns too. Blamed is only a step that every look of a while found on the thread's stack
+    A busy loop takes long turns too. A step is blamed only if every check for a while found it on the thread's stack
     within one turn, in which no task gets two steps.
     """
 
@@ -178,14 +178,14 @@ class Watch:
 
     def interrupt(self, step: Step) -> bool:
         """Raise `LoopHeldError` in the loop's thread if it is still in that step; a C call gets it when it returns."""
-        time.sleep(0)  # a fresh turn at the interpreter: for its 5 ms nobody comes between the look and the raise
+        time.sleep(0)  # get a fresh 5 ms slice of the interpreter: nobody runs between the check and the raise
         if self._running_handle() is not step.handle:
             return False
         self._raised = step
         return _raise_in(self._thread, LoopHeldError)
 
     def place(self, step: Step) -> str:
-        """Where the step is: the innermost line of the tool's own, such as `_execute at tools.py:61`."""
+        """Say where the step is: the innermost line of the tool's own code, such as `_execute at tools.py:61`."""
         if self._running_handle() is not step.handle:
             return "a step that has ended"
         return _place(list(_stack(self._thread)))
@@ -203,14 +203,14 @@ class Watch:
         step = self._find(turn) if turn is not None and turn == before else None
         if self._raised is not None and step is not self._raised:
             self._raised = None
-            _raise_in(self._thread, None)  # it ended by itself; the exception is not for who comes next
+            _raise_in(self._thread, None)  # it ended by itself; the exception must not hit the next step
         if step is None or is_late or step is not self._step:
             self._step, self._since = step, now
         else:
             self._seen(step, now - self._since)
 
     def _find(self, turn: int) -> Step | None:
-        """The step the loop is in: the one of the last look, if it is the same."""
+        """Return the step that the loop is in: that of the last check, if it is the same."""
         handle = self._running_handle()
         if handle is None:
             return None
@@ -220,7 +220,7 @@ class Watch:
         return Step(handle, context.get(OWNER) if context is not None else None, turn)
 
     def _running_handle(self) -> asyncio.Handle | None:
-        """The loop's callback under way; a task's step is one too."""
+        """Return the loop's current callback; a task's step is one too."""
         for frame in _stack(self._thread):
             if frame.f_code is _RUN:
                 handle: asyncio.Handle = frame.f_locals["self"]
@@ -229,7 +229,7 @@ class Watch:
 
 
 class _Turns(selectors.DefaultSelector):
-    """Selects as ever, and notes when the loop comes and goes."""
+    """Selects as usual, and records when the loop waits and resumes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ class _Turns(selectors.DefaultSelector):
 
 
 def _close(task: asyncio.Task[object]) -> None:
-    """Throw GeneratorExit into its coroutine, which cannot take a step any more unless it swallows that too."""
+    """Throw GeneratorExit into its coroutine, which then takes no more steps unless it swallows that too."""
     coroutine = task.get_coro()
     task.add_done_callback(_forget)
     with suppress(BaseException):  # whatever the tool's own code raises on its way out
@@ -260,13 +260,13 @@ def _close(task: asyncio.Task[object]) -> None:
 
 
 def _forget(task: asyncio.Task[object]) -> None:
-    """Ask for how it ended, or asyncio would log that nobody did."""
+    """Retrieve how it ended, or asyncio would log that nobody did."""
     if not task.cancelled():
         task.exception()
 
 
 def _stack(thread: threading.Thread) -> Iterator[FrameType]:
-    """The thread's frames, innermost first."""
+    """Yield the thread's frames, innermost first."""
     frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 documented, and the only way
     while frame is not None:
         yield frame
@@ -274,7 +274,7 @@ def _stack(thread: threading.Thread) -> Iterator[FrameType]:
 
 
 def _place(frames: list[FrameType]) -> str:
-    """The innermost frame of code that came neither with Python nor from a package index; else just the innermost."""
+    """Return the innermost frame of code that is neither Python's nor from a package index; else just the innermost."""
     inside = list(
         takewhile(lambda frame: frame.f_code is not _RUN and frame.f_code.co_filename != base.__file__, frames)
     )
@@ -284,6 +284,6 @@ def _place(frames: list[FrameType]) -> str:
 
 
 def _raise_in(thread: threading.Thread, error: type[BaseException] | None) -> bool:
-    """Raise at the thread's next bytecode; None takes back what was not raised yet."""
+    """Raise at the thread's next bytecode; None withdraws what was not raised yet."""
     raised = ctypes.py_object(error) if error is not None else None
     return bool(ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), raised))

@@ -1,4 +1,4 @@
-"""What a middleware is: one concern around calls, from their claim to the end that is stored."""
+"""What a middleware is: one concern around calls, from their claim to their stored end."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -7,7 +7,7 @@ from forge_tools.model import Claim, Kept, Outcome, Wakeup
 
 
 class Stored(NamedTuple):
-    """An outcome that took effect, the claim that it ends if this worker made that, and what was kept of it."""
+    """An outcome that took effect, its claim if this worker made that, and what was kept of it."""
 
     outcome: Outcome
     claim: Claim | None
@@ -15,14 +15,14 @@ class Stored(NamedTuple):
 
 
 class Ends(Protocol):
-    """Where a claim ends that a middleware does not let through."""
+    """Where claims end that a middleware does not let through."""
 
     def add(self, outcome: Outcome) -> None:
         """Record that outcome."""
         ...
 
     def forget(self, claim: Claim) -> None:
-        """That claim is no longer this worker's: there will be no outcome."""
+        """Forget a claim that is no longer this worker's: there will be no outcome."""
         ...
 
 
@@ -33,24 +33,24 @@ class SendOn(Protocol):
 
 
 class Middleware:
-    """Every method is called on the engine's loop. A hook that a class leaves as it is here is not called."""
+    """Every method is called on the engine's loop. A hook that a class does not override is not called."""
 
     def claimed(self, claims: list[Claim], ends: Ends) -> list[Claim]:
-        """Return those that run here, as their tools get them; the others are ended, or sent away."""
+        """Return the claims that run here, as their tools get them; end the others, or send them away."""
         return claims
 
     def ended(self, claim: Claim, outcome: Outcome) -> Outcome:
-        """A body ended, or was not begun: return how that is recorded."""
+        """Return how to record a body that ended, or was not begun."""
         return outcome
 
     async def storing(self, outcomes: Sequence[Outcome]) -> None:
-        """These are about to be stored."""
+        """Handle outcomes that are about to be stored."""
 
     def stored(self, stored: Sequence[Stored]) -> None:
-        """These have been stored."""
+        """Handle outcomes that have been stored."""
 
 
 def hooks(middleware: Iterable[Middleware], name: str) -> list[Any]:
-    """The methods of that name which do something, in order."""
+    """Return the methods of that name which are overridden, in order."""
     idle = getattr(Middleware, name)
     return [getattr(one, name) for one in middleware if getattr(type(one), name) is not idle]

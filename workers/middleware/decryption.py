@@ -1,4 +1,4 @@
-"""Decrypts what claimed calls hide, and puts secrets in the place of references: on the engine's side, which alone has the keys."""
+"""Decrypts what claimed calls hide, and replaces references by secrets: in the engine, which alone has the keys."""
 
 import json
 import logging
@@ -16,13 +16,13 @@ from workers.outcomes import not_run
 NO_PARAMETERS = (
     "What was encrypted are no parameters: who encrypted it was no client of this version. Submit the call again."
 )
-"""Anybody can encrypt for workers, so that anything may be found there."""
+"""Anybody can encrypt for workers, so the content may be anything."""
 
 logger = logging.getLogger(__name__)
 
 
 class Decryption(Middleware):
-    """What a worker needs to know to run calls that hide something; all others pass untouched."""
+    """What a worker needs to run calls that hide something; all others pass untouched."""
 
     def __init__(self, settings: Settings, hosted: Mapping[str, ToolSpec], secrets: Mapping[str, str]) -> None:
         self._folder = KeyFolder(settings.keys_folder)
@@ -32,7 +32,7 @@ class Decryption(Middleware):
         self._hosted = hosted
 
     async def check(self, store: Store) -> None:
-        """Warn where calls would fail for want of the key that clients encrypt with now."""
+        """Warn if calls would fail because the key that clients encrypt with now is missing."""
         current = (await store.directories.read()).encryption_key
         if current is not None and current.id not in self._folder.ids():
             logger.warning(
@@ -41,7 +41,7 @@ class Decryption(Middleware):
             )
 
     def claimed(self, claims: list[Claim], ends: Ends) -> list[Claim]:
-        """The claims as their tools get them; those that cannot be decrypted end here, and their bodies never start."""
+        """Return the claims as their tools get them; any that cannot be decrypted ends here and starts no body."""
         if not any(claim.encrypted is not None or SCHEME in claim.parameters for claim in claims):
             return claims
         decrypted = []

@@ -1,4 +1,4 @@
-"""Notifies the submitters of calls that have ended, once each a flush; a small result rides along, encrypted for its client."""
+"""Notifies the submitters of ended calls, once each per flush; a small result is included, encrypted for its client."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,13 +9,13 @@ from forge_tools.storage import result_text
 from workers.middleware.base import Middleware, Stored
 
 MOST_WITH_RESULTS = 8
-"""Ends of one flush that are told with their results; of more the ids are, which the client then reads together."""
+"""How many ends of one flush are sent with results; beyond that only ids are sent, which the client reads together."""
 LONGEST_REPLY = 32_768
-"""Bytes of a result that rides in a notification."""
+"""Bytes of a result that is included in a notification."""
 
 
 class Notifications(Middleware):
-    """Nobody is told of a call that goes back to its queue."""
+    """Sends nothing about a call that goes back to its queue."""
 
     def __init__(self, broker: Broker, *, with_results: bool = True) -> None:
         self._broker = broker
@@ -38,7 +38,7 @@ class Notifications(Middleware):
             self.tell(ids)
 
     def tell(self, ended: Iterable[tuple[str, str]]) -> None:
-        """Notify the submitters, as (submitter, id), of executions that ended, whatever by."""
+        """Notify the submitters, as (submitter, id), of executions that ended for any reason."""
         ids: dict[str, list[str]] = {}
         for submitter, execution_id in ended:
             ids.setdefault(submitter, []).append(execution_id)
@@ -46,7 +46,7 @@ class Notifications(Middleware):
             self._broker.notify(submitter, " ".join(its).encode())
 
     def _reply(self, claim: Claim, outcome: Outcome) -> bytes | None:
-        """The result itself, as it is stored and encrypted, if it is small and its client can read it."""
+        """Return the result, as stored and encrypted, if it is small and its client can read it."""
         if not self._with_results or claim.reply_key is None or outcome.size > LONGEST_REPLY:
             return None
         return encrypted_reply(claim.reply_key, outcome.id, result_text(outcome))

@@ -1,4 +1,4 @@
-"""Reports on a worker: gathered from bodies of either lane, and written a few times a second for all of them at once."""
+"""Reports on a worker: gathered from bodies of either lane, and written together a few times a second."""
 
 import asyncio
 import logging
@@ -13,21 +13,21 @@ from forge_tools.storage import Store
 from workers.middleware.base import Middleware
 
 WRITE_SECONDS = 0.25
-"""Between two writes. The first report after a silence is written at once."""
+"""The pause between two writes. The first report after a silence is written at once."""
 
 WRITE_BYTES = 256_000
-"""Of output in one write; the buffers of those that have to wait keep their bounds."""
+"""The most output in one write; the buffers of those that wait keep their limits."""
 
 SETTLE_SECONDS = 5.0
-"""What the end of a call may wait for its reports to be written: it counts for more than they do."""
+"""How long the end of a call waits for its reports to be written: it matters more than they do."""
 
 logger = logging.getLogger(__name__)
 
 
 class Reports(Middleware):
-    """Belongs to the engine's loop. A body that tells nothing costs an object, and its end a look at that.
+    """Belongs to the engine's loop. A body that reports nothing costs an object, and a check of it at its end.
 
-    What was told before the end of an attempt is written before that end is: whoever reads an end can read all of it.
+    What is reported before the end of an attempt is written before that end: whoever reads an end can read all reports.
     """
 
     def __init__(self, store: Store, *, every: float = WRITE_SECONDS) -> None:
@@ -42,13 +42,13 @@ class Reports(Middleware):
         self._writing = asyncio.Lock()
 
     def begin(self, claim: Claim) -> ReportBuffer:
-        """Make the buffer of an attempt, for as long as that lasts."""
+        """Create the buffer of an attempt, for its duration."""
         buffer = ReportBuffer(partial(self._hear, claim.token), interval=self._every)
         self._begun[claim.token] = claim, buffer
         return buffer
 
     async def run(self) -> None:
-        """Write for ever what is told, all that came meanwhile in one transaction."""
+        """Write reports for ever; all that come during a write go into the next transaction."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -59,7 +59,7 @@ class Reports(Middleware):
             await asyncio.sleep(self._every)
 
     async def storing(self, outcomes: Sequence[Outcome]) -> None:
-        """Write what those attempts have told and nobody has taken; they tell nothing more."""
+        """Write the remaining reports of those attempts, which report nothing more."""
         left = [row for outcome in outcomes for row in self._left_by(outcome)]
         if not (left or self._unwritten or any(outcome.token in self._under_way for outcome in outcomes)):
             return
@@ -70,7 +70,7 @@ class Reports(Middleware):
             logger.warning("Calls end without their last reports", extra={"count": len(left)})
 
     def _hear(self, token: str) -> None:
-        """There is something to take; on any thread."""
+        """Note that there is something to take; callable on any thread."""
         with suppress(RuntimeError):  # the loop has ended: nobody will take it
             self._loop.call_soon_threadsafe(self._note, token)
 
@@ -80,7 +80,7 @@ class Reports(Middleware):
             self._news.set()
 
     def _gathered(self) -> list[NewReport]:
-        """Take from one after the other, within the bound; who had to wait is first the next time."""
+        """Take from one after the other, within the limit; those that had to wait come first next time."""
         rows: list[NewReport] = []
         room = WRITE_BYTES
         for token in list(self._waiting):
@@ -105,7 +105,7 @@ class Reports(Middleware):
         return _rows(claim, told) if told else []
 
     async def _write(self, rows: Sequence[NewReport]) -> None:
-        """Keep for the next time what a database that is away could not take."""
+        """Write, and keep for the next time what an unreachable database could not take."""
         rows = [*self._unwritten, *rows]
         self._under_way = frozenset(row.token for row in rows)
         try:

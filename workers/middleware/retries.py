@@ -1,4 +1,4 @@
-"""Decides at the worker whether a failed attempt is followed by another one, and when."""
+"""Decides on the worker whether a failed attempt is followed by another one, and when."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from workers.lanes.birth import fell_short
 from workers.middleware.base import Middleware
 
 UNASKED = RetryPolicy(max_attempts=3, delay_seconds=1.0, backoff=2.0, max_delay_seconds=60.0, jitter=True)
-"""For failures that say of themselves that they are retryable, and those for want of what their process lacked, where neither the call nor its tool has a policy."""
+"""Used if neither the call nor its tool has a policy, for failures marked as retryable and for process shortages."""
 
 _POLICY_FIELDS = frozenset(field.name for field in fields(RetryPolicy))
 
@@ -27,10 +27,10 @@ class Retries(Middleware):
 
 
 def _with_retry(claim: Claim, outcome: Outcome) -> Outcome:
-    """The outcome as it is recorded: back in its queue where the policy, the tool and the attempts left allow it.
+    """Return the outcome to record: back in its queue if the policy, the tool and the attempts left allow it.
 
-    A failed result is an answer. Without a policy it is retried only if it says itself that it is `retryable`, or if its
-    process lacked descriptors, memory or threads, which is no answer.
+    A failed result is an answer. Without a policy it is retried only if it is marked as `retryable`, or if its process
+    lacked descriptors, memory or threads, which is no answer.
     """
     options, says = json.loads(claim.options), json.loads(outcome.metadata).get("retryable")
     may_pass = says is True or (claim.idempotent and fell_short(outcome))
@@ -44,7 +44,7 @@ def _with_retry(claim: Claim, outcome: Outcome) -> Outcome:
 
 
 def _policy(options: dict[str, Any]) -> RetryPolicy | None:
-    """The policy that the row holds; a newer client may know of more fields."""
+    """Return the policy in the row; a newer client may use more fields."""
     policy = options.get("retry")
     if not isinstance(policy, dict):
         return None
@@ -57,6 +57,6 @@ def _is_amount(value: object) -> bool:
 
 
 def _explained(claim: Claim, outcome: Outcome) -> Outcome:
-    """The same end, saying why the retries that were asked for did not happen."""
+    """Return the same end, saying why the requested retries did not happen."""
     why = f"{claim.tool} is not idempotent, so a second run could repeat what the first one did."
     return replace(outcome, metadata=json.dumps(json.loads(outcome.metadata) | {"not_retried": why}))

@@ -1,4 +1,4 @@
-"""Calls that belong on another host: found as they are claimed here, and sent there instead of being run."""
+"""Calls that belong on another host: found when they are claimed here, and sent there instead of run."""
 
 import asyncio
 import json
@@ -19,10 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 class Workspaces(Middleware):
-    """What this worker has by name are its workspaces; a call that names another one is never run here.
+    """A worker's named workspaces; it never runs a call that names another one.
 
-    It goes, its attempt uncounted, to a host that has its workspace, or fails where no live one does. A worker sends on
-    only what it has not, so a host that has it ends the journey, and the database counts the steps of every other one.
+    Such a call goes, its attempt not counted, to a host that has its workspace, or fails if no live host does. A worker
+    sends away only calls whose workspace it lacks, so a host that has it ends the journey, and the database counts all
+    other steps.
     """
 
     def __init__(self, store: Store, scope: Scope, activity: Activity, send_on: SendOn, settings: Settings) -> None:
@@ -36,13 +37,13 @@ class Workspaces(Middleware):
         self._sending: set[asyncio.Task[None]] = set()
 
     async def announce(self) -> None:
-        """Tell the others what is here.
+        """Announce this host's workspaces.
 
         Raises:
-            ConfigurationError: another host has one of them; this worker instance counts as stopped then.
+            ConfigurationError: another host has one of them; this worker instance then counts as stopped.
         """
         if any(not theirs.is_live and not theirs.has_stopped for theirs in await self._clashes()):
-            await asyncio.sleep(self._patience)  # whoever lives and could not reach the database does so by then
+            await asyncio.sleep(self._patience)  # a live host that could not reach the database does so by then
         try:
             await self._announce()
         except ConfigurationError:
@@ -50,7 +51,7 @@ class Workspaces(Middleware):
             raise
 
     async def renew(self) -> None:
-        """Announce again after a silence in which others took this worker for dead; what they took since is not here."""
+        """Announce again after a silence in which others assumed this worker dead; what they took is no longer here."""
         taken = {theirs.name: theirs.hostname for theirs in await self._clashes() if theirs.is_live}
         self._workspaces = [one for one in self._workspaces if one.name not in taken]
         for name, host in taken.items():
@@ -64,9 +65,9 @@ class Workspaces(Middleware):
             await self.renew()
 
     def claimed(self, claims: list[Claim], ends: Ends) -> list[Claim]:
-        """Send on what belongs on other hosts; return the rest, which does not wait for that.
+        """Send away calls that belong on other hosts; return the rest, which do not wait for that.
 
-        What is sent holds its slots meanwhile: claims are faster, and the death of this worker would lose all that it owns.
+        Calls being sent hold their slots: claims are faster, and if this worker died, everything it owns would be lost.
         """
         named = [(claim, name) for claim in claims if (name := workspace_of(claim.context)) is not None]
         if not named:
@@ -94,7 +95,7 @@ class Workspaces(Middleware):
         await self._activity.announce()
 
     async def _settle(self, claim: Claim, name: str, ends: Ends) -> None:
-        """Move a claimed call to where its workspace is, or end it here where no live host has that."""
+        """Move a claimed call to where its workspace is, or end it here if no live host has it."""
         result = await self._store.workspaces.send_home(claim, name, self._scope, within=self._lease)
         if isinstance(result, Stranded):
             failed = ToolResult.fail(result.why, error_code=ErrorCode.WORKSPACE_NOT_HERE, retryable=True)
@@ -115,16 +116,16 @@ class Workspaces(Middleware):
             logger.warning(sentence)
 
     async def _clashes(self) -> Sequence[WorkspaceRecord]:
-        """What other hosts have or had of what can only be here."""
+        """Return what other hosts have or had of the workspaces that can only be here."""
         return rivals(self._workspaces, await self._store.workspaces.list(within=self._lease), self._scope.hostname)
 
 
 def workspace_of(context: str) -> str | None:
-    """The workspace that the JSON text of a context names; most name none, and this is asked of every call."""
-    if context.count('"workspace"') == ('"workspace":null' in context):  # so it is nowhere, or null where it is
+    """Return the workspace that a context's JSON text names; most name none, and every call is checked."""
+    if context.count('"workspace"') == ('"workspace":null' in context):  # so it occurs nowhere, or only as null
         return None
     try:
         name = json.loads(context).get("workspace")
-    except (ValueError, AttributeError, RecursionError):  # the row is another one's to judge
+    except (ValueError, AttributeError, RecursionError):  # a malformed row is judged elsewhere
         return None
     return name if isinstance(name, str) else None

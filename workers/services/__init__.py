@@ -1,1 +1,1 @@
-"""What a worker does beside its calls, one family of duties a file: a `Service`, and its line in the list of `workers/worker.py`."""
+"""What a worker does besides its calls, one family of duties per file: a `Service`, listed in `workers/worker.py`."""

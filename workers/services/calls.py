@@ -1,4 +1,4 @@
-"""What a worker learns of calls beside messages: which are due, which are to be cancelled, and that messages no longer come."""
+"""What a worker learns about calls other than by messages: what is due or cancelled, and that messages have stopped."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LOOKS_BETWEEN_COUNTS = 5
 
 LOOKS = 5
-"""Looks in a row before a verdict: Celery may wait half a minute before it meets a broker again that had gone."""
+"""Checks in a row before a verdict: Celery may take half a minute to reconnect to a broker."""
 
 FORCE_SECONDS = 30.0
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class DueCalls(Service):
-    """Messages may be lost, rows are not: heartbeats ask for due rows at once when no message came lately, now and then when busy."""
+    """Messages may be lost, rows are not: heartbeats ask for due rows if no message came lately; rarely when busy."""
 
     name = "due calls"
     failure = DUE_UNREAD
@@ -62,15 +62,15 @@ class DueCalls(Service):
             claims.has_pulled()
             due, is_full = await self._share.due(claims.scope, claims.free_slots)
             await claims.start(due)
-            if is_full:  # go on as soon as a slot is free, unless messages have come
+            if is_full:  # continue as soon as a slot is free, unless messages have come
                 await self._activity.until(lambda: claims.is_closed or claims.free_slots() > 0)
                 is_full = claims.is_time_to_pull()
 
 
 class Share:
-    """Divides a burst by the ids of its rows among the workers that live, so that the first to look does not take it all.
+    """Divides a burst by the ids of its rows among the live workers, so that the first to ask does not take it all.
 
-    Nobody waits for a peer that is full, lacks the tool or has just died: its part is free for all at their next look.
+    Nobody waits for a peer that is full, lacks the tool or has just died: its part is free for all at their next check.
     """
 
     def __init__(
@@ -93,11 +93,12 @@ class Share:
         self._left: frozenset[Wakeup] = frozenset()
 
     async def due(self, claimable: Scope, free: Callable[[], int]) -> tuple[list[Wakeup], bool]:
-        """Due rows to take now, as many as are `free` at most, and whether there may be more for this worker."""
+        """Return due rows to take now, at most as many as are `free`, and whether there may be more for this worker."""
         await self._count()
         limit = max(0, free()) * len(self._workers)
         due = await self._store.queue.due(claimable, limit)
         if self._is_burst(due) and len(due) < limit:
+            # Messages may claim most of it meanwhile; rows that came since have messages of their own.
             await asyncio.sleep(self._patience)
             seen = frozenset(due)
             due = [wakeup for wakeup in await self._store.queue.due(claimable, limit) if wakeup in seen]
@@ -107,7 +108,7 @@ class Share:
         return mine, len(mine) < len(part) or len(due) >= limit
 
     def _is_burst(self, due: Sequence[Wakeup]) -> bool:
-        """Whether so much is due that it matters who takes it; most likely messages for it come this moment."""
+        """Return whether so much is due that it matters who takes it; messages for it are probably about to come."""
         return len(self._workers) > 1 and len(due) >= 2 * len(self._workers)
 
     def _part_of(self, due: Sequence[Wakeup], limit: int) -> list[Wakeup]:
@@ -134,9 +135,9 @@ class Share:
 
 
 class Cancels(Service):
-    """Listens on the channel of this worker instance. Anybody may write there: what does not run here is nothing to ask for.
+    """Listens on the channel of this worker instance. Anybody may write there, so ids that do not run here are ignored.
 
-    What is asked for while a statement is under way waits for the next one.
+    Requests that arrive while a statement is under way wait for the next one.
     """
 
     name = "cancels"
@@ -168,7 +169,7 @@ class Cancels(Service):
 
 
 class Idle(Protocol):
-    """What tells whether a worker waits for messages alone, and when it was woken last, on the monotonic clock."""
+    """Whether a worker waits only for messages, and when it was last woken, on the monotonic clock."""
 
     woken_at: float
 
@@ -176,10 +177,10 @@ class Idle(Protocol):
 
 
 class Delivery(Service):
-    """Looks at the broker queues now and then while this worker is idle; messages that stay there in its sight are proof.
+    """Checks the broker queues now and then while this worker is idle; messages that stay there meanwhile are proof.
 
-    A look counts if the broker answers, messages wait, slots are free and no message came since the look before. A worker that
-    is proven deaf is ended: politely, then by force if Celery does not even hear that.
+    A check counts if the broker answers, messages wait, slots are free and no message came since the last check. A
+    worker proven to receive nothing is ended: politely, then by force if Celery does not even react to that.
     """
 
     name = "delivery"
@@ -196,7 +197,7 @@ class Delivery(Service):
 
     async def step(self) -> float | None:
         if self._suspicious >= LOOKS:
-            self._suspicious = 0  # one that drains is not idle, and not to be asked twice
+            self._suspicious = 0  # a draining worker is not idle, and not to be asked twice
             self._end_by_force()
             return None
         waiting = await asyncio.to_thread(self._count) if self._hears_nothing() else 0
@@ -225,11 +226,11 @@ class Delivery(Service):
             logger.warning("Messages wait at the broker and none arrives here", extra={"waiting": waiting})
 
     def _count(self) -> int:
-        """How many messages wait; none while the broker does not answer."""
+        """Return how many messages wait; 0 while the broker does not answer."""
         if self._app is None:
             self._app = celery_app(self._broker_url)
         try:
             return backlog(self._app, self._queues)
-        except Exception as error:  # noqa: BLE001 every transport has its own errors; one that fails says nothing of us
+        except Exception as error:  # noqa: BLE001 every transport has its own errors; a failing one says nothing of us
             logger.debug("The broker queues cannot be read", extra={"error": str(error)})
             return 0

@@ -1,4 +1,4 @@
-"""Keeps a sick worker from swallowing calls: it claims nothing while it cannot run them, says why, and leaves if that lasts."""
+"""Keeps a sick worker from taking calls: it claims none while unable to run them, says why, and leaves if it lasts."""
 
 import logging
 import os
@@ -16,10 +16,10 @@ from workers.middleware.base import Middleware
 from workers.services.service import Service
 
 LONGEST_RUN = 5
-"""Bodies in a row that fell short, whatever else says that all is well."""
+"""Bodies in a row that fell short, even if everything else looks well."""
 
 PATIENCE = 5.0
-"""Seconds of shortage without a body that could be its cause, before a worker leaves."""
+"""Seconds of shortage without a body that could cause it, before a worker leaves."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +44,13 @@ class Fitness(Middleware, Service):
         self._lane = lane
         self._birth: Birth | None = None
         self.lacks: str | None = None
-        """Why it is unfit, by the last look."""
+        """Why it is unfit, as of the last check."""
         self._said: str | None = None
         self._run = 0
         self._well_at = time.monotonic()
 
     def begin(self) -> None:
-        """Take what this process is now for its birth."""
+        """Record the current state of this process as its birth."""
         self._birth = Birth()
 
     def ended(self, claim: Claim, outcome: Outcome) -> Outcome:
@@ -59,17 +59,17 @@ class Fitness(Middleware, Service):
         return outcome
 
     def may_claim(self) -> bool:
-        """Look at what bodies take first; the rest is known from the last look."""
+        """Check what bodies use up first; the rest is known from the last check."""
         if self.lacks is None:
             self.lacks = shortage()
         return self.may_run()
 
     def may_run(self) -> bool:
-        """Whether what is claimed by now may begin, by what is known: the others know that this worker lives, and nothing is short."""
+        """Return whether claimed calls may begin: others know that this worker lives, and no shortage is known."""
         return self.lacks is None and self._lease.is_held
 
     async def step(self) -> None:
-        """Look at everything, say what changed, and leave if it is not to pass."""
+        """Check everything, report changes, and leave if the fault will not pass."""
         lasting, before = self._lasting(), self.lacks
         self.lacks = lasting or shortage() or _thread_shortage()
         if self.lacks is None or self._lane.running():
@@ -110,4 +110,4 @@ def _thread_shortage() -> str | None:
 
 
 def _nothing() -> None:
-    """A thread that could be started."""
+    """Do nothing: the thread only shows that one could be started."""

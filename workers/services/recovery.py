@@ -1,4 +1,4 @@
-"""Finds dead workers and settles what they left: run again where harmless, `lost` where nobody can know."""
+"""Finds dead workers and settles what they left: run again if harmless, `lost` if nobody can know."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from workers.services.service import Leadership, Service
 LEASE = "recovery"
 CLOCK_LEASE = "clock"
 CALM = 1 / 5
-"""Of a lease: how long after a step nothing is judged by the database's clock, so that whoever acts has had the deadlines follow."""
+"""For this part of a lease after a clock step, nothing is judged by the database's clock: deadlines follow first."""
 
 LEASES_BETWEEN_SEARCHES = 40
 
@@ -35,18 +35,17 @@ class _Sighting:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a heartbeat showed: who lives, with their beats, and whether anything waits for what will not come."""
+    """What a heartbeat showed: who lives, with their beats, and whether anything waits in vain."""
 
     beats: Mapping[str, int]
     is_over: bool
 
 
 class ClockWatch:
-    """Notices that the database's clock was set, or that the machine slept, and has the queue's deadlines follow.
+    """Notices that the database's clock was set, or that the machine slept, and makes the queue's deadlines follow.
 
-    It compares the database's clock with our own, which nobody sets, between two heartbeats; one worker acts for all.
-
-    A database in a file sleeps when this machine does, and its calls keep their time. A server has gone on meanwhile.
+    It compares the database's clock with our own, which nobody sets, between two heartbeats; one worker acts for all. A
+    database in a file sleeps when this machine does, and its calls keep their time. A server has continued meanwhile.
     """
 
     def __init__(self, store: Store, worker_id: str, lease: float, *, clock: Callable[[], float] | None = None) -> None:
@@ -60,13 +59,13 @@ class ClockWatch:
         self._step = 0.0
 
     def ask(self) -> None:
-        """Note our own time; the database is asked for its next."""
+        """Record our own time; the database is asked for its time next."""
         self._asked = self._clock()
 
     def hear(self, there: float) -> bool:
-        """Take the answer; whether the clock is known not to have been set since the heartbeat before.
+        """Take the answer; return whether the clock was certainly not set since the previous heartbeat.
 
-        If not, nothing is to be judged by what came with it, nor by the clock for a while.
+        If not, nothing that came with it may be judged, nor anything by the clock for a while.
         """
         is_steady = self._compare(there)
         if not is_steady:
@@ -75,11 +74,11 @@ class ClockWatch:
 
     @property
     def is_calm(self) -> bool:
-        """Whether deadlines can be judged by that clock: another worker might still be about to have them follow."""
+        """Whether deadlines can be judged by that clock: another worker may still be about to make them follow."""
         return self._asked - self._unsteady_at >= CALM * self._lease
 
     async def follow(self) -> None:
-        """Have the deadlines follow a step that was heard of, if it is for this worker to do."""
+        """Make the deadlines follow a reported step, if that is for this worker to do."""
         moved, self._step = self._step, 0.0
         if moved and await self._store.workers.take_lease(CLOCK_LEASE, self._worker_id, self._lease):
             rows = await self._store.transitions.follow_clock(moved)
@@ -103,10 +102,10 @@ class ClockWatch:
 class Recovery(Service):
     """Every worker compares beats over time, so that whoever holds the lease can act at once; one at a time does.
 
-    None trusts a clock that it did not watch itself. A worker is dead only if its beat stayed the same for one lease during
-    which all of this worker's own beats succeeded: so neither a database outage, nor a clock step, nor a suspended machine
-    condemns anybody. The beats of others come with the answer to our own, which is one statement: it has seen them if it
-    succeeded.
+    None trusts a clock that it did not watch itself. A worker is dead only if its beat stayed the same for one lease
+    during which all of this worker's own beats succeeded: so neither a database outage, nor a clock step, nor a
+    suspended machine makes anybody count as dead. The beats of others come with the answer to our own, in one
+    statement: if it succeeded, we have seen them.
     """
 
     name = "recovery"
@@ -146,13 +145,13 @@ class Recovery(Service):
         return NOW, BEATS, OVER
 
     def hear(self, answers: Answers) -> None:
-        """Compare what a heartbeat brought with those before. Call it for each one that succeeds."""
+        """Compare a heartbeat's answers with the earlier ones. Call it for each heartbeat that succeeds."""
         self.woken.set()
         now, beats = self._clock(), answers[BEATS]
         if not self._clocks.hear(answers[NOW]) or now - self._asked > self._lease / 2:
             self.missed()
             return
-        if self._leadership.living - beats.keys():  # who stopped, or was found dead, may own rows all the same
+        if self._leadership.living - beats.keys():  # a worker that stopped, or was found dead, may still own rows
             self._searched_at = float("-inf")
         self._leadership.living = frozenset(beats)
         known = self._unlisted | dict(beats)
@@ -162,12 +161,12 @@ class Recovery(Service):
         self._seen, self._seen_at = _Seen(beats, answers[OVER]), self._asked
 
     def missed(self) -> None:
-        """Our own heartbeat failed or came late: whatever was seen before no longer counts."""
+        """Discard what was seen before: our own heartbeat failed or came late."""
         self._sightings.clear()
         self._seen = None
 
     async def step(self) -> None:
-        """Act on the last heartbeat: have the deadlines follow the clock, then settle and sweep, and tell the submitters."""
+        """Act on the last heartbeat: make deadlines follow the clock, then settle, sweep, and notify the submitters."""
         try:
             await self._clocks.follow()
             if self._clocks.is_calm and (ended := await self.settle()):
@@ -177,7 +176,7 @@ class Recovery(Service):
             raise
 
     async def settle(self) -> list[str]:
-        """Settle what is dead and sweep what is over, if there is any; returns the ids of the executions that ended by it."""
+        """Settle dead workers and sweep executions that are over, if any; returns the ids of those that ended by it."""
         seen, self._seen = self._seen, None
         if seen is None:
             return []
@@ -193,17 +192,20 @@ class Recovery(Service):
         )  # last: a call to be cancelled may have been on a dead worker
 
     async def _search(self, seen: _Seen) -> None:
-        """Find owners of rows whose beats no heartbeat brings. That reads the whole queue, so the leader does it, seldom."""
+        """Find owners of rows whose beats no heartbeat returns.
+
+        This reads the whole queue, so only the leader does it, and rarely.
+        """
         if not self._leadership.is_mine:
             self._searched_at = float("-inf")
             self._unlisted = {}
         elif self._clock() - self._searched_at >= LEASES_BETWEEN_SEARCHES * self._lease:
-            self._searched_at = self._clock()  # now: a search that fails must not keep all that is dead waiting
+            self._searched_at = self._clock()  # now: a failing search must not keep all dead workers waiting
             found = await self._store.workers.beats()
             self._unlisted = {worker: beat for worker, beat in found.items() if worker not in seen.beats}
 
     def _dead(self) -> dict[str, int]:
-        """What stands still, with its beat. Seen counts from when an answer came, to when the last question was sent."""
+        """Return workers whose beat stood still. Time counts from an answer's arrival to the last question sent."""
         return {
             worker: seen.beat
             for worker, seen in self._sightings.items()
@@ -211,9 +213,9 @@ class Recovery(Service):
         }
 
     async def _settle(self, worker: str, beat: int) -> list[str]:
-        """First end what still runs on this host: what tools left, and the children if their worker only froze."""
+        """Settle a worker, first ending what still runs on this host: tools' leftovers, and children if it froze."""
         self._unlisted.pop(worker, None)
-        if (await self._store.workers.beats()).get(worker) != beat:
+        if (await self._store.workers.beats()).get(worker) != beat:  # it has sent a heartbeat since, or was settled
             return []
         try:
             await asyncio.to_thread(end, instance_mark(worker))
@@ -228,5 +230,5 @@ class Recovery(Service):
 
 
 def _since_start() -> float:
-    """A monotonic clock that goes on while the machine sleeps, where there is one."""
+    """Return a monotonic clock that continues while the machine sleeps, if there is one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -1,4 +1,4 @@
-"""What a service is, which worker leads, the one runner that keeps services going, and the first of them: the heartbeat."""
+"""What a service is, which worker leads, the runner that keeps services going, and the first service: the heartbeat."""
 
 import asyncio
 import logging
@@ -16,31 +16,31 @@ logger = logging.getLogger(__name__)
 
 
 class Leadership:
-    """Which worker does what one does for all: the oldest that lives, since the ids of worker instances are in the order of time."""
+    """Which worker does what one does for all: the oldest live one, since worker instances' ids are ordered by time."""
 
     def __init__(self, worker_id: str) -> None:
         self.living: frozenset[str] = frozenset()
-        """The worker instances that had not stopped at the last heartbeat that counts."""
+        """The worker instances that had not stopped at the last valid heartbeat."""
         self._worker_id = worker_id
 
     @property
     def is_mine(self) -> bool:
-        """Whether it falls to this worker, as far as it knows."""
+        """Whether this worker leads, as far as it knows."""
         return self._worker_id == min(self.living, default=self._worker_id)
 
 
 class Service:
     """A duty of a worker: it takes a step every `interval` seconds, and whenever it is `woken`.
 
-    A step that fails with a ForgeError is logged as `failure`, and tried again after `retry` seconds, or the interval.
-    Whatever else it raises ends the worker.
+    A step that fails with a ForgeError is logged as `failure`, and retried after `retry` seconds, or the interval. Any
+    other error ends the worker.
     """
 
     name: ClassVar[str]
     failure: ClassVar[str]
     leader_only: ClassVar[bool] = False
     starts_at_once: ClassVar[bool] = False
-    """Whether the first step is taken without waiting for an interval to pass."""
+    """Whether the first step is taken without waiting for an interval."""
 
     def __init__(self, interval: float | None = None, *, retry: float | None = None) -> None:
         """`interval`: None takes a step only when woken."""
@@ -49,24 +49,24 @@ class Service:
         self.woken = asyncio.Event()
 
     async def step(self) -> float | None:
-        """Do what there is to do now; returns in how many seconds to go on, None for the interval."""
+        """Do what is to be done now; returns after how many seconds to continue, None for the interval."""
         raise NotImplementedError
 
     def ask(self) -> Sequence[Question[Any]]:
-        """What to ask with the heartbeat that is about to be sent."""
+        """Return what to ask with the heartbeat that is about to be sent."""
         return ()
 
     def hear(self, answers: Answers) -> None:
-        """Take the answers to what it asked."""
+        """Handle the answers to what it asked."""
 
     def missed(self) -> None:
-        """The heartbeat failed: nothing is known."""
+        """Handle a failed heartbeat: nothing is known."""
 
     def lead_is_lost(self) -> None:
-        """Forget what only the leader knows: called in place of a step where `leader_only` keeps this worker from one."""
+        """Forget what only the leader knows: called instead of a step if `leader_only` keeps this worker from one."""
 
     def close(self) -> None:
-        """Let go of what the service holds; it takes no more steps."""
+        """Release what the service holds; it takes no more steps."""
 
 
 async def keep(service: Service, leadership: Leadership) -> None:
@@ -96,7 +96,7 @@ async def _step(service: Service, leadership: Leadership) -> float | None:
 
 
 class ServiceRunner:
-    """Runs services, and loops that are no services, as tasks. `broken` is told of an error that one of them ended with."""
+    """Runs services, and loops that are not services, as tasks. `broken` receives an error that ended one of them."""
 
     def __init__(self, leadership: Leadership, broken: Callable[[BaseException], None]) -> None:
         self._leadership = leadership
@@ -104,7 +104,7 @@ class ServiceRunner:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, services: Iterable[Service], *loops: Coroutine[Any, Any, None]) -> None:
-        """Keep them until `stop`."""
+        """Keep them running until `stop`."""
         for work in (*(keep(service, self._leadership) for service in services), *loops):
             self._tasks.append(task := asyncio.create_task(work))
             task.add_done_callback(self._ended)
@@ -121,7 +121,7 @@ class ServiceRunner:
 
 
 class Heartbeats(Service):
-    """Sends them. `describe` says who beats and what is for others to read; `lapsed` is awaited before the lease is renewed after it ran out."""
+    """Sends heartbeats. `describe` builds them; `lapsed` is awaited before a lease that ran out is renewed."""
 
     name = "heartbeat"
     failure = "Heartbeat failed"
@@ -148,10 +148,10 @@ class Heartbeats(Service):
 
     async def step(self) -> None:
         heartbeat = self._describe(tuple(question for asker in self._askers for question in asker.ask()))
-        sent_at = self._clock()  # not when the answer came: in between this process may have been suspended
+        sent_at = self._clock()  # not when the answer came: in between, this process may have been suspended
         try:
             answers = await self._store.workers.beat(heartbeat)
-            if not self._lease.is_held:  # when it came: the others judge by that
+            if not self._lease.is_held:  # when it came, since the others judge by that
                 await self._lapsed()
         except ForgeError:
             for asker in self._askers:

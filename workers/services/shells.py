@@ -22,7 +22,7 @@ LOCK = "watch.lock"
 CHECK_SECONDS = 60.0
 """How often rows are compared with what is there, leases renewed and old shells forgotten."""
 SIZE_SECONDS = 30.0
-"""How often a row hears of no more than that its shell wrote."""
+"""How often a row is updated if its shell only wrote output."""
 COMPLAINT_SECONDS = 600.0
 NEVER = float("-inf")
 
@@ -30,8 +30,9 @@ logger = logging.getLogger(__name__)
 
 
 class ShellWatch(Service):
-    """Tells SQL what becomes of this host's shells. Of all workers that share their folder one does; it costs a worker
-    without shells a look at an empty folder, and no statement.
+    """Reports this host's shells to SQL. Of all workers that share their folder, one does.
+
+    It costs a worker without shells a check of an empty folder, and no statement.
     """
 
     name = "shells"
@@ -57,7 +58,7 @@ class ShellWatch(Service):
         self._complaint = ("", NEVER)
 
     async def step(self) -> None:
-        """Look, or complain now and then, not every two seconds; an outage of the database is no reason for shells to end."""
+        """Check; log problems now and then, not every two seconds. A database outage is no reason for shells to end."""
         try:
             await self.look()
         except (ForgeError, OSError) as error:
@@ -66,14 +67,14 @@ class ShellWatch(Service):
             await self._renew_meanwhile()
 
     async def look(self) -> None:
-        """Tell what changed since the last look. Now and then compare all that is said to run with what is there."""
+        """Report changes since the last check. Now and then compare what is reported as running with what is there."""
         if not self._may_watch():
-            self._told, self._checked_at = {}, NEVER  # should whoever watches die, this one begins
+            self._told, self._checked_at = {}, NEVER  # if the watching worker dies, this one begins
             return
         is_first = self._checked_at == NEVER
         is_due = is_first or (bool(self._told) and self._clock() - self._checked_at >= CHECK_SECONDS)
         runs = any(shell.status == ShellStatus.RUNNING for shell, _ in self._told.values())
-        # Asked before the look, so that whatever is said to run has its folder by then.
+        # Asked before the check, so that whatever is reported as running has its folder by then.
         said = await self._shells.running_of(self._hostname) if is_first or (is_due and runs) else None
         seen = self._own(await asyncio.to_thread(_seen, self._folder)) if self._folder.is_dir() else []
         await self._tell(seen, said)
@@ -86,13 +87,13 @@ class ShellWatch(Service):
             self._checked_at = NEVER
 
     async def _renew_meanwhile(self) -> None:
-        """An outage of the database, however long, is no reason for shells to end."""
+        """Renew the shells' leases: a database outage, however long, is no reason for shells to end."""
         if self._lock is not None:
             with suppress(ForgeError, OSError):
                 await asyncio.to_thread(_renew, self._folder)
 
     def _may_watch(self) -> bool:
-        """Hold the lock of the folder, which the kernel drops with us; where there is no folder there is none to hold."""
+        """Hold the lock of the folder, which the kernel drops with us; without a folder there is none to hold."""
         if self._lock is not None or not self._folder.is_dir():
             return True
         lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -101,19 +102,19 @@ class ShellWatch(Service):
         except BlockingIOError:
             os.close(lock)
             return False
-        except OSError:  # a file system without locks: several watch, and tell the same
+        except OSError:  # a file system without locks: several watch, and report the same
             pass
         self._lock = lock
         return True
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def _own(self, seen: Sequence[ShellRecord]) -> Sequence[ShellRecord]:
-        """Without those that this host started under another name: calls go to that one, which may be given up."""
+        """Return those that this host started under its current name: calls go to the other, which may be given up."""
         own = [shell for shell in seen if shell.hostname == self._hostname]
         if len(own) < len(seen):
             other = next(shell.hostname for shell in seen if shell.hostname != self._hostname)
@@ -124,7 +125,7 @@ class ShellWatch(Service):
         return own
 
     async def _tell(self, seen: Sequence[ShellRecord], said: Sequence[ShellRecord] | None) -> None:
-        """Write what is new, and what is alive but not said to run: it was given up while this host was away."""
+        """Write what is new, and what lives but is not reported so: it was given up while this host was away."""
         now = self._clock()
         running = None if said is None else {shell.id for shell in said}
         news = [
@@ -137,7 +138,7 @@ class ShellWatch(Service):
         self._told.update({shell.id: (shell, now) for shell in news})
 
     async def _write(self, news: Sequence[ShellRecord]) -> None:
-        """Write them all, or all but those that the database refuses."""
+        """Write them all, or all except those that the database refuses."""
         try:
             await self._shells.record_many(news)
         except UnstorableRowError as error:
@@ -154,7 +155,7 @@ class ShellWatch(Service):
         return last.size != shell.size and now - told_at >= SIZE_SECONDS
 
     async def _miss(self, said: Sequence[ShellRecord], seen: Sequence[ShellRecord]) -> None:
-        """Give up what is said to run here, but is not here."""
+        """Give up shells that are reported as running here, but are not."""
         here = {shell.id for shell in seen}
         missing = [shell for shell in said if shell.id not in here]
         gone = [shell.id for shell in missing if not _is_alive(shell)]
@@ -171,7 +172,7 @@ class ShellWatch(Service):
         return [self._told.pop(id_) for id_ in list(self._told) if id_ not in here]
 
     def _complain(self, what: str) -> None:
-        """Say it now and then, not every two seconds."""
+        """Log a problem now and then, not every two seconds."""
         last, said_at = self._complaint
         if what != last or self._clock() - said_at >= COMPLAINT_SECONDS:
             self._complaint = (what, self._clock())
@@ -179,7 +180,7 @@ class ShellWatch(Service):
 
 
 class DesertedShells(Service):
-    """Gives up the shells of hosts that have no worker any more: not because of one bad look, and for all who live."""
+    """Gives up the shells of hosts that have no worker any more: not after one bad check, and for all live workers."""
 
     name = "deserted shells"
     failure = "Shells cannot be kept account of"
@@ -204,8 +205,9 @@ class DesertedShells(Service):
         self._known: Set[str] | None = None
 
     async def step(self) -> None:
-        """Mark shells as lost whose host had no worker at two looks in a row: a clock that was set, and an outage after
-        which nobody has beaten yet, look the same once.
+        """Mark shells as lost whose host had no worker at two checks in a row.
+
+        A clock that was set, and an outage after which nobody has sent a heartbeat yet, look the same once.
         """
         if not self._is_time():
             return
@@ -222,7 +224,7 @@ class DesertedShells(Service):
         self._known = None
 
     def _is_time(self) -> bool:
-        """Often for as long as the last workers that went may have deserted a host, and else seldom."""
+        """Return whether to check: often while workers that just went may have deserted a host, otherwise rarely."""
         now, living = self._clock(), self._leadership.living
         if self._known is None or self._known - living:
             self._alert_until = now + 2 * self._lost_after
@@ -251,11 +253,11 @@ def _look_after(folder: Path, kept_seconds: float) -> None:
 def _files_of_others(folder: Path) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # what runs in shells may write there whatever it likes; no worker ends by that
+    except Exception as error:  # what runs in shells may write anything there; no worker may end because of that
         raise SandboxError(f"The shells in {folder} cannot be read: {error!r}") from error
 
 
 def _is_alive(shell: ShellRecord) -> bool:
-    """Whether its supervisor is a process of this machine."""
+    """Return whether its supervisor is a process of this machine."""
     started = start_ticks(shell.pid)
     return started != 0 and (shell.kernel, shell.start_ticks) == (kernel_id(), started)

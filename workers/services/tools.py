@@ -1,4 +1,4 @@
-"""The tools of a worker, those of its MCP servers too: which are published, and which are claimed."""
+"""The tools of a worker, including those of its MCP servers: which are published, and which are claimed."""
 
 import asyncio
 import logging
@@ -18,16 +18,17 @@ from forge_tools.tool.registry import ScopedRegistry
 from workers.services.service import Service
 
 SETTLE_SECONDS = 0.5
-"""After a demotion, until the calls that were handed back for it are in the queue again."""
+"""How long after a demotion the calls handed back for it take to be in the queue again."""
 
 logger = logging.getLogger(__name__)
 
 
 class HostedTools(Service):
-    """What an executor hosts, as data, and which calls of it this worker claims.
+    """What an executor hosts, as data, and which of its calls this worker claims.
 
-    A tool that blocks is demoted to the process lane: here at once, in SQL soon after, in other workers within seconds. A tool
-    that is disabled, or pinned to another definition, is left alone: what runs of it may finish, the rest waits in SQL.
+    A tool that blocks is demoted to the process lane: here at once, in SQL soon after, in other workers within seconds.
+    A tool that is disabled, or pinned to another definition, is not claimed: running calls may finish, the rest wait in
+    SQL.
     """
 
     name = "demotion"
@@ -41,10 +42,10 @@ class HostedTools(Service):
         ban: Callable[[Iterable[str]], None],
         settings: Settings,
     ) -> None:
-        """`ban` keeps the lane from starting demoted tools. The `scope` needs no keys: nothing is claimed before it is published."""
+        """`ban` keeps demoted tools from starting. `scope` needs no keys: it claims nothing until published."""
         super().__init__(retry=2 * settings.heartbeat)
         self.specs: dict[str, ToolSpec] = {spec.name: spec for spec in executor.specs()}
-        """By name; it grows as tools of MCP servers come, for all who hold it."""
+        """By name; it grows as tools of MCP servers come, for everyone who holds it."""
         self.scope = replace(scope, tool_keys=())
         """What this worker claims now."""
         self._store = store
@@ -61,7 +62,8 @@ class HostedTools(Service):
     async def publish(self) -> None:
         """Publish what is hosted by now, and have its calls claimed.
 
-        Only what is new: what is published again counts as the newest definition, also where another worker has a newer one.
+        Only what is new: what is published again counts as the newest definition, even if another worker has a newer
+        one.
         """
         specs = [one for one in self._executor.specs() if self._published.get(one.name) != one.digest]
         if self._published and not specs:
@@ -76,7 +78,7 @@ class HostedTools(Service):
         self._published.update({spec.name: spec.digest for spec in specs})
 
     def demote(self, tool: str, reason: str) -> None:
-        """A body here was found to block; the lane starts no more of them."""
+        """Demote a tool whose body was found to block here; the lane starts no more of them."""
         if tool in self._demotable:
             self._unwritten.setdefault(tool, reason)
             self._demoted.add(tool)
@@ -93,7 +95,7 @@ class HostedTools(Service):
         self._switch(answers[DISABLED], answers[PINNED])
 
     async def step(self) -> float | None:
-        """Settle at once when there is news, and soon again."""
+        """Settle at once when there is news, and again soon."""
         await self.settle()
         is_news, self._is_news = self._is_news, False
         return SETTLE_SECONDS if is_news else None
@@ -112,7 +114,7 @@ class HostedTools(Service):
             await self._store.catalogue.divert(self._demoted_keys)
 
     def _switch(self, disabled: Set[str], pinned: Set[tuple[str, str]]) -> None:
-        """Take the names of all tools that are disabled, and (name, digest) of all that are pinned."""
+        """Handle the names of all disabled tools, and (name, digest) of all pinned definitions."""
         pins = dict(pinned)
         others = {name for name, spec in self.specs.items() if pins.get(name, spec.digest) != spec.digest}
         withdrawn = frozenset(self.specs.keys() & disabled | others)
@@ -134,7 +136,7 @@ class HostedTools(Service):
         self.woken.set()
 
     def _known(self, demoted: Set[tuple[str, str]]) -> set[str]:
-        """Those hosted here that were demoted as they are defined here."""
+        """Return those hosted here that were demoted in the definition hosted here."""
         return {spec.name for spec in self._demotable.values() if (spec.name, spec.digest) in demoted}
 
     @property
@@ -151,7 +153,7 @@ class Servers(Protocol):
     """The MCP servers of a worker."""
 
     def follow(self, changed: Callable[[], None]) -> None:
-        """From now on call this, on any thread, whenever `tools` or `states` have something new."""
+        """Call `changed` from now on, on any thread, whenever `tools` or `states` have something new."""
         ...
 
     def tools(self) -> list[BaseTool]: ...
@@ -164,7 +166,7 @@ class Servers(Protocol):
 
 
 class ServerTools(Service):
-    """Follows the servers: what they have that is new is registered, and then published."""
+    """Follows the servers: new tools are registered, and then published."""
 
     name = "MCP servers"
     failure = "The state of MCP servers cannot be written"

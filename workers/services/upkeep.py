@@ -1,4 +1,4 @@
-"""Duties that keep the database and the host in order: audit chain, retention, roll-ups, artifacts, keys, processes left behind."""
+"""Duties that keep the database and the host in order: audit chain, retention, roll-ups, artifacts, keys, leftovers."""
 
 import asyncio
 import logging
@@ -23,15 +23,15 @@ from forge_tools.storage.retention import PruneRun
 from workers.services.service import Leadership, Service
 
 REST = 4.0
-"""A batch, or an hour, is followed by a rest of so many times what it took: a fifth of one processor at most, less under load."""
+"""After a batch, or an hour, rest so many times its duration: a fifth of one processor at most, less under load."""
 
 AUDIT_LEASE = "audit"
 HURRIED_REST = 1.0
 HURRY_SECONDS = 60.0
-"""A chain that is behind by more than this rests less."""
+"""A chain that is further behind than this rests less."""
 
 PATIENCE_SECONDS = 60.0
-"""A worker that has calls to run leaves the chain for later, for so long at most."""
+"""How long at most a worker that has calls to run postpones the chain."""
 
 LONGEST_REST = 2.0
 
@@ -46,10 +46,10 @@ logger = logging.getLogger(__name__)
 
 
 def signer_of(settings: Settings) -> Signer | None:
-    """The key of the settings; the embedded stack makes one of its own.
+    """Return the key in the settings; the embedded stack generates its own.
 
     Raises:
-        ConfigurationError: the file is not there, no key, or open to others.
+        ConfigurationError: the file is missing, is not a key, or is open to others.
     """
     if settings.audit_key is not None:
         return Signer.load(settings.audit_key)
@@ -57,10 +57,10 @@ def signer_of(settings: Settings) -> Signer | None:
 
 
 class AuditChain(Service):
-    """Asks every few seconds, with a heartbeat, whether there is anything to append. The lease keeps two workers that both think they
-    lead from doing it twice.
+    """Asks every few seconds, with a heartbeat, whether there is anything to append.
 
-    While `is_idle` denies it, calls come first.
+    The lease keeps two workers that both think they lead from doing it twice. While `is_idle` returns False, calls come
+    first.
     """
 
     name = "audit chain"
@@ -93,7 +93,7 @@ class AuditChain(Service):
         return () if self._asked is None else (NOW, unchained(self._asked))
 
     def hear(self, answers: Answers) -> None:
-        """If there is nothing, the next question need not go back as far."""
+        """Advance the next question's start if there is nothing to append."""
         if self._asked is None or self._answer is None:
             return
         now, is_behind = datetime.fromtimestamp(answers[NOW], UTC), answers[unchained(self._asked)]
@@ -138,7 +138,7 @@ class AuditChain(Service):
         return await self._store.workers.take_lease(AUDIT_LEASE, self._worker_id, self._lease)
 
     async def _check_last(self) -> None:
-        """Say so, where logs are kept, if the chain that this worker made is no longer there."""
+        """Log it, if the chain that this worker made is gone."""
         if self._last is not None and not await self._store.audit.holds(self._last):
             logger.error(
                 "A batch that this worker sealed is gone from the audit chain: the database was restored, or the chain cut",
@@ -148,7 +148,7 @@ class AuditChain(Service):
 
 
 class Retention(Service):
-    """The lease keeps two workers that both think they lead apart."""
+    """The lease keeps two workers that both think they lead from pruning at once."""
 
     name = "retention"
     failure = "What is too old is not pruned yet"
@@ -168,11 +168,11 @@ class Retention(Service):
         await self.prune()
 
     async def prune(self) -> int:
-        """Prune by every rule; returns how many executions went."""
+        """Prune by every rule; returns how many executions were deleted."""
         return sum([await self._apply(rule) for rule in self._rules])
 
     async def _clear(self) -> None:
-        """What cannot be cleared away keeps nothing else from being pruned."""
+        """Clear leftovers; a failure keeps nothing else from being pruned."""
         try:
             count = await self._store.leftovers.clear(shells_kept=self._shells_kept)
         except ForgeError as error:
@@ -198,7 +198,7 @@ class Retention(Service):
 
 
 class RollUps(Service):
-    """Rolls up the figures of hours that are over. Two workers that both think they lead do the same work twice, and no harm."""
+    """Rolls up the figures of past hours. Two workers that both think they lead do the work twice, without harm."""
 
     name = "roll-ups"
     failure = "Hours that are over are not rolled up yet"
@@ -209,7 +209,7 @@ class RollUps(Service):
         self._store = store
 
     async def step(self) -> float | None:
-        """Roll up what is ready, for one interval at most: by then another worker may lead."""
+        """Roll up what is ready, for at most one interval: by then another worker may lead."""
         until = time.monotonic() + ROLLUP_SECONDS
         async for rolled in self._store.rollups.sweep():
             await asyncio.sleep(REST * rolled.seconds)
@@ -234,9 +234,9 @@ class ExpiredArtifacts(Service):
 
 
 class SpentKeys(Service):
-    """Deletes idempotency keys that no longer hold, a small batch at a time, and lets calls go between two.
+    """Deletes idempotency keys that have run out, a small batch at a time, and lets calls through in between.
 
-    A heartbeat shows whether there are any: without, there is nothing to send.
+    A heartbeat shows whether there are any; if not, nothing is sent.
     """
 
     name = "spent keys"
@@ -263,9 +263,9 @@ class SpentKeys(Service):
 
 
 class Leftovers(Service):
-    """Ends what workers of this host left running that others found dead: only here can it be reached.
+    """Ends what dead workers of this host left running: it can only be reached here.
 
-    What belongs to a worker that lives, or that the database does not call stopped, lives on.
+    What belongs to a worker that lives, or that the database does not list as stopped, is left alone.
     """
 
     name = "leftovers"

@@ -44,38 +44,39 @@ from forge_tools.storage.statements import settings
 T = TypeVar("T")
 
 LONG_SECONDS = 300.0
-"""What a statement may take on the server that reads calls of years; the client waits a little longer."""
+"""The server's limit for a statement that reads years of calls; the client waits a little longer."""
 
 MIGRATION = {"statement_timeout": "0", "lock_timeout": "2s"}
-"""The index of a long history takes long. A statement that waits for a lock makes calls wait behind it, so a migration tries again
-instead; after one second PostgreSQL cancels the autovacuum that is in the way."""
+"""Building the index of a long history takes long. A statement that waits for a lock makes calls wait behind it, so a
+migration retries instead; after one second PostgreSQL cancels an autovacuum that blocks it.
+"""
 
 PARTING_SECONDS = 3.0
 """How long `close` waits for statements under way; their connections are closed when they end."""
 
 FAREWELL_SECONDS = 1.0
-"""How long `close` waits for the server to say goodbye."""
+"""How long `close` waits for the server to close a connection."""
 
 UNNAMED_ADAPTER = {"prepared_statement_name_func": str}
-"""The same for SQLAlchemy's adapter: the name of a statement is empty."""
+"""The same as `UNNAMED` for SQLAlchemy's adapter: the name of a statement is empty."""
 
 CONFLICT_TRIES = 5
 
 
 @contextmanager
 def explained(shown: str) -> Iterator[None]:
-    """As `translated`, for the errors of drivers as SQLAlchemy wraps them."""
+    """Do the same as `translated` for drivers' errors as wrapped by SQLAlchemy."""
     with translated(shown):
         try:
             yield
-        except PendingRollbackError as error:  # what Alembic still did on a connection that had gone
+        except PendingRollbackError as error:  # Alembic went on using a connection that was lost
             raise explain(_origin(error.__context__ or error), shown) from error
         except (DBAPIError, PoolTimeoutError) as error:
             raise explain(_origin(error), shown) from error
 
 
 def _origin(error: BaseException) -> BaseException:
-    """The driver's own exception beneath SQLAlchemy's wrappers."""
+    """Return the driver's own exception from beneath SQLAlchemy's wrappers."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         inner = error.orig
         return inner.__cause__ if inner.__cause__ is not None and is_from_asyncpg(inner.__cause__) else inner
@@ -89,7 +90,7 @@ async def prepare(connection: AsyncConnection, name: str) -> None:
 
 
 class Database:
-    """The SQLAlchemy side of a database: everything that is not a hot statement."""
+    """The SQLAlchemy side of a database: everything except hot statements."""
 
     def __init__(
         self,
@@ -120,24 +121,24 @@ class Database:
                 event.listen(one.sync_engine, "connect", lambda made, _: self._opened.add(made.driver_connection))
 
     def cut_off(self) -> None:
-        """Break off all statements, those to come included."""
+        """Break off all statements, future ones included."""
         self._is_closed = self._is_cut_off = True
         for connection in list(self._opened):
             connection.terminate()
 
     async def check(self) -> None:
-        """Make sure that the database answers, and that this code can work on its tables; raises what `Store.check` raises."""
+        """Check that the database answers and this code can work on its tables; raises what `Store.check` raises."""
         async with self.reading() as connection:
             revision: str | None = await connection.scalar(text("SELECT version_num FROM alembic_version"))
         require_usable(self.address.shown, revision)
 
     def upsert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
-        """An INSERT of this dialect, which can say what to do on a conflict."""
+        """Return an INSERT of this dialect, which can handle conflicts."""
         return postgresql.insert(table) if self.dialect == "postgresql" else sqlite.insert(table)
 
     @asynccontextmanager
     async def reading(self, *, is_long: bool = False) -> AsyncIterator[AsyncConnection]:
-        """A connection to read with; nothing it does is kept. Statements of a long read may take minutes."""
+        """Yield a connection to read with; nothing it does is kept. With `is_long`, statements may take minutes."""
         self.guard()
         with explained(self.address.shown):
             if is_long:
@@ -169,7 +170,7 @@ class Database:
         return (await self.write(lambda connection: connection.execute(statement, values))).rowcount
 
     async def write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        """Run `work` in one write transaction, again if another one got in its way.
+        """Run `work` in one write transaction, and retry it after a conflict with another one.
 
         On SQLite the process's writers take turns here rather than in the file's busy handler, which sleeps.
         """
@@ -196,7 +197,7 @@ class Database:
                     return await work(connection)
 
     async def _transact_to_its_end(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        """Go on to the end even if cancelled: half a transaction would stay open until its last cursor is garbage, and nobody could write."""
+        """Finish even if cancelled: half a transaction would block all writers until its last cursor is collected."""
         transaction = asyncio.ensure_future(self._transact(work))
         try:
             return await asyncio.shield(transaction)
@@ -209,24 +210,24 @@ class Database:
     def _forget(self, done: "asyncio.Future[Any]") -> None:
         self._abandoned.discard(done)
         if not done.cancelled():
-            done.exception()  # whoever waited for it was cancelled
+            done.exception()  # retrieve it, since the caller was cancelled
 
     @asynccontextmanager
     async def _connection(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-        """A connection of the pool. After a close it is not given back, since nobody would ever close it there."""
+        """Yield a connection of the pool. After a close it is not given back, since nobody would close it there."""
         if self._is_cut_off:
             raise unreachable(self.address.shown, "the client was closed", maybe_committed=False)
         with self._in_use():
             connecting = asyncio.ensure_future(engine.connect().start())
             try:
-                # Cancelled half way, the pool would forget the open connection that it prepares.
+                # Cancelled half way, the pool would forget the open connection that it is preparing.
                 async with answered_within(self._deadline):
                     connection = await asyncio.shield(connecting)
             except (TimeoutError, asyncio.CancelledError) as error:
                 self._abandoned.add(abandoning := asyncio.ensure_future(self._abandon(connecting)))
                 abandoning.add_done_callback(self._abandoned.discard)
                 if isinstance(error, TimeoutError):
-                    said = f"no answer within {self._deadline or CLIENT_SECONDS:g} s"  # ours, or the driver's
+                    said = f"no answer within {self._deadline or CLIENT_SECONDS:g} s"  # our timeout, or the driver's
                     raise unreachable(self.address.shown, said, maybe_committed=False) from error
                 raise
             try:
@@ -242,7 +243,7 @@ class Database:
         return alarm(self._deadline, driver.terminate)
 
     async def _abandon(self, connecting: "asyncio.Future[AsyncConnection]") -> None:
-        with self._in_use(), suppress(Exception):  # nobody waits to hear that it could not connect
+        with self._in_use(), suppress(Exception):  # nobody waits for the error
             await self._give_back(await connecting)
 
     @contextmanager
@@ -259,10 +260,10 @@ class Database:
     async def _give_back(self, connection: AsyncConnection) -> None:
         if self._is_closed:
             await connection.invalidate()
-        await connection.__aexit__(None, None, None)  # unlike close(), it is not cancelled half way
+        await connection.__aexit__(None, None, None)  # unlike close(), this is not cancelled half way
 
     async def close(self) -> None:
-        """Close the connections; those in use when they come back, for which it waits a bounded time."""
+        """Close the connections; those in use, for which it waits a bounded time, close when they come back."""
         self._is_closed = True
         if self._users:
             with suppress(TimeoutError):
@@ -277,7 +278,7 @@ class Database:
 
 
 def create_engine(address: Address, *, connect_timeout: float) -> AsyncEngine:
-    """Make SQLAlchemy's engine."""
+    """Create SQLAlchemy's engine."""
     if address.dialect == "sqlite":
         return _sqlite_engine(address, create=False)
     return _postgres_engine(
@@ -292,14 +293,14 @@ def create_engine(address: Address, *, connect_timeout: float) -> AsyncEngine:
 
 
 def migration_engine(address: Address, *, connect_timeout: float) -> AsyncEngine:
-    """Make an engine whose statements may take as long as they need, and which creates an SQLite file."""
+    """Create an engine whose statements may take as long as they need, and which creates an SQLite file."""
     if address.dialect == "sqlite":
         return _sqlite_engine(address, create=True).execution_options(forge_write=True)
     return _postgres_engine(address, connect_timeout, None, MIGRATION, poolclass=NullPool)
 
 
 def _patient_engine(address: Address, connect_timeout: float) -> AsyncEngine:
-    """Make an engine with one connection for each long read, since the client's time limit belongs to a connection."""
+    """Create an engine with one connection for each long read, since the client's timeout belongs to a connection."""
     engine = _postgres_engine(address, connect_timeout, LONG_SECONDS + ANSWER_SECONDS, poolclass=NullPool)
     longer = f"SET LOCAL statement_timeout = {LONG_SECONDS * 1000:.0f}"
     event.listen(engine.sync_engine, "begin", lambda connection: connection.exec_driver_sql(longer))
@@ -347,7 +348,7 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """Take the write lock at the start: a transaction that reads first and then writes can only fail when it is busy."""
+    """Take the write lock at the start: on a busy file, a transaction that reads first can only fail when it writes."""
     writes = connection.get_execution_options().get("forge_write", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

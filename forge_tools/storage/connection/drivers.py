@@ -1,4 +1,4 @@
-"""The way to a database: its address, how the drivers connect there (sqlite3 and asyncpg), and how long an answer is waited for.
+"""Connections to a database: its address, the drivers (sqlite3 and asyncpg), and how long to wait for an answer.
 
 Time that the event loop spends on other things does not count as waiting for the database.
 """
@@ -21,34 +21,34 @@ from forge_tools.storage.connection.faults import translated, unreachable
 from forge_tools.urls import require_readable, without_passwords
 
 LEAST_SQLITE = (3, 37)
-"""Older ones know no STRICT tables."""
+"""Older versions do not know STRICT tables."""
 
 STEPS = 20
-"""A limit has so many steps; one turn of the loop, however long, counts as one step at most."""
+"""A timeout has so many steps; one turn of the loop, however long, counts as one step at most."""
 
 SENT = "sent"
-"""The argument of a cancellation of a flush that may have taken effect all the same."""
+"""The argument of a cancellation of a flush that may have taken effect nevertheless."""
 
 BUSY_SECONDS = 1.0
-"""How long SQLite waits for another process's write transaction before the statement is tried again."""
+"""How long SQLite waits for another process's write transaction before the statement is retried."""
 
 STATEMENT_SECONDS = 8.0
-"""What one statement may take on the server."""
+"""The server's limit for one statement."""
 
 ANSWER_SECONDS = 2.0
 CLIENT_SECONDS = STATEMENT_SECONDS + ANSWER_SECONDS
-"""When the client gives a statement up, because the server is frozen or the network drops packets."""
+"""When the client gives up on a statement, because the server is frozen or the network drops packets."""
 
 APPLICATION = "forge-tools"
-"""The name by which the server knows direct connections."""
+"""The name of direct connections on the server."""
 
 UNNAMED = {"statement_cache_size": 0}
-"""For asyncpg behind a pooler: no statement has a name, and what has none is parsed anew, together with each execution."""
+"""For asyncpg behind a pooler: statements are unnamed, so each is parsed again on each execution."""
 
 SQLITE_SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 
 READ_TEXT = partial(str, encoding="utf-8", errors="replace")
-"""Reads a text of SQLite, which keeps any bytes as text, so that one broken row does not hide others."""
+"""Reads a text from SQLite, which stores any bytes as text, so that one broken row does not hide others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,13 @@ class Address:
     target: str
     shown: str
     is_pooled: bool = False
-    """Whether each transaction may have another connection to the server."""
+    """Whether each transaction may use another connection to the server."""
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """Read `sqlite:///path` or `postgresql://...`, with or without the driver's name; `?pooler=transaction` says that a pooler is between.
+        """Parse `sqlite:///path` or `postgresql://...`, with or without the driver's name.
+
+        `?pooler=transaction` says that there is a pooler in between.
 
         Raises:
             ConfigurationError: naming the form that is expected.
@@ -92,7 +94,7 @@ class Address:
         return cls("postgresql", target, without_passwords(target), is_pooled=pooler == "transaction")
 
     def require_file(self) -> None:
-        """Refuse an SQLite file that is not there, before anything opens it."""
+        """Refuse an SQLite file that does not exist, before anything opens it."""
         if self.dialect == "sqlite" and not Path(self.target).exists():
             raise SchemaVersionError(
                 f"There is no database at {self.target} yet. Run `forge-tools up`, or `forge-tools db upgrade`."
@@ -100,12 +102,12 @@ class Address:
 
     @property
     def file_uri(self) -> str:
-        """The file as a URI that makes SQLite open it, and never create one."""
+        """Return the file as a URI with which SQLite opens it, but never creates it."""
         return f"file:{quote(self.target)}?mode=rw"
 
 
 def _without_pooler(url: str) -> tuple[str, str]:
-    """The URL as the driver takes it, and the mode of the pooler that it names."""
+    """Return the URL as the driver takes it, and the mode of the pooler that it names."""
     place, _, query = url.partition("?")
     settings = query.split("&") if query else []
     modes = [one.removeprefix("pooler=") for one in settings if one.startswith("pooler=")]
@@ -128,9 +130,9 @@ def _require_sqlite(version: tuple[int, ...]) -> None:
 
 @contextmanager
 def alarm(seconds: float, act: Callable[[], object]) -> Iterator[None]:
-    """Call `act` if what is done inside takes that long.
+    """Call `act` if the block takes that long.
 
-    A busy loop is no reason: there is time for several of its turns, and an answer that has come is heard first.
+    A busy loop does not trigger it: several turns of the loop must pass, and an answer that has arrived is read first.
     """
     loop, pause = asyncio.get_running_loop(), seconds / STEPS
     timer: asyncio.TimerHandle
@@ -151,10 +153,10 @@ def alarm(seconds: float, act: Callable[[], object]) -> Iterator[None]:
 
 @asynccontextmanager
 async def answered_within(seconds: float | None) -> AsyncIterator[None]:
-    """Cut off what is done inside after that many seconds; None: never.
+    """Cancel the block after that many seconds; None: never.
 
     Raises:
-        TimeoutError: it was cut off.
+        TimeoutError: it was cancelled.
     """
     if seconds is None:
         yield
@@ -166,7 +168,7 @@ async def answered_within(seconds: float | None) -> AsyncIterator[None]:
 
 
 def closed() -> StorageError:
-    """The refusal of a Store that was closed."""
+    """Return the error for a Store that was closed."""
     return StorageError("The Store is closed; open another one.")
 
 
@@ -189,7 +191,7 @@ class Owner:
 
 
 def load_asyncpg() -> Any:
-    """Import the PostgreSQL driver, which is an extra."""
+    """Import the PostgreSQL driver, which is an optional dependency."""
     try:
         import asyncpg
     except ImportError as error:
@@ -206,7 +208,7 @@ async def connect_postgres(
     settings: dict[str, str] | None = None,
     command_timeout: float | None = CLIENT_SECONDS,
 ) -> Any:
-    """Open one asyncpg connection whose statements end, even on a server that is frozen."""
+    """Open one asyncpg connection whose statements time out, even on a frozen server."""
     limits = {"application_name": APPLICATION, "statement_timeout": str(int(STATEMENT_SECONDS * 1000))}
     way: dict[str, Any] = UNNAMED if address.is_pooled else {"server_settings": limits | (settings or {})}
     with translated(address.shown):
@@ -226,5 +228,5 @@ async def connect_postgres(
 
 
 def forge_now(seconds: float = 0.0) -> str:
-    """The clock that this process lends to SQLite, whose own functions stop at milliseconds."""
+    """Return the time, as the SQL function `forge_now` of SQLite, whose own functions stop at milliseconds."""
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime(MOMENT_FORMAT)

@@ -1,4 +1,4 @@
-"""What the errors of the drivers mean in this package's words, and which versions of the tables it works on."""
+"""Translates the drivers' errors to this package's, and says which versions of the tables it works on."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ _NEVER_BEGAN = ("28", "3D", "25", "53", "57P03")
 _GONE = ("08", "57P", "58")
 _FORBIDDEN = "42501"
 _OTHER_SERVER = ("26000", "42P05")
-"""A statement that was prepared is not known, or known already: it has come to another server than before."""
+"""A prepared statement is unknown, or already known: the connection reached another server than before."""
 _REFUSED_SETTING = "unsupported startup parameter"
 
 UPGRADE = "Run `forge-tools db upgrade`."
@@ -43,7 +43,7 @@ _FULL = "53100"
 
 
 class ConflictError(StorageError):
-    """Another transaction won (deadlock, serialization, a busy file): nothing was written, the same rows may be tried again."""
+    """Another transaction won (deadlock, serialization, a busy file): nothing was written, a retry may succeed."""
 
     retryable = True
 
@@ -55,7 +55,7 @@ class RefusedError(UnstorableRowError):
 class UnreachableError(DatabaseUnavailableError):
     """The connection is gone or could not be made.
 
-    `maybe_committed` says whether the rows may have been written, `is_final` that no other try will be better.
+    `maybe_committed` says whether the rows may have been written, `is_final` that a retry cannot succeed.
     """
 
     def __init__(self, message: str, *, maybe_committed: bool = False, is_final: bool = False) -> None:
@@ -65,7 +65,7 @@ class UnreachableError(DatabaseUnavailableError):
 
 
 class ForbiddenError(StorageError):
-    """The role has no right to do that; `refused` is what the server said."""
+    """The role lacks the right to do that; `refused` is the server's message."""
 
     def __init__(self, refused: str) -> None:
         super().__init__(f"{refused}. After an upgrade, run deploy/postgres/roles.sql again.")
@@ -74,7 +74,7 @@ class ForbiddenError(StorageError):
 
 @contextmanager
 def translated(shown: str) -> Iterator[None]:
-    """Raise the errors of a driver as those of `forge_tools.errors`; `shown` is the database as people may see it."""
+    """Raise a driver's errors as those of `forge_tools.errors`; `shown` is the database as people may see it."""
     try:
         yield
     except ForgeError:
@@ -88,7 +88,7 @@ def translated(shown: str) -> Iterator[None]:
 
 
 def explain(origin: BaseException, shown: str) -> ForgeError:
-    """Name what went wrong and the way out."""
+    """Return an error that names what went wrong and the way out."""
     if isinstance(origin, sqlite3.Error):
         return _explain_sqlite(origin, shown)
     state = getattr(origin, "sqlstate", None)
@@ -141,7 +141,7 @@ def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeErro
     if state in _CORRUPT:
         return DatabaseCorruptError(f"{shown} is damaged ({error}). Restore it from a backup.")
     if state.startswith(_VALUES):
-        return RefusedError(f"{shown} refuses a value: {str(error).splitlines()[0]}")  # the others quote the row
+        return RefusedError(f"{shown} refuses a value: {str(error).splitlines()[0]}")  # further lines quote the row
     if state.startswith((*_NEVER_BEGAN, *_GONE)):
         return unreachable(shown, error, maybe_committed=not state.startswith(_NEVER_BEGAN))
     said = f"{shown}: {error} (SQLSTATE {state})"
@@ -149,7 +149,7 @@ def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeErro
 
 
 def _full(shown: str, error: BaseException) -> UnreachableError:
-    """A full database is an outage like others, since room may be made at any time, but with a way out of its own."""
+    """Return the error of a full database: an outage, since space may be freed, but with its own way out."""
     return UnreachableError(
         f"The database {shown} is full: {str(error).splitlines()[0]}. Nothing was written. Make room on its disk, or raise its limit; "
         "until then no call is accepted, and results wait in their workers."
@@ -157,7 +157,7 @@ def _full(shown: str, error: BaseException) -> UnreachableError:
 
 
 def unreachable(shown: str, reason: BaseException | str, *, maybe_committed: bool) -> UnreachableError:
-    """The error of a database that is away, with the way out."""
+    """Return the error of an unreachable database, with the way out."""
     said = str(reason).rstrip(".") or "it did not answer in time"
     return UnreachableError(
         f"The database {shown} cannot be used: {said}. "
@@ -167,7 +167,7 @@ def unreachable(shown: str, reason: BaseException | str, *, maybe_committed: boo
 
 
 def is_usable(revision: str) -> bool:
-    """Whether this code can work on tables at `revision`: its own, or newer ones that say so. Numbers compare as text."""
+    """Return whether this code works on tables at `revision`: its own, or a newer one that allows it."""
     ours, _ = _window(SCHEMA_REVISION)
     number, oldest = _window(revision)
     return oldest <= ours <= number
@@ -189,7 +189,7 @@ def require_usable(shown: str, revision: str | None) -> None:
 
 
 def unknown_version(shown: str, revision: str) -> SchemaVersionError:
-    """The refusal of a database whose version this code does not know."""
+    """Return the error for a database whose version this code does not know."""
     return SchemaVersionError(
         f"{shown} is at version {revision}, which this code does not know; its newest is {SCHEMA_REVISION}. "
         "Install a newer forge-tools here; or, if one that was never released wrote it, export its calls with that one "
@@ -198,6 +198,6 @@ def unknown_version(shown: str, revision: str) -> SchemaVersionError:
 
 
 def _window(revision: str) -> tuple[str, str]:
-    """The number of a revision, and that of the oldest code that can work on what it makes."""
+    """Return the number of a revision, and the number of the oldest code that can work on its tables."""
     number, _, oldest = revision.partition("_from_")
     return number, oldest or number

@@ -1,4 +1,4 @@
-"""The connections for hot statements on PostgreSQL, with pinned plans, through a pooler or direct; and how many there are in all."""
+"""The connections for hot statements on PostgreSQL, with pinned plans, pooled or direct; and the number of them all."""
 
 import asyncio
 import math
@@ -25,16 +25,16 @@ from forge_tools.storage.connection.drivers import (
 from forge_tools.storage.connection.faults import UnreachableError, translated
 
 HOT = 10
-"""Connections for hot statements: there are hardly more kinds of batches, and one is under way of each."""
+"""Connections for hot statements: there are few kinds of batches, and at most one of each is under way."""
 
 HELD, MORE = 1, 4
-"""Connections for all that is neither hot nor long: one that stays, and how many more there may be for a while."""
+"""Connections for everything neither hot nor long: one that stays, and how many more there may be for a while."""
 
 LONG_READS = 2
-"""How many statements that read calls of years are under way at once, each on a connection of its own."""
+"""How many statements that read years of calls may run at once, each on its own connection."""
 
 IDLE_SECONDS = 30.0
-"""How long an unused connection is kept: that of the heartbeats stays, those of a burst go."""
+"""How long an unused connection is kept: heartbeats keep theirs open, those of a burst are closed."""
 
 PINNED = {
     "enable_seqscan": "off",
@@ -45,27 +45,28 @@ PINNED = {
     "plan_cache_mode": "force_generic_plan",
     "work_mem": "32MB",
 }
-"""The planner guesses wrongly about arrays and about tables that were empty when it last looked (twice the cost).
+"""The planner guesses wrongly about arrays and about tables that were empty when last analyzed (twice the cost).
 
-Planning anew for each set of arrays would cost half of a small statement, and could choose nothing better. But a plan that
-was made while the live table was empty must do when it is full: where a statement says `id = ANY (ARRAY[...])` for an
-equality, the planner has no use for the order of the index, and so no way to read all of it for each row it looks up.
+Planning again for each set of arrays would take half the time of a small statement, and could choose nothing better.
+But a plan made while the live table was empty must still do when it is full: if a statement writes an equality as
+`id = ANY (ARRAY[...])`, the planner has no use for the order of the index, and so cannot read all of it for each
+row it looks up.
 """
 
 TRANSACTION_SECONDS = 10
-"""When the server ends a transaction whose client says no more: one that is frozen must not keep its locks."""
+"""When the server ends an idle transaction: a frozen client must not keep its locks."""
 
 IDLE_WORKER = 2
-"""The connections of an idle worker: for heartbeats and for its services. A client has none, or one once it has read history."""
+"""The connections of an idle worker: for heartbeats and services. A client has none, or one after reading history."""
 
 MOST_OF_ONE = HOT + HELD + MORE + LONG_READS
-"""What a worker or a client opens when everything happens at once."""
+"""The most that a worker or a client opens, if everything happens at once."""
 
 _NUMBERS = count()
 
 
 class HotConnections:
-    """A connection for each statement under way, `HOT` at once; the one that was used last is used first."""
+    """A connection for each statement under way, at most `HOT`; the most recently used one is taken first."""
 
     def __init__(self, address: Address, connect_timeout: float) -> None:
         self._address = address
@@ -79,12 +80,12 @@ class HotConnections:
         self._pooled = Transactions(PINNED) if address.is_pooled else None
 
     async def fetch(self, statement: str, arguments: Sequence[object]) -> list[Any]:
-        """Run one statement. A server that stays silent loses the connection: asking it to cancel could hang as well."""
+        """Run one statement. If the server stays silent, drop the connection: asking it to cancel could hang too."""
         async with self._free:
             return await self._fetch(self._idle_one() or await self._connect(), statement, arguments)
 
     async def read(self, statement: str, arguments: Sequence[object]) -> list[Any]:
-        """Run one that changes nothing; once more if it finds that the server has gone from a connection that lay idle."""
+        """Run a read-only statement; retry once if the server has dropped a connection that was idle."""
         async with self._free:
             idle = self._idle_one()
             if idle is not None:
@@ -137,10 +138,11 @@ class HotConnections:
             raise closed()
         if self._is_cut_off:
             raise UnreachableError("The client was closed before the database answered.", is_final=True)
+        # Without a time limit for commands: `_fetch` has its own.
         return await connect_postgres(self._address, timeout=self._timeout, settings=PINNED, command_timeout=None)
 
     async def _part_from(self, connection: Any) -> None:
-        """Say goodbye, and leave a server that does not answer soon all the same."""
+        """Close the connection, but do not wait long for a server that does not answer."""
         with suppress(ForgeError), translated(self._address.shown):
             await connection.close(timeout=1.0)
 
@@ -161,7 +163,7 @@ class HotConnections:
         self._sweep = loop.call_at(self._idle[0][1] + IDLE_SECONDS, self._sweep_idle) if self._idle else None
 
     def _let_go(self, *, before: float) -> None:
-        """Part from those that were put back before that; they are in this order."""
+        """Close those that were put back before that moment; they are in this order."""
         while self._idle and self._idle[0][1] <= before:
             parting = asyncio.ensure_future(self._part_from(self._idle.popleft()[0]))
             self._partings.add(parting)
@@ -169,9 +171,9 @@ class HotConnections:
 
 
 class Transactions:
-    """Runs each statement in a transaction that sets `settings`, since a pooler takes them at no other moment.
+    """Runs each statement in a transaction that sets `settings`, since a pooler accepts them at no other moment.
 
-    A statement has a name, and so its plan is kept, where the pooler knows names: PgBouncer from 1.21 on, unless its
+    A statement has a name, which keeps its plan, if the pooler knows names: PgBouncer from 1.21 on, unless its
     `max_prepared_statements` is 0.
     """
 
@@ -181,7 +183,7 @@ class Transactions:
         self._prepared: WeakKeyDictionary[Any, tuple[bool, dict[str, Any]]] = WeakKeyDictionary()
 
     async def fetch(self, connection: Any, statement: str, arguments: Sequence[object]) -> list[Any]:
-        """Run it and commit; what fails is rolled back."""
+        """Run it and commit; roll back on failure."""
         if connection not in self._prepared:
             self._prepared[connection] = await knows_names(connection), {}
         try:
@@ -189,7 +191,7 @@ class Transactions:
             prepared = await self._prepare(connection, statement)
             rows: list[Any] = await prepared.fetch(*arguments)
         except Exception:
-            self._prepared.pop(connection)  # what it returns may have changed, by a migration
+            self._prepared.pop(connection)  # a migration may have changed what it returns
             if not connection.is_closed():
                 await connection.execute("ROLLBACK")
             raise
@@ -204,7 +206,7 @@ class Transactions:
 
 
 async def knows_names(connection: Any) -> bool:
-    """Whether the pooler follows prepared statements, and so gives them names of its own on each server."""
+    """Return whether the pooler tracks prepared statements, giving them its own names on each server."""
     name = f"forge_{uuid4().hex}"
     async with connection.transaction():
         statement = await connection.prepare("SELECT 1 FROM pg_prepared_statements WHERE name = $1", name=name)
@@ -215,13 +217,13 @@ async def knows_names(connection: Any) -> bool:
 
 
 class Connections(NamedTuple):
-    """What the server says: `most` for roles without privileges, `open` to all its databases, `ours` of any forge-tools."""
+    """The server's figures: `most` for unprivileged roles, `open` to all its databases, `ours` of any forge-tools."""
 
     most: int
     open: int
     ours: int
     statement_ms: int
-    """The time limit of a statement on this very connection; 0: none."""
+    """The time limit of a statement on this connection; 0: none."""
 
     @property
     def is_limited(self) -> bool:
@@ -230,7 +232,7 @@ class Connections(NamedTuple):
 
 
 def role_setting(url: str) -> str:
-    """The statement that gives the role of that URL the time limit that direct connections set for themselves."""
+    """Return the statement that gives that URL's role the time limit that direct connections set for themselves."""
     parts = urlsplit(Address.parse(url).target)
     role = unquote(parts.username or getuser())
     database = unquote(parts.path[1:]) or role

@@ -1,4 +1,4 @@
-"""Figures over history: how many calls, how they ended, how long they ran and waited; from hours that are rolled up, else from rows."""
+"""Figures over history: counts, outcomes, run times and waits of calls; from rolled-up hours, else from rows."""
 
 from array import array
 from collections import Counter, defaultdict
@@ -23,12 +23,12 @@ from forge_tools.storage.tables import rollup_figures, rollup_hours
 PERCENTILES = (50, 95, 99)
 FAILED = (ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT, ExecutionStatus.EXPIRED, ExecutionStatus.LOST)
 ROWS = 1_000
-"""How many are fetched and counted at once, while others on the event loop wait."""
+"""How many rows are fetched and counted at once, while others on the event loop wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The calls of one group: how many ended in each way, and their times in milliseconds."""
+    """The calls of one group: how many had each outcome, and their times in milliseconds."""
 
     ends: Counter[str] = field(default_factory=Counter)
     durations: "array[float]" = field(default_factory=lambda: array("d"))
@@ -40,17 +40,17 @@ class Tally:
 
     @property
     def failed(self) -> int:
-        """Every end but success, rejection and cancel."""
+        """How many ended otherwise than by success, rejection or cancel."""
         return sum(self.ends[status] for status in FAILED)
 
     def add(self, other: "Tally") -> None:
-        """Count the calls of another group here, too."""
+        """Add the calls of another group."""
         self.ends.update(other.ends)
         self.durations.extend(other.durations)
         self.waits.extend(other.waits)
 
     def figures(self, key: str | None) -> CallFigures:
-        """The figures of the group."""
+        """Return the figures of the group."""
         return CallFigures(
             key=key,
             calls=self.calls,
@@ -63,13 +63,13 @@ class Tally:
 
 
 Tallies = defaultdict[Any, Tally]
-"""Groups by their keys: `Tallies(Tally)` has none yet."""
+"""Groups by their keys; `Tallies(Tally)` is empty."""
 
 
 async def count(
     connection: AsyncConnection, calls: Select[Any], key_of: Callable[[Row[Any]], Any], into: Tallies
 ) -> None:
-    """Add rows, whose last columns are status, duration and wait, each to the group of its key. No row is held."""
+    """Add rows, whose last columns are status, duration and wait, each to the group of its key. No row is kept."""
     async with connection.stream(calls) as rows:
         async for part in rows.partitions(ROWS):
             for row in part:
@@ -83,17 +83,17 @@ async def count(
 
 
 def lines(groups: Mapping[str | None, Tally]) -> list[CallFigures]:
-    """The figures of each group, in the order of their keys, None last."""
+    """Return the figures of each group, in the order of their keys, None last."""
     return in_order([group.figures(key) for key, group in groups.items()])
 
 
 def in_order(figures: Iterable[CallFigures]) -> list[CallFigures]:
-    """Sort by key, None last, whichever database or process has counted."""
+    """Sort by key, None last, whether a database or this process has counted."""
     return sorted(figures, key=lambda one: (one.key is None, one.key or ""))
 
 
 def _spread(times: Sequence[float]) -> Times:
-    """Percentiles are by nearest rank: times that were measured, and the same ones wherever they are ranked."""
+    """Compute percentiles by nearest rank, which are measured times, and the same ones wherever they are computed."""
     if not times:
         return Times(mean=None, max=None, **{f"p{percent}": None for percent in PERCENTILES})
     ranked = sorted(times)
@@ -118,12 +118,12 @@ KEYS: dict[Grouping, ColumnElement[Any]] = {
 
 
 async def open_up(connection: AsyncConnection, selection: Selection) -> None:
-    """Begin to read as of one moment, with the settings that join what `measured` reads of this selection well."""
+    """Begin to read as of one moment, with settings that suit the joins in what `measured` reads of this selection."""
     await prepare(connection, "figures_of_all" if _is_of_all(selection) else "figures_of_some")
 
 
 def measured(selection: Selection, *keys: ColumnElement[Any]) -> Select[Any]:
-    """The selected calls: their `keys`, then status, duration and wait in milliseconds, None if the body never started."""
+    """Select the calls: `keys`, then status, duration and wait in milliseconds, None if the body never started."""
     status = func.coalesce(last.c.status, live.c.status).label("status")
     wait = type_coerce(seconds_between(asked.c.queued_at, last.c.started_at) * 1000.0, Float).label("wait")
     columns = *keys, status, last.c.duration_ms.label("duration"), wait
@@ -131,21 +131,24 @@ def measured(selection: Selection, *keys: ColumnElement[Any]) -> Select[Any]:
     if _is_of_all(selection):
         both = joined(*id_bounds(selection, last.c.execution_id)).with_only_columns(*columns)
         return both.where(*id_bounds(selection, asked.c.id), *time_bounds(selection))
-    # Each of the few that a filter leaves is looked up in the other table: a bound there would be taken for a better way.
+    # Each of the few rows that pass a filter is looked up in the other table; a bound there would mislead the planner.
     is_of_ends = selection.error_code is not None or selection.error_text is not None or selection.status in TERMINAL
     first = last.c.execution_id if is_of_ends else asked.c.id
     return joined().with_only_columns(*columns).where(*filters, *id_bounds(selection, first), *time_bounds(selection))
 
 
 def _is_of_all(selection: Selection) -> bool:
-    """Whether nothing but times bounds it."""
+    """Return whether it is bounded by times only."""
     return replace(selection, since=None, until=None) == Selection()
 
 
 HOUR = timedelta(hours=1)
 
 MOST_HELD = 15_000_000
-"""Of how many calls the times are held at once: 16 bytes each, and 32 more in a group that is ranked. More are ranked by PostgreSQL."""
+"""How many calls may have their times in memory at once (more are ranked by PostgreSQL).
+
+Each takes 16 bytes, and 32 more in a group that is ranked.
+"""
 
 _READ_AT_ONCE = 100
 
@@ -159,7 +162,7 @@ SETS: Mapping[Grouping, tuple[str, ...]] = {
 COLUMNS = tuple(name for names in SETS.values() for name in names)
 
 _KEYS = {by: column.name for by, column in KEYS.items() if isinstance(column, Column)}
-"""The columns of rolled up figures have the names of those of executions."""
+"""The columns of rolled-up figures have the same names as those of executions."""
 
 hours, figures = rollup_hours.c, rollup_figures.c
 
@@ -167,29 +170,29 @@ hours, figures = rollup_hours.c, rollup_figures.c
 async def rolled_up(
     connection: AsyncConnection, selection: Selection, by: Grouping
 ) -> tuple[Tallies, Iterator[Selection]] | None:
-    """The calls of rolled up hours within the bounds of a selection, in their groups, and what selects all others, each once.
+    """Return the calls of rolled-up hours in a selection, grouped, and selections for the rest; each call counts once.
 
-    None where such hours say nothing, or are not for this role to see.
+    None if such hours do not apply, or this role may not see them.
     """
     grouped_by = _set_for(selection, by)
-    # Clients of deploy/postgres/roles.sql see their own calls only, and figures of all would tell them of others.
+    # Clients under deploy/postgres/roles.sql see only their own calls; figures of all would tell them of others.
     if grouped_by is None or not await connection.scalar(select(is_granted(rollup_figures.name, "SELECT"))):
         return None
     known = await _hours_within(connection, selection)
     if not known or sum(known.values()) > MOST_HELD:
         return None
-    # Those that are rolled up from here on are in the rest: none counts twice.
+    # Hours rolled up from here on belong to the rest: none counts twice.
     groups = await _read(connection, grouped_by, selection, by, known)
     return groups, _rest(selection, sorted(known))
 
 
 def is_rolled_up() -> ColumnElement[bool]:
-    """Whether an hour counts; not if it was rolled up by a clock that was ahead, before it was over."""
+    """Return whether an hour counts; not if a clock that was ahead rolled it up before it was over."""
     return (hours.rolled_at <= from_now(0.0)) & (hours.hour < from_now(0.0))
 
 
 def _set_for(selection: Selection, by: Grouping) -> Grouping | None:
-    """The set that has all columns that are asked for."""
+    """Return the set that has all columns that are asked for."""
     bounds = {"since", "until"}
     asked = {one.name for one in fields(selection) if getattr(selection, one.name) is not None} - bounds
     asked |= {_KEYS[by]} if by in _KEYS else set()
@@ -197,7 +200,7 @@ def _set_for(selection: Selection, by: Grouping) -> Grouping | None:
 
 
 async def _hours_within(connection: AsyncConnection, selection: Selection) -> Mapping[datetime, int]:
-    """The number of calls of each."""
+    """Return the number of calls of each hour."""
     query = select(hours.hour, hours.calls).where(is_rolled_up(), hours.calls.is_not(None))
     if selection.since is not None:
         query = query.where(hours.hour >= selection.since)
@@ -240,7 +243,7 @@ def _add(row: Any, group: Tally) -> None:
 
 
 def _rest(selection: Selection, known: Sequence[datetime]) -> Iterator[Selection]:
-    """What lies before, between and behind those hours."""
+    """Yield what is before, between and after those hours."""
     start = selection.since
     for hour in known:
         if start is None or start < hour:
@@ -253,9 +256,9 @@ def _rest(selection: Selection, known: Sequence[datetime]) -> Iterator[Selection
 async def read_figures(
     connection: AsyncConnection, selection: Selection, by: Grouping, *, from_rows: bool = False
 ) -> list[CallFigures]:
-    """One line a group, in the order of its key; calls without an agent or session have the key None, and come last.
+    """Return a line for each group, in the order of keys; calls without an agent or session come last, under None.
 
-    Hours that are rolled up are taken as they were counted, the others, and with `from_rows` all, are read call by call.
+    Rolled-up hours are used as counted; the others, and with `from_rows` all, are read call by call.
     """
     await open_up(connection, selection)
     known = None if from_rows else await rolled_up(connection, selection, by)
@@ -268,9 +271,9 @@ async def read_figures(
 
 
 async def summed(connection: AsyncConnection, calls: Select[Any]) -> list[CallFigures]:
-    """One line a key of `calls`, whose columns are key, status, duration and wait in milliseconds; in the order of keys, None last.
+    """Return a line for each key of `calls`, whose columns are key, status, duration and wait (ms); None last.
 
-    PostgreSQL ranks by itself; SQLite has no function for it, and its rows are ranked here, in half the time that
+    PostgreSQL ranks by itself. SQLite has no function for it, so its rows are ranked here, in half the time that
     numbering them takes.
     """
     if connection.dialect.name == "sqlite":

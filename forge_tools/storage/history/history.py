@@ -48,7 +48,7 @@ from forge_tools.storage.tables import execution_attempts, execution_events
 LEAST_PREFIX = 8
 
 _EXTREMES = tuple("-".join(digit * length for length in (8, 4, 4, 4, 12)) for digit in "0f")
-"""The lowest and the highest of all ids."""
+"""The lowest and the highest possible id."""
 
 seen = tool_executions.c
 """The view's columns."""
@@ -56,7 +56,7 @@ seen = tool_executions.c
 
 @asynccontextmanager
 async def open_history(url: str, *, connect_timeout: float = 3.0) -> AsyncIterator["History"]:
-    """Open the history alone: a store has more parts to load. Raises what `open_store` raises."""
+    """Open only the history: a store has more parts to load. Raises what `open_store` raises."""
     address = Address.parse(url)
     address.require_file()
     database = Database(address, connect_timeout=connect_timeout)
@@ -68,16 +68,16 @@ async def open_history(url: str, *, connect_timeout: float = 3.0) -> AsyncIterat
 
 
 class History:
-    """Reads history; changes nothing."""
+    """Reads history and changes nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def get(self, execution_id: str) -> ExecutionRecord:
-        """One execution by its id, or by the first 8 or more characters of it.
+        """Return one execution by its id, or by the first 8 or more characters of it.
 
         Raises:
-            ExecutionNotFoundError: none has that id, or several begin like that.
+            ExecutionNotFoundError: none has that id, or several begin with it.
         """
         query = select(tool_executions).where(*_id_range(execution_id)).order_by(seen.id).limit(2)
         rows = await self._database.rows(query)
@@ -90,14 +90,14 @@ class History:
         return execution_record(rows[0])
 
     async def attempts(self, execution_id: str) -> list[Attempt]:
-        """The attempts of one execution that have ended, in order."""
+        """Return the ended attempts of one execution, in order."""
         columns = execution_attempts.c
         query = select(execution_attempts).where(columns.execution_id == execution_id).order_by(columns.attempt)
         rows = await self._rows(execution_id, query)
         return [record_of(Attempt, row, status=ExecutionStatus(row.status)) for row in rows]
 
     async def events(self, execution_id: str) -> list[Event]:
-        """What was done to one execution, in order."""
+        """Return what happened to one execution, in order."""
         columns = execution_events.c
         query = select(execution_events).where(columns.execution_id == execution_id).order_by(columns.id)
         return [record_of(Event, row) for row in await self._rows(execution_id, query)]
@@ -105,7 +105,7 @@ class History:
     async def figures(
         self, by: Grouping = Grouping.TOOL, *, from_rows: bool = False, **filters: Any
     ) -> list[CallFigures]:
-        """How many calls a `Selection` takes, how they ended and how long they took, a line for each tool or other key.
+        """Count the calls that a `Selection` matches, their outcomes and times, with a line for each tool or other key.
 
         Whole hours are taken from their roll-ups; with `from_rows` every call is read.
         """
@@ -116,13 +116,14 @@ class History:
     async def list_attempts(
         self, *, limit: int = 50, before: str | None = None, patience: float | None = None, **filters: Any
     ) -> Page[AttemptRecord]:
-        """Attempts of all executions, those queued last first; `before` is the `cursor` of the last one above.
+        """List attempts of all executions, those queued last first; `before` is the `cursor` of the last one above.
 
-        `status`, `error_code`, `error_text`, `min_ms` and `max_ms` are of the attempt, the other filters of its execution.
+        `status`, `error_code`, `error_text`, `min_ms` and `max_ms` apply to the attempt, other filters to its
+        execution.
 
         Raises:
-            ExecutionNotFoundError: `before` is no cursor.
-            ValueError: as `list` does, and for a status that no attempt has.
+            ExecutionNotFoundError: `before` is not a cursor.
+            ValueError: as for `list`, and for a status that no attempt has.
         """
         selection = Selection(**filters)
         return await self._page(
@@ -138,13 +139,13 @@ class History:
         kind: str | None = None,
         **filters: Any,
     ) -> Page[EventRecord]:
-        """Events of all executions, newest first; `before` is the `cursor` of the last one above.
+        """List events of all executions, newest first; `before` is the `cursor` of the last one above.
 
-        `since` and `until` bound when they happened, the other filters are of the execution they happened to.
+        `since` and `until` bound when they happened; the other filters apply to their execution.
 
         Raises:
-            ExecutionNotFoundError: `before` is no cursor.
-            ValueError: as `list` does.
+            ExecutionNotFoundError: `before` is not a cursor.
+            ValueError: as for `list`.
         """
         selection = Selection(**filters)
         index = index_for_events(selection, kind)
@@ -165,14 +166,14 @@ class History:
     async def list(
         self, *, limit: int = 50, before: str | None = None, patience: float | None = None, **filters: Any
     ) -> Page[ExecutionRecord]:
-        """Executions that `Selection` takes, newest first; `before` is the id of the last one on the page above.
+        """List executions that a `Selection` matches, newest first; `before` is the id of the previous page's last one.
 
-        A page has fewer than `limit` at the end of history, or where `patience` is over: then its `older` is what `before`
-        takes to look further back.
+        A page has fewer than `limit` at the end of history, or when `patience` runs out: then its `older` is the
+        `before` with which to look further back.
 
         Raises:
-            ExecutionNotFoundError: `before` is no id. That execution itself need not be there any more.
-            ValueError: for a filter that selects nothing anywhere, and a `limit` below 1.
+            ExecutionNotFoundError: `before` is not an id. That execution itself may be gone.
+            ValueError: for a filter that can match nothing, and a `limit` below 1.
         """
         selection = Selection(**filters)
         return await self._page(
@@ -180,20 +181,20 @@ class History:
         )
 
     def pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Stretch[ExecutionRecord]]:
-        """All executions that `Selection` takes, the oldest first; what is queued meanwhile is left out.
+        """Yield all executions that a `Selection` matches, the oldest first; those queued meanwhile are left out.
 
-        They come in stretches of at most `size`. One without any says, as each does, up to when was looked.
+        They come in stretches of at most `size`. Each, even an empty one, says how far the search has come.
         """
         return self._all(size, filters, executions_listed, index_for)
 
     def attempt_pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Stretch[AttemptRecord]]:
-        """All attempts that `list_attempts` finds, the oldest first; those of what is queued meanwhile are left out."""
+        """Yield all attempts that `list_attempts` finds, oldest first, without those of executions queued meanwhile."""
         return self._all(size, filters, attempts_listed, index_for)
 
     def event_pages(
         self, size: int = 500, kind: str | None = None, **filters: Any
     ) -> AsyncIterator[Stretch[EventRecord]]:
-        """All events that `list_events` finds, the oldest first; what happens meanwhile is left out."""
+        """Yield all events that `list_events` finds, the oldest first; those that happen meanwhile are left out."""
         return self._all(size, filters, partial(events_listed, kind=kind), partial(index_for_events, kind=kind))
 
     async def _all(
@@ -213,7 +214,7 @@ class History:
 
 
 def _id_range(prefix: str) -> list[ColumnElement[bool]]:
-    """The ids that begin with `prefix`."""
+    """Return the conditions for ids that begin with `prefix`."""
     text = prefix.lower()
     low, high = (text + filler[len(text) :] for filler in _EXTREMES)
     if len(text) < LEAST_PREFIX or not is_id(low):

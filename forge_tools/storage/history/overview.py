@@ -1,4 +1,4 @@
-"""A stack at one moment: who works, what waits or is stuck, how calls of the last seconds ended. Only the end of history is read."""
+"""A stack at one moment: who works, what waits or is stuck, how recent calls ended. Only the end of history is read."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
@@ -63,7 +63,7 @@ class Overviews:
         self._database = database
 
     async def read(self, *, window: float, lease: float, patience: float) -> Overview:
-        """Read everything once. Figures are of calls that ended in the last `window` seconds; `lease` and `patience` as in `stuck`."""
+        """Read everything. Figures cover calls ended in the last `window` seconds; for the other two see `stuck`."""
         async with self._database.reading() as connection:
             now = await database_now(connection)
             since = now - timedelta(seconds=window)
@@ -86,7 +86,7 @@ class Overviews:
             )
 
     async def backlog(self) -> list[QueueDepth]:
-        """What waits and runs now, per queue and lane."""
+        """Return what waits and runs now, by queue and lane."""
         waiting = case((QUEUED, executions.c.queued_at))
         query = (
             select(
@@ -103,7 +103,7 @@ class Overviews:
         return [QueueDepth(**row._asdict()) for row in await self._database.rows(query)]
 
     async def stuck(self, *, lease: float, patience: float) -> list[StuckCalls]:
-        """Calls that should move and do not, the worst first.
+        """Return the calls that should progress and do not, the worst first.
 
         They run on a worker silent for a `lease`, or for a lease beyond their time limit; or they have been due for `patience`
         seconds while a worker that serves them has free slots, or while none of those that serve their queue hosts the tool.
@@ -116,8 +116,8 @@ class Overviews:
 class Load:
     """How many calls of one tool are in one queue and lane, with one status and owner.
 
-    `due` of them could be claimed now, the first since `due_seconds`; `stale` have been for so long that they should be. `example`
-    is one of these.
+    `due` of them could be claimed now, the first since `due_seconds`; `stale` have been due too long. `example` is one
+    of these.
     """
 
     queue: str
@@ -142,8 +142,8 @@ class Load:
 
 
 async def read_load(connection: AsyncConnection, *, patience: float) -> list[Load]:
-    """Count everything that is queued, runs or waits; what is due for `patience` seconds is stale."""
-    now = (await connection.execute(select(from_now(0.0)))).scalar_one()  # once: SQLite would ask again for each row
+    """Count everything that is queued, runs or waits; what has been due for `patience` seconds is stale."""
+    now = (await connection.execute(select(from_now(0.0)))).scalar_one()  # once: SQLite would evaluate it for each row
     since = now - timedelta(seconds=patience)
     if connection.dialect.name == "sqlite":
         return await _read_on_sqlite(connection, now, since)
@@ -172,7 +172,7 @@ def _grouped(now: datetime, since: datetime) -> Select[Any]:
 
 
 def _load(now: datetime, *row: Any) -> Load:
-    """The moments of a row as seconds until now."""
+    """Convert the moments of a row to seconds until now."""
     values: list[Any] = [(now - value).total_seconds() if isinstance(value, datetime) else value for value in row]
     return Load(*values)
 
@@ -204,15 +204,15 @@ def _typed(name: str) -> TextualSelect:
 
 
 def _both(one: Load, queued: Load) -> Load:
-    """Add those of the same place that wait in vain, which are never stale."""
+    """Merge the calls of one place with those that wait there in vain, which are never stale."""
     waits = [load.due_seconds for load in (one, queued) if load.due_seconds is not None]
     return replace(one, calls=one.calls + queued.calls, due=one.due + queued.due, due_seconds=max(waits, default=None))
 
 
 async def stuck_in(connection: AsyncConnection, load: Sequence[Load], *, lease: float) -> list[StuckCalls]:
-    """The stuck calls of a `load`, grouped, the worst first."""
+    """Group the stuck calls of a `load`, the worst first."""
     halted = (await connection.execute(_halted_groups(lease))).all()
-    # Of a row that somebody else gave no time to start at, nobody knows since when.
+    # If somebody else wrote a row without a start time, nobody knows how long it has been stuck.
     found = [
         StuckCalls(**{**row._asdict(), "reason": StuckReason(row.reason), "seconds": row.seconds or 0.0})
         for row in halted
@@ -233,7 +233,7 @@ async def stuck_in(connection: AsyncConnection, load: Sequence[Load], *, lease: 
 
 
 def _running(load: Sequence[Load]) -> Counter[str | None]:
-    """How many calls each worker instance runs."""
+    """Return how many calls each worker instance runs."""
     busy = Counter[str | None]()
     for one in load:
         busy[one.owner] += one.calls if one.is_running else 0
@@ -268,7 +268,7 @@ def _untaken(
     disabled: Collection[str],
     pin: tuple[str, str] | None,
 ) -> StuckCalls | None:
-    """Not stuck: what is in a queue that nobody serves, which is another trouble, or waits for a free slot."""
+    """Say why calls are not claimed; None if no slot is free or nobody serves their queue, which is another problem."""
     stuck = StuckCalls(
         reason=StuckReason.NOT_HOSTED,
         queue=load.queue,
@@ -302,7 +302,7 @@ def _shown(version: str, digest: str) -> str:
 
 
 def _keyed_and_all(since: datetime) -> Select[Any]:
-    """The calls that ended, once with their tool as the key and once without."""
+    """Select the calls that ended, once with their tool as the key and once without."""
     wait = type_coerce(seconds_between(executions.c.queued_at, ended.started_at) * 1000.0, Float)
     calls = (
         select(executions.c.tool.label("key"), ended.status, ended.duration_ms.label("duration"), wait.label("wait"))
@@ -334,14 +334,14 @@ async def _failures(connection: AsyncConnection, since: datetime) -> tuple[Faile
 
 
 async def _whys(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, str]:
-    """What those executions raised, in a line each."""
+    """Return what those executions raised, in one line each."""
     query = select(ended.execution_id, ended.diagnosis).where(ended.execution_id.in_(ids), ended.final)
     rows = (await connection.execute(query)).all() if ids else []
     return {row.execution_id: found.summary for row in rows if (found := Diagnosis.read(row.diagnosis)) is not None}
 
 
 async def _demoted(connection: AsyncConnection) -> tuple[DemotedTool, ...]:
-    """Demoted definitions that a worker which has not stopped still hosts."""
+    """List demoted definitions still hosted by a worker that has not stopped."""
     rows = (await connection.execute(select(tools).where(tools.c.demoted_at.is_not(None)))).all()
     if not rows:
         return ()
@@ -363,7 +363,7 @@ def _worker_loads(known: Sequence[WorkerRecord], load: Sequence[Load]) -> tuple[
 
 
 def _queue_loads(known: Sequence[WorkerLoad], load: Sequence[Load], lease: float) -> tuple[QueueLoad, ...]:
-    """Each lane of a queue that holds calls, or is served and is not that of a host."""
+    """List each lane of a queue that holds calls, or that is served and does not belong to one host."""
     serving: dict[tuple[str, str], list[WorkerLoad]] = defaultdict(list)
     for one in known:
         if one.worker.silent_seconds <= lease:

@@ -1,4 +1,4 @@
-"""Lists over all of history, of executions, attempts or events, a page at a time: each goes on after the last row of the one before."""
+"""Lists of executions, attempts or events over all history, by pages; each continues after the last row before it."""
 
 import operator
 import time
@@ -34,20 +34,20 @@ Order = tuple[ColumnElement[Any], ...]
 Place = tuple[Any, ...]
 
 _MOST_DIGITS = 9, 18
-"""The most digits of the number of an attempt and of an event; none has more."""
+"""The most digits in the number of an attempt and of an event."""
 
 FIRST_STEP, GROWTH, LONGEST_STEP = 500, 4, 32_000
-"""How many entries of an index a step looks at: few at first, which fill most pages, and never more than a statement has time for."""
+"""How many index entries a step reads: few at first, which fill most pages, and never too many for one statement."""
 
 PATIENT_STEP = 2_000
-"""The most if time is short: the last step may begin just before it is over."""
+"""The most when time is short: the last step may begin just before time runs out."""
 
 done = execution_events.alias("v")
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Which end of a list comes first: how a column is ordered, and the comparisons for what lies behind, from, or up to a value."""
+    """Which end of a list comes first: a column's order, and the comparisons for behind, from, or up to a value."""
 
     orders: Callable[[ColumnElement[Any]], ColumnElement[Any]]
     is_behind: Callable[[Any, Any], ColumnElement[bool]]
@@ -61,9 +61,10 @@ OLDEST_FIRST = Direction(asc, operator.gt, operator.ge, operator.le)
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[R]):
-    """What is selected, the columns that order it by time, and how to find the place of a cursor or a row in that order.
+    """The query, the columns that order it by time, and how to find the place of a cursor or a row in that order.
 
-    A `twin` is a column of another table that equals the first of these: bounds on both let both tables be read from the right place on.
+    A `twin` is a column of another table that equals the first of these: with bounds on both, both tables are read from
+    the right place on.
     """
 
     query: Select[Any]
@@ -74,11 +75,14 @@ class Listing(Generic[R]):
     twin: ColumnElement[Any] | None = None
 
     def first(self, limit: int, direction: Direction) -> Select[Any]:
-        """The first rows in this direction."""
+        """Select the first rows in this direction."""
         return self.query.order_by(*map(direction.orders, self.order)).limit(limit)
 
     def is_behind(self, place: Place, direction: Direction) -> ColumnElement[bool]:
-        """The condition for rows behind a place. A place that lacks its last value stands behind all rows that share the first."""
+        """Return the condition for rows behind a place.
+
+        A place without its last value is behind all rows that share its first.
+        """
         passes = direction.is_behind(self.order[0], place[0])
         for column, value in zip(self.order[1:], place[1:], strict=False):
             passes |= direction.is_behind(column, value)
@@ -86,13 +90,13 @@ class Listing(Generic[R]):
 
 
 def moment_of(place: Place) -> datetime:
-    """The time of a place."""
+    """Return the time of a place."""
     major: datetime | str = place[0]
     return datetime.fromtimestamp(id_time(major), UTC) if isinstance(major, str) else major
 
 
 def executions_listed(selection: Selection) -> Listing[ExecutionRecord]:
-    """Executions, in the order in which they were queued."""
+    """List executions in the order in which they were queued."""
     query = joined().where(*conditions(selection))
     shown = [column for column in query.selected_columns if column.key in ExecutionRecord.__dataclass_fields__]
     query = query.with_only_columns(*shown, maintain_column_froms=True)
@@ -100,10 +104,10 @@ def executions_listed(selection: Selection) -> Listing[ExecutionRecord]:
 
 
 def attempts_listed(selection: Selection) -> Listing[AttemptRecord]:
-    """Attempts that have ended, in the order in which their executions were queued. Status, error and duration are theirs.
+    """List ended attempts in the order their executions were queued. Filters by status, error and duration are theirs.
 
     Raises:
-        ValueError: for a status that no attempt has, since what waits or runs has none that has ended.
+        ValueError: for a status that no attempt has, since executions that wait or run have none that has ended.
     """
     if selection.status is not None and selection.status not in TERMINAL:
         raise ValueError(
@@ -124,7 +128,10 @@ def attempts_listed(selection: Selection) -> Listing[AttemptRecord]:
 
 
 def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord]:
-    """Events in the order in which they happened, those of pruning included. Time bounds are theirs, other filters of their executions."""
+    """List events in the order they happened, those of pruning included.
+
+    Time bounds apply to the events, other filters to their executions.
+    """
     query = select(*done.c, asked.c.tool, asked.c.category, asked.c.agent_id, asked.c.session_id)
     of_them = conditions(replace(selection, since=None, until=None))
     tables = done.outerjoin(asked, asked.c.id == done.c.execution_id)
@@ -140,7 +147,7 @@ def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord
 
 
 def execution_record(row: Row[Any]) -> ExecutionRecord:
-    """Read one row of the view. An execution that neither ended nor waits, as a careless restore may leave it, is lost."""
+    """Read one row of the view. An execution that neither ended nor waits, as after a careless restore, is lost."""
     status = ExecutionStatus(row.status or ExecutionStatus.LOST)
     return record_of(ExecutionRecord, row, status=status, metadata=row.metadata or {})
 
@@ -163,7 +170,7 @@ def _attempt_place(cursor: str) -> Place:
 
 
 def _event_place(cursor: str) -> Place:
-    """The moment of that event; if it is pruned, that of the last one before it."""
+    """Return the moment of that event; if it was pruned, of the last one before it."""
     if not _is_number(cursor, _MOST_DIGITS[1]):
         raise ExecutionNotFoundError(f"{cursor[:60]!r} is no number of an event, which `before` takes.")
     number, there = int(cursor), execution_events.c
@@ -186,20 +193,20 @@ class Page(list[R], Generic[R]):
 
 
 class Stretch(list[R], Generic[R]):
-    """The selected rows, oldest first, of a part of history that ends at `until`; there may be none."""
+    """The selected rows, oldest first, of a part of history that ends at `until`; it may be empty."""
 
     until: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The narrowest index for a selection: its column in the order of the list, and which of its entries count."""
+    """The narrowest index for a selection: its column in the order of the list, and which of its entries match."""
 
     place: ColumnElement[Any]
     entries: Sequence[ColumnElement[bool]] = ()
     bounds: Sequence[ColumnElement[bool]] = ()
     is_over: bool = False
-    """Whether only executions that have ended are selected, so that bounds hold for final attempts as well."""
+    """Whether only executions that have ended are selected, so that bounds also hold for final attempts."""
 
 
 async def read_page(
@@ -211,7 +218,7 @@ async def read_page(
     before: str | None = None,
     patience: float | None = None,
 ) -> Page[R]:
-    """The newest `limit` rows before a cursor; fewer if `patience` seconds were over before so many were found."""
+    """Return the newest `limit` rows before a cursor; fewer if `patience` seconds run out first."""
     await prepare(connection, "page")
     began, longest = time.monotonic(), LONGEST_STEP if patience is None else PATIENT_STEP
     walk = _Walk(listing, index, NEWEST_FIRST, longest, None if before is None else listing.place(before))
@@ -225,15 +232,15 @@ async def read_page(
             return page
         if patience is not None and time.monotonic() - began >= patience:
             older = await _cursor(connection, listing, walk.place[0])
-            if older != before:  # a step may end where it began, if it has no more rows than share a place
+            if older != before:  # a step may end where it began, if more rows share a place than it reads
                 page.older = older
                 return page
 
 
 async def read_all(database: Database, listing: Listing[R], index: Index, size: int) -> AsyncIterator[Stretch[R]]:
-    """All rows, oldest first, at most `size` a stretch.
+    """Yield all rows, oldest first, at most `size` a stretch.
 
-    Each is a transaction of its own: whoever writes the rows somewhere may take long, and nothing waits for that.
+    Each stretch is a transaction of its own: the consumer may take long to write the rows, and must block nothing.
     """
     walk = _Walk(listing, index, OLDEST_FIRST, LONGEST_STEP)
     while not walk.is_over:
@@ -247,24 +254,24 @@ async def read_all(database: Database, listing: Listing[R], index: Index, size: 
 
 
 class _Walk(Generic[R]):
-    """Goes through a list in steps, which are longer where little is found. `place` is where the next one begins."""
+    """Goes through a list in steps, which grow where little is found. `place` is where the next one begins."""
 
     def __init__(
         self, listing: Listing[R], index: Index, direction: Direction, longest: int, place: Place | None = None
     ) -> None:
         self.place = place
         self.reached = place
-        """How far it has come; kept at the end, where `place` is None."""
+        """How far it has come; kept at the end, when `place` is None."""
         self.is_over = False
         self._listing: Listing[R] = listing
         self._index, self._direction = index, direction
         self._entries, self._longest = FIRST_STEP, longest
 
     async def step(self, connection: AsyncConnection, limit: int) -> list[R]:
-        """The rows of the next step, at most `limit`; if there are more, the step after it begins behind these."""
+        """Return the next step's rows, at most `limit`; if there are more, the following step begins behind these."""
         entries = select(self._index.place).where(*self._index.entries, *self._index.bounds, *self._reached())
         entries = entries.order_by(self._direction.orders(self._index.place))
-        count = self._entries + self._is_whole  # the one that the place is at was counted before
+        count = self._entries + self._is_whole  # the entry at the place was counted before
         edge: Any = await connection.scalar(entries.offset(count - 1).limit(1))
         window = self._window(entries.limit(count), edge, connection.dialect)
         found = (await connection.execute(self._listing.first(limit, self._direction).where(*window))).all()
@@ -273,7 +280,7 @@ class _Walk(Generic[R]):
 
     @property
     def _is_whole(self) -> bool:
-        """Whether the place is a whole row; others with the same entry in the index may lie behind it."""
+        """Whether the place is a whole row; others with the same index entry may follow it."""
         return self.place is not None and len(self.place) > 1
 
     def _reached(self) -> Iterator[ColumnElement[bool]]:
@@ -282,10 +289,10 @@ class _Walk(Generic[R]):
             yield reaches(self._index.place, self.place[0])
 
     def _window(self, entries: Select[Any], edge: Any, dialect: Dialect) -> Iterator[ColumnElement[bool]]:
-        """The rows of one step, up to its edge.
+        """Return the conditions for the rows of one step, up to its edge.
 
-        PostgreSQL takes what lies between two ids for one row, and then compares each of one table with each of another:
-        entries of a limited number keep it from that.
+        PostgreSQL estimates a range of ids as one row, and then compares each row of one table with each of another;
+        entries of a limited number prevent that.
         """
         listing, direction, columns = self._listing, self._direction, _places(self._listing, self._index)
         for column in columns:
@@ -309,13 +316,13 @@ class _Walk(Generic[R]):
 
 
 def _places(listing: Listing[R], index: Index) -> Sequence[ColumnElement[Any]]:
-    """The columns that a step bounds: no planner concludes from the id of an execution what holds for its attempt."""
+    """Return the columns that a step bounds: no planner infers an attempt's bounds from those on its execution."""
     twin = last.c.execution_id if index.is_over else listing.twin
     return (listing.order[0],) if twin is None else (listing.order[0], twin)
 
 
 async def _cursor(connection: AsyncConnection, listing: Listing[R], floor: Any) -> str:
-    """The cursor from which to go on after the last step."""
+    """Return the cursor from which to continue after the last step."""
     if listing.order[0].table is not done:
         return str(floor) if len(listing.order) == 1 else f"{floor}:0"
     event = execution_events.c
@@ -323,13 +330,13 @@ async def _cursor(connection: AsyncConnection, listing: Listing[R], floor: Any) 
 
 
 def index_for(selection: Selection) -> Index:
-    """Choose the index by a rule: the planner takes rare values for frequent ones, and then reads for seconds."""
+    """Choose the index by a rule: the planner mistakes rare values for frequent ones, and then reads for seconds."""
     place, *entries = next(_indexes(selection), (executions.c.id,))
     return Index(place, entries, id_bounds(selection, place), is_over=_is_over(selection))
 
 
 def index_for_events(selection: Selection, kind: str | None) -> Index:
-    """Events are few, and in the order of their moments."""
+    """Choose the index of events, which are few, and in the order of their moments."""
     event = execution_events.c
     return Index(event.at, _of_kind(kind, event.kind), time_bounds(selection, event.at))
 
@@ -340,7 +347,7 @@ def _is_over(selection: Selection) -> bool:
 
 
 def _indexes(selection: Selection) -> Iterator[tuple[ColumnElement[Any], *tuple[ColumnElement[bool], ...]]]:
-    """The indexes that fit, the narrowest first."""
+    """Yield the indexes that fit, the narrowest first."""
     asked, ended = executions.c, execution_attempts.c
     is_notable = ended.status != spelled(ExecutionStatus.SUCCEEDED)
     if selection.session_id is not None:

@@ -1,8 +1,8 @@
-"""Counts whole hours of calls once, so that figures of a day or a month are read in a moment.
+"""Counts whole hours of calls once, so that figures of a day or a month are read quickly.
 
-An hour is counted when it has been over for a while and all calls queued in it have ended: from then on only pruning changes
-it, and whoever prunes marks it in the same transaction. Counting locks nothing: it leaves a token in the row of the hour,
-reads, and writes only if the token is still there.
+An hour is counted some time after its end, when all calls queued in it have ended: from then on only pruning changes
+it, and the pruning transaction marks it. Counting takes no lock: it leaves a token in the row of the hour, reads, and
+writes only if the token is still there.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ from forge_tools.storage.rows import MAX_SKEW
 from forge_tools.storage.tables import execution_queue, executions, in_form, rollup_figures, rollup_hours
 
 SETTLED_SECONDS = 300.0
-"""How long an hour has to be over before it is counted: all that was queued in it has been committed by then."""
+"""How long ago an hour must have ended to be counted: all calls queued in it are committed by then."""
 
 REACH = timedelta(days=400)
-"""Hours further back are read call by call, so that a clock that was wrong once does not make work for ever."""
+"""Earlier hours are read call by call, so that a clock that was once wrong does not cause work for ever."""
 
 SKEW = timedelta(seconds=MAX_SKEW)
 
@@ -51,7 +51,7 @@ WRITTEN = 50
 """How many rows of figures one statement writes."""
 
 _WRITE = insert(rollup_figures).returning(figures.number)
-"""RETURNING makes one statement of many rows; a cancelled `executemany` of asyncpg would first wait for its time limit."""
+"""With RETURNING, many rows are one statement; a cancelled `executemany` of asyncpg would first await its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class RolledHour:
 
 
 class Rollups:
-    """Keeps the figures of whole hours. Two processes that do so at once do no harm."""
+    """Keeps the figures of whole hours. It is safe for two processes to do so at once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -86,7 +86,7 @@ class Rollups:
             missing = missing[len(empty) or 1 :]
 
     async def roll(self, hour: datetime) -> RolledHour | None:
-        """Count the calls of one hour. None, and it can be tried again, if the hour or a call is not over, or calls were pruned meanwhile."""
+        """Count the calls of one hour. None, to retry later, if it or a call is not over, or calls were pruned."""
         began = time.monotonic()
         within, token, dialect = Selection(since=hour, until=hour + HOUR), new_id(), self._database.dialect
         if await self._is_anything_live(within):
@@ -94,7 +94,7 @@ class Rollups:
         await self._database.write(partial(_mark, self._database, [hour], token=token))
         groups = await self._counted(within)
         calls = sum(group.calls for group in groups.values())
-        # On a thread: of 200,000 calls it would keep the loop, and the writers of an SQLite file, for a second.
+        # On a thread: for 200,000 calls it would block the loop, and the writers of an SQLite file, for a second.
         rows = await asyncio.to_thread(lambda: [row for one in SETS for row in _rows(one, hour, groups, dialect)])
 
         async def work(connection: AsyncConnection) -> bool:
@@ -111,7 +111,7 @@ class Rollups:
         return RolledHour(hour, calls, time.monotonic() - began) if is_written else None
 
     async def _counted(self, within: Selection) -> Tallies:
-        """The calls of an hour, grouped by `COLUMNS`."""
+        """Return the calls of an hour, grouped by `COLUMNS`."""
         groups: Tallies = Tallies(Tally)
         query = measured(within, *(asked.c[name] for name in COLUMNS))
         async with self._database.reading(is_long=True) as connection:
@@ -126,14 +126,14 @@ class Rollups:
         return await self._database.scalar(query.limit(1)) is not None
 
     async def _missing(self, first: datetime, end: datetime) -> list[datetime]:
-        """The hours from `first` to `end` that are not rolled up, the newest first."""
+        """List the hours from `first` to `end` that are not rolled up, the newest first."""
         query = select(hours.hour).where(hours.hour >= first, is_rolled_up())
         known = set(await self._database.scalars(query))
         every = (end - number * HOUR for number in range(1, (end - first) // HOUR + 1))
         return [hour for hour in every if hour not in known]
 
     async def _last_call_before(self, end: datetime) -> datetime | None:
-        """The latest time at which a call before `end` may have been queued, by its id; None if there is no call."""
+        """Return the latest time when a call before `end` may have been queued, by its id; None if there is no call."""
         bound = executions.c.id < id_floor(max(0.0, (end + SKEW).timestamp()))
         id_ = await self._database.scalar(
             select(executions.c.id).where(bound).order_by(executions.c.id.desc()).limit(1)
@@ -141,7 +141,7 @@ class Rollups:
         return None if id_ is None else _time_of(id_) + SKEW
 
     async def _drop_stale(self, first: datetime) -> None:
-        """Delete hours before the `first`, and those that do not count."""
+        """Delete hours before `first`, and those that do not count."""
 
         async def work(connection: AsyncConnection) -> None:
             await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour < first))
@@ -151,31 +151,31 @@ class Rollups:
 
 
 async def unroll(database: Database, connection: AsyncConnection, told: Iterable[str]) -> None:
-    """Have hours, in `HOUR_FORMAT`, counted again: the first step of a transaction that deletes calls queued in them."""
+    """Mark hours, in `HOUR_FORMAT`, to be counted again: the first step of a transaction that deletes their calls."""
     hours_told = {datetime.strptime(one, HOUR_FORMAT).replace(tzinfo=UTC) for one in told}
     await _mark(database, sorted(hours_told), connection)
 
 
 def _time_of(id_: str) -> datetime:
-    """When an execution was queued, by its id; 1970 for what is no id."""
+    """Return when an execution was queued, by its id; 1970 if that is not an id."""
     moment = id_time(id_) if is_id(id_) else 0.0
     return datetime.fromtimestamp(moment, UTC)
 
 
 def hour_at(moment: datetime) -> datetime:
-    """The beginning of the hour of a moment, UTC."""
+    """Return the beginning of the hour that contains a moment, in UTC."""
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def _behind(moment: datetime | None, every: Sequence[datetime]) -> list[datetime]:
-    """Those hours of `every`, the newest first, that begin after a moment."""
+    """Return those hours of `every`, the newest first, that begin after a moment."""
     return list(every if moment is None else takewhile(moment.__lt__, every))
 
 
 async def _mark(
     database: Database, marked: Sequence[datetime], connection: AsyncConnection, token: str | None = None
 ) -> None:
-    """Let these hours count no more, and only the owner of the token roll them up. All writers lock hours in their order."""
+    """Stop counting these hours, and let only the token's owner roll them up. All writers lock hours in order."""
     values = {"token": token, "rolled_at": None, "calls": None}
     upsert = database.upsert(rollup_hours).on_conflict_do_update(index_elements=["hour"], set_=values)
     if marked:
@@ -183,7 +183,7 @@ async def _mark(
 
 
 async def _let_be_empty(database: Database, empty: Sequence[datetime], connection: AsyncConnection) -> None:
-    """Roll up hours without calls, the latest of which comes first; there are no calls between them either."""
+    """Roll up hours without calls, the latest first; there are no calls between them either."""
     values = {"token": None, "rolled_at": from_now(0.0), "calls": 0}
     await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour.between(empty[-1], empty[0])))
     upsert = database.upsert(rollup_hours).on_conflict_do_update(index_elements=["hour"], set_=values)
@@ -191,7 +191,7 @@ async def _let_be_empty(database: Database, empty: Sequence[datetime], connectio
 
 
 def _is_of_sets() -> ColumnElement[bool]:
-    """Let the primary key be used, which begins with this column."""
+    """Return a condition on the first column of the primary key, so that the key is used."""
     return figures.grouped_by.in_([one.value for one in SETS])
 
 

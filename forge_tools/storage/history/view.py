@@ -1,4 +1,4 @@
-"""One row an execution: what was asked, where it is and what came of it, joined; and the conditions of a `Selection`."""
+"""One row per execution: the request, its state and its outcome, joined; and the conditions of a `Selection`."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -12,11 +12,11 @@ from forge_tools.storage.rows import MAX_SKEW, clean
 from forge_tools.storage.tables import execution_attempts, execution_queue, executions
 
 asked, live, last = executions.alias("e"), execution_queue.alias("q"), execution_attempts.alias("a")
-"""The parts of the join: what was asked; where it is until it ends; its final attempt once it has ended."""
+"""The parts of the join: the request; the state until it ends; the final attempt once it has ended."""
 
 
 def joined(*bounds: ColumnElement[bool]) -> Select[Any]:
-    """Join them to one row an execution. `bounds` narrow the final attempts that are read."""
+    """Join them to one row per execution. `bounds` narrow the final attempts that are read."""
     starts = case(
         (last.c.attempt.is_(None), live.c.attempt),
         (last.c.started_at.is_(None) & (last.c.attempt > 0), last.c.attempt - 1),
@@ -51,11 +51,11 @@ def joined(*bounds: ColumnElement[bool]) -> Select[Any]:
 
 tool_executions_view = CreateView(joined(), "tool_executions")
 tool_executions = tool_executions_view.table
-"""The view that history, and SQL from outside, reads: one row an execution."""
+"""The view that history, and external SQL, reads: one row per execution."""
 
 
 def spelled(text: str) -> ColumnElement[str]:
-    """A text as it is spelled in the condition of an index, so that this is used."""
+    """Return a text as spelled in the condition of an index, so that the index is used."""
     return literal(str(text), literal_execute=True)
 
 
@@ -63,12 +63,12 @@ _is_notable = last.c.status != spelled(ExecutionStatus.SUCCEEDED)
 
 
 def conditions(selection: Selection) -> list[ColumnElement[bool]]:
-    """The conditions for a row of the join to be selected."""
+    """Return the conditions under which a row of the join is selected."""
     return [*_equalities(selection), *_of_status(selection.status), *_bounds(selection)]
 
 
 def id_bounds(selection: Selection, id_: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    """The time bounds as bounds on ids, so that every table is read from the right place on."""
+    """Return the time bounds as bounds on ids, so that every table is read from the right place on."""
     found = []
     if selection.since is not None:
         found.append(id_ >= _id_at(selection.since, -MAX_SKEW))
@@ -78,7 +78,7 @@ def id_bounds(selection: Selection, id_: ColumnElement[Any]) -> list[ColumnEleme
 
 
 def time_bounds(selection: Selection, moment: ColumnElement[Any] = asked.c.queued_at) -> list[ColumnElement[bool]]:
-    """The time bounds as bounds on a moment: that at which a call was queued, unless another one is named."""
+    """Return the time bounds as bounds on a moment: when a call was queued, unless another one is given."""
     found = [] if selection.since is None else [moment >= selection.since]
     return found if selection.until is None else [*found, moment < selection.until]
 
@@ -95,13 +95,13 @@ def _equalities(selection: Selection) -> Iterator[ColumnElement[bool]]:
 
 
 def _of_status(status: str | None) -> Iterator[ColumnElement[bool]]:
-    """A condition on the table that has the status, spelled as in its index, so that rare ones are found at once."""
+    """Yield a condition on the table that has the status, spelled as in its index, so that rare ones are found fast."""
     if status is None:
         return
     wanted = spelled(ExecutionStatus(status))
     if ExecutionStatus(status) not in TERMINAL:
         yield live.c.status == wanted
-        yield last.c.status.is_(None)  # a row that is over leaves the queue with its last attempt, in one commit
+        yield last.c.status.is_(None)  # a row leaves the queue in the commit that inserts its last attempt
         return
     yield last.c.status == wanted
     if status != ExecutionStatus.SUCCEEDED:

@@ -1,1 +1,1 @@
-"""What calls and heartbeats wait for: hot statements in natural batches, and whatever else moves an execution."""
+"""What calls and heartbeats wait for: hot statements in natural batches, and all else that moves an execution."""

@@ -1,4 +1,4 @@
-"""Natural batching: rows that arrive while a flush is under way go together in the next one. No SQL, no timers."""
+"""Natural batching: rows that arrive during a flush go together in the next one. No SQL, no timers."""
 
 import asyncio
 import random
@@ -20,12 +20,12 @@ FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 LEAST_CONFLICT_TRIES = 5
 LAST_PATIENCE = 3.0
-"""How many seconds a flush may still take once its Store is being closed."""
+"""How many seconds a flush may still take once its Store is closing."""
 
 
 @dataclass(slots=True, eq=False)
 class _Call(Generic[Result]):
-    """One caller and the rows it waits for."""
+    """A caller and the rows it waits for."""
 
     future: "asyncio.Future[list[Result | ForgeError]]"
     results: list[Result | ForgeError]
@@ -45,9 +45,9 @@ class _Tried:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one flush may hold, and how long it is tried: `patience` seconds; None: for ever.
+    """What one flush may hold, and for how many seconds it is retried (`patience`); None: for ever.
 
-    After `deadline` seconds the try under way is cut off as well; None: never.
+    After `deadline` seconds the current try is cancelled as well; None: never.
     """
 
     rows: int = 1000
@@ -58,11 +58,11 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Batcher(Generic[Row, Result]):
-    """Gather rows and hand them to `flush`, one flush at a time.
+    """Gathers rows and passes them to `flush`, one flush at a time.
 
-    `flush` returns one result a row, in order, and must be idempotent: it is repeated whole after a `ConflictError` or when the
-    database is away (`UnreachableError`). When it raises `RefusedError` the rows are halved until the refused one is alone.
-    `give_up` turns a row and the error it ends with into the error that the row's caller gets.
+    `flush` returns one result per row, in order, and must be idempotent: it is repeated whole after a `ConflictError`
+    or an `UnreachableError`. If it raises `RefusedError`, the rows are halved until the refused one is alone. `give_up`
+    converts a row and its final error into the error that the row's caller gets.
     """
 
     flush: Callable[[Sequence[Row]], Awaitable[Sequence[Result | ForgeError]]]
@@ -81,10 +81,10 @@ class Batcher(Generic[Row, Result]):
         return outcome
 
     async def add_many(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
-        """Wait until all `rows` are flushed; outcomes in order.
+        """Wait until all `rows` are flushed; returns outcomes in order.
 
-        If nothing is under way they are flushed by this very task, which spares rows that come alone, as most do, a task and
-        a future; so cancelling it cuts the flush off.
+        If no flush is under way, this task flushes them itself, which saves single rows, the usual case, a task and a
+        future; so cancelling the caller cancels the flush.
         """
         if self._flusher is not None or self._closed or not (len(rows) == 1 or self._fits(rows)):
             return await self.put(rows)
@@ -121,7 +121,7 @@ class Batcher(Generic[Row, Result]):
         await self.settle()
 
     def _fits(self, rows: Sequence[Row]) -> bool:
-        """Whether several are one flush; a single row is, however large."""
+        """Return whether several rows fit one flush; a single row always does, however large."""
         return 0 < len(rows) <= self.limits.rows and sum(map(self.size, rows)) <= self.limits.size
 
     async def _run(self) -> None:
@@ -137,10 +137,11 @@ class Batcher(Generic[Row, Result]):
                 _answer(entries, outcomes)
         finally:
             self._flusher = None
+            # None are left unless this was cancelled.
             self._answer_rest(StorageError("The Store was closed before these rows were written."))
 
     def _take(self) -> list[tuple[Row, _Call[Result], int]]:
-        """Take the next rows that fit the limits; a row larger than the limit goes alone."""
+        """Take the next rows within the limits; a row larger than the limit goes alone."""
         entries: list[tuple[Row, _Call[Result], int]] = []
         room = self.limits.size
         while self._pending and len(entries) < self.limits.rows:
@@ -153,7 +154,7 @@ class Batcher(Generic[Row, Result]):
     async def _settle(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
         """Flush `rows`, halving them while the database refuses a value among them.
 
-        Each part has its own outcome: what was written before the database went away stays written.
+        Each part has its own outcome: what was written before the database became unreachable stays written.
         """
         outcomes: list[Result | ForgeError] = []
         parts = [rows]
@@ -163,6 +164,7 @@ class Batcher(Generic[Row, Result]):
                 outcomes += await self._persist(part)
             except UnreachableError as error:
                 outcomes += [self.give_up(row, error) for row in part]
+                # These were never sent, so they are certainly not written.
                 unsent = DatabaseUnavailableError(error.message)
                 outcomes += [self.give_up(row, unsent) for rest in reversed(parts) for row in rest]
                 self._answer_rest(unsent)
@@ -170,7 +172,7 @@ class Batcher(Generic[Row, Result]):
             except ForgeError as error:
                 if isinstance(error, RefusedError) and len(part) > 1:
                     middle = len(part) // 2
-                    parts += [part[middle:], part[:middle]]
+                    parts += [part[middle:], part[:middle]]  # the first half is popped first: outcomes stay in order
                 else:
                     outcomes += [self.give_up(row, error) for row in part]
             except Exception as error:  # noqa: BLE001 a defect in a flush must reach its waiters, or they wait for ever
@@ -196,10 +198,11 @@ class Batcher(Generic[Row, Result]):
             raise UnreachableError(why, maybe_committed=tried.doubt or was_sent) from cut_off
 
     async def _back_off(self, tried: "_Tried", error: ConflictError | UnreachableError) -> None:
-        """Wait before the next try of a flush; raise what the last one came to if there is to be none."""
+        """Wait before the next try of a flush; raise the last error if there is to be none."""
         tried.count, tried.why, began = tried.count + 1, error.message, tried.began
         if isinstance(error, UnreachableError):
             tried.doubt = tried.doubt or error.maybe_committed
+            # The pause before the next try counts, too.
             is_last = error.is_final or self._is_out_of_patience(began - tried.pause)
         else:
             is_last = tried.count >= LEAST_CONFLICT_TRIES and self._is_out_of_patience(began)

@@ -1,4 +1,4 @@
-"""The hot statements on PostgreSQL: one autocommit statement a flush, arrays in, on connections with pinned plans."""
+"""The hot statements on PostgreSQL: one autocommit statement per flush, taking arrays, with pinned plans."""
 
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -39,7 +39,7 @@ from forge_tools.storage.rows import (
 from forge_tools.storage.statements import postgres_statement
 
 MOST_TRIES = 5
-"""How often a key may be found neither free nor held, because others free and take it at the same moments."""
+"""How often a key may be found neither free nor held, because others free and take it at the same time."""
 
 KEY_TAKEN = StorageError(
     "This idempotency key is neither free nor to be seen: others took and freed it at the same moments, or another user of "
@@ -51,7 +51,7 @@ class PostgresHotPath:
     """Each call is one round trip and one transaction."""
 
     write_lock = None
-    """The server has its own."""
+    """The server has its own locks."""
 
     def __init__(self, address: Address, owner: Owner, *, connect_timeout: float, deadline: float | None) -> None:
         self.guard = owner.guard
@@ -66,7 +66,7 @@ class PostgresHotPath:
         return _refusals(rows, await self._run("submit", **_asked(rows)))
 
     async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        """One statement; two if somebody holds one of the keys."""
+        """Run one statement; two if somebody holds one of the keys."""
         answers: list[Answer] = [KEY_TAKEN] * len(rows)
         left = list(range(len(rows)))
         for _ in range(MOST_TRIES):
@@ -84,7 +84,7 @@ class PostgresHotPath:
         return _refusals(new, await self._run("record", **_asked(new), **outcomes))
 
     async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]:
-        is_again = scope in self._cut_off
+        is_again = scope in self._cut_off  # the last claim may have been committed without a reply
         asked = scope_values(scope)
         try:
             if len(rows) == 1 and not is_again:
@@ -159,7 +159,7 @@ class PostgresHotPath:
         return answers
 
     async def _holders(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        """Free the keys of `rows` that have expired and say who holds the others; `KEY_TAKEN` where nobody does."""
+        """Free the expired keys of `rows` and say who holds the others; `KEY_TAKEN` if nobody does."""
         keys = [_link_values(row)[:2] for row in rows]
         found = await self._run("holders", **_by_name(_LINKS[:2], keys))
         doubtful = [keys[ord_ - 1] for ord_, *_, is_doubtful in found if is_doubtful]
@@ -170,7 +170,7 @@ class PostgresHotPath:
         return [_answer(row, holders.get(index)) for index, row in enumerate(rows)]
 
     async def _settle_late(self, rows: Sequence[Outcome]) -> list[bool]:
-        """Tell finishes that are repeated, and took effect before, from those fenced off, which are kept for people to read."""
+        """Distinguish repeated finishes that took effect before from late ones, which are recorded for people."""
         values = [(o.id, o.attempt, o.token, o.status.value, late_detail(o)) for o in rows]
         late = _by_name(("id", "attempt", "token", "status", "detail"), values)
         return _flags(len(rows), await self._run("settle_late", **late))
@@ -201,7 +201,7 @@ def _by_name(names: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str
 def _asked(rows: Sequence[NewExecution]) -> dict[str, object]:
     columns = _by_name(ASKED, map(execution_values, rows))
     more = {"encrypted": [new.encrypted for new in rows], "issued_at": [new.issued_at for new in rows]}
-    return {**columns, **more, "reply_key": rows[0].reply_key}  # all are of the one client that has this store
+    return {**columns, **more, "reply_key": rows[0].reply_key}  # all rows are from the one client that has this store
 
 
 def _asked_of(new: NewExecution) -> dict[str, object]:
@@ -209,21 +209,21 @@ def _asked_of(new: NewExecution) -> dict[str, object]:
 
 
 def _link_values(row: LinkedExecution) -> tuple[object, ...]:
-    """The values of `_LINKS`."""
+    """Return the values of `_LINKS`."""
     claim, replay = row.claim, row.replay
     key = (None,) * 4 if claim is None else (clean(claim.scope), clean(claim.key), claim.fingerprint, float(claim.ttl))
     return (*key, *((None,) * 4 if replay is None else (replay.of, clean(replay.actor), *links(row.new.id, replay))))
 
 
 def _answer(row: LinkedExecution, holder: Holder | None) -> Answer:
-    """None if the holder is the call itself, whose reply to a commit was lost."""
+    """Return None if the holder is the call itself: the reply to its commit was lost."""
     if holder is None:
         return KEY_TAKEN
     return None if holder.execution_id == row.new.id else holder
 
 
 def _flags(count: int, rows: Sequence[Any]) -> list[bool]:
-    """True for each ordinal that came back."""
+    """Return True for each ordinal that came back."""
     flags = [False] * count
     for (ord_,) in rows:
         flags[ord_ - 1] = True

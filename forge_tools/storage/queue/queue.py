@@ -1,4 +1,4 @@
-"""The execution queue: submit with idempotency keys and without, claim, finish and read back, every hot statement in natural batches."""
+"""The execution queue: submit with and without idempotency keys, claim, finish and read back, in natural batches."""
 
 import asyncio
 import uuid
@@ -29,13 +29,13 @@ Result = TypeVar("Result")
 
 
 HotPath = SqliteHotPath | PostgresHotPath
-"""The hot statements of one database. Each takes rows, returns one answer a row in order, and may be repeated whole."""
+"""The hot statements of one database. Each takes rows, returns an answer per row in order, and may be repeated."""
 
 
 class ExecutionQueue:
     """Executions that are not over, addressed by id, attempt and token.
 
-    `settle` ends one that cannot be finished because somebody else wrote an attempt of its number.
+    `settle` ends one that cannot be finished because somebody else wrote an attempt with its number.
     """
 
     def __init__(self, hot: HotPath, settle: Callable[[Outcome], Awaitable[bool]], *, limits: Limits) -> None:
@@ -61,7 +61,7 @@ class ExecutionQueue:
 
         Raises:
             DatabaseUnavailableError: nothing was written.
-            SubmitOutcomeUnknownError: the connection broke during the commit and stayed away.
+            SubmitOutcomeUnknownError: the connection broke during the commit and could not be restored.
             UnstorableRowError: this row cannot be stored as it is.
         """
         [error] = await self.submit_many([new])
@@ -69,7 +69,7 @@ class ExecutionQueue:
             raise error
 
     async def submit_many(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        """Commit `rows` as queued; one error or None each, in order."""
+        """Commit `rows` as queued; returns one error or None for each, in order."""
         self._hot.guard()
         errors: list[ForgeError | None] = [None if is_id(new.id) else _bad_id(new.id) for new in rows]
         accepted = [index for index, error in enumerate(errors) if error is None]
@@ -79,7 +79,7 @@ class ExecutionQueue:
         return errors
 
     async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        """Commit calls as queued, each with its idempotency key and links in the same transaction; one answer each, in order.
+        """Commit calls as queued, each with its idempotency key and links in one transaction; returns answers in order.
 
         A call is not stored if another execution holds its key. Submitting an id again changes nothing.
         """
@@ -90,7 +90,7 @@ class ExecutionQueue:
         return list(await self._linked.add_many(rows))
 
     async def record(self, new: NewExecution, outcome: Outcome) -> None:
-        """Commit an execution that is over as it arrives, such as a rejected one; attempt 0."""
+        """Commit, as attempt 0, an execution that is over when it arrives, such as a rejected one."""
         self._hot.guard()
         if not is_id(new.id):
             raise _bad_id(new.id)
@@ -99,7 +99,7 @@ class ExecutionQueue:
     async def claim(self, wakeups: Sequence[Wakeup], scope: Scope) -> list[Claim]:
         """Claim those executions that `scope` may run; the others are absent from the answer.
 
-        Do not cancel this: nobody would run what was claimed by then.
+        Do not cancel this: nobody would run what was already claimed.
         """
         self._hot.guard()
         asks = [Ask(wakeup.id, wakeup.attempt, str(uuid.uuid4())) for wakeup in wakeups]
@@ -107,16 +107,16 @@ class ExecutionQueue:
             self._claims[scope] = Batcher(partial(self._hot.claim, scope=scope), self._limits)
         outcomes = await self._claims[scope].add_many(asks)
         claims = [claim for claim in outcomes if isinstance(claim, Claim)]
-        # What was claimed beside a row that the database refuses is this worker's, and has to run.
+        # What was claimed in the batch of a refused row belongs to this worker, which must run it.
         return claims or [claim for claim in _values(outcomes) if claim is not None]
 
     async def due(self, scope: Scope, limit: int) -> list[Wakeup]:
-        """Up to `limit` executions that `scope` could claim now: those due longest, in order of id."""
+        """List up to `limit` executions that `scope` could claim now: those due longest, in order of id."""
         self._hot.guard()
         return await self._hot.due(scope, limit)
 
     async def finish(self, outcome: Outcome) -> Kept:
-        """Commit how an attempt ended. LATE: it no longer belonged to its worker, and the outcome is kept as a `late` event."""
+        """Commit how an attempt ended. LATE: its worker no longer owned it; the outcome is kept as a `late` event."""
         [kept] = await self.finish_many([outcome])
         return kept
 
@@ -130,7 +130,7 @@ class ExecutionQueue:
                 [unstorable(outcomes[index], error) for index, error in refused.items()]
             )
             for index, result in zip(refused, replaced, strict=True):
-                is_taken = isinstance(result, UnstorableRowError)  # its number, by an attempt that somebody else wrote
+                is_taken = isinstance(result, UnstorableRowError)  # its number, by an attempt of somebody else
                 settled[index] = await self._settle(outcomes[index]) if is_taken else result
         kept = [Kept.WHOLE if took_effect else Kept.LATE for took_effect in _values(settled)]
         for index in refused:
@@ -139,7 +139,7 @@ class ExecutionQueue:
         return kept
 
     async def results(self, ids: Sequence[str]) -> list[StoredResult]:
-        """The results of those `ids` that have ended."""
+        """Return the results of those `ids` that have ended."""
         self._hot.guard()
         found = _values(await self._results.put([id_ for id_ in ids if is_id(id_)]))
         return [result for result in found if result is not None]
@@ -166,7 +166,7 @@ def _bad_id(execution_id: str) -> UnstorableRowError:
 
 
 def _values(outcomes: Sequence[Result | ForgeError]) -> list[Result]:
-    """The results; the first error among them is raised."""
+    """Return the results, or raise the first error among them."""
     results = []
     for outcome in outcomes:
         if isinstance(outcome, ForgeError):

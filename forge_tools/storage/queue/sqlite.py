@@ -1,4 +1,4 @@
-"""The hot statements on SQLite: one writer thread, one transaction a flush; reads on a connection of their own."""
+"""The hot statements on SQLite: one writer thread, one transaction per flush; reads use their own connection."""
 
 import asyncio
 import json
@@ -58,11 +58,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 Clock = Callable[[float], str]
-"""Gives the time so many seconds after the moment of the flush."""
+"""Returns the time so many seconds after the moment of the flush."""
 
 
 class SqliteHotPath:
-    """Every write of this process goes through one thread, and takes turns with SQLAlchemy's on `write_lock`."""
+    """Every write of this process uses one thread, and takes turns with SQLAlchemy's on `write_lock`."""
 
     def __init__(self, address: Address, owner: Owner) -> None:
         self.guard = owner.guard
@@ -101,7 +101,7 @@ class SqliteHotPath:
         )
 
     def cut_off(self) -> None:
-        """Nothing to do: nobody waits for a file that does not answer."""
+        """Do nothing: nobody waits for a file that does not answer."""
 
     async def close(self) -> None:
         self._writer.close()
@@ -109,9 +109,9 @@ class SqliteHotPath:
 
 
 class _Connection:
-    """One connection, used by one thread only, which is started at the first use. It ends with this.
+    """One connection, used by only one thread, which starts on first use and ends with this object.
 
-    It is no executor, whose locks and second future would be paid three times a call.
+    It is not an executor, whose locks and second future would cost each call three times.
     """
 
     def __init__(self, address: Address, name: str) -> None:
@@ -121,7 +121,7 @@ class _Connection:
         self._end = weakref.finalize(self, self._jobs.put, None)
 
     async def run(self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **_: P.kwargs) -> T:
-        """Have the thread do this with its connection, in turn. Cancelling whoever waits does not stop it."""
+        """Run this on the thread with its connection, in turn. Cancelling the caller does not stop it."""
         if not self._end.alive:
             raise closed()
         async with self.turn:
@@ -134,7 +134,7 @@ class _Connection:
     def close(self) -> None:
         self._end()
         if self._thread.ident is not None:
-            self._thread.join()  # all that is waited for has been settled; a statement that nobody waits for is short
+            self._thread.join()  # every awaited statement has finished; one that nobody awaits is short
 
 
 _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]"]
@@ -142,6 +142,7 @@ _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]"]
 
 def _serve(jobs: "SimpleQueue[_Job | None]", address: Address) -> None:
     with ExitStack() as stack:
+        # Made within the first job, whose caller then gets its error.
         connection = cache(lambda: stack.enter_context(closing(_connect(address))))
         while (job := jobs.get()) is not None:
             _do(*job, connection, address.shown)
@@ -162,14 +163,14 @@ def _do(
     except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
         failure = explain(error, shown)
         failure.__cause__ = error
-    except BaseException as error:  # noqa: BLE001 whatever it is, whoever waits has to hear of it
+    except BaseException as error:  # noqa: BLE001 any failure must reach the caller
         failure = error
     with suppress(RuntimeError):  # the loop has ended: nobody waits
         answer.get_loop().call_soon_threadsafe(_tell, answer, result, failure)
 
 
 def _tell(answer: "asyncio.Future[Any]", result: Any, failure: BaseException | None) -> None:
-    if answer.done():  # who waited was cancelled
+    if answer.done():  # the caller was cancelled
         return
     if failure is None:
         answer.set_result(result)
@@ -197,20 +198,20 @@ def _in_transaction(
         results = [work(connection, row, clock) for row in rows]
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:
+        if connection.in_transaction:  # SQLite has already rolled back after some errors
             connection.execute("ROLLBACK")
         raise
     return results
 
 
 def _bound(values: Mapping[str, object]) -> dict[str, object]:
-    """Parameters for SQLite, with lists as JSON text."""
+    """Return parameters for SQLite, with lists as JSON text."""
     return {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 @lru_cache(maxsize=64)
 def _asker(scope: Scope) -> Mapping[str, object]:
-    """Who asks, as parameters: the same for one claim after the other."""
+    """Return the asker as parameters, which are the same for one claim after another."""
     return _bound(scope_values(scope))
 
 
@@ -231,7 +232,7 @@ _ALREADY_THERE = ForgeError("this execution was inserted before")
 
 
 def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: str) -> ForgeError | None:
-    """Insert what was asked; None if it was not there before."""
+    """Insert what was asked; returns None if it was not there before."""
     skew = id_time(new.id) - time.time()
     if abs(skew) > MAX_SKEW:
         known = connection.execute(sql("known"), {"id": new.id}).fetchone()
@@ -281,7 +282,7 @@ def _claim(asker: Mapping[str, object], connection: sqlite3.Connection, ask: Ask
     if not connection.execute(sql("claim"), {**asker, "now": clock(0.0), **ask._asdict()}).rowcount:
         return None
     row = connection.execute(sql("claimed"), {"id": ask.id}).fetchone()
-    if row is None:  # nobody asked for it: the row in the queue is all there is
+    if row is None:  # the request is missing, so the row in the queue is all there is
         connection.execute(sql("leave"), {"id": ask.id})
         return None
     *values, encrypted, reply_key, started_at = row
@@ -315,7 +316,7 @@ def _finish(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> b
 
 
 def _settle_late(connection: sqlite3.Connection, outcome: Outcome, fence: dict[str, object], now: str) -> bool:
-    """Tell a finish that is repeated, and took effect before, from one fenced off, which is kept for people to read."""
+    """Distinguish a repeated finish that took effect before from a late one, which is recorded for people to read."""
     if connection.execute(sql("is_mine"), {"status": outcome.status.value, **fence}).fetchone()[0]:
         return True
     connection.execute(
@@ -325,19 +326,20 @@ def _settle_late(connection: sqlite3.Connection, outcome: Outcome, fence: dict[s
 
 
 def _beat(connection: sqlite3.Connection, rows: Sequence[Heartbeat]) -> list[Answers | StorageError]:
-    """Each heartbeat is a transaction of its own."""
+    """Run each heartbeat as its own transaction."""
     now = forge_now()
     moment = datetime.fromisoformat(now).replace(tzinfo=UTC)
     answers = []
     for heartbeat in rows:
         asked = heartbeat_values(heartbeat)
+        # No later than now, since the clock may have been set back.
         since = max(EVER, min(asked.pop("chained_end"), moment)) - OVERLAP
         asked |= {
             "now": now,
             "unix": moment.timestamp(),
             "chained_since": since.replace(tzinfo=None).isoformat(" ", "microseconds"),
         }
-        rows_of = connection.execute(sql("heartbeat"), _bound(asked)).fetchall()  # the last row commits it
+        rows_of = connection.execute(sql("heartbeat"), _bound(asked)).fetchall()  # fetching the last row commits it
         answers.append(answers_of(heartbeat, rows_of))
     return answers
 

@@ -1,4 +1,4 @@
-"""What moves an execution from outside its body: cancel, expiry, recovery of dead workers, a clock that is set."""
+"""What moves an execution from outside its body: cancel, expiry, recovery of dead workers, a changed clock."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ SERVING_SECONDS = 15.0
 """A worker silent for longer may be dead, so nothing is queued that only it could run."""
 
 LEAST_LEAD = 5.0
-"""By how many seconds a row must be ahead of a clock that was set back to count as written before that."""
+"""How many seconds a row must be ahead of a clock that was set back to count as written before that."""
 
 
 Cancellation = Literal["cancelled", "requested", "over"]
@@ -68,7 +68,7 @@ class Transitions:
         if not is_id(execution_id):
             raise _no_such_execution(execution_id)
         if self._may_only_ask is None:
-            # As a client whose role may not write to the queue (deploy/postgres/roles.sql).
+            # A client whose role may not write to the queue (deploy/postgres/roles.sql) may only ask.
             self._may_only_ask = not await self._database.scalar(select(is_granted(execution_queue.name, "DELETE")))
         cancel = self._ask_to_cancel if self._may_only_ask else self._cancel
         return await cancel(execution_id, clean(actor), clean(reason))
@@ -76,7 +76,7 @@ class Transitions:
     async def sweep(self, limit: int = 500) -> list[str]:
         """End executions that nobody will run: expired, cancelled while they wait, attempts used up. Returns their ids.
 
-        Nothing is ever queued again without attempts left; an execution that had none from the start is ended, too.
+        Nothing is requeued without attempts left; an execution that had none from the start is ended, too.
         """
 
         async def work(connection: AsyncConnection) -> list[str]:
@@ -88,17 +88,18 @@ class Transitions:
         return await self._database.write(work)
 
     async def recover(self, instance: str, reason: str, beat: int | None = None) -> tuple[list[str], list[str]]:
-        """Take the running executions of a dead worker instance from it; returns the ids queued again, and those lost.
+        """Take the running executions of a dead worker instance; returns the ids that were requeued, and those lost.
 
-        It counts as stopped until its next heartbeat. One with a heartbeat since `beat`, the last one that its judge saw, is left
-        alone. An execution may be what killed it: those of the async lane that were present at two deaths go on in the process lane,
-        each alone in a child, if somebody serves them there.
+        The instance counts as stopped until its next heartbeat. If it had a heartbeat since `beat`, the last one that
+        its judge saw, it is left alone. An execution may have killed it: those of the async lane that were present at
+        two deaths continue in the process lane, each alone in a child, if somebody serves them there.
         """
         detail = {"reason": clean(reason), "worker": instance}
 
         async def work(connection: AsyncConnection) -> tuple[list[str], list[str]]:
             it = select(workers.c.beat, workers.c.last_seen_at).where(workers.c.id == instance).with_for_update()
             last = (await connection.execute(it)).one_or_none()
+            # -1: an owner without a row, as `Workers.beats` returns it.
             if beat is not None and beat != (last.beat if last else -1):
                 return [], []
             silence = f"its last heartbeat was at {moment(last.last_seen_at)}" if last else clean(reason)
@@ -116,7 +117,7 @@ class Transitions:
         return await self._database.write(work)
 
     async def settle(self, outcome: Outcome) -> bool:
-        """End an execution that cannot be finished because somebody else has written an attempt of that number."""
+        """End an execution that cannot be finished because somebody else has written an attempt with that number."""
 
         async def work(connection: AsyncConnection) -> bool:
             is_its_own = (live.id == outcome.id) & (live.attempt == outcome.attempt) & (live.token == outcome.token)
@@ -130,12 +131,14 @@ class Transitions:
         return await self._database.write(work)
 
     async def follow_clock(self, step: float) -> int:
-        """Keep what is queued as far from its deadlines as it was before the database's clock was set by `step` seconds.
+        """Keep what is queued as far from its deadlines as before the database's clock was set by `step` seconds.
 
-        Set forward, nothing expires that had time left; set back, nothing due waits for the old time to come again. Rows from before
-        are told by when they came, or come back, into the queue. Returns how many rows moved.
+        After a step forward, nothing expires that had time left; after a step back, nothing due waits for the old time
+        to return. Rows from before the step are recognized by when they entered, or re-enter, the queue. Returns how
+        many rows moved.
         """
         due: ColumnElement[Any] = from_now(seconds_between(from_now(0.0), live.not_before) + step)
+        # Rows from before a step forward seem `step` seconds old at least, newer ones hardly at all.
         if step > 0:
             was_due = live.not_before <= from_now(-step)
             due, moved = case((was_due, live.not_before), else_=due), _waiting.where(_came_in <= -step / 2)
@@ -144,7 +147,7 @@ class Transitions:
         return await self._database.execute(moved.values(not_before=due, expires_at=from_now(_expires_in + step)))
 
     async def listeners(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """(channel, id) of whoever has to be notified about `ids`: the worker instance that runs one, else its submitter."""
+        """Return (channel, id) of those to notify about `ids`: the worker instance that runs it, or its submitter."""
         asked = executions.c
         channel = case((live.status == RUNNING, live.owner), else_=asked.reply_to).label("channel")
         joined = executions.outerjoin(execution_queue, live.id == asked.id)
@@ -156,19 +159,19 @@ class Transitions:
         return [(row.channel, row.id) for row in await self._database.rows(query)]
 
     async def cancels(self, instance: str) -> list[Wakeup]:
-        """What a worker instance runs and was asked to cancel."""
+        """List what a worker instance runs and was asked to cancel."""
         is_asked = live.cancel_requested_at.is_not(None)
         query = select(live.id, live.attempt).where(is_asked, live.owner == instance, live.status == RUNNING)
         return [Wakeup(row.id, row.attempt) for row in await self._database.rows(query)]
 
     async def purge_keys(self, most: int = 500) -> int:
-        """Delete at most so many idempotency keys that have expired; returns how many went."""
+        """Delete at most so many expired idempotency keys; returns how many."""
         overdue = select(kept.execution_id).where(_is_spent()).order_by(kept.expires_at).limit(most)
         gone = delete(idempotency_keys).where(kept.execution_id.in_(overdue.with_for_update(skip_locked=True)))
         return await self._database.execute(gone)
 
     async def _ask_to_cancel(self, execution_id: str, actor: str, reason: str) -> Cancellation:
-        """Do what `_cancel` does, through the function that such a role may call."""
+        """Do the same as `_cancel`, through the function that such a role may call."""
         asked = select(func.forge_cancel(cast(execution_id, executions.c.id.type), actor, reason))
         answer: Any = await self._database.write(lambda connection: connection.scalar(asked))
         if answer == "unknown":
@@ -177,7 +180,7 @@ class Transitions:
         return told
 
     async def _cancel(self, execution_id: str, actor: str, reason: str) -> Cancellation:
-        """End an execution that is queued; ask the owner of one that runs."""
+        """End a queued execution; ask the owner of a running one to stop."""
 
         async def work(connection: AsyncConnection) -> Cancellation:
             row = next(iter(await _lock(connection, live.id == execution_id)), None)
@@ -186,7 +189,7 @@ class Transitions:
                     raise _no_such_execution(execution_id)
                 return "over"
             await _add_events(connection, [row], "cancel", actor, {"reason": reason})
-            if row.status == RUNNING:  # its owner's next heartbeat finds it
+            if row.status == RUNNING:  # its owner's next heartbeat returns it
                 asked = func.coalesce(live.cancel_requested_at, from_now(0.0))
                 await connection.execute(
                     update(execution_queue).where(live.id == row.id).values(cancel_requested_at=asked)
@@ -220,7 +223,7 @@ _REQUEUE = (
 
 
 def _is_over(limit: int) -> ColumnElement[bool]:
-    """Rows that wait in vain, each kind found through its own index; in order of id the whole queue might be read."""
+    """Select rows that wait in vain, each kind through its own index; in order of id the whole queue might be read."""
     is_waiting = live.status.in_([QUEUED, AWAITING])
     has_expired, is_cancelled = live.expires_at <= from_now(0.0), live.cancel_requested_at.is_not(None)
     is_hopeless = (live.max_attempts < 1) & (live.status == QUEUED)
@@ -236,13 +239,13 @@ def _is_over(limit: int) -> ColumnElement[bool]:
 async def _lock(
     connection: AsyncConnection, condition: ColumnElement[bool], *, limit: int | None = None
 ) -> Sequence[Row[Any]]:
-    """Lock rows in order of id; with a limit, skip those that are locked."""
+    """Lock rows in order of id; with a limit, skip those already locked."""
     query = select(execution_queue).where(condition).order_by(live.id).limit(limit)
     return (await connection.execute(query.with_for_update(skip_locked=limit is not None))).all()
 
 
 async def _end(connection: AsyncConnection, ends: Sequence[dict[str, Any]], over: Sequence[Any]) -> None:
-    """Insert these attempts, and delete from the queue what has ended, even if a careless restore put it back there."""
+    """Insert these attempts, and delete ended rows from the queue, even if a careless restore put them back."""
     if ends and (kept := await _numbered(connection, ends)):
         await connection.execute(_ADD_ATTEMPTS, kept)
     if over:
@@ -250,7 +253,7 @@ async def _end(connection: AsyncConnection, ends: Sequence[dict[str, Any]], over
 
 
 async def _numbered(connection: AsyncConnection, ends: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The attempts to insert: none for an execution that has ended, and none with a number that is taken."""
+    """Return the attempts to insert: none for an execution that has ended; a used number becomes the next free one."""
     ended = execution_attempts.c
     query = select(ended.execution_id, ended.attempt, ended.final)
     there: dict[Any, set[int]] = defaultdict(set)
@@ -267,7 +270,7 @@ async def _numbered(connection: AsyncConnection, ends: Sequence[dict[str, Any]])
 
 
 async def _requeue(connection: AsyncConnection, rows: Sequence[Row[Any]], detail: dict[str, Any]) -> None:
-    """Queue again what a dead worker left; what has to run alone moves out of the async lane."""
+    """Requeue what a dead worker left; what must run alone moves out of the async lane."""
     moves = await to_run_alone(connection, rows)
     lanes = {row.id: "process" if row.id in moves else row.lane for row in rows}
     if rows:
@@ -329,7 +332,7 @@ def _unclaimable(row: Row[Any]) -> dict[str, Any]:
 
 
 def _attempt(row: Row[Any], status: ExecutionStatus, code: ErrorCode, error: str) -> dict[str, Any]:
-    """A final attempt, behind those there were, whose body never started."""
+    """Build a final attempt, numbered after the existing ones, whose body never started."""
     return {
         "execution_id": row.id,
         "attempt": row.attempt + 1,
@@ -343,16 +346,17 @@ def _attempt(row: Row[Any], status: ExecutionStatus, code: ErrorCode, error: str
 
 
 async def to_run_alone(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> set[str]:
-    """Which of the rows that a dead worker left have to run alone, in the process lane, and can: somebody serves them there."""
+    """Choose a dead worker's rows that must run alone in the process lane, and can: somebody serves them there."""
     suspects = await _suspects(connection, [row.id for row in rows if row.lane == "async"])
     served = await _served_in_processes(connection) if suspects else {}
     return {row.id for row in rows if row.id in suspects and row.tool_key in served.get(row.queue, ())}
 
 
 async def _suspects(connection: AsyncConnection, ids: Sequence[str]) -> set[str]:
-    """Those that were present at two deaths of workers, the present one included.
+    """Return those that were present at two deaths of workers, the current one included.
 
-    A worker with a later heartbeat was only frozen. One whose neighbours on the host fell silent with it died with the host.
+    A worker with a later heartbeat was only frozen. One whose neighbours on the host fell silent with it died with the
+    host.
     """
     if not ids:
         return set()
@@ -376,7 +380,7 @@ async def _suspects(connection: AsyncConnection, ids: Sequence[str]) -> set[str]
 
 
 async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[str]]:
-    """The tool keys that live workers of the process lane host, by queue."""
+    """Return the tool keys that live workers of the process lane host, by queue."""
     query = select(workers.c.id, workers.c.queues, workers.c.tools).where(
         workers.c.lane == "process", is_alive(SERVING_SECONDS)
     )
@@ -387,14 +391,14 @@ async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[
     return served
 
 
-# When a row came into the queue is its expiry less what it was given; what waits for a retry came when it is due.
+# A row entered the queue at its expiry less the time it was given; what waits for a retry re-enters when it is due.
 _expires_in = seconds_between(from_now(0.0), live.expires_at)
 _came_in = _expires_in - live.expires_in
 _waiting = update(execution_queue).where(live.status.in_([QUEUED, AWAITING]))
 
 
 def _is_spent() -> ColumnElement[bool]:
-    """Whether its execution has been over for as long as the key was to hold."""
+    """Return whether its execution has been over for as long as the key was to hold."""
     ended = execution_attempts.c
     is_under_way = exists().where(execution_queue.c.id == kept.execution_id)
     ended_lately = exists().where(

@@ -18,7 +18,7 @@ from forge_tools.storage.rows import record_of
 from forge_tools.storage.tables import execution_queue, leases, workers
 
 LONGEST_LEASES = 4
-"""Workers may be configured with leases of different lengths, but hardly by more than this factor."""
+"""Workers may be configured with different leases, but hardly by more than this factor."""
 
 known = workers.c
 
@@ -31,7 +31,7 @@ class Workers:
         self._heartbeats: Batcher[Heartbeat, Answers] = Batcher(hot.beat, limits)
 
     async def register(self, worker: WorkerRecord) -> None:
-        """Write the row of an instance that starts; again is harmless."""
+        """Write the row of an instance that starts; repeating this is harmless."""
         names = ("hostname", "pid", "lane", "concurrency", "version")
         facts = {name: getattr(worker, name) for name in names} | {
             "queues": list(worker.queues),
@@ -45,28 +45,28 @@ class Workers:
         await self._database.execute(statement)
 
     async def tell_servers(self, instance: str, states: Sequence[ServerState]) -> None:
-        """Write how the MCP servers of a worker instance are."""
+        """Write the state of a worker instance's MCP servers."""
         await self._tell(instance, servers=[_told(state) for state in states])
 
     async def beat(self, heartbeat: Heartbeat) -> Answers:
-        """Say that a worker instance lives, and see at the same moment what it asks.
+        """Record that a worker instance lives, and answer its questions as of the same moment.
 
-        A cancel is told at each heartbeat until its execution ends.
+        A cancel is reported at each heartbeat until its execution ends.
         """
         self._database.guard()
         return await self._heartbeats.add(heartbeat)
 
     async def withdraw(self, instance: str) -> None:
-        """Say that an instance serves no queue any more; it goes on until what it runs has ended."""
+        """Record that an instance no longer serves any queue; it continues until its executions have ended."""
         await self._tell(instance, queues=[])
 
     async def stop(self, instance: str) -> None:
-        """Say that an instance ended in good order, after the heartbeat under way, which would say that it lives."""
+        """Record that an instance ended in good order, after the current heartbeat, which would mark it as live."""
         await self._heartbeats.settle()
         await self._tell(instance, stopped_at=from_now(0.0), last_seen_at=from_now(0.0))
 
     async def say_unfit(self, instance: str, why: str | None) -> None:
-        """Say why an instance claims nothing; None: it claims again."""
+        """Record why an instance claims nothing; None: it claims again."""
         await self._tell(instance, unfit=why)
 
     async def _tell(self, instance: str, **facts: Any) -> None:
@@ -80,15 +80,15 @@ class Workers:
             return await read_workers(connection, *conditions)
 
     async def silence_of(self, hostname: str, lane: str) -> float | None:
-        """Seconds since the last heartbeat of a worker of that lane on a host, stopped or not; None if there was none."""
+        """Return seconds since the last heartbeat of that lane's workers on a host, even stopped ones, or None."""
         query = select(func.max(known.last_seen_at)).where(known.hostname == hostname, known.lane == lane)
         silence = await self._database.scalar(select(seconds_between(query.scalar_subquery(), from_now(0.0))))
         return None if silence is None else max(0.0, silence)
 
     async def beats(self) -> dict[str, int]:
-        """The beat of every instance that has not stopped or still owns running rows; -1 for an owner without a row.
+        """Return the beat of each instance that has not stopped or still owns running rows; -1 without a row.
 
-        It reads the whole queue: an index on owners would have to be changed by each claim.
+        It reads the whole queue: an index on owners would have to change with each claim.
         """
         owners = select(execution_queue.c.owner).where(execution_queue.c.owner.is_not(None)).distinct()
         async with self._database.reading() as connection:
@@ -98,14 +98,14 @@ class Workers:
         return dict.fromkeys(owning, -1) | beats
 
     async def stopped(self, ids: Collection[str]) -> set[str]:
-        """Those of `ids` that stopped, or were found dead and have not beaten since."""
+        """Return those of `ids` that stopped, or were found dead and sent no heartbeat since."""
         query = select(known.id).where(known.id.in_(ids), known.stopped_at.is_not(None))
         return set(await self._database.scalars(query))
 
     async def take_lease(self, name: str, holder: str, seconds: float) -> bool:
         """Take or renew the lease `name`; False while another holder's has not run out.
 
-        A lease that ends later than any lease lasts was taken before the clock was set back, and binds nobody.
+        A lease that ends later than any lease lasts was taken before the clock was set back, and does not count.
         """
         taken = {"holder": holder, "expires_at": from_now(seconds)}
         statement = (
@@ -130,22 +130,22 @@ class Workers:
 
 
 def beat_within(seconds: float) -> ColumnElement[bool]:
-    """Instances with a heartbeat in the last `seconds`. One from the future is from before the clock was set back."""
+    """Select instances with a heartbeat in the last `seconds`. One in the future is from before the clock went back."""
     return workers.c.last_seen_at.between(from_now(-seconds), from_now(seconds))
 
 
 def is_alive(within: float) -> ColumnElement[bool]:
-    """Instances that have not stopped, and had a heartbeat `within` seconds."""
+    """Select instances that have not stopped, and had a heartbeat `within` seconds."""
     return workers.c.stopped_at.is_(None) & beat_within(within)
 
 
 def hosted_keys(tools: Mapping[str, str]) -> frozenset[str]:
-    """The keys of the tools that an instance hosts, from its row: `version digest` by name."""
+    """Return the keys of the tools that an instance hosts, from its row: `version digest` by name."""
     return frozenset(tool_key(name, version) for name, version in tools.items())
 
 
 async def read_workers(connection: AsyncConnection, *conditions: ColumnElement[bool]) -> list[WorkerRecord]:
-    """Instances that meet the conditions, the one started last first."""
+    """List instances that meet the conditions, the one started last first."""
     silence = seconds_between(known.last_seen_at, from_now(0.0)).label("silent_seconds")
     query = select(workers, silence).where(*conditions).order_by(known.started_at.desc(), known.id)
     return [_worker(row) for row in (await connection.execute(query)).all()]

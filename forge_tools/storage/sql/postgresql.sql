@@ -1,12 +1,13 @@
--- One autocommit statement a flush, arrays in. JSON travels as text and is cast where it is inserted. Where a statement says
--- `id = ANY (ARRAY[...])` for an equality, the planner has no use for the order of the index: see PINNED in connection/pool.py.
+-- One autocommit statement per flush, taking arrays. JSON is passed as text and cast on insertion. Where a statement
+-- writes an equality as `id = ANY (ARRAY[...])`, the planner has no use for the order of the index: see PINNED in
+-- connection/pool.py.
 
 -- name: clocked
   clocked AS (
     SELECT n.*, n.issued_at - extract(epoch FROM now())::float8 AS skew FROM new n)
 
--- A row is refused if its id is off the clock, or if its tool is disabled or defined otherwise than its call was checked by; but
--- not if it was stored before: this may be a late repetition.
+-- A row is refused if its id is off the clock, or if its tool is disabled or has another definition than the one that
+-- checked the call; but not if it was stored before: this may be a late repetition.
 -- name: refused
   refused AS MATERIALIZED (
     SELECT c.ord, c.skew, t.name, t.spec, t.digest, t.enabled, t.demoted_at
@@ -14,13 +15,13 @@
     WHERE (abs(c.skew) > {max_skew} OR NOT t.enabled OR t.digest <> c.tool_digest)
       AND NOT EXISTS (SELECT FROM executions e WHERE e.id = c.id))
 
--- What is over as it is inserted needs no tool.
+-- An execution that is over when it is inserted needs no tool.
 -- name: refused_by_clock
   refused AS MATERIALIZED (
     SELECT c.ord, c.skew, NULL AS name, NULL AS spec, NULL AS digest, NULL::bool AS enabled, NULL AS demoted_at FROM clocked c
     WHERE abs(c.skew) > {max_skew} AND NOT EXISTS (SELECT FROM executions e WHERE e.id = c.id))
 
--- One id twice in a batch is inserted once.
+-- An id that occurs twice in a batch is inserted once.
 -- name: fresh
   fresh AS (
     SELECT DISTINCT ON (c.id) c.* FROM clocked c
@@ -34,7 +35,7 @@ SELECT ord, skew, name, spec::text, digest, enabled, demoted_at IS NOT NULL FROM
     INSERT INTO executions ({asked}, queued_at) SELECT {asked_values}, now() FROM fresh
     ON CONFLICT (id) DO NOTHING RETURNING *)
 
--- What is encrypted is looked up for those rows alone that hide something: joining all of them would cost as much as the rest.
+-- Encrypted values are looked up only for rows that have any: joining all rows would cost as much as the rest.
 -- name: enqueued
   enqueued AS (
     INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, encrypted, reply_key)
@@ -67,11 +68,11 @@ WITH new AS (
     WHERE (id IN (SELECT id FROM inserted)) IS TRUE)
 {refusals}
 
--- What can be claimed now, whoever asks.
+-- What can be claimed now, by anybody.
 -- name: is_due
   q.status = 'queued' AND q.not_before <= now() AND q.expires_at > now() AND q.cancel_requested_at IS NULL AND q.attempt < q.max_attempts
 
--- A token that is there already is this very claim: the reply to its commit was lost. The repetition waits for locks
+-- A token that is already there is this very claim: the reply to its commit was lost. The repetition waits for locks
 -- instead of skipping them, because the first try may still be committing.
 -- name: claimable
 WITH asked AS (
@@ -147,8 +148,8 @@ SELECT ord FROM mine
 SELECT asked.ord, {result_columns} FROM unnest(:ids::uuid[]) WITH ORDINALITY AS asked(id, ord)
 JOIN execution_attempts a ON a.execution_id = ANY (ARRAY[asked.id]) AND a.final
 
--- What comes alone, as most calls do: the statements above for one row, at two thirds of their cost. They take what is as
--- it should be. Whatever finds no row is asked again by the statement for many, which says why.
+-- The statements above for a single row, the usual case, at two thirds of the cost. They handle only the regular case:
+-- if one finds no row, the statement for many runs again, and says why.
 
 -- name: submit_one
 WITH inserted AS (
@@ -184,10 +185,10 @@ INSERT INTO execution_attempts (execution_id, attempt, final, token, worker_id, 
 SELECT :id::uuid, :attempt::int4, true, :token::uuid, owner, hostname, pid, started_at, now(), {outcome_parameters} FROM ended
 RETURNING attempt
 
--- Calls with an idempotency key, and replays. The key's own order keeps two batches from waiting for each other. Whoever finds
--- a key taken waits until that transaction is over, and inserts nothing if it was committed: who holds it then, only the next
--- statement can see. `(id IN (SELECT ...)) IS TRUE` is answered from a hash: a join of two parts of a statement has no index on
--- these connections.
+-- Calls with an idempotency key, and replays. Inserting in the order of keys keeps two batches from a deadlock. An
+-- insert that finds a key taken waits until that transaction ends, and does nothing if it was committed; only the next
+-- statement can see who holds the key. `(id IN (SELECT ...)) IS TRUE` is answered from a hash: a join of two parts of a
+-- statement has no index on these connections.
 -- name: submit_linked
 WITH new AS (
     SELECT * FROM unnest({asked_arrays}, :encrypted::text[], :issued_at::float8[], :scope::text[], :key::text[],
@@ -224,7 +225,7 @@ SELECT a.ord, k.execution_id::text, k.fingerprint::text,
 FROM unnest(:scope::text[], :key::text[]) WITH ORDINALITY AS a(scope, key, ord)
 JOIN idempotency_keys k ON k.scope = a.scope AND k.key = a.key
 
--- In a statement of its own, which sees all of the transaction that made the key: it is there, or never was.
+-- A separate statement, which sees the whole transaction that made the key: its execution is there, or never was.
 -- name: free
 DELETE FROM idempotency_keys k USING unnest(:scope::text[], :key::text[]) AS a(scope, key)
 WHERE k.scope = a.scope AND k.key = a.key
@@ -233,8 +234,8 @@ WHERE k.scope = a.scope AND k.key = a.key
   AND NOT EXISTS (SELECT FROM execution_attempts t WHERE t.execution_id = k.execution_id AND t.final
                   AND t.completed_at > now() - make_interval(secs => k.ttl))
 
--- Everything is found through indexes that no claim has to change. On these connections plans are pinned: an empty table
--- that filled up since it was analysed is not scanned. Each question is answered under its name.
+-- Everything is found through indexes that no claim has to change. On these connections plans are pinned: a table that
+-- was empty when analysed and has filled up since is not scanned. Each question is answered under its name.
 -- name: heartbeat
 WITH beaten AS (
     UPDATE workers w SET beat = w.beat + 1, last_seen_at = now(), stopped_at = NULL, dropped_messages = :dropped,
@@ -279,7 +280,7 @@ SELECT d.id::text, d.attempt FROM (
     ORDER BY q.not_before, q.id LIMIT :limit) d
 ORDER BY d.id
 
--- What a client reads before it calls.
+-- What a client reads before it makes calls.
 
 -- name: server
 SELECT 'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1)
@@ -287,7 +288,7 @@ SELECT 'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1)
 -- name: revision
 SELECT version_num FROM alembic_version
 
--- A heartbeat from the future is from before the clock was set back.
+-- A heartbeat in the future is from before the clock was set back.
 -- name: lives
   w.stopped_at IS NULL AND abs(extract(epoch FROM now() - w.last_seen_at)) <= :within::float8
 
@@ -306,17 +307,19 @@ SELECT json_build_object(
 -- name: workspace_of_session
 SELECT workspace FROM session_workspaces WHERE session_id = :session_id
 
--- What a transaction does first, where this database needs more than SQLite, which has one writer and is read as of one moment.
+-- The first statements of transactions that need them here, but not on SQLite, with its one writer and reads as of one
+-- moment.
 
 -- name: still
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
 
--- A plan for any cursor would be made for the middle of history, and for values as frequent as others are.
+-- A generic plan would assume a cursor in the middle of history, and values of average frequency.
 -- name: page
 {still};
 SET LOCAL plan_cache_mode = force_custom_plan
 
--- 64 MB sort the calls of a day in memory. It takes what lies between two ids for one row, and would compare each call of an hour with each attempt of it.
+-- 64 MB sort the calls of a day in memory. The planner estimates a range of ids as one row, and would compare each call
+-- of an hour with each of its attempts.
 -- name: figures_of_all
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
 SET LOCAL work_mem = '64MB';
@@ -327,22 +330,22 @@ SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
 SET LOCAL work_mem = '64MB';
 SET LOCAL enable_nestloop = on
 
--- Let nothing that follows scan a table, whatever is known of it, nor take more than one core.
+-- Keep what follows from scanning a table, whatever its statistics, and from using more than one core.
 -- name: by_index
 SET LOCAL enable_seqscan = off;
 SET LOCAL enable_hashjoin = off;
 SET LOCAL enable_mergejoin = off;
 SET LOCAL max_parallel_workers_per_gather = 0
 
--- Let no other writer in: a switch must find the definition that is published meanwhile, or be found.
+-- Exclude other writers: a switch must see the definition that is published meanwhile, or be seen by it.
 -- name: catalogue_in_turn
 LOCK TABLE tools IN SHARE ROW EXCLUSIVE MODE
 
--- Locks of the server, named by a number.
+-- Advisory locks of the server, named by a number.
 -- name: first_batch
 SELECT pg_advisory_xact_lock(302517479269)
 
--- One process at a time migrates: this says whether it is the one that asks, until its connection ends.
+-- One process at a time migrates: this says whether the asker is the one, until its connection ends.
 -- name: migrate
 SELECT pg_try_advisory_lock(439956432741)
 
@@ -352,7 +355,7 @@ FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.classid = 439956432741 >> 32
   AND l.objid = 439956432741 & 4294967295 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 
--- For a role without privileges, and without asking for what only others may see.
+-- Works for an unprivileged role, reading only what it may see.
 -- name: connections
 SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
          - coalesce(current_setting('reserved_connections', true), '0')::int,

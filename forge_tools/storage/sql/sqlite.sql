@@ -1,4 +1,4 @@
--- Each flush is one transaction of the writer's thread, a statement or a few for each row.
+-- Each flush is one transaction of the writer thread, with one or a few statements per row.
 
 -- name: changed
 SELECT name, spec, digest, enabled, demoted_at IS NOT NULL FROM tools
@@ -15,14 +15,14 @@ INSERT INTO executions ({asked}, queued_at) VALUES ({asked_values}, :now) ON CON
 INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, encrypted, reply_key)
 SELECT {queued}, 'queued', 0, :not_before, :expires_at, :encrypted, :reply_key FROM executions WHERE id = :id
 
--- What waits for a claim that may still come; and what can be claimed now, whoever asks.
+-- What still waits for a possible claim; and what can be claimed now, by anybody.
 -- name: is_waiting
 status = 'queued' AND expires_at > :now AND cancel_requested_at IS NULL AND attempt < max_attempts
 
 -- name: is_due
 not_before <= :now AND {is_waiting}
 
--- A token that is there already is this very claim: the reply to its commit may have been lost.
+-- A token that is already there is this very claim: the reply to its commit may have been lost.
 -- name: claim
 UPDATE execution_queue SET status = 'running', attempt = :attempt + 1, token = :token, owner = :instance,
   hostname = :hostname, pid = :pid, started_at = CASE status WHEN 'running' THEN started_at ELSE :now END
@@ -88,7 +88,7 @@ VALUES (:execution_id, :now, :kind, :actor, :detail, :id) ON CONFLICT DO NOTHING
 -- name: claimable
   lane = :lane AND tool_key = k.value AND queue = s.value AND {is_due}
 
--- One statement is its own transaction. What it says of the very row that it writes is not defined, and not read.
+-- A single statement is its own transaction. What it returns about the row that it writes is undefined, and not used.
 -- Each question is answered under its name.
 -- name: heartbeat
 UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL, dropped_messages = :dropped, answering = :answering
@@ -128,7 +128,7 @@ SELECT id, attempt FROM (
     ORDER BY q.not_before, q.id LIMIT :limit)
 ORDER BY id
 
--- What a client reads before it calls.
+-- What a client reads before it makes calls.
 
 -- name: server
 SELECT 'SQLite ' || sqlite_version()
@@ -136,7 +136,7 @@ SELECT 'SQLite ' || sqlite_version()
 -- name: revision
 SELECT version_num FROM alembic_version
 
--- A heartbeat from the future is from before the clock was set back.
+-- A heartbeat in the future is from before the clock was set back.
 -- name: lives
   w.stopped_at IS NULL AND abs(julianday(:now) - julianday(w.last_seen_at)) * 86400.0 <= :within
 
@@ -155,8 +155,8 @@ SELECT json_object(
 -- name: workspace_of_session
 SELECT workspace FROM session_workspaces WHERE session_id = :session_id
 
--- SQLite groups by sorting, which takes most of a second for some hundred thousand calls. But nearly all of them only wait,
--- and those the index by which due ones are found has in order. The others are grouped by themselves.
+-- SQLite groups by sorting, which takes most of a second for some hundred thousand calls. But nearly all of them only
+-- wait, and the index for due calls has those in order. The others are grouped separately.
 
 -- name: first_due
   execution_queue AS q INDEXED BY execution_queue_due
