@@ -68,9 +68,9 @@ class Child:
 
     def __init__(self, executor: ToolExecutor, max_output_bytes: int, *, memory_limit: int = 0) -> None:
         self._executor = executor
-        artifacts = executor.reach.artifacts if executor.reach is not None else None
-        if isinstance(artifacts, WorkerArtifacts):
-            artifacts.ask = self.ask
+        if executor.reach is not None and isinstance(artifacts := executor.reach.artifacts, WorkerArtifacts):
+            own = WorkerArtifacts(artifacts.max_bytes, self.ask)
+            executor.reach = replace(executor.reach, artifacts=own)
         self._max_output_bytes = max_output_bytes
         self._memory_limit = memory_limit
         self._body: asyncio.Task[Outcome] | None = None
