@@ -1,4 +1,4 @@
-"""DependencyGraph: which files import which, and where they go round in circles."""
+"""DependencyGraph: which files import which, and the cycles among them."""
 
 import json
 from collections import Counter, deque
@@ -21,7 +21,7 @@ _MOST_CYCLES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Of what, and how it is drawn."""
+    """What to graph, and in which format."""
 
     path: str = below()
     level: Literal["file", "package"] = option("Nodes are files, or the folders that they are in.", "file")
@@ -65,7 +65,7 @@ class DependencyGraph(CodeTool):
 
 
 def _edges(codebase: Codebase, level: str) -> dict[str, dict[str, int]]:
-    """By node the nodes that it imports, with the line of the first such import."""
+    """Map each node to the nodes it imports, with the line of the first such import."""
     modules = Modules(codebase)
 
     def node(path: str) -> str:
@@ -84,7 +84,7 @@ def _edges(codebase: Codebase, level: str) -> dict[str, dict[str, int]]:
 
 
 def cycles_of(edges: Edges) -> Iterator[list[str]]:
-    """The groups of nodes of which each leads to every other (Tarjan), without recursion."""
+    """Yield the strongly connected components of several nodes (Tarjan's algorithm, without recursion)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

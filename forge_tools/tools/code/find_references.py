@@ -1,4 +1,4 @@
-"""FindReferences: where a symbol is used, and how sure that is."""
+"""FindReferences: where a symbol is used, with a confidence for each place."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _IMPORTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Of which symbol."""
+    """Which symbol, and what to show."""
 
     symbol: str = option("Name, or path of names: parse, Registry/get.", **SYMBOL)
     file: str | None = option("File that defines it, where several do.", None, **PATH)

@@ -1,4 +1,4 @@
-"""SearchCode: definitions by name, and code by its shape."""
+"""SearchCode: definitions by name, and code by its structure."""
 
 import re
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def _named(wish: Wish, workspace: Workspace, deadline: Deadline) -> ToolResult:
 
 
 def _score(query: str, name: str, path: str) -> int:
-    """How well a name answers a query; 0 where it does not."""
+    """Return how well a name matches a query; 0 if it does not."""
     asked, said = query.lower(), name.lower()
     if query in (name, path):
         return 100
@@ -121,6 +121,6 @@ def _matches(
 
 
 def _is_code(pattern: str, language: Language) -> bool:
-    """Whether a pattern is code without its holes: of what is none, nothing would be found and nothing said."""
+    """Whether a pattern parses once its holes are filled; one that does not would silently find nothing."""
     plain = _META.sub("x", pattern)
     return parsed(plain, language).find(kind="ERROR") is None

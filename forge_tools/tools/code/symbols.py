@@ -1,4 +1,4 @@
-"""SymbolInfo, ResolveSymbol and ImportsExports: one definition, where a name leads, and what a file takes and offers."""
+"""SymbolInfo, ResolveSymbol and ImportsExports: one definition, what a name refers to, and a file's imports and exports."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,7 @@ _MOST = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SymbolInfoWish:
-    """Which one."""
+    """Which symbol, and what to show."""
 
     symbol: str = option("Name, or path of names: parse, Registry/get, Registry.get.", **SYMBOL)
     file: str | None = option("File that defines it; without it all below path are looked through.", None, **PATH)
@@ -117,7 +117,7 @@ class ResolveSymbol(CodeTool):
 
 
 def _member(found: Found, source: Source, one: Definition, rest: str) -> Found | None:
-    """What a name within the one that was found means; None where that is not known."""
+    """Find a name inside the definition that was found; None if it is not there."""
     base = "" if one.kind == "module" else f"{one.path}/"
     wanted = f"{base}{rest.replace('.', '/')}"
     inner = next((each for each in source.facts.definitions if each.path == wanted), None)
@@ -126,7 +126,7 @@ def _member(found: Found, source: Source, one: Definition, rest: str) -> Found |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportsExportsWish:
-    """Of which file."""
+    """Which file."""
 
     file: str = option("The file.", **PATH)
     path: str = below("Folder in which what it imports is looked for, by default the working directory.")

@@ -1,4 +1,4 @@
-"""NotebookEdit: one cell of a notebook replaced, put in or taken out, and not a byte of the others."""
+"""NotebookEdit: replace, insert or delete one cell of a notebook without changing a byte of the others."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _OF_CODE = ("outputs", "execution_count")
 
 @dataclass(frozen=True, slots=True)
 class _Edited:
-    """`text` is all of the notebook, `index` where its `cell` is now, None for one that is gone."""
+    """`text` is the whole notebook, `index` that of the changed `cell`; None if it was deleted."""
 
     text: str
     index: int | None
@@ -61,7 +61,7 @@ class Editing:
     )
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together before any file is looked for."""
+        """Refuse options that contradict each other before any file is opened."""
         named = sum(value is not None for value in (self.cell_id, self.cell_index))
         if named > 1 or (not named and self.edit_mode != "insert"):
             raise InvalidCallError(f"Pass cell_id or cell_index, one of them, to {self.edit_mode} a cell")
@@ -77,7 +77,7 @@ class Editing:
         return self.notebook_path
 
     def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
-        """Decide the bytes, or refuse; nothing is touched."""
+        """Return the change, or refuse it; writes nothing."""
         require_match(place, seen, self.if_match)
         if seen is None:
             raise place.not_found()
@@ -177,7 +177,7 @@ def _id_of(facts: dict[str, Any]) -> str:
 
 
 def _problems(minor: int, cell: Any) -> list[str]:
-    """What nbformat finds wrong with the changed cell, where it is installed."""
+    """Return what nbformat, if installed, finds wrong with the changed cell."""
     try:
         from nbformat.validator import iter_validate
     except ImportError:
@@ -201,7 +201,7 @@ def _retyped(text: str, kind: str, style: Style) -> str:
 
 
 def _source(text: str, *, like: Sequence[dict[str, Any]]) -> str | list[str]:
-    """The source as its neighbours have it: as one text, or as a list of lines."""
+    """Return the source in the form that its neighbours use: one text or a list of lines."""
     if like and isinstance(like[0].get("source"), str):
         return text
     lines = text.split("\n")
@@ -209,7 +209,7 @@ def _source(text: str, *, like: Sequence[dict[str, Any]]) -> str | list[str]:
 
 
 def _order(near: Sequence[dict[str, Any]], keys: list[str]) -> list[str]:
-    """The keys of a new cell: sorted, unless those of its neighbour are in another order."""
+    """Return the keys of a new cell: sorted, unless its neighbour has them in another order."""
     known = list(near[0]) if near else []
     if known == sorted(known):
         return keys
@@ -217,7 +217,7 @@ def _order(near: Sequence[dict[str, Any]], keys: list[str]) -> list[str]:
 
 
 def _fresh_id(notebook: Notebook, index: int, source: str) -> str:
-    """An id that no cell has; the same for the same edit, so that a dry run tells it."""
+    """Return an unused id, always the same for the same edit, so that a dry run shows the right one."""
     taken, number = {str(cell.value.get("id")) for cell in notebook.cells}, 0
     while True:
         seed = f"{number}:{index}:{len(notebook.text)}:{source}".encode()

@@ -1,4 +1,4 @@
-"""ExtractConventions: how a project's code is written, as its settings declare and as its files show."""
+"""ExtractConventions: how a project's code is written, by its settings and by its files."""
 
 import re
 from collections import Counter
@@ -76,7 +76,7 @@ class Wish:
 
 @dataclass(slots=True)
 class _Tally:
-    """How often each of several ways was seen, and where first."""
+    """How often each variant of a convention was seen, and where first."""
 
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def _answer(survey: Survey, wish: Wish) -> ToolResult:
 
 
 def declared_in(survey: Survey) -> Claims:
-    """The conventions that settings of formatters and linters declare."""
+    """Return the conventions that the settings of formatters and linters declare."""
     claims = Claims()
     for path in filter(_SETTINGS.search, survey.files):
         text, before = survey.text(path), len(claims.sections.get("settings", {}))
@@ -173,7 +173,7 @@ def _language(survey: Survey, asked: str | None) -> str | None:
 
 
 def _seen(text: str, path: str, language: str, lengths: Counter[int]) -> Iterator[tuple[str, str, int]]:
-    """Each thing that shows a convention: which one, how it is done, and in which line."""
+    """Yield each observation: the convention, its variant and the line."""
     lines, indent = text.split("\n"), 0
     if way := case_of(path.rpartition("/")[2].partition(".")[0]):
         yield "file names", way, 1
@@ -200,7 +200,7 @@ def _named(line: str, language: str) -> Iterator[tuple[str, str]]:
 
 
 def case_of(name: str) -> str | None:
-    """How the words of a name are put together; None where it is one word in lower case, which says nothing."""
+    """Return the case of a name, such as snake_case; None for a single lower-case word, which could be any."""
     name = name.strip("_")
     if re.fullmatch(r"[a-z0-9]*", name):
         return None

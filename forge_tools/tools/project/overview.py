@@ -1,4 +1,4 @@
-"""ProjectOverview: what a newcomer needs to know of a project first, within a budget that its sections share."""
+"""ProjectOverview: what a newcomer needs to know first about a project, within a budget that its sections share."""
 
 import re
 from collections import Counter
@@ -41,7 +41,7 @@ _MAX_SYMBOLS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Which project, and how much of what to tell."""
+    """Which project, which sections, and how much text."""
 
     path: str = option("Folder of the project, by default the working directory.", ".", **PATH)
     max_chars: int = option("How long the answer may be.", 12_000, minimum=_LEAST_CHARS, maximum=_MOST_CHARS)
@@ -78,7 +78,7 @@ def _answer(survey: Survey, asked: Sequence[str], wish: Wish, budget: int) -> To
         told["not understood"] = [visible(note) for note in survey.notes]
     text, cut = shared({name: lines for name, lines in told.items() if lines}, budget)
     facts: dict[str, Any] = {"truncated": bool(cut)}
-    if cut:  # alone they have more room
+    if cut:  # requested without the others, they have more room
         facts["next"] = {
             "sections": [name for name in cut if name in _SECTIONS],
             "max_chars": min(4 * wish.max_chars, _MOST_CHARS),
@@ -87,9 +87,9 @@ def _answer(survey: Survey, asked: Sequence[str], wish: Wish, budget: int) -> To
 
 
 def shared(sections: dict[str, list[str]], budget: int) -> tuple[str, list[str]]:
-    """Put sections together within a budget of characters; whole lines only. Return also the names of those that were cut.
+    """Join sections within a budget of characters, in whole lines; also return the names of those that were cut.
 
-    Each gets an equal share of what is left, shortest first, so that what a short one leaves goes to longer ones.
+    Each gets an equal share of the remaining budget, shortest first, so that longer ones get what shorter ones do not use.
     """
     sizes = {name: sum(len(line) + 1 for line in lines) for name, lines in sections.items()}
     heads = {name: f"## {name.replace('_', ' ').capitalize()}" for name in sections}
@@ -145,7 +145,7 @@ def _layout(survey: Survey, _: Claims) -> list[str]:
 
 
 def _symbols(survey: Survey, _: Claims) -> list[str]:
-    """The top-level names that most other files name too, of the files nearest to the top."""
+    """List the top-level names that occur in most other files, from the files nearest to the top."""
     paths = [path for path in survey.files if _is_code(path) and is_written(path) and not _TEST.search(path)]
     paths = sorted(paths, key=lambda path: (path.count("/"), path))[:_MAX_READ]
     places, users = dict[str, str](), Counter[str]()
@@ -172,7 +172,7 @@ def _git(survey: Survey, _: Claims) -> list[str]:
 
 
 def _repository(survey: Survey) -> Claims:
-    """Branch, last commit and what it was, of the repository in the folder itself, as files tell: settings of git may run programs."""
+    """Read branch and last commit of the repository in the folder from its files; git is not run, since its settings may run programs."""
     claims, git = Claims(), ".git/"
     head = _read(survey, ".git/HEAD")
     if head is None:

@@ -32,7 +32,7 @@ After = dict[str, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What to do with which document."""
+    """What to do, and with which document."""
 
     command: Literal["view", "create", "str_replace", "insert", "delete", "rename", "search", "list"] = option(
         "view a document or folder; create a document; str_replace or insert text in one; delete or rename a document or "
@@ -105,10 +105,10 @@ class Memory(BuiltinTool):
 
 
 def normalised(path: str) -> str:
-    """The path as documents have it: below /memories, composed characters, no empty parts.
+    """Return the path in the form that documents use: below /memories, composed characters, no empty parts.
 
     Raises:
-        InvalidCallError: it has parts or characters that no path may have.
+        InvalidCallError: it has parts or characters that are not allowed.
     """
     parts = [part for part in unicodedata.normalize("NFC", path).split("/") if part]
     if parts[:1] == [ROOT[1:]]:
@@ -120,7 +120,7 @@ def normalised(path: str) -> str:
     return "/".join([ROOT, *parts])
 
 
-# What is read.
+# Commands that read.
 
 
 async def _view(wish: Wish, path: str, kept: Documents) -> ToolResult:
@@ -176,7 +176,7 @@ def _hits(one: Document, words: Sequence[str]) -> list[str]:
     return [f"{number:6}\t{visible(line[:200])}" for number, line in hits[:_LINES_SHOWN]]
 
 
-# What is written: each decides what becomes of what there is.
+# Commands that write: each returns the new contents of the documents it is given.
 
 
 def _create(wish: Wish, path: str, _: str, before: Before) -> After:

@@ -82,10 +82,10 @@ class WebFetch(BuiltinTool):
 
 
 async def _shown(response: Response, wish: Wish) -> tuple[str, str]:
-    """The title and the text of what came.
+    """Return the title and the text of a response.
 
     Raises:
-        ToolFailure: it is no text.
+        ToolFailure: it is not text.
     """
     kind, is_page = response.media_type, response.media_type in _HTML
     if is_page and wish.format != "html":
@@ -100,7 +100,7 @@ async def _shown(response: Response, wish: Wish) -> tuple[str, str]:
         try:
             text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
         except (ValueError, RecursionError):
-            return "", text  # shown as it came
+            return "", text  # not valid JSON: shown unchanged
     return "", text
 
 

@@ -1,4 +1,4 @@
-"""WebSearch: what a search provider finds. Each provider is the request that it takes, and where its answer has the hits."""
+"""WebSearch: ask a search provider. A provider is described by the request it takes and where its answer has the hits."""
 
 import json
 import re
@@ -35,7 +35,7 @@ _DOMAINS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One page that was found. Its words are the page's own, without markup."""
+    """One page that was found; title and snippet are the page's own words, without markup."""
 
     title: str
     url: str
@@ -44,7 +44,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """`url` is where it is asked; `ask` says with which query, headers and body; `hits` are at that path of its answer."""
+    """`ask` makes query, headers and body of a request to `url` from query and key; `hits` is the path of the hits in the answer."""
 
     url: str
     ask: Callable[[str, str], tuple[dict[str, str], dict[str, str], dict[str, Any] | None]]
@@ -77,7 +77,7 @@ PROVIDERS: Mapping[str, Provider] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What to look for, and where."""
+    """What to look for, and on which sites."""
 
     query: str = option("What to look for.", min_length=2, max_length=400)
     max_results: int = option("Pages shown at most.", 8, minimum=1, maximum=MOST_RESULTS)
@@ -124,11 +124,11 @@ def _is_wanted(url: str, wish: Wish) -> bool:
 
 
 async def found(web: Web, query: str) -> list[Hit]:
-    """Ask the provider of this host; its hits, each page once.
+    """Ask the configured provider; return its hits, each page once.
 
     Raises:
-        ToolFailure: none is configured, or it refuses, or what it says is no answer.
-        SandboxError: it may not be reached.
+        ToolFailure: no provider is configured, or it refuses, or its answer is not understood.
+        SandboxError: connecting to it is not allowed.
     """
     search = web.search
     if search is None:
