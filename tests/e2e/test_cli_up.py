@@ -54,7 +54,7 @@ def test_a_second_signal_cuts_the_wait_short_and_what_ran_is_still_settled(cli: 
     wait_until(
         lambda: all(f"{id_} {tool}" in up.said() for id_, tool in zip(ids, ("Wait", "Block"), strict=True)), 40, up.said
     )
-    assert "cut in 6 s unless they end before" in up.said()
+    assert "stopped in 6 s unless they end before" in up.said()
 
     assert up.stop() == 0
 
