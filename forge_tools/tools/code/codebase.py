@@ -28,7 +28,7 @@ _LARGE = 8192
 _SLOW_SECONDS = 5.0
 """Code that takes longer to parse was not written by hand; files smaller than `_LARGE` never take this long."""
 _MOST_SKIPPED = 10
-_TOO_SLOW = "takes too long to parse"
+_TOO_SLOW = "too slow to parse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Codebase:
             return ""
         some = ", ".join(f"{path} ({why})" for path, why in list(self.skipped.items())[:3])
         left = f"; left out: {some}" + (f" and {len(self.skipped) - 3} more" if len(self.skipped) > 3 else "")
-        partial = "; time was short, so not all files were read: ask again, or of a smaller folder"
+        partial = "; time ran out before all files were read: ask again, or about a smaller folder"
         return f"\n[{self.seen.total():,} files seen{left if self.skipped else ''}{partial if self.is_partial else ''}]"
 
     def index(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def read_file(workspace: Workspace, path: str, deadline: Deadline) -> Source:
     codebase = read(workspace, path, deadline)
     if len(codebase.sources) != 1:
         why = next(iter(codebase.skipped.values()), "a folder; name one file")
-        raise SandboxError(f"{path} is not read as code: it is {why}", UNSUPPORTED_LANGUAGE)
+        raise SandboxError(f"{path} cannot be read as code: it is {why}", UNSUPPORTED_LANGUAGE)
     [source] = codebase.sources.values()
     return source
 
@@ -165,7 +165,7 @@ def _files(workspace: Workspace, target: Handle, deadline: Deadline, codebase: C
         language = language_of(target.name)
         if language is None:
             raise SandboxError(
-                f"{target.name} is of no language that the code tools know; Grep searches it all the same",
+                f"{target.name} is in a language that the code tools do not know; Grep can search it",
                 UNSUPPORTED_LANGUAGE,
             )
         yield _File(target.name, target.name, language, workspace.open_file(target.name))

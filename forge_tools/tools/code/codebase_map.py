@@ -23,12 +23,12 @@ class Wish:
     """What to map, and how much of it."""
 
     path: str = below()
-    max_chars: int = option("Characters of the map.", 16_000, minimum=500, maximum=100_000)
-    include_private: bool = option("Show what is not meant for others, too.", default=False)
+    max_chars: int = option("Maximum length of the map, in characters.", 16_000, minimum=500, maximum=100_000)
+    include_private: bool = option("Show private definitions too.", default=False)
 
 
 class CodebaseMap(CodeTool):
-    """Show the shape of a code base: files with their main definitions, those that the rest uses most first in line for room."""
+    """Show the structure of a code base: files with their main definitions, preferring those that other files use most."""
 
     name = "CodebaseMap"
     aliases = ("get_codebase_map", "codebase_map")

@@ -24,13 +24,15 @@ class Wish:
     """What to graph, and in which format."""
 
     path: str = below()
-    level: Literal["file", "package"] = option("Nodes are files, or the folders that they are in.", "file")
-    format: Literal["text", "json", "mermaid", "dot"] = option("How the graph is written.", "text")
-    max_nodes: int = option("Nodes drawn at most, those with most edges first.", 200, minimum=1, maximum=2000)
+    level: Literal["file", "package"] = option("Whether nodes are files or the folders that contain them.", "file")
+    format: Literal["text", "json", "mermaid", "dot"] = option("Format of the graph.", "text")
+    max_nodes: int = option(
+        "Maximum number of nodes shown; those with the most edges come first.", 200, minimum=1, maximum=2000
+    )
 
 
 class DependencyGraph(CodeTool):
-    """Show which files or folders import which others, the cycles among them, and what most depends on."""
+    """Show which files or folders import which others, the cycles among them, and what is used most."""
 
     name = "DependencyGraph"
     aliases = ("build_dependency_graph", "dependency_graph")
@@ -60,7 +62,7 @@ class DependencyGraph(CodeTool):
         ]
         head += [f"cycle: {' <-> '.join(one)}" for one in cycles[:_MOST_CYCLES]]
         head += [f"used by {count}: {node}" for node, count in incoming.most_common(10)]
-        left = f"\n[{len(edges) - len(drawn)} with fewest imports left out]" if len(drawn) < len(edges) else ""
+        left = f"\n[{len(edges) - len(drawn)} with the fewest imports left out]" if len(drawn) < len(edges) else ""
         return ToolResult.ok("\n".join([*head, "", said]) + left + codebase.note, **facts, index=codebase.index())
 
 

@@ -29,16 +29,16 @@ class Wish:
         "Name or part of one: parse_url, Registry; or code with $HOLES: open($PATH, $$$).", min_length=1, max_length=500
     )
     path: str = below()
-    mode: Literal["auto", "symbol", "pattern"] = option("auto: a pattern where there is a $, else a symbol.", "auto")
+    mode: Literal["auto", "symbol", "pattern"] = option("auto: a pattern if it has a $, else a symbol.", "auto")
     language: Literal["", "python", "typescript", "tsx", "javascript", "go", "rust", "java", "c", "cpp"] = option(
         "Only this language.", ""
     )
     kind: str = option("Only this kind of symbol: class, function, method, type, ...", "", max_length=40)
-    limit: int = option("Hits shown at most.", 50, minimum=1, maximum=500)
+    limit: int = option("Maximum number of hits shown.", 50, minimum=1, maximum=500)
 
 
 class SearchCode(CodeTool):
-    """Find where things are defined, best match first, or code of a shape: open($PATH, $$$) finds all such calls.
+    """Find definitions by name, best match first, or code by a pattern: open($PATH, $$$) finds all such calls.
 
     Knows Python, TypeScript, JavaScript, Go, Rust, Java, C and C++. Grep finds plain text.
     """
@@ -92,7 +92,7 @@ def _matching(wish: Wish, workspace: Workspace, deadline: Deadline) -> ToolResul
     usable = {one for one in languages if _is_code(wish.query, BY_NAME[one])}
     if languages and not usable:
         raise SandboxError(
-            f"'{wish.query}' is no code of {', '.join(languages)} as it stands. Write a whole expression or statement",
+            f"'{wish.query}' is not valid code in {', '.join(languages)}. Write a whole expression or statement",
             INVALID_PATTERN,
         )
     hits = _matches(wish, workspace, codebase, usable, deadline)

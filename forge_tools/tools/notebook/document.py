@@ -295,26 +295,26 @@ def _check_format(text: str, members: Mapping[str, Span], shown: str) -> None:
     major = members["nbformat"].value if "nbformat" in members else None
     if major != _MAJOR or isinstance(major, bool):
         if major is None:
-            raise _invalid(shown, "no notebook: it has no nbformat")
+            raise _invalid(shown, "not a notebook: it has no nbformat")
         line = text.count("\n", 0, members["nbformat"].start) + 1
-        way = f"of format {json.dumps(major)[:20]} (line {line:,}), and only format {_MAJOR} is known. Convert it first"
+        way = f"of format {json.dumps(major)[:20]} (line {line:,}); only format {_MAJOR} is supported. Convert it first"
         raise _invalid(shown, f"{way}: jupyter nbconvert --to notebook --nbformat {_MAJOR}")
     if "cells" not in members:
-        raise _invalid(shown, "no notebook: it has no cells")
+        raise _invalid(shown, "not a notebook: it has no cells")
     for index, cell in enumerate(members["cells"].value):
         if (wrong := _wrong_with(cell.value)) is not None:
             line = text.count("\n", 0, cell.start) + 1
-            raise _invalid(shown, f"no valid notebook: cell {index} at line {line:,} {wrong}")
+            raise _invalid(shown, f"not a valid notebook: cell {index} at line {line:,} {wrong}")
 
 
 def _wrong_with(cell: Any) -> str | None:
     if not isinstance(cell, dict):
-        return "is no object"
+        return "is not an object"
     if cell.get("cell_type") not in CELL_TYPES:
-        return f"has no cell_type of {', '.join(CELL_TYPES)}"
+        return f"has no valid cell_type ({', '.join(CELL_TYPES)})"
     source = cell.get("source", "")
     lines = source if isinstance(source, list) else [source]
-    return None if all(isinstance(line, str) for line in lines) else "has a source that is no text"
+    return None if all(isinstance(line, str) for line in lines) else "has a source that is not text"
 
 
 def _invalid(shown: str, what: str) -> SandboxError:

@@ -42,18 +42,18 @@ class Editing:
         aliases=("file_path", "path"), **PATH,
     )  # fmt: skip
     edit_mode: Literal["replace", "insert", "delete"] = option(
-        "replace the source of a cell; insert a cell after the one named; delete a cell.", "replace"
+        "replace the source of a cell; insert a cell after the named one; delete a cell.", "replace"
     )
     cell_id: str | None = option("The cell with this id.", None, min_length=1, max_length=256)
     cell_index: int | None = option("The cell with this index instead; the first is 0.", None, minimum=0)
-    new_source: str | None = option("Source of the cell, for all but delete.", None, max_length=_MAX_CHARS)
+    new_source: str | None = option("New source of the cell; not for delete.", None, max_length=_MAX_CHARS)
     cell_type: Literal["code", "markdown", "raw"] | None = option(
         "Type of the cell. Needed to insert; by default a replaced cell keeps its own.", None
     )
     position: Literal["start", "end"] | None = option(
         "Where to insert if no cell is named; by default at the start.", None
     )
-    clear_outputs: bool = option("Take away the outputs and the execution count of a replaced code cell.", default=True)
+    clear_outputs: bool = option("Remove the outputs and the execution count of a replaced code cell.", default=True)
     if_match: str | None = option(
         "Edit only if the file still has this etag, which NotebookRead and the last write returned.",
         None,
@@ -64,7 +64,7 @@ class Editing:
         """Refuse options that contradict each other before any file is opened."""
         named = sum(value is not None for value in (self.cell_id, self.cell_index))
         if named > 1 or (not named and self.edit_mode != "insert"):
-            raise InvalidCallError(f"Pass cell_id or cell_index, one of them, to {self.edit_mode} a cell")
+            raise InvalidCallError(f"Pass either cell_id or cell_index to {self.edit_mode} a cell")
         if self.edit_mode != "delete" and self.new_source is None:
             raise InvalidCallError(f"Pass new_source to {self.edit_mode} a cell")
         if self.edit_mode == "insert" and self.cell_type is None:
@@ -82,7 +82,7 @@ class Editing:
         if seen is None:
             raise place.not_found()
         if seen.data is None:
-            what = f"{place.shown} is {seen.status.st_size:,} bytes; notebooks are changed up to {KEPT_BYTES:,}"
+            what = f"{place.shown} is {seen.status.st_size:,} bytes; the limit for editing notebooks is {KEPT_BYTES:,}"
             raise SandboxError(f"{what}. Clear its outputs with a command first", TOO_LARGE)
         encode(self.new_source or "", Encoding("utf-8"), place.shown, "new_source")
         notebook = Notebook.of(seen.data, place.shown)
@@ -136,9 +136,9 @@ class Editing:
 
 
 class NotebookEdit(ChangingTool):
-    """Replace, insert or delete one cell of a Jupyter notebook; all else in the file stays byte for byte as it was.
+    """Replace, insert or delete one cell of a Jupyter notebook; the rest of the file stays byte for byte as it was.
 
-    Replacing the source of a code cell takes its outputs and execution count away, which no longer belong to it.
+    Replacing the source of a code cell removes its outputs and execution count, which no longer belong to it.
     """
 
     name = "NotebookEdit"
@@ -156,13 +156,13 @@ def _change(notebook: Notebook, edited: _Edited, place: Place, seen: Snapshot) -
         facts["cell_index"] = edited.index
     what = f"cell {facts['cell_index']} ({facts['cell_type']}{_id_of(facts)}) of {place.shown}"
     if data == seen.data:
-        result = ToolResult.ok(f"Unchanged: {what} is so already", **facts)
-        return Change(data=None, result=result, preview=f"Would change nothing: {what} is so already")
+        result = ToolResult.ok(f"Unchanged: {what} is already so", **facts)
+        return Change(data=None, result=result, preview=f"Would change nothing: {what} is already so")
     told = [what]
     if diff := unified(edited.before, edited.after):
         told.append(diff)
     if "dropped" in facts:
-        told.append("[warning: its attachments are gone: a code cell has none]")
+        told.append("[warning: its attachments were removed: a code cell has none]")
     if edited.index is not None and (problems := _problems(notebook.minor, edited.cell)):
         facts["warnings"] = problems
         told += [f"[warning: the cell is not valid nbformat: {problem}]" for problem in problems]

@@ -39,19 +39,19 @@ class Wish:
         "Notebook (.ipynb) to read, relative to the working directory or absolute.",
         aliases=("file_path", "path"), **PATH,
     )  # fmt: skip
-    cell_id: str | None = option("Read the cell with this id alone.", None, min_length=1, max_length=256)
-    cell_index: int | None = option("Read the cell with this index alone; the first is 0.", None, minimum=0)
-    include_outputs: bool = option("Show what code cells have put out.", default=True)
+    cell_id: str | None = option("Read only the cell with this id.", None, min_length=1, max_length=256)
+    cell_index: int | None = option("Read only the cell with this index; the first is 0.", None, minimum=0)
+    include_outputs: bool = option("Show the outputs of code cells.", default=True)
     max_output_chars: int = option(
-        "How many characters of the outputs of one cell to show.", 2000, minimum=0, maximum=1_000_000
+        "Maximum number of characters shown of the outputs of one cell.", 2000, minimum=0, maximum=1_000_000
     )
     include_images: bool = option(f"Show the images among the outputs, {MOST_IMAGES} at most.", default=True)
     offset: int = option("Index of the first cell to read.", 0, minimum=0)
-    limit: int = option("How many cells to read at most.", 1000, minimum=1, maximum=_MAX_CELLS)
+    limit: int = option("Maximum number of cells to read.", 1000, minimum=1, maximum=_MAX_CELLS)
 
 
 class NotebookRead(ReadingTool):
-    """Read the cells of a Jupyter notebook with their ids, indexes and outputs; images come as parts, other media are named."""
+    """Read the cells of a Jupyter notebook with their ids, indexes and outputs; images are returned as parts, other media are named."""
 
     name = "NotebookRead"
     aliases = ("notebook_read",)
@@ -82,7 +82,7 @@ def shown_cells(file: Handle, wish: Wish, deadline: Deadline, max_chars: int) ->
 
 def _whole(file: Handle, deadline: Deadline) -> bytes:
     if file.stat.st_size > KEPT_BYTES:
-        what = f"{file.name} is {file.stat.st_size:,} bytes; notebooks are read up to {KEPT_BYTES:,}"
+        what = f"{file.name} is {file.stat.st_size:,} bytes; the limit for reading notebooks is {KEPT_BYTES:,}"
         raise SandboxError(f"{what}. Clear its outputs with a command, or look for a part with Grep", TOO_LARGE)
     data = bytearray()
     while len(data) <= KEPT_BYTES and (chunk := os.pread(file.fd, _CHUNK_BYTES, len(data))):
@@ -114,7 +114,7 @@ def _show(notebook: Notebook, data: bytes, shown: str, wish: Wish, max_chars: in
         notes.append(f"[several cells have the id {', '.join(doubles)}: pass cell_index for them]")
     images = list(_images(notebook, range(first, end))) if wish.include_outputs and wish.include_images else []
     if len(images) > MOST_IMAGES:
-        notes.append(f"[{counted(len(images) - MOST_IMAGES, 'more image')}: read their cells alone]")
+        notes.append(f"[{counted(len(images) - MOST_IMAGES, 'more image')}: read their cells one at a time]")
     text = "\n".join([*blocks, *notes])
     return ToolResult.ok([text, *images[:MOST_IMAGES]] if images else text, **facts)
 

@@ -69,9 +69,9 @@ class Wish:
 
     path: str = option("Folder of the project, by default the working directory.", ".", **PATH)
     language: str | None = option(
-        "Language to look at, such as Python; by default the one with most files.", None, max_length=32
+        "Language to look at, such as Python; by default the one with the most files.", None, max_length=32
     )
-    sample: int = option("How many files to look at; the same ones on every host.", 200, minimum=1, maximum=2000)
+    sample: int = option("Number of files to look at; the same ones on every host.", 200, minimum=1, maximum=2000)
 
 
 @dataclass(slots=True)
@@ -97,9 +97,9 @@ class _Tally:
 
 
 class ExtractConventions(ProjectTool):
-    """Say how code of a project is written: what its settings declare first, then what a sample of its files shows.
+    """Report how a project's code is written: first what its settings declare, then what a sample of its files shows.
 
-    Each convention has its ratio, an example and a counter-example; under 20 samples it is insufficient evidence.
+    Each convention has a ratio, an example and a counter-example; fewer than 20 samples are insufficient evidence.
     """
 
     name = "ExtractConventions"

@@ -43,7 +43,7 @@ class Wish:
 
 
 class DetectProjectType(ProjectTool):
-    """Say which languages, kinds, frameworks, package managers, commands and members a project has, with evidence.
+    """Report which languages, kinds, frameworks, package managers, commands and members a project has, with evidence.
 
     Nothing of the project is run.
     """
@@ -61,7 +61,7 @@ def _answer(survey: Survey) -> ToolResult:
     lines = [line for key, title in TITLES.items() for line in section(title, claims.of(key))]
     lines += section("Not understood", survey.notes)
     facts = {key: [one.facts() for one in claims.of(key)[:MAX_LISTED]] for key in TITLES}
-    text = "\n".join(lines) or f"Nothing in {survey.name} says what it is ({_size(survey)})"
+    text = "\n".join(lines) or f"Nothing in {survey.name} shows what kind of project it is ({_size(survey)})"
     return ToolResult.ok(text, **facts, **facts_of(survey))
 
 

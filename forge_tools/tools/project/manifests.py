@@ -59,13 +59,13 @@ def read_manifests(survey: Survey) -> Claims:
     claims = Claims()
     paths = sorted(filter(_is_manifest, survey.files), key=lambda path: path.count("/"))
     if len(paths) > _MAX_MANIFESTS:
-        survey.notes.append(f"{len(paths):,} manifests, of which {_MAX_MANIFESTS} were read; pass a path in it")
+        survey.notes.append(f"{len(paths):,} manifests, of which only {_MAX_MANIFESTS} were read; pass a path inside")
     for path in paths[:_MAX_MANIFESTS]:
         name, above = path.rpartition("/")[2], path.rpartition("/")[0]
         reader = _READERS.get(name, _requirements if name.startswith("requirements") else _other)
         try:
             if name in _READERS and survey.files[path] and not survey.text(path):
-                raise ValueError("it is no text")
+                raise ValueError("it is not text")
             reader(survey, path, claims)
         except (ValueError, RecursionError) as error:
             survey.malformed(path, error)
@@ -205,7 +205,7 @@ def _json(text: str) -> dict[str, Any]:
     except json.JSONDecodeError:
         data = json.loads(_COMMENTS.sub(lambda found: found[1] or "", text))
     if not isinstance(data, dict):
-        raise json.JSONDecodeError("it is no object", text, 0)
+        raise json.JSONDecodeError("it is not an object", text, 0)
     return data
 
 

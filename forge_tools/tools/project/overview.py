@@ -24,7 +24,7 @@ _SYMBOL = re.compile(
 _PURPOSES = {
     "src": "sources", "lib": "sources", "tests": "tests", "test": "tests", "docs": "documentation", "doc": "documentation",
     "examples": "examples", "scripts": "scripts", "bin": "programs", "cmd": "programs", "migrations": "schema changes",
-    "benchmarks": "benchmarks", ".github": "CI and templates", "deploy": "deployment", "vendor": "copies of others' code",
+    "benchmarks": "benchmarks", ".github": "CI and templates", "deploy": "deployment", "vendor": "third-party code",
 }  # fmt: skip
 _PROSE = {None, "Markdown", "HTML", "CSS", "Jupyter"}
 _HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -44,18 +44,20 @@ class Wish:
     """Which project, which sections, and how much text."""
 
     path: str = option("Folder of the project, by default the working directory.", ".", **PATH)
-    max_chars: int = option("How long the answer may be.", 12_000, minimum=_LEAST_CHARS, maximum=_MOST_CHARS)
+    max_chars: int = option(
+        "Maximum length of the answer, in characters.", 12_000, minimum=_LEAST_CHARS, maximum=_MOST_CHARS
+    )
     sections: Sequence[str] | None = option(
-        "Tell only these: readme, type, entry_points, layout, symbols, scripts, tests, dependencies, git, size.",
+        "Only these sections: readme, type, entry_points, layout, symbols, scripts, tests, dependencies, git, size.",
         None,
         items={"type": "string"},
     )
 
 
 class ProjectOverview(ProjectTool):
-    """Tell what a project is: README, type, entry points, layout, symbols, commands, tests, dependencies, git and size.
+    """Describe a project: README, type, entry points, layout, symbols, commands, tests, dependencies, git and size.
 
-    Nothing of the project is run, git neither. Sections share the budget: what one leaves, the others get.
+    Nothing of the project is run, not even git. Sections share the budget: what one does not use, the others get.
     """
 
     name = "ProjectOverview"
@@ -218,7 +220,7 @@ def _read(survey: Survey, path: str) -> str | None:
 
 
 def _size(survey: Survey, _: Claims) -> list[str]:
-    return [f"- {size_of(sum(survey.files.values()), len(survey.files))}, without what rules ignore"]
+    return [f"- {size_of(sum(survey.files.values()), len(survey.files))}, without ignored files"]
 
 
 _SECTIONS: dict[str, Callable[[Survey, Claims], list[str]]] = {

@@ -82,7 +82,7 @@ class Survey:
         self.is_partial = walk.is_partial
         self.notes += [f"{path}: {reason}" for path, reason in walk.faults]
         if self.is_partial:
-            self.notes.append("the time for this call was over before all folders were seen; pass a path in it")
+            self.notes.append("the call's time ran out before all folders were seen; pass a path inside")
 
     def shown(self, path: str) -> str:
         return self._workspace.shown(self._above + path, self._target)

@@ -10,7 +10,7 @@ from forge_tools.model import Document, DocumentScope, DocumentWriter, Execution
 from forge_tools.model.documents import DocumentScopeKind
 from forge_tools.sandbox.reach import REACH
 
-_FOR_NOW = "\n[kept in the memory of this process alone: there is no database here]"
+_FOR_NOW = "\n[kept only in the memory of this process: there is no database here]"
 
 
 class Documents:
@@ -25,7 +25,7 @@ class Documents:
     ) -> None:
         reached = REACH.get().documents
         if reached is None:
-            what = f"{tool} keeps what it is given in the database, which children of the process lane do not reach. "
+            what = f"{tool} keeps its data in the database, which children of the process lane cannot reach. "
             raise SandboxError(f"{what}Run it in the async lane", ErrorCode.SERVICE_UNAVAILABLE)
         owners = {"session": context.session_id, "agent": context.agent_id, "workspace": context.workspace}
         self._reached = reached
@@ -65,7 +65,7 @@ def require_version(path: str, document: Document | None, expected: int | None, 
     """
     version = document.version if document else 0
     if expected not in (None, version):
-        text = f"{path} is at version {version}, not {expected}. Read it, and write again."
+        text = f"{path} is at version {version}, not {expected}. Read it, then write again."
         raise ToolFailure(text, code="VERSION_CONFLICT", details={"version": version, **details})
 
 

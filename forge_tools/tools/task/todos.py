@@ -21,11 +21,15 @@ Priority = Literal["low", "medium", "high"]
 ITEM = {
     "type": "object",
     "properties": {
-        "id": {"type": "string", "maxLength": 64, "description": "Which todo this is; a new one needs none."},
+        "id": {"type": "string", "maxLength": 64, "description": "Id of an existing todo; leave it out for a new one."},
         "content": {"type": "string", "minLength": 1, "maxLength": 1000, "description": "What is to be done."},
         "status": {"type": "string", "enum": list(get_args(Status))},
         "priority": {"type": "string", "enum": list(get_args(Priority))},
-        "active_form": {"type": "string", "maxLength": 1000, "description": "The same while it is being done."},
+        "active_form": {
+            "type": "string",
+            "maxLength": 1000,
+            "description": "The same in the present continuous: what is being done.",
+        },
     },
     "additionalProperties": False,
 }
@@ -42,7 +46,7 @@ class ReadWish:
 
     list: str = option("Name of the list.", "default", **LIST_NAME)
     status: Literal["pending", "in_progress", "completed", "cancelled"] | None = option(
-        "Show only those that are so.", None
+        "Show only todos with this status.", None
     )
 
 
@@ -70,7 +74,7 @@ class WriteWish:
     """What to write, and how."""
 
     todos: Sequence[Mapping[str, Any]] = option(
-        "The whole list; with merge only the items to change, by their ids, and to add.",
+        "The whole list; with merge, only the items to change (by id) or to add.",
         items=ITEM, keywords={"maxItems": MAX_TODOS},
     )  # fmt: skip
     merge: bool = option("Change and add these items, and leave all others as they are.", default=False)
@@ -85,7 +89,7 @@ class WriteWish:
 class TodoWrite(BuiltinTool):
     """Write the todo list of this session: replace it, or with merge change and add single items. New items get ids.
 
-    It is kept in the database, the same on every host. Of items that several agents add at once none is lost.
+    It is kept in the database, the same on every host. Items that several agents add at once are all kept.
     """
 
     name = "TodoWrite"
@@ -166,7 +170,7 @@ def written(old: Sequence[Todo], items: Sequence[Mapping[str, Any]], *, merge: b
         new[own] = known[own] = _patched(own, item, known)
     todos = list(known.values() if merge else new.values())
     if len(todos) > MAX_TODOS:
-        text = f"The list would have {len(todos):,} todos; the limit is {MAX_TODOS}. Take out what is done."
+        text = f"The list would have {len(todos):,} todos; the limit is {MAX_TODOS}. Remove completed ones."
         raise ToolFailure(text, code=ErrorCode.VALIDATION_ERROR)
     return todos
 
@@ -179,7 +183,7 @@ def warnings_of(old: Sequence[Todo], new: Sequence[Todo]) -> Iterator[str]:
     before = {todo.id: todo.content for todo in old}
     for todo in new:
         if todo.id in before and not _words(before[todo.id]) & _words(todo.content):
-            yield f"{todo.id} was '{_line(before[todo.id])[:60]}', and stands for something else now"
+            yield f"{todo.id} was '{_line(before[todo.id])[:60]}', and now means something else"
 
 
 def difference(old: Sequence[Todo], new: Sequence[Todo]) -> dict[str, list[str]]:
@@ -220,7 +224,7 @@ def _patched(id: str, item: Mapping[str, Any], known: Mapping[str, Todo]) -> Tod
 def _require_distinct(ids: Sequence[str]) -> None:
     twice = sorted(one for one, count in Counter(ids).items() if count > 1)
     if twice:
-        text = f"Ids are given to several todos: {', '.join(map(visible, twice))}. Leave out the ids of new ones."
+        text = f"Several todos have the same id: {', '.join(map(visible, twice))}. Leave out the ids of new ones."
         raise ToolFailure(text, code=ErrorCode.VALIDATION_ERROR)
 
 

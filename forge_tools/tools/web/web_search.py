@@ -80,9 +80,11 @@ class Wish:
     """What to look for, and on which sites."""
 
     query: str = option("What to look for.", min_length=2, max_length=400)
-    max_results: int = option("Pages shown at most.", 8, minimum=1, maximum=MOST_RESULTS)
-    allowed_domains: Sequence[str] | None = option("Only pages of these domains and those below.", None, **_DOMAINS)
-    blocked_domains: Sequence[str] | None = option("No pages of these domains and those below.", None, **_DOMAINS)
+    max_results: int = option("Maximum number of pages shown.", 8, minimum=1, maximum=MOST_RESULTS)
+    allowed_domains: Sequence[str] | None = option(
+        "Only pages of these domains and their subdomains.", None, **_DOMAINS
+    )
+    blocked_domains: Sequence[str] | None = option("No pages of these domains and their subdomains.", None, **_DOMAINS)
 
 
 class WebSearch(BuiltinTool):
@@ -99,7 +101,7 @@ class WebSearch(BuiltinTool):
         if wish.allowed_domains and wish.blocked_domains:
             raise InvalidCallError("allowed_domains and blocked_domains exclude each other; give one of them")
         if not wish.query.strip():
-            raise InvalidCallError("query must have a word")
+            raise InvalidCallError("query must contain a word")
         hits = [hit for hit in await found(REACH.get().web, wish.query) if _is_wanted(hit.url, wish)]
         hits = hits[: wish.max_results]
         lines = [
@@ -157,7 +159,9 @@ async def _answer(web: Web, search: Search, provider: Provider, query: str) -> R
         )
     if response.status == 429:
         wait = f"; retry after {response.retry_after[:40]}" if response.retry_after else ""
-        raise ToolFailure(f"{search.provider} takes no more searches for now{wait}", code=RATE_LIMITED, retry=True)
+        raise ToolFailure(
+            f"{search.provider} accepts no more searches at the moment{wait}", code=RATE_LIMITED, retry=True
+        )
     if response.status != 200:
         raise ToolFailure(
             f"{search.provider} answers {response.status}", code=HTTP_STATUS, retry=response.status >= 500
@@ -172,7 +176,7 @@ def _hits(response: Response, search: Search, provider: Provider) -> list[Hit]:
             found = found.get(name, {})
         return [hit for one in found or [] if (hit := _hit(one, provider)) is not None]
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        text = f"{search.provider} did not answer with results, but with {response.media_type or 'no type'}"
+        text = f"{search.provider} did not answer with search results, but with {response.media_type or 'no type'}"
         raise ToolFailure(text, code=PROVIDER_FAILED, retry=True) from error
 
 

@@ -51,7 +51,7 @@ async def test_of_a_link_only_the_link_is_deleted(call: Call, write: Put, ws: Pa
     write("kept", b"x")
     (ws / "link").symlink_to(target.format(ws=ws))
     result = await call(path="link", recursive=True)
-    assert result.output == "Deleted the link link; what it leads to stays"
+    assert result.output == "Deleted the link link; its target stays"
     assert (os.listdir(ws), (ws.parent / "secret").exists()) == (["kept"], True)
 
 
