@@ -99,7 +99,7 @@ def parsed(text: str, language: Language) -> Any:
     try:
         from ast_grep_py import SgRoot
     except ImportError as error:
-        lacks = "This worker lacks what the code tools need. pip install 'forge-tools[code]'"
+        lacks = "This worker lacks packages of the code tools. Run pip install 'forge-tools[code]'"
         raise SandboxError(lacks, ErrorCode.ENGINE_NOT_AVAILABLE) from error
     return SgRoot(text, language.name).root()
 

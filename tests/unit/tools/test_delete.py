@@ -107,7 +107,7 @@ async def test_a_folder_that_cannot_be_emptied_stays_whole(call: Call, tree: Pat
     result = await call(path="build", recursive=True)
     dry = await call({"dry_run": True}, path="build", recursive=True)
     (tree / "2").chmod(0o755)
-    assert result.error == dry.error == "Permission denied: what is in build/2 cannot be deleted (mode 0555)"
+    assert result.error == dry.error == "Permission denied: the content of build/2 cannot be deleted (mode 0555)"
     assert sorted(os.listdir(tree)) == ["0", "1", "2"]
 
 
