@@ -50,29 +50,29 @@ class Settings(BaseSettings):
     )
 
     workspace: Path = Field(default_factory=Path.cwd)
-    """The folder that tools may touch; on workers, for calls that name no workspace."""
+    """The folder that tools may access; on workers, that of calls that name none."""
     home: Path = Field(default_factory=lambda settings: marker_of(settings["workspace"]).home)
-    """Where the embedded stack keeps its data, as named by `.forge` in the workspace or above it."""
+    """Where the embedded stack keeps its data; by default the folder that `.forge` in the workspace or above it names."""
     project: Path = Field(default_factory=Path.cwd)
-    """The folder from which modules of tools are imported, besides the current one."""
+    """A folder from which modules of tools are imported, besides the current one."""
     tools: tuple[str, ...] = ()
-    """The user's tools, as a JSON list of modules, packages or files, instead of those in `[tool.forge-tools]`."""
+    """The user's tools, as a JSON list of modules, packages or files; it replaces the list in `[tool.forge-tools]`."""
     engine: str = ""
-    """What makes the engine of this host, as `module:function`; tools get it by `Depends(engine)`."""
+    """The function that makes the engine of this host, as `module:function`; tools get it by `Depends(engine)`."""
     broker_url: str = ""
     """The broker: `redis://`, `rediss://`, `sentinel://`, `amqp://` or `amqps://`. Empty: that of the embedded stack."""
     broker_password_file: Path | None = None
-    """A file with the password of the broker, if its URL has none."""
+    """A file with the broker's password, instead of one in its URL."""
     database_url: str = ""
     """The database: `postgresql://` or `sqlite:///`. Empty: that of the embedded stack."""
     database_password_file: Path | None = None
-    """A file with the password of the database, if its URL has none."""
+    """A file with the database's password, instead of one in its URL."""
     database_pooler: Literal["none", "transaction"] = "none"
-    """`transaction` if the database is behind a pooler such as PgBouncer in that mode."""
+    """`transaction` if the URL leads to a pooler in that mode, such as PgBouncer."""
     database_migration_url: str = ""
-    """The URL for `db upgrade` and `db downgrade`, whose role owns the tables; no pooler. Empty: `database_url`."""
+    """The URL for `db upgrade` and `db downgrade`, with a role that owns the tables and no pooler. Empty: `database_url`."""
     database_migration_password_file: Path | None = None
-    """A file with the password of that URL."""
+    """A file with the password for that URL."""
     hostname: str = Field(
         default_factory=socket.gethostname,
         min_length=1,
@@ -80,43 +80,41 @@ class Settings(BaseSettings):
         pattern=r"^[A-Za-z0-9._-]+$",
         validate_default=True,
     )
-    """The name of this host in history, and of its own queue, `host.<name>`."""
+    """The name of this host in history and in that of its own queue, `host.<name>`."""
     workspace_roots: tuple[RootSettings, ...] = ()
-    """Folders of the default workspace, as JSON, instead of just `workspace`."""
+    """The folders of the default workspace, as JSON, instead of only `workspace`."""
     workspaces: dict[str, WorkspaceSettings] = Field(default_factory=dict)
     """Further workspaces by name, as JSON: `roots`, `shared`, `protected`."""
 
     max_timeout: float = Field(default=86_400.0, gt=0)
-    """The most seconds that any call may run, whatever it asks for."""
+    """Seconds that any call may run, whatever timeout it asks for."""
     kill_grace: float = Field(default=2.0, gt=0)
-    """Seconds between cancelling a body at its timeout and killing its processes."""
+    """Seconds between cancelling a body that timed out and killing its processes."""
     expires: float = Field(default=600.0, gt=0)
-    """The most seconds that a call waits for a worker."""
+    """Seconds that a call waits at most for a worker."""
     background_expires: float = Field(default=86_400.0, gt=0)
-    """The most seconds that a call waits in the queue `background`."""
+    """Seconds that a call waits at most for a worker in the queue `background`."""
 
     heartbeat: float = Field(default=1.0, gt=0)
     """Seconds between two heartbeats of a worker."""
     lease: float = Field(default=15.0, ge=15)
-    """Seconds of silence until a worker counts as dead: at least five heartbeats; the same for a database's workers."""
+    """Seconds without a heartbeat after which a worker counts as dead; five heartbeats or more, and the same for all workers of a database."""
     drain: float = Field(default=LONGEST_DRAIN, ge=0)
-    """Seconds that a stopped worker gives its running calls."""
+    """Seconds that running calls have to finish when a worker is stopped."""
     consumption_interval: float = Field(default=10.0, gt=0)
-    """Seconds between two checks that a worker still takes messages; after five failed ones it leaves."""
+    """Seconds between two checks that a worker still receives messages; it stops after five failed ones."""
     result_notifications: bool = True
-    """Whether small results travel, encrypted, in the message that wakes their client."""
+    """Whether the message that wakes a client carries small results, encrypted."""
     encryption_keys: str = ""
     """The folder of the keys that decrypt what clients encrypted. Empty: `keys` in `home`."""
     secrets_dir: Path | None = None
-    """A folder with a file for each secret that calls may name as `secret://NAME`; `FORGE_SECRET_<NAME>` gives one."""
+    """A folder with a file for each secret that calls may refer to as `secret://NAME`; `FORGE_SECRET_<NAME>` gives a single one."""
     encrypt_patterns: tuple[str, ...] = ()
-    """Regular expressions, as a JSON list: a value in which one finds a match is a secret, whatever its parameter.
-    `well-known` stands for those of known services.
-    """
+    """Regular expressions, as a JSON list: a value that one of them matches is a secret in any parameter. `well-known` stands for those of known services."""
     references_in: tuple[str, ...] = ()
-    """Tools, as a JSON list, in whose object parameters names of secrets are resolved too."""
+    """Tools, as a JSON list, for which names of secrets are also resolved inside objects."""
     shells: str = ""
-    """The folder of shells that outlive a call. Empty: `shells-<hostname>` in `home`."""
+    """The folder for shells that outlive a call. Empty: `shells-<hostname>` in `home`."""
     shell_interval: float = Field(default=2.0, gt=0)
     """Seconds between two checks of a host's shells."""
     shell_lost_after: float = Field(default=300.0, ge=15)
@@ -124,9 +122,9 @@ class Settings(BaseSettings):
     shell_kept: float = Field(default=86_400.0, ge=60)
     """Seconds that an ended shell is kept."""
     connect_timeout: float = Field(default=3.0, gt=0)
-    """Seconds that a connection to a database or broker may take."""
+    """Seconds that connecting to a database or broker may take."""
     database_timeout: float = Field(default=5.0, gt=0)
-    """Seconds that a client allows for connecting, a statement and its retries together."""
+    """Seconds that a client gives to connecting, a statement and its retries together."""
 
     walls: Literal["plain", "landlock"] | None = None
     """What isolates bodies of the process lane from their host, for all tools.
@@ -135,39 +133,39 @@ class Settings(BaseSettings):
     walls_paths: tuple[OpenPath, ...] = ()
     """Paths, as a JSON list, that walls leave open to all tools: `/data:ro` to read, `/data:rw` also to write."""
     tool_memory: int = Field(default=2**31, ge=0)
-    """Bytes of memory for one call of the process lane with all its processes; 0: no limit."""
+    """Bytes of memory for one call of the process lane, with all its processes; 0: no limit."""
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)
-    """Bytes of the parameters of a call, as JSON."""
+    """Bytes that the parameters of a call may have, as JSON."""
     max_output_bytes: int = Field(default=50_000_000, gt=0)
-    """Bytes of the output of a call, as JSON."""
+    """Bytes that the output of a call may have, as JSON."""
     artifact_max_bytes: int = Field(default=64 << 20, ge=65_536)
-    """Bytes of one output that is kept as an artifact because it is too long for a result."""
+    """Bytes that one artifact may have: an output kept whole because it is too long for a result."""
     max_part_size: int = Field(default=100 << 20, gt=0)
-    """Bytes of one image, file or other part of a result."""
+    """Bytes that one image, file or other part of a result may have."""
     artifact_quota: int = Field(default=1 << 30, gt=0)
-    """Bytes of all artifacts that one session may keep; beyond that it loses the oldest."""
+    """Bytes of artifacts and parts that one session may keep; beyond that it loses the oldest."""
     artifact_ttl: float = Field(default=7 * 86_400.0, gt=0)
-    """Seconds that artifacts are kept."""
+    """Seconds that artifacts and parts are kept."""
     artifact_dir: Path | None = None
-    """A folder for artifacts' bytes, shared by all hosts, as an absolute path. Without one they are in the database."""
+    """A folder for their bytes that all hosts share, as an absolute path. Without one they are in the database."""
     idempotency_scope: Literal["agent", "session", "shared"] = "agent"
     """Who shares an idempotency key: one `agent`, one `session`, or all (`shared`)."""
     idempotency_ttl: float = Field(default=86_400.0, gt=0, le=315_360_000.0)
-    """Seconds that a key stands for its call."""
+    """Seconds that a key keeps referring to its call after the call has ended."""
     digest_key: SecretStr = Field(default=SecretStr(""), exclude=True)
-    """The secret for digests of keyed calls, the same for all clients. On PostgreSQL, needed only for keys."""
+    """The secret for the digests of calls with an idempotency key, the same for all clients. On PostgreSQL such calls need it."""
     routes: dict[str, str] = Field(default_factory=dict)
-    """Queues by tool or category, as a JSON object; everything else waits in `default`."""
+    """Queues by tool or category, as a JSON object; all other calls go to `default`."""
     tool_versions: Literal["newest", "pinned"] = "newest"
-    """`pinned` keeps each tool of a worker at the definition published first, until somebody pins another."""
+    """`pinned` keeps each tool of a worker at the definition that was published first, until somebody pins another."""
     retention: tuple[RetentionRule, ...] = ()
     """What workers prune, as a JSON list of rules: `days`, and `tool`, `category`, `status`, `keep`."""
     audit_interval: float = Field(default=10.0, ge=0)
-    """Seconds between two batches of the audit chain; 0 makes none."""
+    """Seconds between two batches of the audit chain; 0: no chain."""
     audit_key: Path | None = None
-    """A file with the key that signs the chain. Embedded: `audit.key` in `home`."""
+    """A file with the key that signs the audit chain. Embedded: `audit.key` in `home`."""
     log_format: Literal["text", "json"] = "text"
-    """`json` makes programs log one object per line."""
+    """`json` logs one object per line."""
     web_allowed: tuple[str, ...] = ()
     """Hosts and networks, as a JSON list, that web tools may reach although they are not public."""
     web_ports: tuple[int, ...] = (80, 443, 8080, 8443)
@@ -175,15 +173,15 @@ class Settings(BaseSettings):
     web_robots: bool = False
     """Whether web tools obey the robots.txt of a site."""
     web_search: Literal["", "searxng", "brave", "tavily"] = ""
-    """The provider that `WebSearch` uses; empty: none."""
+    """The provider that `WebSearch` asks. Empty: none."""
     web_search_url: str = ""
-    """The provider's address, if not the usual one; SearXNG has no usual one."""
+    """The URL of that provider, if not its usual one; SearXNG has no usual one."""
     web_search_key: SecretStr = Field(default=SecretStr(""), exclude=True)
-    """The provider's key."""
+    """The API key for that provider."""
     mcp_token: SecretStr = Field(default=SecretStr(""), exclude=True)
     """The token that clients of `forge-tools mcp --http` must send."""
     mcp_config: Path | None = None
-    """A file that says which MCP servers workers host."""
+    """A file that lists the MCP servers that workers host."""
 
     @classmethod
     def settings_customise_sources(
@@ -221,14 +219,14 @@ class Settings(BaseSettings):
     def _workspaces_have_names(cls, workspaces: dict[str, WorkspaceSettings]) -> dict[str, WorkspaceSettings]:
         for name in workspaces:
             if not WORKSPACE_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no name; use up to 100 letters, digits, '-', '_' and '.'")
+                raise ValueError(f"{name!r} is not a valid name; use up to 100 letters, digits, '-', '_' and '.'")
         return workspaces
 
     @model_validator(mode="after")
     def _quota_holds_an_artifact(self) -> Self:
         if self.artifact_quota < self.artifact_max_bytes:
             raise ValueError(
-                f"artifact_quota {self.artifact_quota:,} must hold an artifact of {self.artifact_max_bytes:,} bytes"
+                f"artifact_quota {self.artifact_quota:,} must be at least artifact_max_bytes, {self.artifact_max_bytes:,}"
             )
         return self
 
@@ -236,7 +234,7 @@ class Settings(BaseSettings):
     @classmethod
     def _artifacts_are_in_one_place(cls, folder: Path | None) -> Path | None:
         if folder is not None and not folder.is_absolute():
-            raise ValueError(f"give the whole path, not {folder}: workers and clients start in different folders")
+            raise ValueError(f"give an absolute path, not {folder}: workers and clients start in different folders")
         return folder
 
     @field_validator("digest_key")
@@ -253,9 +251,9 @@ class Settings(BaseSettings):
             try:
                 matches_nothing = re.compile(pattern).search("") is not None
             except re.error as error:
-                raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+                raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
             if matches_nothing:
-                raise ValueError(f"{pattern!r} matches an empty text; write what a secret must have")
+                raise ValueError(f"{pattern!r} matches an empty text; require at least one character")
         return patterns
 
     @field_validator("tool_memory")
@@ -263,7 +261,7 @@ class Settings(BaseSettings):
     def _tool_memory_is_enough_to_start(cls, size: int) -> int:
         if 0 < size < MIN_TOOL_MEMORY:
             raise ValueError(
-                f"{size:,} bytes are too few for Python itself; give {MIN_TOOL_MEMORY:,} or more, or 0 for no limit"
+                f"{size:,} bytes are too few to start Python; give {MIN_TOOL_MEMORY:,} or more, or 0 for no limit"
             )
         return size
 
@@ -277,7 +275,7 @@ class Settings(BaseSettings):
         try:
             return cls(**{k: v for k, v in overrides.items() if v is not None})
         except SettingsError as error:
-            raise ConfigurationError(f"A FORGE_* variable is not what it must be: {error}") from error
+            raise ConfigurationError(f"A FORGE_* variable cannot be read: {error}") from error
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             name, *inside = map(str, first["loc"] or ("settings",))

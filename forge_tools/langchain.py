@@ -96,7 +96,7 @@ def _wrapper_class() -> Any:
             names = list(self.args)
             if len(names) > 1:
                 raise ToolException(
-                    f"Error: {self.name} takes {', '.join(names)}. Give them by name, not as one string."
+                    f"Error: {self.name} takes {', '.join(names)}. Pass them by name, not as one string."
                 )
             return (), dict.fromkeys(names, tool_input)
 

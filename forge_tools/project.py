@@ -68,10 +68,10 @@ def _references(folder: Path, table: Any) -> tuple[str, ...]:
     if not isinstance(table, dict):
         raise ConfigurationError(f'{where} must be a table, such as tools = ["mytools"].')
     if unknown := sorted(table.keys() - {"tools"}):
-        raise ConfigurationError(f"{where}: there is no setting '{unknown[0]}'; the table has `tools` alone.")
+        raise ConfigurationError(f"{where}: there is no setting '{unknown[0]}'; the table has only `tools`.")
     tools = table.get("tools", [])
     if not isinstance(tools, list) or not all(isinstance(one, str) for one in tools):
-        raise ConfigurationError(f'{where}: tools must be a list of texts, such as ["mytools", "more/tools.py"].')
+        raise ConfigurationError(f'{where}: tools must be a list of strings, such as ["mytools", "more/tools.py"].')
     return tuple(str(folder / one) if is_path(one) else one for one in tools)
 
 
@@ -80,7 +80,7 @@ def _require_trusted(file: Path, start: Path) -> None:
     owner = file.stat().st_uid
     if owner not in {os.getuid(), 0, start.stat().st_uid}:
         raise ConfigurationError(
-            f"{file} names tools to import, and belongs to another user (uid {owner}). Work in a folder outside of "
+            f"{file} names tools to import, but belongs to another user (uid {owner}). Work in a folder outside of "
             f"{file.parent}, or have that file removed."
         )
 
@@ -129,8 +129,8 @@ class Marker:
         """
         if self.file.is_dir():
             raise StackError(
-                f"{self.file} is a folder, which an unreleased version of forge-tools made and this one leaves alone: "
-                "rename or remove it, or set FORGE_HOME to it to go on with what is in it."
+                f"{self.file} is a folder, made by an unreleased version of forge-tools; this version leaves it alone: "
+                "rename or remove it, or set FORGE_HOME to it to continue with its content."
             )
         if _read(self.folder) != UUID(self.home.name):
             # Not a secret: other users of the folder have their own homes.
@@ -173,7 +173,7 @@ def _read(folder: Path) -> UUID | None:
         return None
     except (OSError, ValueError) as error:
         why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else "does not hold the id of a stack"
-        raise ConfigurationError(f"{file} {why}. Mend or remove it, or set FORGE_HOME to another folder.") from error
+        raise ConfigurationError(f"{file} {why}. Correct or remove it, or set FORGE_HOME to another folder.") from error
 
 
 def _owner(home: Path) -> Path | None:
@@ -214,6 +214,6 @@ def _replace(file: Path, text: str, mode: int) -> None:
         with suppress(OSError):
             new.unlink()
         raise StackError(
-            f"{file} cannot be written ({error.strerror}), and it says where the embedded stack of a folder has its data. "
-            "Set FORGE_HOME to a folder for that."
+            f"{file}, which records where the embedded stack keeps its data, cannot be written ({error.strerror}). "
+            "Set FORGE_HOME to a folder for the data."
         ) from error

@@ -40,7 +40,7 @@ class WorkspaceSettings(BaseModel):
     def _there_is_a_root(cls, roots: object) -> object:
         if isinstance(roots, list | tuple) and roots:
             return roots
-        raise ValueError('a workspace needs a list of one folder or more, such as ["/srv/repo"]')
+        raise ValueError('a workspace needs a list of at least one folder, such as ["/srv/repo"]')
 
 
 class RetentionRule(BaseModel):

@@ -6,8 +6,8 @@ from urllib.parse import quote, urlsplit
 HIDDEN = "***"
 
 UNREADABLE = (
-    "the URL cannot be read; write scheme://user:password@host:port/name, the user once before several hosts, "
-    "and in a password / as %2F, ? as %3F, # as %23 and @ as %40"
+    "the URL cannot be parsed; write scheme://user:password@host:port/name, with the user only once before several hosts, "
+    "and write in a password / as %2F, ? as %3F, # as %23 and @ as %40"
 )
 
 _BETWEEN = re.compile(r";(?=[A-Za-z][\w+.-]*://)")

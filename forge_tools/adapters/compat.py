@@ -101,7 +101,7 @@ class TextTools:
         try:
             question = None if self._changes_nothing else _question(name, spec, arguments)
         except RecursionError:
-            return _refused(name, spec, "are nested too deeply to be shown. Flatten them.")
+            return _refused(name, spec, "are nested too deeply to be displayed. Flatten them.")
         return TextCall(ToolCall("", name, arguments), spec, question)
 
     async def run(self, call: "TextCall") -> str:
@@ -174,7 +174,7 @@ def _refused(name: str, spec: ToolSpec | None, why: str) -> TextCall:
 def _question(name: str, spec: ToolSpec | None, arguments: dict[str, Any]) -> str | None:
     """Ask with all the arguments, on one line: a person must not confirm arguments that were cut off."""
     if spec is None:
-        return f"What {shown(name)} may do is not known here. Run it with {arguments!r}?"
+        return f"It is not known here what {shown(name)} may do. Run it with {arguments!r}?"
     effects = [words for flag, words in _EFFECTS.items() if getattr(spec.capabilities, flag)]
     if not effects:
         return None

@@ -20,7 +20,7 @@ PAUSED: Literal["paused"] = "paused"
 """A reply that the provider wants to continue: it is sent back unchanged."""
 
 BROKEN_OFF = "The stream ended before the reply was complete."
-CUT_OFF = "The reply was cut off at the token limit: raise it, or ask for less at once."
+CUT_OFF = "The reply was cut off at the token limit: raise the limit, or ask for less at once."
 CALL_CUT_OFF = "This call was cut off at the token limit and did not run. Send it again with shorter arguments."
 """The last call of a truncated reply never runs: its shortened arguments may look complete."""
 
@@ -152,7 +152,7 @@ class Conversation:
             RuntimeError: when another run of this conversation is not over.
         """
         if self._is_running:
-            raise RuntimeError("This conversation is under way: await its run, or begin another Conversation.")
+            raise RuntimeError("This conversation is already running: await that run, or start another Conversation.")
         self._is_running = True
         try:
             schemas = self._model.tools(self._tools.specs())
@@ -175,7 +175,7 @@ class Conversation:
                 return _turn(steps, reply.stop, reply.problem)
         problem = (
             f"Stopped after {max_steps} steps (max_steps) while the model still called tools. "
-            "The history holds all of it: run() goes on from there, or raise max_steps."
+            "The history has all of it: call run() to continue, or raise max_steps."
         )
         return _turn(steps, "step_limit", problem)
 

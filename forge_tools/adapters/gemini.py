@@ -25,7 +25,7 @@ _UNNAMED = "unnamed-"
 
 _UNREAD = {
     "MALFORMED_FUNCTION_CALL": "it is malformed",
-    "UNEXPECTED_TOOL_CALL": "it is not of a function that is offered",
+    "UNEXPECTED_TOOL_CALL": "it is not a call of an offered function",
 }
 """Calls that the provider could not parse, at which it ended the reply."""
 
@@ -57,7 +57,7 @@ class GenerateContent(SdkModel):
             TypeError: for a keyword that is set here.
         """
         if "config" in request:
-            raise TypeError("Give the fields of `config` as keywords, such as temperature=0.")
+            raise TypeError("Pass the fields of `config` as keywords, such as temperature=0.")
         super().__init__(getattr(client, "aio", client), request)
         self._model = model
         self._config = {"automatic_function_calling": {"disable": True}, **self._request}
@@ -172,7 +172,7 @@ def _kept(parts: list[Part], ending: _Ending, raw: Any) -> Reply:
     reply = Reply(text=text, messages=messages, calls=calls, usage=ending.usage, raw=raw)
     if reason == "MAX_TOKENS":
         return reply.cut_off(in_call=bool(calls) and "function_call" in parts[-1])
-    return reply.refused(f"The provider held the reply back: {ending.said(reason)}.") if reason in _REFUSED else reply
+    return reply.refused(f"The provider withheld the reply: {ending.said(reason)}.") if reason in _REFUSED else reply
 
 
 def _call(call: dict[str, Any]) -> ToolCall:
@@ -192,7 +192,7 @@ def _inline(one: Shown) -> Part:
 def _declaration(spec: ToolSpec) -> Schema:
     """Declare a function by JSON Schema: the API's other parameter format supports only a subset and refuses the rest."""
     if not _NAME.fullmatch(spec.name):
-        message = f"Gemini takes no function named {spec.name}: names begin with a letter or '_'. Register it under another, or leave it out with Toolset(names=...)."
+        message = f"Gemini does not accept a function named {spec.name}: names must begin with a letter or '_'. Register it under another name, or leave it out with Toolset(names=...)."
         raise InvalidToolError(spec.name, message)
     function = render(spec, "openai")["function"]
     return {"name": spec.name, "description": spec.description, "parameters_json_schema": function["parameters"]}

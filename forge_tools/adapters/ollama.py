@@ -34,7 +34,7 @@ class Chat(SdkModel):
         """
         super().__init__(client, request)
         if self._own_tools:
-            raise TypeError("Ollama runs no tools itself. Register them, and offer them with a Toolset.")
+            raise TypeError("Ollama does not run tools itself. Register them, and offer them with a Toolset.")
         self._instructions = instructions
         self._request = {"model": model, **self._request}
 

@@ -14,7 +14,7 @@ from forge_tools.schema.formats import input_schema, render
 
 __all__ = ["ChatCompletions", "Responses"]
 
-_FILTERED = "The provider's content filter held the reply back."
+_FILTERED = "The provider's content filter withheld the reply."
 
 _NOT_SENT_BACK = frozenset({"annotations", "audio", "function_call", "refusal"})
 """Parts of a chat completions reply that requests do not accept."""
@@ -148,7 +148,7 @@ class ChatCompletions(_Requests):
         """
         told = [{"role": "tool", "tool_call_id": answer.call.id, "content": answer.text} for answer in answers]
         seen = [part for answer in answers for one in self.shown(answer) if (part := _chat_part(one))]
-        said = {"type": "text", "text": "What the tools returned to see, in the order of their results:"}
+        said = {"type": "text", "text": "The media that the tools returned, in the order of their results:"}
         return [*told, *([{"role": "user", "content": [said, *seen]}] if seen else [])]
 
 
@@ -327,7 +327,7 @@ class _Strict:
 
     def whole(self, schema: Schema) -> Schema:
         if unsupported := sorted((_UNSUPPORTED | {"anyOf", "$ref"}) & schema.keys()):
-            raise self._refused("its input", f"uses {unsupported[0]}, which strict mode does not take there")
+            raise self._refused("its input", f"uses {unsupported[0]}, which strict mode does not allow there")
         return self.object({keyword: part for keyword, part in schema.items() if keyword in _KEPT}, "", 1)
 
     def object(self, schema: Schema, path: str, depth: int) -> Schema:
@@ -335,7 +335,7 @@ class _Strict:
         if path and not declared:
             raise self._refused(path, "is an object whose members are not declared: list them in `properties`")
         if schema.get("additionalProperties") not in (None, False):
-            raise self._refused(path, "takes members that are not declared: set `additionalProperties` to false")
+            raise self._refused(path, "allows members that are not declared: set `additionalProperties` to false")
         if depth > _MAX_DEPTH:
             raise self._refused(path, f"is nested deeper than {_MAX_DEPTH} levels")
         self._properties += len(declared)
@@ -350,7 +350,7 @@ class _Strict:
 
     def value(self, schema: Schema, path: str, depth: int) -> Schema:
         if unsupported := sorted(_UNSUPPORTED & schema.keys()):
-            raise self._refused(path, f"uses {unsupported[0]}, which strict mode does not know")
+            raise self._refused(path, f"uses {unsupported[0]}, which strict mode does not support")
         kept = {keyword: copy.deepcopy(part) for keyword, part in schema.items() if keyword in _KEPT}
         if notes := [
             note.format(schema[keyword]) for keyword, note in _TOLD.items() if schema.get(keyword) is not None
@@ -361,7 +361,7 @@ class _Strict:
             return kept
         types = kept.get("type")
         if types is None and not {"enum", "const"} & kept.keys():
-            raise self._refused(path, "takes anything: give it a type")
+            raise self._refused(path, "allows any value: give it a type")
         if _is(types, "object"):
             kept = self.object(kept, path, depth + 1)
         if _is(types, "array"):

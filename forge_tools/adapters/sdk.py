@@ -32,8 +32,8 @@ class SdkModel(ABC):
             synchronous, asynchronous = self._clients()
             if isinstance(client, synchronous):
                 raise TypeError(
-                    f"This is a synchronous client. Give an {asynchronous.__name__}; "
-                    "a script runs it with asyncio.run()."
+                    f"This is a synchronous client. Pass an {asynchronous.__name__}; "
+                    "in a script, run it with asyncio.run()."
                 )
         self._client = client
         self._sees: bool = request.pop("vision", True)
@@ -83,9 +83,7 @@ class SdkModel(ABC):
 
     def asked_again(self, why: str, usage: Usage, raw: Any) -> Reply:
         """Tell the model that its provider could not parse a call. The message replaces the call in the history."""
-        problem = (
-            f"Your tool call did not run, since {both_ends(why)}. Send it again, its arguments as one JSON object."
-        )
+        problem = f"Your tool call did not run, because {both_ends(why)}. Send it again, with its arguments as one JSON object."
         return Reply(text="", messages=[self.prompt(problem)], usage=usage, stop=PAUSED, problem=problem, raw=raw)
 
     @staticmethod
@@ -114,7 +112,7 @@ def unreadable(error: ValidationError, whose: str) -> str:
     where = ".".join(map(str, first["loc"]))
     return (
         f"The server's reply is not one of {whose}'s: {where}: {first['msg']}. "
-        "Servers that only imitate it mostly speak OpenAI's API too: use ChatCompletions with them."
+        "Servers that only imitate it usually support OpenAI's API too: use ChatCompletions with them."
     )
 
 
@@ -128,6 +126,6 @@ def _own_tools(request: dict[str, Any]) -> list[Schema]:
     for name in _SET_BY_THE_ADAPTER:
         if name in request:
             raise TypeError(
-                f"`{name}` is set by the adapter. Give messages to the Conversation; to stream, give it on_event."
+                f"`{name}` is set by the adapter. Pass messages to the Conversation; to stream, pass on_event."
             )
     return list(request.pop("tools", ()))

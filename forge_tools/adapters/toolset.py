@@ -33,7 +33,7 @@ READER = "Read"
 NAME = "ReadArtifact"
 
 _DESCRIPTION = (
-    "Read on in an output that was too long to be shown: one that names artifact://... and says where what it left out "
+    "Continue reading an output that was too long to be shown: it names artifact://... and says where the omitted part "
     "begins, such as offset=8197."
 )
 _HANDLE = ToolParameter(
@@ -114,7 +114,7 @@ class Answer:
         if hint := self.result.metadata.get("hint"):
             text = f"{text} ({hint})"
         if (artifact := self.result.metadata.get("artifact")) and str(artifact) not in text:
-            text = f"{text}\n[The whole output is kept as {artifact}: give that to Read or Grep in place of a path.]"
+            text = f"{text}\n[The whole output is kept as {artifact}: pass that to Read or Grep instead of a path.]"
         if CONTENT in self.result.metadata:
             for part in self.result.content:
                 text = text.replace(part.line, part.description, 1) if isinstance(part, Media) else text

@@ -91,7 +91,7 @@ def find(head: bytes, tail: bytes, size: int, *, claim: str | None = None, name:
     if not told.startswith("image/"):
         return Found(told, "file")
     if told not in IMAGES:
-        return Found(told, "file", note="no format that models are shown")
+        return Found(told, "file", note="a format that is not shown to models")
     width, height = _SIZES[told](head) or (None, None)
     note = _flaw(told, head, tail, size, (width or 0) * (height or 0))
     return Found(told, "file" if note else "image", width, height, note)
@@ -99,7 +99,7 @@ def find(head: bytes, tail: bytes, size: int, *, claim: str | None = None, name:
 
 def _flaw(told: str, head: bytes, tail: bytes, size: int, pixels: int) -> str | None:
     if pixels > MAX_PIXELS:
-        return f"{pixels / 1e6:,.0f} million pixels, of which models are shown {MAX_PIXELS / 1e6:.0f} million"
+        return f"{pixels / 1e6:,.0f} million pixels; the limit for models is {MAX_PIXELS / 1e6:.0f} million"
     if not pixels or not _ENDS[told](head, tail, size):
         return "damaged or cut off"
     return None

@@ -35,7 +35,7 @@ async def whole(artifact: Artifact, chunk: Chunks) -> AsyncIterator[bytes]:
         digest.update(data := await chunk(number))
         yield data
     if digest.hexdigest() != artifact.id:
-        raise ValueError("these are other bytes than its handle says")
+        raise ValueError("its bytes do not match its handle")
 
 
 class Pages:
@@ -195,4 +195,4 @@ def _created(folder: Path, name: str) -> tuple[Path, int]:
             return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         except FileExistsError:
             continue
-    raise FileExistsError(f"{folder} has {name} ten thousand times")
+    raise FileExistsError(f"{folder} already has ten thousand files named like {name}")

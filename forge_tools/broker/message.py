@@ -177,7 +177,7 @@ def _read(text: bytes, body_of: Callable[[bytes], bytes]) -> list[Wakeup]:
     try:
         pairs = json.loads(body_of(text))[0][0]
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise MalformedMessageError("it is not built like one") from error
+        raise MalformedMessageError("it is not structured like one") from error
     if not isinstance(pairs, list) or not 0 < len(pairs) <= _MAX_WAKEUPS or not all(map(_is_wakeup, pairs)):
         raise MalformedMessageError(f"it holds no pairs of id and attempt, or more than {_MAX_WAKEUPS}")
     return [Wakeup(*pair) for pair in pairs]

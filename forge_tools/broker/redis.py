@@ -41,7 +41,7 @@ class RedisBroker(asyncio.Protocol):
         try:
             redis = Redis.from_url(for_redis(url), socket_connect_timeout=CONNECT_SECONDS, protocol=3)
         except ValueError as error:
-            raise ConfigurationError(f"FORGE_BROKER_URL is no URL of a broker: {error}") from error
+            raise ConfigurationError(f"FORGE_BROKER_URL is not the URL of a broker: {error}") from error
         self._pool = redis.connection_pool
         self._channel: bytes | None = None
         self._hear: Hear = lambda _: None
@@ -101,7 +101,7 @@ class RedisBroker(asyncio.Protocol):
     def _write(self, writer: asyncio.StreamWriter, command: bytes) -> None:
         transport = writer.transport
         if transport.get_write_buffer_size() > MOST_BYTES:
-            self._give_up("it takes nothing any more")
+            self._give_up("it accepts no more data")
             return
         self._unanswered += 1
         transport.write(command)
@@ -177,7 +177,7 @@ class RedisBroker(asyncio.Protocol):
             self._give_up(f"it does not speak Redis' protocol: {error}")
         self._unread = self._unread[at:]
         if len(self._unread) > MOST_BYTES:
-            self._give_up("it sends without end")
+            self._give_up("its reply does not end")
 
     def _take(self, pushed: "_Push") -> None:
         match pushed:
@@ -227,7 +227,9 @@ class RedisBroker(asyncio.Protocol):
         self._settle()
         if not self.is_down:
             self.is_down = True
-            logger.warning("Broker unavailable; workers find calls in SQL, and clients results", extra={"error": why})
+            logger.warning(
+                "Broker unavailable; workers find calls in SQL, and clients find results there", extra={"error": why}
+            )
 
     def _settle(self) -> None:
         if self._settled is not None and not self._settled.done():
@@ -264,11 +266,11 @@ def _read(data: bytes, at: int) -> tuple[Any, int] | None:
     if count < 0:
         if kind + said in _NULLS:
             return None, at
-        raise ValueError(f"{count} is no length")
+        raise ValueError(f"{count} is not a length")
     if kind in _TEXTS:
         return (data[at : at + count], at + count + 2) if len(data) >= at + count + 2 else None
     if kind not in _LISTS:
-        raise ValueError(f"{kind!r} begins no reply")
+        raise ValueError(f"{kind!r} does not begin a reply")
     items = _Push() if kind == b">" else []
     for _ in range(count * _LISTS[kind]):
         item = _read(data, at)

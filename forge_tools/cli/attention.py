@@ -28,7 +28,7 @@ SILENT_BEATS = 5
 WAIT_SECONDS = 10.0
 """How long calls may wait for a slot before that is reported."""
 
-GONE = "Look at that host and its log. If it is gone, any live worker of the same database settles what it left."
+GONE = "Look at that host and its log. If it is gone, any live worker of the same database settles its calls."
 START = "forge-tools up, or forge-tools worker --lane async --queues default"
 FEWEST_FAILURES = 3
 FAILING, BROKEN = 0.2, 0.5
@@ -72,7 +72,7 @@ def _unserved(seen: Overview) -> Iterator[Concern]:
 def _lost(failures: Sequence[FailedCalls]) -> Iterator[Concern]:
     for one in failures:
         if one.status is ExecutionStatus.LOST:
-            said = f"{counted(one.calls, 'call')} of {one_line(one.tool)} lost with a worker: nobody knows what took effect"
+            said = f"{counted(one.calls, 'call')} of {one_line(one.tool)} lost with a worker: whether they took effect is unknown"
             yield Concern("now", said, f"forge-tools show {one.example}")
 
 
@@ -88,7 +88,7 @@ def _silent(workers: Sequence[WorkerRecord], patience: float, lease: float) -> I
             yield Concern("now", said, GONE)
         else:
             yield Concern(
-                "soon", said, f"It is taken for dead after {limit(lease)}: wait, or look at that host and its log."
+                "soon", said, f"It counts as dead after {limit(lease)}: wait, or look at that host and its log."
             )
 
 
@@ -96,7 +96,7 @@ def _unfit(workers: Sequence[WorkerRecord]) -> Iterator[Concern]:
     for one in workers:
         if one.unfit:
             said = f"{one_line(one.hostname)} pid {one.pid} is unfit and claims nothing: {one_line(one.unfit)}"
-            yield Concern("now", said, "It ends by itself, and its supervisor starts another")
+            yield Concern("now", said, "It ends by itself, and its supervisor starts a new one")
 
 
 def _failing(seen: Overview) -> Iterator[Concern]:
@@ -121,14 +121,14 @@ def _full(queues: Sequence[QueueLoad]) -> Iterator[Concern]:
 
 def _servers(workers: Iterable[WorkerRecord]) -> Iterator[Concern]:
     for one in (server for worker in workers for server in worker.servers if server.status == "failing"):
-        yield Concern("now", one_line(one.sentence), "Mend what it says, or its entry in FORGE_MCP_CONFIG.")
+        yield Concern("now", one_line(one.sentence), "Fix what it reports, or its entry in FORGE_MCP_CONFIG.")
 
 
 def _demoted(seen: Overview) -> Iterator[Concern]:
     for one in seen.demoted:
         said = f"{one_line(one.tool)} {one_line(one.version)} blocked the async lane {age(_since(seen, one.at))} ago"
-        way_out = f"Let it await, or declare lane process: {one_line(one.reason)}"
-        yield Concern("soon", f"{said} and runs in the process lane since", way_out)
+        way_out = f"Make it await, or declare lane process: {one_line(one.reason)}"
+        yield Concern("soon", f"{said} and has run in the process lane since", way_out)
 
 
 def _since(seen: Overview, moment: datetime) -> float:
@@ -163,28 +163,28 @@ def _words(stuck: StuckCalls) -> dict[str, object]:
 _STUCK = {
     StuckReason.OWNER_GONE: (
         "runs on {hostname} pid {pid}, which is silent or stopped",
-        "Any live worker of the same database settles it within two leases; start one if none is alive: forge-tools up.",
+        "Any live worker of the same database settles it within two leases; if none is alive, start one: forge-tools up.",
     ),
     StuckReason.OVERDUE: (
         "runs on {hostname} pid {pid} beyond its time limit",
-        "Its engine should have ended it: look at the log of that worker, or end it with kill {pid}; what it ran is settled by "
-        "another.",
+        "Its engine should have ended it: look at the log of that worker, or end it with kill {pid}; another worker then "
+        "settles its calls.",
     ),
     StuckReason.NOT_TAKEN: (
-        "is due, and workers with free slots do not take it",
-        "Look at the logs of its workers for claims that fail, and restart them.",
+        "is due, but workers with free slots do not take it",
+        "Look in the logs of its workers for failing claims, and restart them.",
     ),
     StuckReason.NOT_HOSTED: (
-        "is due, and no worker of its queue hosts the tool",
+        "is due, but no worker of its queue hosts the tool",
         "Start a worker that offers it: --tools or --categories, --lane {lane}, --queues {queue}.",
     ),
     StuckReason.OTHER_VERSION: (
         "is due and needs {wanted}; workers of its queue host {hosted}",
-        "Start a worker that hosts what they need; or, where the tool is pinned, let what there is run them: "
+        "Start a worker that hosts what they need; or, if the tool is pinned, let the present workers run them: "
         "forge-tools tools unpin {tool}",
     ),
     StuckReason.DISABLED: (
-        "is due, and the tool is disabled",
+        "is due, but the tool is disabled",
         "Enable it, forge-tools tools enable {tool}, or let its calls expire.",
     ),
 }

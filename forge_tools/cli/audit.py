@@ -30,15 +30,15 @@ _HASH_DIGITS = 64
 _TRIES, _PAUSE = 50, 0.1
 
 UNSIGNED = (
-    "Nobody signed it: this shows what was changed by someone who does not know of the chain. Who may write to the database "
-    "can make all of it anew. Set FORGE_AUDIT_KEY, or keep `forge-tools audit head` elsewhere and compare it with --head."
+    "It is not signed: this finds changes by someone who does not know about the chain. Anyone who can write to the database "
+    "can rebuild all of it. Set FORGE_AUDIT_KEY, or keep `forge-tools audit head` elsewhere and compare it with --head."
 )
-UNCHECKED = "It is signed, but no key was given: pass --key with the public one, or its signatures prove nothing."
+UNCHECKED = "It is signed, but no key was given: pass the public key with --key, or the signatures prove nothing."
 
 
 @app.callback()
 def _audit() -> None:
-    """Prove that no row of what is over was changed, removed or inserted."""
+    """Prove that no row of an ended execution was changed, removed or inserted."""
 
 
 @app.command()
@@ -47,13 +47,13 @@ def verify(
     *,
     key: Annotated[
         list[Path] | None,
-        Option(metavar="FILE", help="A key that may have signed, in PEM; again for others. Else FORGE_AUDIT_KEY."),
+        Option(metavar="FILE", help="A trusted key, in PEM; repeat for several. Default: FORGE_AUDIT_KEY."),
     ] = None,
     head: Annotated[
-        str | None, Option(metavar="N:HASH", help="A head kept elsewhere, which must be in the chain.")
+        str | None, Option(metavar="N:HASH", help="A head that was kept elsewhere; it must be in the chain.")
     ] = None,
     signed_from: Annotated[
-        int, Option(metavar="N", min=1, help="The first batch that has to be signed, if there was no key at first.")
+        int, Option(metavar="N", min=1, help="The first batch that must be signed, if there was no key before.")
     ] = 1,
 ) -> None:
     """Compare every row with its hash, and the chain with its signatures. Exit code 1 if anything is not as it was."""
@@ -82,7 +82,7 @@ def head(face: Face) -> None:
     """Print the newest batch, to be kept where nobody who writes to the database can change it."""
     found = with_store(lambda store: store.audit.head())
     if found is None:
-        raise ForgeError("Nothing is sealed yet. Workers do it, or: forge-tools audit seal")
+        raise ForgeError("Nothing is sealed yet. Workers seal, or: forge-tools audit seal")
     face.tell(asdict(found) | {"head": str(found)}, str(found))
 
 
@@ -90,10 +90,11 @@ def head(face: Face) -> None:
 def seal(
     face: Face,
     left_out: Annotated[
-        bool, Option("--left-out", help="Also what ended long ago and is in no batch, which verify calls inserted.")
+        bool,
+        Option("--left-out", help="Also seal what ended long ago and is in no batch; verify reports it as inserted."),
     ] = False,
 ) -> None:
-    """Add what is over now to the audit chain, without a worker."""
+    """Add what has ended by now to the audit chain, without a worker."""
     settings = Settings.load()
     signer = signing_key(settings)
     count = with_store(lambda store: seal_all(store, signer, left_out=left_out), settings)
@@ -104,18 +105,19 @@ def seal(
 def keygen(
     face: Face,
     file: Annotated[
-        Path | None, Argument(help="Where to, else FORGE_AUDIT_KEY; the public key gets the same name with .pub.")
+        Path | None,
+        Argument(help="Where to write it, by default FORGE_AUDIT_KEY; the public key gets the same name with .pub."),
     ] = None,
-    if_none: Annotated[bool, Option("--if-none", help="Only if there is none yet.")] = False,
+    if_none: Annotated[bool, Option("--if-none", help="Do nothing if there is one already.")] = False,
 ) -> None:
-    """Make a key for FORGE_AUDIT_KEY of the workers. Whoever verifies needs only FILE.pub."""
+    """Make a key for FORGE_AUDIT_KEY of the workers. Verifying needs only FILE.pub."""
     file = file or Settings.load().audit_key
     if file is None:
         raise typer.BadParameter("name a file, or set FORGE_AUDIT_KEY.", param_hint="FILE")
     signer = Signer.load_or_make(file) if if_none else make_key(file)
     face.tell(
         {"key_id": signer.key_id, "private": str(file), "public": f"{file}.pub"},
-        f"Key {signer.key_id}: {file} signs and is for the workers alone, {file}.pub verifies.",
+        f"Key {signer.key_id}: {file} signs and is only for the workers; {file}.pub verifies.",
     )
 
 
@@ -165,7 +167,7 @@ def _proof(report: AuditReport, trust: Trust) -> str:
         return UNSIGNED
     if not trust:
         return UNCHECKED
-    return f"{report.signatures:,} of {report.batches:,} batches are signed by a key that was given."
+    return f"{report.signatures:,} of {report.batches:,} batches are signed by a given key."
 
 
 def _print(face: Face, report: AuditReport, trust: Trust) -> None:
@@ -198,7 +200,7 @@ def _facts(report: AuditReport) -> Iterator[tuple[str, object]]:
         yield "ended", f"from {iso(report.ended_from)} to {iso(report.ended_until)}"
         yield (
             "sealed",
-            f"{took(report.longest_wait * 1000)} after the end at most; of the time before nothing is proven",
+            f"{took(report.longest_wait * 1000)} after the end at most; nothing is proven about the time before",
         )
     if report.checkpoints:
         yield "pruned", f"{report.pruned:,} executions, by {report.checkpoints:,} checkpoints"

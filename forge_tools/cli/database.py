@@ -47,7 +47,7 @@ def with_history(work: Callable[["History"], Awaitable[T]]) -> T:
 
 def asked() -> str:
     """Name the database, for messages about something not found in it."""
-    return f"The database asked is {without_passwords(Settings.load().database)}"
+    return f"The database is {without_passwords(Settings.load().database)}"
 
 
 def whoami() -> str:

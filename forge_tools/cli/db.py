@@ -21,8 +21,10 @@ def _db() -> None:
 
 
 @app.command()
-def upgrade(face: Face, revision: Annotated[str, Argument(help="Where to; the newest if not given.")] = "head") -> None:
-    """Bring the database to this version's tables, making them if there are none."""
+def upgrade(
+    face: Face, revision: Annotated[str, Argument(help="The target version, by default the newest.")] = "head"
+) -> None:
+    """Migrate the database to this version's tables; create them if there are none."""
     settings = Settings.load()
     database = settings.migration_database
     before = migrate.current(database)
@@ -31,21 +33,22 @@ def upgrade(face: Face, revision: Annotated[str, Argument(help="Where to; the ne
     if settings.database_pooler != "none" and settings.database_url:
         setting = role_setting(settings.database)
         face.note(
-            f"A pooler passes no settings on, so that its role needs them. As an owner, once: {setting};", style=""
+            f"The pooler does not pass settings on, so its role needs them. Run this once, as an owner: {setting};",
+            style="",
         )
 
 
 @app.command()
 def downgrade(
     face: Face,
-    revision: Annotated[str, Argument(help="Where to; base removes every table.")],
-    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+    revision: Annotated[str, Argument(help="The target version; base removes every table.")],
+    yes: Annotated[bool, Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Bring the database back to an older version. What newer tables hold is lost."""
+    """Migrate the database back to an older version. What newer tables hold is lost."""
     if not yes:
         if not sys.stdin.isatty():
-            raise typer.BadParameter("it removes data, so say --yes.", param_hint="downgrade")
-        typer.confirm(f"Go back to {revision}, losing what newer tables hold?", abort=True, err=True)
+            raise typer.BadParameter("it removes data; confirm with --yes.", param_hint="downgrade")
+        typer.confirm(f"Go back to {revision} and lose what newer tables hold?", abort=True, err=True)
     database = Settings.load().migration_database
     before = migrate.current(database)
     migrate.downgrade(database, revision)
@@ -60,7 +63,7 @@ def current(face: Face) -> None:
     if at == needed:
         said = f"{at} (newest)"
     elif at and is_usable(at):
-        said = f"{at}; this code, of {needed}, works on it."
+        said = f"{at}; this code is at {needed}, and works with it."
     else:
         said = f"{at or 'not migrated'}; this code needs {needed}. Run: forge-tools db upgrade"
     face.tell(document, said)

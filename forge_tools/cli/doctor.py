@@ -72,10 +72,10 @@ class Fleet:
 def doctor(
     face: Face,
     worker: Annotated[
-        bool, Option("--worker", help="Only say by the exit code whether a worker of this host is alive.")
+        bool, Option("--worker", help="Only check whether a worker of this host is alive; see the exit code.")
     ] = False,
 ) -> None:
-    """Say what is wrong with broker, database, workers and versions, and the way out of each.
+    """Report what is wrong with broker, database, workers and versions, and how to fix it.
 
     Exit code 0: all is well; 1: there are problems.
     """
@@ -162,11 +162,11 @@ async def _rows(store: Store) -> Finding:
     try:
         refused = await store.violations()
     except ForgeError as error:
-        return note("rows", f"not all of them were looked at: {error.message}")
+        return note("rows", f"not all of them could be checked: {error.message}")
     if not refused:
-        return ok("rows", "the tables hold nothing that they refuse")
-    way_out = "No forge-tools wrote it so: correct or delete the rows, or restore a backup; then have the missing checks made."
-    return problem("rows", f"the tables hold what they refuse: {', '.join(refused)}", way_out)
+        return ok("rows", "the tables hold nothing that their checks refuse")
+    way_out = "forge-tools did not write this: correct or delete the rows, or restore a backup; then add the missing checks again."
+    return problem("rows", f"the tables hold what their checks refuse: {', '.join(refused)}", way_out)
 
 
 def _clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:
@@ -199,7 +199,7 @@ def _workers(fleet: Fleet) -> Iterator[Finding]:
     for worker in fleet.unfit:
         said = f"{_name(worker)} left {age(worker.silent_seconds)} ago, unfit: {one_line(worker.unfit or '')}"
         yield note(
-            "worker", said, "Look in the history for calls that ran there, and raise what they need on that host."
+            "worker", said, "Look in the history for the calls that ran there, and raise that limit on the host."
         )
     for worker in fleet.silent:
         yield problem("worker", f"{_name(worker)}: silent for {age(worker.silent_seconds)}", attention.GONE)
@@ -208,14 +208,16 @@ def _workers(fleet: Fleet) -> Iterator[Finding]:
 def _live(worker: WorkerRecord) -> Iterator[Finding]:
     if worker.unfit:
         said = f"{_name(worker)} is unfit and claims nothing: {one_line(worker.unfit)}"
-        way_out = "It ends by itself, and its supervisor starts another. Raise what it lacks on that host."
+        way_out = "It ends by itself, and its supervisor starts a new one. Raise that limit on the host."
         yield problem("worker", said, way_out)
     if worker.version != __version__:
         said = f"{_name(worker)} runs version {worker.version}, this is {__version__}"
-        yield note("worker", said, "Restart it when the new version is installed there.")
+        yield note("worker", said, "Install the new version there and restart it.")
     if worker.dropped_messages:
-        said = f"{_name(worker)} dropped {worker.dropped_messages:,} messages that no forge-tools wrote"
-        yield note("worker", said, "Find who else writes to that broker, and give it a user or a database of its own.")
+        said = f"{_name(worker)} dropped {worker.dropped_messages:,} messages that forge-tools did not write"
+        yield note(
+            "worker", said, "Find out who else writes to that broker, and give them a user or a database of their own."
+        )
 
 
 def _serving(worker: WorkerRecord) -> Finding:
@@ -226,7 +228,7 @@ def _serving(worker: WorkerRecord) -> Finding:
     said += f"seen {age(worker.silent_seconds)} ago"
     if worker.slots >= worker.concurrency:
         return ok("worker", said)
-    way_out = "What does not answer is replaced within a minute. If that does not help, look at its log, or restart it."
+    way_out = "Processes that do not answer are replaced within a minute. If that does not help, look at the log, or restart it."
     return note("worker", said, way_out) if worker.slots or _starts(worker) else problem("worker", said, way_out)
 
 
@@ -238,7 +240,7 @@ def _starts(worker: WorkerRecord) -> bool:
 def _servers(states: Iterable[ServerState]) -> Iterator[Finding]:
     for one in states:
         if one.status == "failing":
-            way_out = "It is started again and again. Mend what it says, or its entry in FORGE_MCP_CONFIG."
+            way_out = "It is restarted until it works. Fix what it reports, or its entry in FORGE_MCP_CONFIG."
             yield problem("mcp server", one.sentence, way_out)
         else:
             yield (ok if one.status == "serving" else note)("mcp server", one.sentence)

@@ -46,13 +46,13 @@ def export(
     face: Face,
     *,
     of: OfOption = Rows.EXECUTIONS,
-    format: Annotated[Format, Option(help="An object a line, or comma-separated values.")] = Format.JSONL,
-    to: Annotated[Path | None, Option(metavar="FILE", help="Where to; by default the standard output.")] = None,
+    format: Annotated[Format, Option(help="One JSON object per line, or comma-separated values.")] = Format.JSONL,
+    to: Annotated[Path | None, Option(metavar="FILE", help="The file; by default standard output.")] = None,
     chosen: Chosen,
 ) -> None:
-    """Write executions with all that is kept of them, or attempts or events, oldest first; what comes meanwhile is left out.
+    """Write executions with everything kept about them, or attempts or events, oldest first; those that arrive meanwhile are left out.
 
-    A file appears whole or not at all.
+    A file is written completely or not at all.
     """
     refuse_unfitting(chosen, of)
     rows = LISTED[of]
@@ -178,18 +178,18 @@ def _quiet_when_nobody_reads() -> Iterator[None]:
 @app.command()
 def artifact(
     face: Face,
-    handle: Annotated[str, Argument(metavar="HANDLE", help="artifact://..., as a shortened output names it.")],
+    handle: Annotated[str, Argument(metavar="HANDLE", help="The handle in a shortened output: artifact://...")],
     *,
     offset: Annotated[int | None, Option(min=1, help="Begin with this line; the first is 1.")] = None,
-    limit: Annotated[int | None, Option(min=1, help="How many lines at most.", show_default=f"{PAGE_LINES:,}")] = None,
+    limit: Annotated[int | None, Option(min=1, help="Number of lines at most.", show_default=f"{PAGE_LINES:,}")] = None,
     byte: Annotated[int | None, Option(min=0, help="Begin with this byte instead; the first is 0.")] = None,
     max_bytes: Annotated[
-        int | None, Option(min=1, help="How many bytes at most.", show_default=f"{PAGE_BYTES:,}")
+        int | None, Option(min=1, help="Number of bytes at most.", show_default=f"{PAGE_BYTES:,}")
     ] = None,
 ) -> None:
-    """Write an artifact to standard output: its bytes as they were kept, to a terminal without what could harm it.
+    """Write an artifact to standard output, byte for byte; to a terminal, without what could harm it.
 
-    All of it, or with any of the options a page; then the error stream says where to go on. As JSON always a page.
+    Writes all of it, or a page if an option is given; then the error stream says where to continue. JSON is always a page.
     """
     is_paged = face.is_json or any(given is not None for given in (offset, limit, byte, max_bytes))
     wish = PageWish(offset=offset, byte=byte, limit=limit, max_bytes=max_bytes)
@@ -228,7 +228,7 @@ def _show(face: Face, page: ArtifactPage) -> None:
     sys.stdout.flush()
     if page.next:
         ((name, value),) = page.next.items()
-        face.note(f"[bytes {page.start:,}-{page.end:,} of {page.size:,}; go on with --{name} {value}]")
+        face.note(f"[bytes {page.start:,}-{page.end:,} of {page.size:,}; continue with --{name} {value}]")
 
 
 def _document(page: ArtifactPage) -> dict[str, Any]:

@@ -38,7 +38,7 @@ Exit codes:
   1    the call or the command failed
   2    the command line is wrong
   69   a service cannot be reached or used: database, broker, embedded stack
-  78   the configuration or the installation must be mended
+  78   the configuration or the installation must be fixed
   130  interrupted
 """
 
@@ -166,7 +166,7 @@ def standard_output() -> TextIO:
         ForgeError: this process was started without one.
     """
     if sys.stdout is None:
-        raise ForgeError("The standard output is closed.")
+        raise ForgeError("Standard output is closed.")
     return sys.stdout
 
 
@@ -202,12 +202,12 @@ def face_of(context: typer.Context) -> Face:
 
 
 OutputOption = Annotated[
-    Output | None, Option("--output", "-o", callback=_choose, help="For people (text, the default) or programs (json).")
+    Output | None, Option("--output", "-o", callback=_choose, help="text for people (the default), json for programs.")
 ]
 """It may come before or after the name of a command."""
 
 
-WideOption = Annotated[bool, Option("--wide", help="All columns, however narrow the terminal is.")]
+WideOption = Annotated[bool, Option("--wide", help="Show all columns, however narrow the terminal is.")]
 
 
 class App(typer.Typer):

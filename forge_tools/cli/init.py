@@ -38,14 +38,16 @@ app = App()
 
 
 @app.command()
-def init(face: Face, folder: Annotated[Path, Argument(help="Where; made if it is not there.")] = Path()) -> None:
-    """Write a project of ten lines: mytools.py with one tool, its test, and the pyproject.toml that names it.
+def init(
+    face: Face, folder: Annotated[Path, Argument(help="The folder; created if it does not exist.")] = Path()
+) -> None:
+    """Create a project of ten lines: mytools.py with one tool, its test, and the pyproject.toml that names it.
 
-    Nothing is overwritten; a pyproject.toml that is there gets two lines more.
+    Nothing is overwritten; an existing pyproject.toml gets two more lines.
     """
     files = {"mytools.py": TOOL, "test_mytools.py": TEST}
     if taken := next((name for name in files if (folder / name).exists()), None):
-        raise ConfigurationError(f"{folder / taken} is there already. Name another folder: forge-tools init FOLDER")
+        raise ConfigurationError(f"{folder / taken} exists already. Name another folder: forge-tools init FOLDER")
     folder.mkdir(parents=True, exist_ok=True)
     project = find_project(folder)
     if project is not None and project.folder == folder.absolute():

@@ -27,12 +27,12 @@ app = App(no_args_is_help=True)
 
 @app.callback()
 def _keys() -> None:
-    """Make, list and retire the keys that secrets are encrypted with. Private halves are files in FORGE_ENCRYPTION_KEYS."""
+    """Make, list and retire the keys that encrypt secrets. Private halves are files in FORGE_ENCRYPTION_KEYS."""
 
 
 @app.command()
 def new(
-    face: Face, if_none: Annotated[bool, Option("--if-none", help="Only if clients have none to encrypt with.")] = False
+    face: Face, if_none: Annotated[bool, Option("--if-none", help="Do nothing if clients have a key already.")] = False
 ) -> None:
     """Make a key, keep its private half in this machine's folder, and have clients encrypt with it."""
     settings = Settings.load()
@@ -64,43 +64,44 @@ def rotate(face: Face) -> None:
 
 @app.command("list")
 def list_keys(face: Face) -> None:
-    """List the keys, with how many calls under way each is needed for, and whether this machine can decrypt with it."""
+    """List the keys, how many unfinished calls need each, and whether this machine can decrypt with it."""
     settings = Settings.load()
     keys, held = with_store(lambda store: store.encryption_keys.list(), settings), KeyFolder(settings.keys_folder).ids()
     if face.is_json:
         face.document([_facts(key, held) for key in keys])
     elif not keys:
-        face.say("No key. Make one where the workers read it: forge-tools keys new", style="dim")
+        face.say("There is no key. Make one where the workers read it: forge-tools keys new", style="dim")
     else:
         face.out.print(table(_columns(held), keys))
         face.say(
-            f"calls: under way and encrypted with it. here: its private half is in {settings.keys_folder}.", style="dim"
+            f"calls: how many unfinished calls are encrypted with it. here: whether its private half is in {settings.keys_folder}.",
+            style="dim",
         )
 
 
 @app.command()
 def retire(face: Face, id: KeyArgument) -> None:
-    """Have clients use a key no more. Workers go on decrypting what was encrypted with it."""
+    """Stop clients from using a key. Workers still decrypt what was encrypted with it."""
 
     async def work(store: Store) -> None:
         await _find(store, id)
         await store.encryption_keys.retire([id])
 
     with_store(work)
-    face.tell({"retired": id}, f"Key {id} is retired; clients hear of it within seconds of use.")
+    face.tell({"retired": id}, f"Key {id} is retired; active clients stop using it within seconds.")
 
 
 @app.command()
 def forget(
     face: Face,
     id: KeyArgument,
-    now: Annotated[bool, Option("--now", help="Also where it was retired less than an hour ago.")] = False,
+    now: Annotated[bool, Option("--now", help="Even if it was retired less than an hour ago.")] = False,
 ) -> None:
-    """Delete a retired key that no call under way needs, with its private half on this machine."""
+    """Delete a retired key that no unfinished call needs, with its private half on this machine."""
     settings = Settings.load()
     with_store(lambda store: _forget(store, id, is_patient=not now), settings)
     KeyFolder(settings.keys_folder).forget(id)
-    face.tell({"forgotten": id}, f"Key {id} is gone. Delete its file wherever else workers had it.")
+    face.tell({"forgotten": id}, f"Key {id} is deleted. Delete its file on all other hosts of workers too.")
 
 
 async def _make(store: Store, settings: Settings) -> str:
@@ -114,8 +115,8 @@ async def _forget(store: Store, id: str, *, is_patient: bool) -> None:
     lasted = 0.0 if key.retired_at is None else (datetime.now(UTC) - key.retired_at).total_seconds()
     if is_patient and key.retired_at is not None and lasted < PATIENCE_SECONDS:
         raise ConfigurationError(
-            f"Key {id} was retired {lasted:.0f} s ago, and clients that were idle since may still encrypt with it. "
-            f"Wait until {PATIENCE_SECONDS:.0f} s have passed, or say --now."
+            f"Key {id} was retired {lasted:.0f} s ago, and clients that have been idle since may still encrypt with it. "
+            f"Wait until {PATIENCE_SECONDS:.0f} s have passed, or pass --now."
         )
     await store.encryption_keys.forget(id)
 

@@ -96,7 +96,7 @@ async def awaited(
     except asyncio.CancelledError:
         waiting.cancel()
         if is_detached:
-            face.note(f"It goes on; wait for it with: forge-tools show {handle.id} --wait", style="yellow")
+            face.note(f"It keeps running; wait for it with: forge-tools show {handle.id} --wait", style="yellow")
         else:
             await _cancel(face, handle)
         raise

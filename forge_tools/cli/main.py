@@ -22,27 +22,27 @@ class Commands(TyperGroup):
     """Every command of `forge-tools`, with its line in the list; its module is imported when it runs."""
 
     summaries: ClassVar[Mapping[str, str]] = {
-        "init": "Write a project to begin with: a tool and its test.",
-        "dev": "Run the stack, and your tools anew whenever you save them.",
+        "init": "Create a small project: a tool and its test.",
+        "dev": "Run the stack, and reload your tools whenever you save them.",
         "up": "Run broker, database and workers on this machine until Ctrl-C.",
         "worker": "Run one worker, for production or another host.",
         "run": "Run a tool and print its result.",
         "tools": "List the tools, or their schemas for a model.",
-        "history": "List what was run, newest first.",
+        "history": "List executions, newest first.",
         "show": "Show everything about one execution.",
-        "logs": "Print what a call printed, logged and put out.",
-        "artifact": "Write a long output that was kept, or a page of it.",
+        "logs": "Print what a call printed, logged and emitted.",
+        "artifact": "Print a long output that was kept, or a page of it.",
         "cancel": "Cancel an execution, waiting or running.",
-        "replay": "Run an execution of the past again.",
-        "stats": "How calls ended, how long they took, what waits, who works.",
+        "replay": "Run a past execution again.",
+        "stats": "Show how calls ended, how long they took, what waits, and workers.",
         "top": "Watch workers, queues, rates and what needs attention.",
         "export": "Write history to a file, as JSON lines or CSV.",
-        "audit": "Prove that history is what it was.",
-        "prune": "Delete old history, gently.",
+        "audit": "Prove that history was not changed.",
+        "prune": "Delete old history in small steps.",
         "mcp": "Serve the tools to clients of the Model Context Protocol.",
-        "keys": "Make, list and retire the keys that secrets are encrypted with.",
+        "keys": "Make, list and retire the keys that encrypt secrets.",
         "db": "Migrate the database.",
-        "doctor": "Say what is wrong, and the way out.",
+        "doctor": "Report what is wrong and how to fix it.",
     }
 
     homes: ClassVar[Mapping[str, str]] = {
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, name:
 
 def _unexpected(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
-        return f"The standard output cannot be written: {error.strerror}."
+        return f"Standard output cannot be written: {error.strerror}."
     return (
         f"{type(error).__name__}: {error or 'no message'}. This is not your mistake; run the command again as "
         "forge-tools --debug ... to see where it happened."

@@ -31,7 +31,8 @@ def mcp(  # noqa: PLR0913 one option each
     context: typer.Context,
     *,
     http: Annotated[
-        str | None, Option(metavar="HOST:PORT", help="Serve over HTTP there instead of on the standard streams.")
+        str | None,
+        Option(metavar="HOST:PORT", help="Serve over HTTP at this address instead of on the standard streams."),
     ] = None,
     categories: Annotated[str | None, Option(metavar="A,B", help="Offer only tools of these categories.")] = None,
     tags: Annotated[str | None, Option(metavar="A,B", help="Offer only tools that have one of these tags.")] = None,
@@ -44,21 +45,24 @@ def mcp(  # noqa: PLR0913 one option each
         bool, Option("--background-tools", help="Offer submit_tool, poll_execution and cancel_execution too.")
     ] = False,
     task_after: Annotated[
-        float, Option(min=0, metavar="SECONDS", help="Calls that last longer become tasks where clients can take them.")
+        float,
+        Option(min=0, metavar="SECONDS", help="Calls that last longer become tasks, if the client supports tasks."),
     ] = 5.0,
-    dry_run: Annotated[bool, Option("--dry-run", help="Tools only say what they would do.")] = False,
-    working_dir: Annotated[str | None, Option(metavar="DIR", help="Folder of the calls in the workspace.")] = None,
-    session_id: Annotated[str | None, Option(metavar="ID", help="Record calls as this session's.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Tools only describe what they would do.")] = False,
+    working_dir: Annotated[
+        str | None, Option(metavar="DIR", help="Working directory of the calls, in the workspace.")
+    ] = None,
+    session_id: Annotated[str | None, Option(metavar="ID", help="Record calls under this session.")] = None,
     refresh: Annotated[
-        float, Option(min=0.1, metavar="SECONDS", help="How often to look for tools that came or went.")
+        float, Option(min=0.1, metavar="SECONDS", help="How often to check for added and removed tools.")
     ] = 5.0,
 ) -> None:
     """Serve the tools to clients of the Model Context Protocol.
 
-    Without --http, standard output carries the protocol alone, whatever tools print; it ends with standard input.
+    Without --http, standard output carries only the protocol, whatever tools print; the command ends with standard input.
     """
     if local and background_tools:
-        raise typer.BadParameter("calls in this process are not kept; leave out --background-tools.")
+        raise typer.BadParameter("calls in this process are not recorded; leave out --background-tools.")
     if tools and not local:
         raise typer.BadParameter("workers load their own tools; add --local, or start a worker with --tools.")
     settings = Settings.load()
@@ -124,5 +128,7 @@ def _categories(text: str | None) -> frozenset[str] | None:
     words = _words(text)
     unknown = sorted((words or frozenset()) - set(ToolCategory))
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(ToolCategory)}.", param_hint="--categories")
+        raise typer.BadParameter(
+            f"{unknown[0]!r} is not a category; there are {', '.join(ToolCategory)}.", param_hint="--categories"
+        )
     return words

@@ -44,7 +44,7 @@ def parse_parameters(words: Sequence[str], whole: str | None, spec: ToolSpec | N
     for word in words:
         found = _ASSIGNMENT.fullmatch(word)
         if found is None:
-            raise ValueError(f"{word!r} is no parameter. Write key=value, key:=json or key=@file.")
+            raise ValueError(f"{word!r} is not a parameter. Write key=value, key:=json or key=@file.")
         name = found["name"]
         value = _value(name, found["sign"], found["value"], declared.get(name))
         if name in given:
@@ -108,7 +108,7 @@ def _content(text: str, name: str) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(
-            f"{name}: {text[1:]!r} cannot be read: {reason}. A text beginning with @ is {name}:='\"@...\"'."
+            f"{name}: {text[1:]!r} cannot be read: {reason}. Write a text that begins with @ as {name}:='\"@...\"'."
         ) from error
 
 

@@ -25,7 +25,7 @@ app = App()
 def _past(text: str) -> datetime:
     at = moment(text)
     if at > datetime.now(UTC):
-        raise typer.BadParameter(f"{text} lies ahead; nothing has ended before it.")
+        raise typer.BadParameter(f"{text} is in the future.")
     return at
 
 
@@ -35,17 +35,20 @@ def prune(
     face: Face,
     *,
     older_than: Annotated[
-        str, Option(metavar="TIME", help="What ended 90d, 12h ago or before, or before a date in ISO.", callback=_past)
+        str,
+        Option(
+            metavar="TIME", help="What ended at least so long ago (90d, 12h), or before an ISO date.", callback=_past
+        ),
     ],
     chosen: Chosen,
-    keep_failed: Annotated[bool, Option("--keep-failed", help="Only what succeeded.")] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Only count.")] = False,
-    batch: Annotated[int, Option(min=1, max=5000, help="Executions a transaction, at most.")] = 5000,
+    keep_failed: Annotated[bool, Option("--keep-failed", help="Delete only successful executions.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only count; delete nothing.")] = False,
+    batch: Annotated[int, Option(min=1, max=5000, help="Executions per transaction, at most.")] = 5000,
 ) -> None:
-    """Delete executions that are over, with attempts, events, reports and artifacts, a few at a time beside live traffic.
+    """Delete ended executions with their attempts, events, reports and artifacts, a few at a time beside live traffic.
 
-    What waits or runs is never touched. It may be stopped and run again. Where history is sealed, checkpoints in the audit
-    chain say what went.
+    Waiting and running executions are never touched. The command may be stopped and run again. If history is sealed, checkpoints in the audit
+    chain record what was deleted.
     """
     settings = Settings.load()
     kept = tuple(sorted(TERMINAL - {ExecutionStatus.SUCCEEDED})) if keep_failed else ()
@@ -54,7 +57,7 @@ def prune(
     said = {"before": before, "is_dry_run": dry_run}
     if dry_run:
         count = with_store(lambda store: _count(store, what), settings)
-        face.tell({"executions": count, **said}, f"{count:,} executions would go.")
+        face.tell({"executions": count, **said}, f"{count:,} executions would be deleted.")
         return
     run = PruneRun(new_id(), whoami(), signing_key(settings))
     with moving_line(face, SpinnerColumn(), TextColumn("{task.fields[count]:,} executions deleted"), count=0) as told:

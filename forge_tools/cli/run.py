@@ -67,7 +67,7 @@ def _published() -> list[ToolSpec]:
 @app.command()
 def run(  # noqa: PLR0913 one option each
     face: Face,
-    name: Annotated[str, Argument(help="The tool, or an alias of it.", autocompletion=completed_tools)],
+    name: Annotated[str, Argument(help="The tool, by name or alias.", autocompletion=completed_tools)],
     words: Annotated[
         list[str] | None,
         Argument(
@@ -78,44 +78,47 @@ def run(  # noqa: PLR0913 one option each
     ] = None,
     *,
     json: Annotated[str | None, Option("--json", metavar="JSON|@FILE", help="All parameters as one object.")] = None,
-    timeout: Annotated[float | None, Option(metavar="SECONDS", help="Stop the tool after that time.")] = None,
-    background: Annotated[bool, Option("--background", help="Print the id and return.")] = False,
-    queue: Annotated[str | None, Option(help="Where to wait; `background` is for long work.")] = None,
+    timeout: Annotated[float | None, Option(metavar="SECONDS", help="Stop the tool after this time.")] = None,
+    background: Annotated[bool, Option("--background", help="Print the id and return without waiting.")] = False,
+    queue: Annotated[str | None, Option(help="The queue; `background` is for long work.")] = None,
     retry: Annotated[
-        int, Option(min=0, max=99, metavar="N", help="After a failure try again, N times at most, if that is harmless.")
+        int, Option(min=0, max=99, metavar="N", help="Retry after a failure, N times at most, if that is safe.")
     ] = 0,
     retry_delay: Annotated[
-        float, Option(min=0, metavar="SECONDS", help="Wait before the first of them; each next wait doubles.")
+        float, Option(min=0, metavar="SECONDS", help="Wait before the first retry; each further wait doubles.")
     ] = 1.0,
     idempotency_key: Annotated[
-        str | None, Option(metavar="KEY", help="The same call under the same key is run once; repeats get its result.")
+        str | None, Option(metavar="KEY", help="Run the same call with the same key only once; repeats get its result.")
     ] = None,
     idempotency_scope: Annotated[
-        str | None, Option(metavar="NAME", help="Where the key holds, instead of for one agent.")
+        str | None, Option(metavar="NAME", help="The scope of the key, instead of one agent.")
     ] = None,
     idempotency_ttl: Annotated[
-        float | None, Option(metavar="SECONDS", help="How long the key holds after the end, instead of a day.")
+        float | None,
+        Option(metavar="SECONDS", help="How long the key is remembered after the call ended, instead of a day."),
     ] = None,
     live: Annotated[
         bool | None,
         Option(help="Show progress and output while it runs, on the error stream; by default on a terminal."),
     ] = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Say what it would do.")] = False,
-    local: Annotated[bool, Option("--local", help="In this process: no stack, no record.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only describe what it would do.")] = False,
+    local: Annotated[bool, Option("--local", help="Run it in this process: no stack, no record.")] = False,
     tools: Annotated[
         list[str] | None, Option("--tools", metavar="MODULE|FILE", help="With --local: load these too.")
     ] = None,
-    working_dir: Annotated[str | None, Option(metavar="DIR", help="Folder of the call in the workspace.")] = None,
-    workspace: Annotated[str | None, Option(metavar="NAME", help="The workspace, where several are known.")] = None,
-    agent: Annotated[str | None, Option(help="Who asks, for the history.")] = None,
-    session: Annotated[str | None, Option(help="On behalf of which session.")] = None,
+    working_dir: Annotated[
+        str | None, Option(metavar="DIR", help="Working directory of the call, in the workspace.")
+    ] = None,
+    workspace: Annotated[str | None, Option(metavar="NAME", help="The workspace, if there are several.")] = None,
+    agent: Annotated[str | None, Option(help="The agent that makes the call, for the history.")] = None,
+    session: Annotated[str | None, Option(help="The session that the call belongs to.")] = None,
     save: Annotated[
-        Path | None, Option("--save", metavar="DIR", help="Write images and files of the result into that folder.")
+        Path | None, Option("--save", metavar="DIR", help="Write images and files of the result into this folder.")
     ] = None,
 ) -> None:
     """Run a tool and print its result. Ctrl-C cancels the call, unless it has an idempotency key.
 
-    Exit code 1 says that the tool failed; its error is on the error stream.
+    Exit code 1 means that the tool failed; its error is on the error stream.
     """
     settings = Settings.load()
     says_more = (idempotency_scope, idempotency_ttl) != (None, None)
@@ -125,7 +128,7 @@ def run(  # noqa: PLR0913 one option each
         (local and retry, "only workers retry; leave out --retry, or --local."),
         (
             key is None and says_more,
-            "--idempotency-scope and --idempotency-ttl say more of an --idempotency-key; give one.",
+            "--idempotency-scope and --idempotency-ttl need an --idempotency-key.",
         ),
         (background and save, "a call that is not waited for has nothing to save; leave out --background, or --save."),
         (local and key, "a call in this process is not recorded; leave out --idempotency-key, or --local."),

@@ -188,8 +188,12 @@ def _attention(concerns: Sequence[Concern], height: int | None) -> RenderableTyp
 def _parts(seen: Overview) -> list[_Part]:
     window = limit(seen.window)
     return [
-        _Part("Workers", WORKERS, seen.workers, lambda one: (is_silent(one), one.running), "None has a heartbeat."),
-        _Part("Queues", QUEUES, seen.queues, lambda one: (one.waiting, one.running), "None is served, nothing waits."),
+        _Part(
+            "Workers", WORKERS, seen.workers, lambda one: (is_silent(one), one.running), "No worker has a heartbeat."
+        ),
+        _Part(
+            "Queues", QUEUES, seen.queues, lambda one: (one.waiting, one.running), "No queue is served, nothing waits."
+        ),
         _Part("Tools", tools(seen.window), seen.tools, lambda one: one.calls, f"No call ended in {window}."),
     ]
 

@@ -44,7 +44,9 @@ def whole_id(context: typer.Context, given: str) -> str:
         one.id for one in _newest(LOOKED_AT) if one.id.endswith(given.lower()) or one.id.startswith(given.lower())
     ]
     if len(fitting) > 1:
-        raise ExecutionNotFoundError(f"{given} begins or ends several ids: {', '.join(fitting[:3])}. Give more of it.")
+        raise ExecutionNotFoundError(
+            f"{given} is the beginning or end of several ids: {', '.join(fitting[:3])}. Give more of it."
+        )
     return fitting[0] if fitting else given
 
 
@@ -63,7 +65,7 @@ IdArgument = Annotated[
     str,
     Argument(
         metavar="ID",
-        help="Its id, a unique beginning or end of it, @last, or @-2 for the one before.",
+        help="The id, a unique beginning or end of it, @last, or @-2 for the one before.",
         callback=whole_id,
         autocompletion=completed_ids,
     ),
@@ -102,12 +104,12 @@ _OPTIONS: dict[str, tuple[str, Any, str, dict[str, Any]]] = {
     "agent": ("agent_id", str, "Only calls of this agent.", {}),
     "session": ("session_id", str, "Only calls of this session.", {}),
     "queue": ("queue", str, "Only calls of this queue.", {}),
-    "since": ("since", str, "Queued since 90s, 15m, 1h, 2d ago, or ISO.", _TIME),
-    "until": ("until", str, "Queued before then, in the same forms.", _TIME),
-    "error_code": ("error_code", str, "Only those that ended with it.", {"metavar": "CODE"}),
-    "error": ("error_text", str, "Only those whose error has this text in it.", {"metavar": "TEXT"}),
-    "slower_than": ("min_ms", float, "Only those that ran for so many milliseconds or longer.", _MILLISECONDS),
-    "faster_than": ("max_ms", float, "Only those that ran for so many milliseconds at most.", _MILLISECONDS),
+    "since": ("since", str, "Queued since then: 90s, 15m, 1h or 2d ago, or an ISO time.", _TIME),
+    "until": ("until", str, "Queued before then, in the same formats.", _TIME),
+    "error_code": ("error_code", str, "Only those that ended with this code.", {"metavar": "CODE"}),
+    "error": ("error_text", str, "Only those whose error contains this text.", {"metavar": "TEXT"}),
+    "slower_than": ("min_ms", float, "Only those that ran for this many milliseconds or longer.", _MILLISECONDS),
+    "faster_than": ("max_ms", float, "Only those that ran for this many milliseconds at most.", _MILLISECONDS),
 }
 """Each option with its name in `Selection`, its type and its help."""
 
@@ -141,7 +143,7 @@ def filtered(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
 def _checked(chosen: Chosen) -> Chosen:
     for low, high, options in _RANGES:
         if low in chosen and high in chosen and chosen[low] > chosen[high]:
-            raise typer.BadParameter("Nothing lies between them: the first is beyond the second.", param_hint=options)
+            raise typer.BadParameter("The first is beyond the second, so nothing can match.", param_hint=options)
     return chosen
 
 

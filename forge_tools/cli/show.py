@@ -48,7 +48,7 @@ MAX_LINES = 40
 POLL_SECONDS = 0.2
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
-_SOURCES = {"call": "asked by the call", "tool": "the tool's default", "default": "the general default"}
+_SOURCES = {"call": "set by the call", "tool": "the tool's default", "default": "the general default"}
 
 _SAID = frozenset({"agent_id", "session_id", "working_dir", "timeout"})
 """Members of the context that are shown among the facts at the top."""
@@ -77,19 +77,21 @@ def show(
     face: Face,
     execution_id: IdArgument,
     *,
-    wait: Annotated[bool, Option("--wait", help="Wait until it is over.")] = False,
-    timeout: Annotated[float | None, Option(min=0, help="Seconds to wait at most; it goes on.")] = None,
+    wait: Annotated[bool, Option("--wait", help="Wait until it has ended.")] = False,
+    timeout: Annotated[float | None, Option(min=0, help="Seconds to wait at most; it keeps running.")] = None,
     follow: Annotated[
         bool,
-        Option("--follow", "-f", help="Show progress and output while it runs, on the error stream; then as ever."),
+        Option(
+            "--follow", "-f", help="Show progress and output while it runs, on the error stream; then show it as usual."
+        ),
     ] = False,
-    full: Annotated[bool, Option("--full", help="The whole output, however long.")] = False,
+    full: Annotated[bool, Option("--full", help="Show the whole output, however long.")] = False,
     schema: Annotated[
         str | None,
         Option(
             "--schema",
             metavar="FORMAT",
-            help="Print only the schema that the call was checked by.",
+            help="Print only the schema that the call was checked against.",
             callback=known_format,
         ),
     ] = None,
@@ -111,7 +113,7 @@ def show(
     story = with_store(read)
     if schema is not None:
         if story.spec is None:
-            said = "The catalogue does not have the definition that this call named"
+            said = "The catalogue does not have the definition that this call used"
             raise ToolNotFoundError(story.record.tool, said)
         face.document(render(story.spec, schema))
     elif face.is_json:
@@ -164,7 +166,7 @@ async def _until_over(store: Store, execution_id: str, timeout: float | None, fa
             with View(face, keeps_output=True) as view:
                 await watch(view, handle.follow(rows, found, None), lambda: store.history.get(found))
     except TimeoutError as error:
-        raise ResultTimeoutError(f"Execution {found} is not over after {timeout:g}s. It goes on.") from error
+        raise ResultTimeoutError(f"Execution {found} has not ended after {timeout:g}s. It keeps running.") from error
 
 
 class StoredCalls:
@@ -330,7 +332,7 @@ def _of_attempt(attempt: Attempt) -> Iterator[tuple[datetime, Text]]:
 
 def _level(name: str | None) -> str | None:
     if name is not None and name.lower() not in LEVELS:
-        raise typer.BadParameter(f"{name} is none of {', '.join(LEVELS)}.")
+        raise typer.BadParameter(f"{name} is not a level; there are {', '.join(LEVELS)}.")
     return name
 
 
@@ -339,15 +341,15 @@ def logs(
     face: Face,
     execution_id: IdArgument,
     *,
-    follow: Annotated[bool, Option("--follow", "-f", help="Go on until it is over.")] = False,
+    follow: Annotated[bool, Option("--follow", "-f", help="Continue until it has ended.")] = False,
     level: Annotated[
         str | None,
-        Option(metavar="LEVEL", callback=_level, help="Only what was logged, at this level or above, such as warning."),
+        Option(metavar="LEVEL", callback=_level, help="Only log records of this level or above, such as warning."),
     ] = None,
 ) -> None:
     """Print what a call has printed (stdout, stderr), logged and emitted so far, of all its attempts and in order.
 
-    As JSON it is one object a part, which may have several lines.
+    JSON has one object per part, which may have several lines.
     """
     least = None if level is None else logging.getLevelNamesMapping()[level.upper()]
 
@@ -363,7 +365,7 @@ def logs(
         return count
 
     if not with_store(read) and not face.is_json:
-        face.note("Nothing of the kind is in its record." if level else "It has printed, logged and put out nothing.")
+        face.note("It has logged nothing at this level." if level else "It has printed, logged and emitted nothing.")
 
 
 async def _followed(store: Store, execution_id: str) -> AsyncGenerator[Output, None]:

@@ -137,7 +137,7 @@ def parse_since(text: str, now: datetime | None = None) -> datetime:
         moment = datetime.fromisoformat(text.strip())
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no time. Write 90s, 15m, 1h, 2d, or ISO such as 2026-05-01T12:00Z.") from None
+        raise ValueError(f"{text!r} is not a time. Write 90s, 15m, 1h, 2d, or ISO such as 2026-05-01T12:00Z.") from None
 
 
 def iso(moment: datetime | None) -> str | None:

@@ -21,7 +21,7 @@ from forge_tools.schema.formats import FORMATS, render
 from forge_tools.storage import Store
 from forge_tools.storage.catalogue import chosen
 
-NameArgument = Annotated[str, Argument(help="The tool, by its name or an alias.")]
+NameArgument = Annotated[str, Argument(help="The tool, by name or alias.")]
 
 _MARKS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
 
@@ -59,13 +59,13 @@ class Difference(NamedTuple):
 def known_format(format: str | None) -> str | None:
     """Refuse an unknown format."""
     if format is not None and format not in FORMATS:
-        raise typer.BadParameter(f"{format!r} is none of {', '.join(FORMATS)}.", param_hint="--format")
+        raise typer.BadParameter(f"{format!r} is not a format; there are {', '.join(FORMATS)}.", param_hint="--format")
     return format
 
 
 @app.command("versions")
 def list_versions(face: Face, name: NameArgument) -> None:
-    """List every definition of a tool that a worker ever published; the one that counts comes first."""
+    """List every definition of a tool that a worker ever published; the default comes first."""
     found = _versions(name)
     if face.is_json:
         face.document([_document(one) for one in found])
@@ -80,9 +80,9 @@ def diff(
     before: Annotated[str | None, Argument(metavar="[A", help="A version or digest.")] = None,
     after: Annotated[str | None, Argument(metavar="B]", help="Another.")] = None,
 ) -> None:
-    """Show what differs from definition A to B of a tool; without them, from the one published before the default to it.
+    """Show what changed from definition A to B of a tool; without them, from the one published before the default to the default.
 
-    With A alone, from it to the default. `!` marks what refuses calls that were accepted before.
+    With only A, from it to the default. `!` marks changes that refuse calls that were accepted before.
     """
     found = _versions(name)
     old, new = _pair(found, before, after)
@@ -96,7 +96,7 @@ def diff(
     for one in changes:
         face.out.print(_line(one), soft_wrap=True)
     if not changes:
-        face.say("Nothing differs.", style="dim")
+        face.say("They are identical.", style="dim")
 
 
 @app.command()
@@ -105,7 +105,7 @@ def pin(
     name: NameArgument,
     definition: Annotated[str, Argument(metavar="DIGEST", help="A digest, its beginning, or a version.")],
 ) -> None:
-    """Let one definition of a tool be the default, and no other be run, whatever workers publish, until `unpin`."""
+    """Make one definition of a tool the default and the only one that runs, whatever workers publish, until `unpin`."""
 
     async def work(store: Store) -> tuple[ToolVersion, list[str]]:
         one = await store.catalogue.pin(name, definition)
@@ -119,9 +119,9 @@ def pin(
 
 @app.command()
 def unpin(face: Face, name: NameArgument) -> None:
-    """Let the definition that a worker published last be the default again."""
+    """Make the definition that a worker published last the default again."""
     one = with_store(lambda store: store.catalogue.unpin(name))
-    said = f"{one.spec.name} is not pinned. The default is the one seen last, {_label(one)}."
+    said = f"{one.spec.name} is not pinned. The default is the definition published last, {_label(one)}."
     face.tell(_document(one), said)
 
 
@@ -135,13 +135,15 @@ def list_tools(
     category: Annotated[
         ToolCategory | None, Option(metavar="CATEGORY", help=f"One of {', '.join(ToolCategory)}.")
     ] = None,
-    version: Annotated[str | None, Option(metavar="VERSION|DIGEST", help="With NAME: as it was defined then.")] = None,
+    version: Annotated[str | None, Option(metavar="VERSION|DIGEST", help="With NAME: this definition of it.")] = None,
     format: Annotated[
         str | None,
         Option(metavar="FORMAT", help=f"Print schemas for a model: {', '.join(FORMATS)}.", callback=known_format),
     ] = None,
-    local: Annotated[bool, Option("--local", help="Those of this machine, without a stack.")] = False,
-    load: Annotated[list[str] | None, Option("--tools", metavar="MODULE|FILE", help="With --local: these too.")] = None,
+    local: Annotated[bool, Option("--local", help="List those of this machine, without a stack.")] = False,
+    load: Annotated[
+        list[str] | None, Option("--tools", metavar="MODULE|FILE", help="With --local: load these too.")
+    ] = None,
 ) -> None:
     """List the tools that workers have published, or their schemas for a model."""
     servers = tuple[ServerState, ...]()
@@ -179,16 +181,16 @@ def list_tools(
 
 @app.command()
 def enable(face: Face, name: NameArgument) -> None:
-    """Have a disabled tool offered and run again, within a second and without a restart."""
+    """Offer and run a disabled tool again, within a second and without a restart."""
     tool = with_store(lambda store: store.catalogue.switch(name, is_enabled=True))
     face.tell({"tool": tool, "enabled": True}, f"{tool} is enabled.")
 
 
 @app.command()
 def disable(face: Face, name: NameArgument) -> None:
-    """Have a tool refused by clients and claimed by no worker, within a second and without a restart."""
+    """Make clients refuse a tool and workers stop claiming it, within a second and without a restart."""
     tool = with_store(lambda store: store.catalogue.switch(name, is_enabled=False))
-    said = f"{tool} is disabled. What runs may finish; calls that wait stay until it is enabled, or expire."
+    said = f"{tool} is disabled. Running calls may finish; waiting ones stay until it is enabled, or expire."
     face.tell({"tool": tool, "enabled": False}, said)
 
 
@@ -208,7 +210,7 @@ def _definition(tool: _Tool) -> dict[str, Any]:
 
 def _print_all(face: Face, tools: Sequence[_Tool]) -> None:
     if not tools:
-        face.say("No tool. Workers publish theirs when they start: forge-tools up", style="dim")
+        face.say("There are no tools. Workers publish theirs when they start: forge-tools up", style="dim")
         return
     face.out.print(table(_TOOLS, sorted(tools, key=lambda tool: (tool.spec.category, tool.spec.name))))
 
@@ -223,7 +225,7 @@ def _print_one(face: Face, tool: _Tool) -> None:
         "lane": spec.lane,
         "version": f"{spec.version} ({spec.digest})",
         "also called": ", ".join(spec.aliases) or "-",
-        "timeout": limit(spec.timeout) if spec.timeout is not None else "as the call says, else the default",
+        "timeout": limit(spec.timeout) if spec.timeout is not None else "set by the call, else the default",
         "capabilities": ", ".join(can) or "-",
     }
     face.say()
@@ -257,7 +259,7 @@ def _pair(found: list[ToolVersion], before: str | None, after: str | None) -> tu
     if before is not None:
         return chosen(found, before), default if after is None else chosen(found, after)
     if len(found) == 1:
-        raise ToolNotFoundError(default.spec.name, f"There is one definition of it alone, {_label(default)}")
+        raise ToolNotFoundError(default.spec.name, f"There is only one definition of it, {_label(default)}")
     older = [one for one in found[1:] if one.first_seen_at <= default.first_seen_at]
     return (older or found[1:])[0], default
 

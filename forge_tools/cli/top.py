@@ -44,18 +44,16 @@ app = App()
 def top(
     face: Face,
     *,
-    interval: Annotated[float, Option(min=0.2, max=60, help="Seconds between two looks.")] = 1.0,
+    interval: Annotated[float, Option(min=0.2, max=60, help="Seconds between two updates.")] = 1.0,
     window: Annotated[
-        float, Option(min=1, max=LONGEST_WINDOW, help="Figures are of calls that ended in so many seconds.")
+        float, Option(min=1, max=LONGEST_WINDOW, help="Count calls that ended in the last so many seconds.")
     ] = 60.0,
-    once: Annotated[bool, Option("--once", help="Look once, print all of it, and end.")] = False,
-    svg: Annotated[
-        Path | None, Option(metavar="FILE", help="Look once, and write what there is to see as a picture.")
-    ] = None,
+    once: Annotated[bool, Option("--once", help="Print everything once, and exit.")] = False,
+    svg: Annotated[Path | None, Option(metavar="FILE", help="Write the screen once as a picture, and exit.")] = None,
 ) -> None:
-    """Watch workers, queues, rates and what needs attention, from SQL alone, until Ctrl-C.
+    """Watch workers, queues, rates and what needs attention until Ctrl-C; reads only SQL.
 
-    Without a terminal, and with --output json, it looks once.
+    Without a terminal, and with --output json, it prints once.
     """
     settings = Settings.load()
     where = place(settings.database)
@@ -178,7 +176,7 @@ class Watch:
         waiting = time.monotonic() - self._asked_at
         if trouble is None and self._asked_at > self._answered_at and waiting > PATIENCE:
             trouble = f"The database has not answered for {age(waiting)}."
-        said = None if trouble is None else f" What follows is {age(silent)} old. {trouble} "
+        said = None if trouble is None else f" The following is {age(silent)} old. {trouble} "
         live.update(Screen(replace(self._shown, trouble=said), height=live.console.size.height), refresh=True)
 
 
@@ -187,11 +185,11 @@ class Watch:
 def stats(
     face: Face,
     *,
-    by: Annotated[Grouping, Option(help="What calls are told apart by.")] = Grouping.TOOL,
+    by: Annotated[Grouping, Option(help="Group calls by this.")] = Grouping.TOOL,
     chosen: Chosen,
     wide: WideOption = False,
     from_rows: Annotated[
-        bool, Option("--from-rows", help="Count every call anew, also in hours that are rolled up.")
+        bool, Option("--from-rows", help="Count every call, also in hours that are rolled up.")
     ] = False,
 ) -> None:
     """Show how calls ended and how long they took, the backlog per queue, calls that do not move, and workers."""

@@ -51,15 +51,15 @@ def up(
     face: Face,
     tools: Annotated[list[str] | None, Option("--tools", metavar="MODULE|FILE", help="Offer these tools too.")] = None,
     concurrency: Annotated[
-        int | None, Option(min=1, max=1000, help="Processes of each process lane; one a CPU if not given.")
+        int | None, Option(min=1, max=1000, help="Processes of each process lane, by default one per CPU.")
     ] = None,
     forgets: Annotated[
-        bool, Option("--forget", help="Remove the stack of this folder instead: .forge, and all its history and keys.")
+        bool, Option("--forget", help="Only remove the stack of this folder: .forge, and all its history and keys.")
     ] = False,
 ) -> None:
     """Run broker, database and workers on this machine until Ctrl-C or SIGTERM.
 
-    Stopping leaves no process but shells that tools started in the background; it says which.
+    Stopping leaves no process except shells that tools started in the background; it names them.
     """
     harden()
     given()  # while this process has no threads
@@ -79,11 +79,11 @@ def up(
 def _forget(face: Face, settings: Settings) -> None:
     if going_on := running_shells(settings):
         raise StackError(
-            f"Shells that tools started in the background go on: {going_on}. End them with the tool KillShell, in a running "
+            f"Shells that tools started in the background still run: {going_on}. End them with the tool KillShell, in a running "
             "stack, or wait until they have ended."
         )
     removed = forget(settings)
-    said = f"Removed {' and '.join(map(str, removed))}." if removed else "There is no stack of this folder to forget."
+    said = f"Removed {' and '.join(map(str, removed))}." if removed else "This folder has no stack to forget."
     face.tell({"removed": removed}, said)
 
 
@@ -145,8 +145,8 @@ class AnnouncedStack(EmbeddedStack):
         self._face.note(f"Stopped in {took((time.monotonic() - started) * 1000)}; {outcome}.")
         if going_on := running_shells(self.settings):
             self._face.note(
-                f"Shells that tools started in the background go on: {going_on}. The next `forge-tools up` here takes them over; "
-                "without it they end within a day."
+                f"Shells that tools started in the background still run: {going_on}. The next `forge-tools up` here takes them over; "
+                "otherwise they end within a day."
             )
 
     def pids(self) -> set[int]:
@@ -191,7 +191,9 @@ def calls_of(pids: Collection[int], settings: Settings) -> list[ExecutionRecord]
 def _cut(running: Sequence[ExecutionRecord], seconds: float) -> str:
     shown = "".join(f"\n  {one.id} {one.tool}" for one in running[:SHOWN_CALLS])
     more = f"\n  and {len(running) - SHOWN_CALLS} more" if len(running) > SHOWN_CALLS else ""
-    return f"These calls are cut in {seconds:g} s unless they end before; a second signal cuts them now:{shown}{more}"
+    return (
+        f"These calls are stopped in {seconds:g} s unless they end before; a second signal stops them now:{shown}{more}"
+    )
 
 
 def _print_stack(face: Face, settings: Settings, status: StackStatus, own: Sequence[ToolSpec]) -> None:

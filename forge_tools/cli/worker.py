@@ -50,8 +50,8 @@ def require_own_workers() -> None:
     place = _place(found)
     if place != ours:
         raise ConfigurationError(
-            f"The name `workers` is taken by {place}, which comes before {ours} on sys.path. Rename that one, take its "
-            "folder out of PYTHONPATH, or uninstall the package that brought it."
+            f"The name `workers` is taken by {place}, which comes before {ours} on sys.path. Rename it, remove its "
+            "folder from PYTHONPATH, or uninstall the package that it came with."
         )
 
 

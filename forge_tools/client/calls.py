@@ -175,7 +175,7 @@ class Calls:
         try:
             kept = await artifacts.upload(Path(path), ttl=settings.artifact_ttl, session_id=session_id, **bounds)
         except ForbiddenError as error:
-            said = f"This client's role in the database may not keep {path}: who writes artifacts can change those of others"
+            said = f"This client's database role may not store {path}: a role that can write artifacts could change those of others"
             raise InvalidCallError(
                 f"{said}. Upload it with the role of a worker, or have a tool write the file"
             ) from error

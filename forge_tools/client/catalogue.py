@@ -116,7 +116,7 @@ class Snapshot:
         if isinstance(workspace, str) and workspace in hosts:
             host = hosts[workspace]
             return None if host is None else host_queue(host)
-        known = ", ".join(sorted(hosts)[:20]) or "none; workers get them by FORGE_WORKSPACES"
+        known = ", ".join(sorted(hosts)[:20]) or "none; workers are given them in FORGE_WORKSPACES"
         refused = InvalidCallError(
             f"Unknown workspace: {shown(workspace)}{suggestion(workspace, hosts)}. Known workspaces: {known}"
         )

@@ -64,7 +64,7 @@ class Connection:
             raise ConfigurationError(NOT_CONNECTED)
         if self._pid != os.getpid():
             raise ConfigurationError(
-                f"This client was connected in process {self._pid}; connect another one after fork"
+                f"This client was connected in process {self._pid}; connect a new one after a fork"
             )
         if self._loop is not asyncio.get_running_loop():
             raise ConfigurationError(

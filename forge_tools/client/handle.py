@@ -94,7 +94,7 @@ class Handle:
                 if not limit.expired():
                     raise
                 raise ResultTimeoutError(
-                    f"Execution {self.id} is not over after {timeout:g}s. It goes on; wait again, or cancel it."
+                    f"Execution {self.id} has not ended after {timeout:g}s. It keeps running; wait again, or cancel it."
                 ) from error
         return self._result
 
@@ -168,7 +168,7 @@ async def _look(executions: Followed, position: Position) -> Sight:
         except ForgeError as error:
             if not error.retryable:
                 raise
-            logger.warning("An execution cannot be followed for the moment", extra={"error": str(error)})
+            logger.warning("An execution cannot be followed at the moment", extra={"error": str(error)})
             await asyncio.sleep(AWAY_SECONDS)
 
 
@@ -177,7 +177,7 @@ def _check(waiting: "asyncio.Future[ToolResult]", execution_id: str, state: Stat
     if waiting.done():
         waiting.result()
         if state is None:
-            raise ExecutionNotFoundError(f"Execution {execution_id} is not there any more.")
+            raise ExecutionNotFoundError(f"Execution {execution_id} no longer exists.")
 
 
 def _in_order(sight: Sight, before: StateChange | None, position: Position) -> list[CallEvent]:

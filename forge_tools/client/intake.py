@@ -40,7 +40,7 @@ KEY_SECONDS = 60.0
 
 NO_KEY = (
     "{tool} takes a secret ({names}), and the database has no key to encrypt it with. Make one where the workers read it: "
-    "forge-tools keys new. Or give the secret by reference: secret://NAME"
+    "forge-tools keys new. Or pass the secret by reference: secret://NAME"
 )
 
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,204}")
@@ -107,7 +107,7 @@ class Intake:
             return self._reject(call, call.flaw, ErrorCode.INVALID_CALL)
         spec = snapshot.find(call.name)
         if spec is None and (disabled := snapshot.find_disabled(call.name)) is not None:
-            error = f"Tool disabled: {disabled.name}. It was switched off; use another tool, or ask an operator for it."
+            error = f"Tool disabled: {disabled.name}. It was switched off; use another tool, or ask an operator to enable it."
             return self._reject(call, error, ErrorCode.TOOL_DISABLED, disabled)
         if spec is None:
             error = f"Unknown tool: {clean_text(call.name)[:MAX_NAME]}{told_of(call.name, snapshot.servers)}"
@@ -324,7 +324,7 @@ def _known(name: str, snapshot: Snapshot) -> dict[str, Any]:
 def _checked_queue(queue: object) -> str:
     if not isinstance(queue, str) or not _is_queue(queue):
         raise InvalidCallError(
-            f"Queue {shown(repr(queue))} is not a name; use up to 205 letters, digits, '-', '_' and '.'"
+            f"Queue {shown(repr(queue))} is not a valid name; use up to 205 letters, digits, '-', '_' and '.'"
         )
     return queue
 

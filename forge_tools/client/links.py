@@ -89,7 +89,7 @@ class Claims:
         if len(who) > MAX_KEY:
             raise InvalidCallError(
                 f"{kind}_id is {len(who):,} characters; as the scope of an idempotency key it may have {MAX_KEY}. "
-                "Give the key a scope: IdempotencyKey(key, scope=...)"
+                "Give the key its own scope: IdempotencyKey(key, scope=...)"
             )
         return f"{kind}:{who}"
 
@@ -101,10 +101,10 @@ def conflict(claim: KeyClaim, holder: Holder) -> tuple[str, list[str]]:
         why = f"was used for another call, which differs in: {', '.join(differing)}"
     else:
         differing = []
-        why = "was used by a client with another digest key, so it cannot be told whether this is the same call"
+        why = "was used by a client with another digest key, so whether this is the same call is unknown"
     return (
-        f"Idempotency key {claim.key!r} ({claim.scope}) {why}. It stands for execution {holder.execution_id}: "
-        "repeat that call as it was, or use another key."
+        f"Idempotency key {claim.key!r} ({claim.scope}) {why}. It belongs to execution {holder.execution_id}: "
+        "repeat that call unchanged, or use another key."
     ), differing
 
 
@@ -120,7 +120,7 @@ def digest_key(settings: Settings) -> bytes:
     address = Address.parse(settings.database)
     if address.dialect != "sqlite":
         raise ConfigurationError(
-            "Idempotency keys need FORGE_DIGEST_KEY: a secret that the database does not hold, the same for all that submit "
+            "Idempotency keys need FORGE_DIGEST_KEY: a secret that is not in the database, the same for all clients that submit "
             "calls to it. Make one with: openssl rand -hex 32"
         )
     return _kept(Path(f"{address.target}.digest-key"))
@@ -174,13 +174,13 @@ def repeated(
     """
     if not record.is_over and not dry_run:
         raise InvalidCallError(
-            f"Execution {record.id} is {record.status.value}: to run it again now would be to run it twice. Wait for its "
-            "end or cancel it first; a dry run can be had at once."
+            f"Execution {record.id} is {record.status.value}: running it again now would run it twice. Wait for its "
+            "end or cancel it first; a dry run is possible now."
         )
     values = _merged(record, spec, parameters)
     if "context" not in changes and _is_hidden(record.context.get("metadata")):
         raise InvalidCallError(
-            f"History does not keep what is secret, and the metadata of execution {record.id} had such: give its context "
+            f"History does not keep secrets, and the metadata of execution {record.id} had some: pass its context "
             "again, as `context=` of `client.calls.replay`."
         )
     return replace(Call(record.tool, values, _context(record, dry_run), queue=_queue(record)), **changes)
@@ -191,7 +191,7 @@ def explained(rejected: Rejected, record: ExecutionRecord, spec: ToolSpec | None
     error, metadata = rejected.outcome.error or "", {**rejected.result.metadata, "replay_of": record.id}
     if spec is not None and spec.digest != record.tool_digest:
         was, is_now = record.tool_version, spec.version
-        change = f"is {is_now}, and was {was}" if was != is_now else "has another definition than it had"
+        change = f"is {is_now}, but was {was}" if was != is_now else "has another definition than"
         why = f"{spec.name} {change} when execution {record.id} was made"
         error = f"{error}. {why}"
         metadata["errors"] = [*metadata.get("errors", ()), why]
@@ -204,7 +204,7 @@ def explained(rejected: Rejected, record: ExecutionRecord, spec: ToolSpec | None
 def _checked(asked: object) -> IdempotencyKey:
     key = IdempotencyKey(asked) if isinstance(asked, str) else asked
     if not isinstance(key, IdempotencyKey):
-        raise InvalidCallError(f"idempotency_key is {shown(repr(asked))}; it must be a text or an IdempotencyKey")
+        raise InvalidCallError(f"idempotency_key is {shown(repr(asked))}; it must be a string or an IdempotencyKey")
     _check_name("idempotency_key", key.key)
     if key.scope is not None:
         _check_name("The scope of the idempotency key", key.scope)
@@ -217,11 +217,11 @@ def _checked(asked: object) -> IdempotencyKey:
 
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
-        raise InvalidCallError(f"{what} is {shown(repr(name))}; it must be a text")
+        raise InvalidCallError(f"{what} is {shown(repr(name))}; it must be a string")
     if len(name) > MAX_KEY:
         raise InvalidCallError(f"{what} is {len(name):,} characters; the limit is {MAX_KEY}")
     if not name.strip() or not name.isprintable():
-        raise InvalidCallError(f"{what} is {shown(repr(name))}; it must be a text of printable characters")
+        raise InvalidCallError(f"{what} is {shown(repr(name))}; it must be a string of printable characters")
 
 
 def _digest(secret: bytes, values: list[Any]) -> str:
@@ -237,13 +237,13 @@ def _kept(path: Path) -> bytes:
             mode, text = os.fstat(file.fileno()).st_mode, file.read(KEY_BYTES * 2 + 1)
     except OSError as error:
         raise ConfigurationError(
-            f"The digest key {path} cannot be read or made: {error.strerror}. Mend that, or set FORGE_DIGEST_KEY."
+            f"The digest key {path} cannot be read or created: {error.strerror}. Fix that, or set FORGE_DIGEST_KEY."
         ) from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigurationError(f"Others can read or change the digest key {path}. Do: chmod 600 {path}")
+        raise ConfigurationError(f"Others can read or change the digest key {path}. Run: chmod 600 {path}")
     if len(text) != KEY_BYTES * 2:
         raise ConfigurationError(
-            f"{path} holds no digest key. Delete it, and another one is made; or set FORGE_DIGEST_KEY."
+            f"{path} does not contain a digest key. Delete it, so that a new one is created, or set FORGE_DIGEST_KEY."
         )
     return sha256(text).digest()
 
@@ -268,8 +268,8 @@ def _merged(record: ExecutionRecord, spec: ToolSpec | None, given: Mapping[str, 
     if hidden:
         names = ", ".join(map(shown, hidden))
         raise InvalidCallError(
-            f"History does not keep what is secret: give {names} again to replay execution {record.id}.",
-            [f"Missing value, kept secret: {shown(name)}" for name in hidden],
+            f"History does not keep secrets: pass {names} again to replay execution {record.id}.",
+            [f"Missing secret value: {shown(name)}" for name in hidden],
         )
     merged = {**record.parameters, **changes}
     return {name: value for name, value in merged.items() if value is not None or name in known or name not in changes}

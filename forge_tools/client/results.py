@@ -186,7 +186,7 @@ class Results:
                 for result in await self._connection.store.queue.results(ids):
                     self._resolve(result)
         except ForgeError as error:
-            logger.warning("Results cannot be read; polling goes on", extra={"error": str(error)})
+            logger.warning("Results cannot be read; polling continues", extra={"error": str(error)})
         finally:
             self._reading = None
 
@@ -227,5 +227,5 @@ class Results:
 
 def _closed(execution_id: str) -> ConfigurationError:
     return ConfigurationError(
-        f"The client was closed before execution {execution_id} was over. It goes on; attach to it with another client."
+        f"The client was closed before execution {execution_id} ended. It keeps running; attach to it with another client."
     )

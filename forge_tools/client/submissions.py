@@ -43,7 +43,7 @@ MOST_UNDER_WAY = 8 * PART
 SETTLED_LOOK = 0.01
 """Seconds between two checks, by a closing client, of the call that its caller is storing."""
 
-CLOSING = "The client is being closed and takes no more calls; connect another one."
+CLOSING = "The client is being closed and accepts no more calls; connect a new one."
 
 MAX_REASON_CHARS = 500
 
@@ -186,8 +186,8 @@ class Submissions:
         except asyncio.CancelledError as cut_off:
             self._settle(part, _doubtful(part, cut_off))
             raise
-        except Exception as error:  # a defect: nobody knows how far it came, and waiters need an answer
-            logger.exception("Storing calls broke off", extra={"calls": len(part)})
+        except Exception as error:  # a defect: nobody knows how far it came, and those who wait have to hear of it
+            logger.exception("Storing calls was interrupted", extra={"calls": len(part)})
             answers = _doubtful(part, error)
         finally:
             if self._queued:
@@ -204,7 +204,7 @@ class Submissions:
                 [row.new if isinstance(row, LinkedExecution) else row for row, answer in outcomes if answer is None]
             )
         except Exception:  # what is stored is accepted, and workers find it in SQL
-            logger.exception("Calls are stored, and not published")
+            logger.exception("Calls are stored, but not published")
         for row, answer in outcomes:
             self._unsettled.discard(row.id)
             told = self._to_tell.pop(row.id, None)
@@ -252,7 +252,7 @@ class Submissions:
         try:
             await self._catalogue.refresh()  # now and then; this also shows a tool that has moved to another lane
         except ForgeError as error:
-            logger.warning("It cannot be read who serves what", extra={"error": str(error)})
+            logger.warning("It is not known which workers serve which queues", extra={"error": str(error)})
             return
         for queue, lane in sorted(set(places) - self._catalogue.workers.keys()):
             logger.warning(
@@ -302,7 +302,7 @@ def _doubtful(calls: Sequence[NewExecution | LinkedExecution], error: BaseExcept
     """Return the error of each call when storing them broke off."""
     return [
         SubmitOutcomeUnknownError(
-            f"Storing execution {new.id} broke off ({_named(error)}), so it may or may not be queued. Attach to the id to find out.",
+            f"Storing execution {new.id} was interrupted ({_named(error)}), so it may or may not be queued. Attach to the id to find out.",
             new.id,
         )
         for new in calls
@@ -318,25 +318,25 @@ async def _silence_of(hostname: str, handle: str, new: NewExecution, store: Stor
     """Find out why `new`, which names that host by a shell's id, would wait; None if its worker may be restarting."""
     seconds = await store.workers.silence_of(hostname, new.lane)
     if seconds is None:
-        what = (
-            f"Host '{hostname}' is not known: it never had a worker. Compare the id with those that ListShells shows."
-        )
+        what = f"Host '{hostname}' is unknown: it never had a worker. Compare the id with those that ListShells shows."
         return Silence(hostname, None, what)
     if seconds < lease:
         return None
     shell = await store.shells.find(handle)
     known = _known(shell) if shell is not None and shell.session_id == new.session_id else ""
     what = f"Host '{hostname}' cannot be reached: its workers have been silent for {seconds:.0f} s.{known}"
-    return Silence(hostname, seconds, f"{what} Try again in a minute, or do without it; ListShells says what is known.")
+    return Silence(
+        hostname, seconds, f"{what} Try again in a minute, or do without it; ListShells shows what is known."
+    )
 
 
 def _known(shell: ShellRecord) -> str:
     name = f"{shell.id} ({shown(shell.command)})"
     match shell.status:
         case ShellStatus.RUNNING:
-            return f" {name} ran when it was last heard of, and may go on there unseen."
+            return f" {name} was running at its last report, and may still run there."
         case ShellStatus.LOST:
-            return f" {name} is lost: nobody knows whether it goes on."
+            return f" {name} is lost: whether it still runs is unknown."
         case _:
             end = f"code {shell.exit_code}" if shell.exit_code is not None else f"signal {shell.signal}"
-            return f" {name} is over ({shell.status}, {end}); its output is on that host."
+            return f" {name} has ended ({shell.status}, {end}); its output is on that host."

@@ -64,7 +64,7 @@ class Bridge:
             return future.result()
         except CancelledError as error:
             raise ConfigurationError(
-                "The client was closed by another thread while this call was under way; history says what became of it."
+                "The client was closed by another thread during this call; history shows what became of it."
             ) from error
         except BaseException:
             future.cancel()

@@ -107,7 +107,7 @@ def open_home(home: Path) -> Path:
         status = home.stat()
         if status.st_uid != os.getuid():
             raise StackError(
-                f"{home} belongs to {_user(status.st_uid)}, and this is {_user(os.getuid())}. "
+                f"{home} belongs to {_user(status.st_uid)}, but this is {_user(os.getuid())}. "
                 "Run it as its owner, or set FORGE_HOME to a folder of your own."
             )
         if not os.access(home, os.R_OK | os.W_OK | os.X_OK):

@@ -215,7 +215,7 @@ class EmbeddedStack:
         marker.keep()
         if marker.copied_from:
             logger.warning(
-                "%s is a copy of %s, which keeps its stack; this folder has a new one, with a history of its own: %s",
+                "%s is a copy of %s, which keeps the stack; this folder gets a new one with its own history: %s",
                 *(marker.folder, marker.copied_from, home),
             )
         return home, marker
@@ -246,7 +246,8 @@ class EmbeddedStack:
         if not self._answers_in_time(server):
             raise self._valkey_failed(server)
         logger.warning(
-            "Valkey could not read its data, which is now in %s; nothing is lost, the database holds it", aside
+            "Valkey could not read its data, which was moved to %s; nothing is lost, since the database has every call",
+            aside,
         )
 
     def _answers_in_time(self, server: SupervisedProcess) -> bool:
@@ -297,7 +298,7 @@ class EmbeddedStack:
 
     def _valkey_failed(self, server: SupervisedProcess) -> StackError:
         if self._is_signalled:
-            return StackError("The stack was stopped before it was up.")
+            return StackError("The stack was stopped before it was ready.")
         server.forget()
         return StackError(
             f"Valkey did not start ({server.status().last_exit or 'no answer'}). The end of {server.log}:\n"

@@ -301,14 +301,14 @@ async def _tell(ctx: Context, handle: Handle, waiting: "asyncio.Future[ToolResul
                 elif isinstance(event, Output):
                     await notices.send_output(event.text, event.stream, event.level)
     except ForgeError as error:
-        logger.warning("Progress cannot be told", extra={"error": str(error)})
+        logger.warning("Progress cannot be sent", extra={"error": str(error)})
     finally:
         repeating.cancel()
 
 
 async def _cancel(handle: Handle) -> None:
     try:
-        await handle.cancel("the MCP client cancelled it or left")
+        await handle.cancel("the MCP client cancelled it or disconnected")
     except ForgeError as error:
         logger.warning("A call could not be cancelled", extra={"error": str(error)})
 

@@ -54,7 +54,7 @@ _TEMPLATES = [
         uri_template=f"{SCHEME}{{id}}",
         name="artifact",
         title="A whole output",
-        description="The whole of an output that was too long for its result, which has the link to it.",
+        description="The whole of an output that was too long for its result; the result links to it.",
         mime_type="text/plain",
     ),
     types.ResourceTemplate(
@@ -183,7 +183,7 @@ def _link(result: ToolResult) -> types.ResourceLink | None:
         uri=handle,
         name=handle,
         title="The whole output",
-        description="The output was too long for a result. Read this resource for all of it, with ?offset=LINE for a page.",
+        description="The output was too long for a result. Read this resource for all of it, or add ?offset=LINE for a page.",
         mime_type="text/plain",
     )
 
@@ -225,7 +225,7 @@ class Resources:
             return await self._page(params.uri, artifact, _wish(query))
         if artifact.size > LARGEST:
             message = (
-                f"{artifact.handle} is {artifact.size:,} bytes; resources are read up to {LARGEST:,}. "
+                f"{artifact.handle} is {artifact.size:,} bytes; the limit for one resource is {LARGEST:,}. "
                 f"Read it in pages, {artifact.handle}?offset=1 first, or with the tool Read, file_path {artifact.handle}."
             )
             raise MCPError(code=INVALID_PARAMS, message=message)
@@ -253,7 +253,7 @@ def _wish(query: str) -> PageWish:
         }
         wish = PageWish(**{"max_bytes": PAGE_BYTES} | given)
     except (TypeError, ValueError) as error:
-        message = f"{shown(query)} says no page. Give whole numbers for any of {', '.join(_WISHES)}."
+        message = f"{shown(query)} does not name a page. Give whole numbers for any of {', '.join(_WISHES)}."
         raise MCPError(code=INVALID_PARAMS, message=message) from error
     if wish.most_bytes > LARGEST:
         raise MCPError(code=INVALID_PARAMS, message=f"max_bytes {wish.most_bytes:,} is more than {LARGEST:,}.")

@@ -50,10 +50,10 @@ class Http:
         host, _, port = address.rpartition(":")
         host = host.strip("[]") or "127.0.0.1"
         if not port.isdecimal() or int(port) > 65_535:
-            raise ConfigurationError(f"{address!r} is no HOST:PORT; give one such as 127.0.0.1:8765.")
+            raise ConfigurationError(f"{address!r} is not HOST:PORT; pass something like 127.0.0.1:8765.")
         if not token and not is_loopback(host):
             raise ConfigurationError(
-                f"{host} can be reached from other machines, and whoever reaches it may run every tool. Set FORGE_MCP_TOKEN to a "
+                f"{host} can be reached from other machines, and anyone who reaches it can run every tool. Set FORGE_MCP_TOKEN to a "
                 "secret that clients send as `Authorization: Bearer ...`, or listen at 127.0.0.1."
             )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -124,9 +124,9 @@ class Guard:
     def _refusal(self, headers: Headers) -> Response | None:
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._is_local and not is_loopback(_name(f"//{host}")):
-            return PlainTextResponse("The Host header names another machine than this one.", 421)
+            return PlainTextResponse("The Host header does not name this machine.", 421)
         if origin is not None and not self._may_embed(origin, host):
-            return PlainTextResponse("Pages of that origin may not use this server.", 403)
+            return PlainTextResponse("Pages from that origin may not use this server.", 403)
         if self._token and not self._has_token(headers.get("authorization", "")):
             said = "Send the token of this server: Authorization: Bearer ..."
             return PlainTextResponse(said, 401, {"www-authenticate": "Bearer"})
@@ -151,7 +151,7 @@ async def cancel_when_gone(ctx: ServerRequestContext[Any, Any], call_next: CallN
             return await call_next(ctx)
         finally:
             watching.cancel()
-    raise MCPError(code=CONNECTION_CLOSED, message="The client has left")
+    raise MCPError(code=CONNECTION_CLOSED, message="The client has disconnected")
 
 
 async def _cancel(scope: anyio.CancelScope, gone: asyncio.Event) -> None:

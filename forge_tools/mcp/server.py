@@ -115,7 +115,7 @@ class ToolServer(Server[None]):
             watching.cancel()
             (ended,) = await asyncio.gather(watching, return_exceptions=True)
             if not isinstance(ended, asyncio.CancelledError):
-                logger.error("Changes of the catalogue were no longer told", exc_info=ended)
+                logger.error("Changes of the catalogue are no longer sent to clients", exc_info=ended)
             await self.calls.settle()
 
     async def _watch(self) -> None:

@@ -52,7 +52,7 @@ class Stdio:
             read_fd, write_fd = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (0, 1))
         except OSError as error:
             raise ConfigurationError(
-                "Standard input or output is closed; an MCP client has to hold them open."
+                "Standard input or output is closed; an MCP client must keep them open."
             ) from error
         sys.stdout.flush()
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -123,7 +123,9 @@ def parsed(line: bytes) -> SessionMessage | JSONRPCError:
         problem = error.errors(include_url=False, include_input=False)[0]
     else:
         if isinstance(message, JSONRPCNotification) and b'"id"' in line and "id" in json.loads(line):
-            return refusal(INVALID_REQUEST, "The id of a request is a text or an integer")  # the SDK does not check it
+            return refusal(
+                INVALID_REQUEST, "The id of a request is a string or an integer"
+            )  # the SDK does not check it
         return SessionMessage(message)
     try:
         found = json.loads(line)
@@ -133,7 +135,7 @@ def parsed(line: bytes) -> SessionMessage | JSONRPCError:
     if problem["type"] == "json_invalid":
         return refusal(PARSE_ERROR, problem["msg"], known)
     if isinstance(found, list):
-        return refusal(INVALID_REQUEST, "Batches are not part of the protocol; send one message a line")
+        return refusal(INVALID_REQUEST, "Batches are not part of the protocol; send one message per line")
     return refusal(INVALID_REQUEST, 'A request has `"jsonrpc": "2.0"`, `id`, `method` and, if any, `params`', known)
 
 

@@ -105,7 +105,7 @@ class Tasks:
         record = await self._find(ctx, params.task_id)
         is_core = ctx.protocol_version == CORE_VERSION
         if record.is_over and is_core:
-            raise _invalid(f"Task {record.id} is over already: {record.status.value}")
+            raise _invalid(f"Task {record.id} has already ended: {record.status.value}")
         handle = self._client.calls.attach(record.id)
         await handle.cancel("cancelled as a task by an MCP client")
         if not is_core:
@@ -275,10 +275,10 @@ def as_result(record: ExecutionRecord) -> ToolResult:
 LONGEST_WAIT = 30.0
 """Seconds that one inspection of an execution may wait; clients give up on answers that take much longer."""
 
-_EXECUTION = {"type": "string", "description": "What submit_tool returned as execution_id."}
+_EXECUTION = {"type": "string", "description": "The execution_id that submit_tool returned."}
 _WAIT = {
     "type": "number",
-    "description": "Wait up to that long for its end.",
+    "description": "Wait up to this many seconds for its end.",
     "minimum": 0,
     "maximum": LONGEST_WAIT,
     "default": 0,
@@ -294,8 +294,8 @@ def _tool(name: str, description: str, schema: dict[str, Any], **hints: bool) ->
 
 SUBMIT = _tool(
     "submit_tool",
-    "Start a call of one of the other tools that may take long, and return its execution_id at once. "
-    "Look after it with poll_execution.",
+    "Start a call of another tool that may take long, and return its execution_id at once. "
+    "Follow it with poll_execution.",
     {
         "properties": {
             "tool": {"type": "string", "description": "The tool to call."},
@@ -310,7 +310,7 @@ SUBMIT = _tool(
 )
 POLL = _tool(
     "poll_execution",
-    "Tell where a call that submit_tool started is, or its result if it is over.",
+    "Return the state of a call that submit_tool started, or its result if it has ended.",
     {"properties": {"execution_id": _EXECUTION, "wait_seconds": _WAIT}, "required": ["execution_id"]},
     read_only_hint=True,
     idempotent_hint=True,
@@ -318,7 +318,7 @@ POLL = _tool(
 )
 CANCEL = _tool(
     "cancel_execution",
-    "Cancel a call that submit_tool started, waiting or running.",
+    "Cancel a waiting or running call that submit_tool started.",
     {"properties": {"execution_id": _EXECUTION}, "required": ["execution_id"]},
     read_only_hint=False,
     destructive_hint=True,
@@ -387,7 +387,7 @@ class BackgroundTools:
             if "submitted" in mark_of(record):
                 return record
         raise ForgeError(
-            f"There is no submitted call {shown(repr(asked))}; give what submit_tool returned as execution_id."
+            f"There is no submitted call {shown(repr(asked))}; pass the execution_id that submit_tool returned."
         )
 
 

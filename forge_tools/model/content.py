@@ -113,7 +113,7 @@ class Media:
     @property
     def _source(self) -> Source:
         if self.source is None or self.uri is None:
-            raise InvalidCallError(f"{self.line} has no bytes yet: they are kept when the call that returns it is over")
+            raise InvalidCallError(f"{self.line} has no bytes yet: they are stored when the call that returns it ends")
         return self.source
 
 

@@ -44,7 +44,9 @@ class Selection:
             raise ValueError(f"There is no status {self.status!r}. There are: {', '.join(ExecutionStatus)}.")
         for name, moment in (("since", self.since), ("until", self.until)):
             if moment is not None and moment.utcoffset() is None:
-                raise ValueError(f"{name} is {moment.isoformat()}, in no time zone. Give it one: datetime.now(UTC).")
+                raise ValueError(
+                    f"{name} is {moment.isoformat()}, without a time zone. Give it one: datetime.now(UTC)."
+                )
 
 
 class Grouping(StrEnum):
@@ -226,7 +228,7 @@ class Position:
             return cls(execution_id)
         found = _CURSOR.fullmatch(cursor)
         if found is None:
-            raise ValueError(f"{cursor[:60]!r} is no cursor; give that of an event: events(after=event.cursor).")
+            raise ValueError(f"{cursor[:60]!r} is not a cursor; pass that of an event: events(after=event.cursor).")
         return cls(execution_id, *map(int, found.groups()))
 
     @property

@@ -44,7 +44,7 @@ class ServerState(BaseModel):
             said = f"is starting {since}; try again soon"
         else:
             times = f" ({self.failures} times)" if self.failures > 1 else ""
-            said = f"has been failing {since}{times}, and is tried again: {self.why}"
+            said = f"has been failing {since}{times}, and is retried: {self.why}"
         return f"The MCP server '{self.server}' on {self.hostname} {said}"
 
 
@@ -167,7 +167,7 @@ class WorkerRecord:
     @property
     def serves(self) -> str:
         """Its queues as text for people."""
-        return ", ".join(self.queues) or "none: it leaves"
+        return ", ".join(self.queues) or "none: it is stopping"
 
     @property
     def slots(self) -> int:

@@ -170,7 +170,7 @@ class CallScope:
         if self.attached is None:
             self.attached = []
         if len(self.attached) >= MAX_PARTS:
-            raise InvalidCallError(f"A result has {MAX_PARTS} parts at most; put further files into an archive")
+            raise InvalidCallError(f"A result has {MAX_PARTS} parts at most; put more files into an archive")
         self.attached.append(part if self.opener is None else self.opener(part, context))
 
     def facts(self) -> dict[str, Any]:

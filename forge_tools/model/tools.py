@@ -148,7 +148,7 @@ class ToolSpec(BaseModel):
     @model_validator(mode="after")
     def _walls_stand_around_processes(self) -> Self:
         if self.lane == "async" and self.walls is not None:
-            raise ValueError(f'walls="{self.walls}" stand around a process: declare lane="process"')
+            raise ValueError(f'walls="{self.walls}" need a process: declare lane="process"')
         return self
 
     @cached_property

@@ -58,7 +58,7 @@ async def keep_text(text: str | AsyncIterator[bytes], context: ExecutionContext,
         reason = error.message
     except Exception as error:  # noqa: BLE001 whatever keeps it from being kept, the call has its result
         reason = f"{type(error).__name__}: {error}"
-    logger.warning("An output is not kept whole", extra={"reason": reason})
+    logger.warning("An output is not kept completely", extra={"reason": reason})
     return {"artifact_error": f"The full output was not kept: {reason}"}
 
 
@@ -87,7 +87,7 @@ async def open_artifact(handle: str, context: ExecutionContext, workspace: Works
     artifacts = REACH.get().artifacts
     if artifacts is None:
         raise SandboxError(
-            f"{handle[:60]} cannot be read: this host keeps no artifacts. Run the call again", UNAVAILABLE
+            f"{handle[:60]} cannot be read: this host does not keep artifacts. Run the call again", UNAVAILABLE
         )
     with workspace.open_root() as root:
         return Handle(await artifacts.open(handle, context), handle, root.root)
@@ -95,7 +95,7 @@ async def open_artifact(handle: str, context: ExecutionContext, workspace: Works
 
 def unknown(handle: str) -> SandboxError:
     """Refuse an artifact that is missing, expired or another session's; callers must not be able to tell which."""
-    what = f"This session has no artifact {handle[:60]}, or it has expired. Run again the call whose output it was"
+    what = f"This session has no artifact {handle[:60]}, or it has expired. Repeat the call that produced it"
     return SandboxError(what, NOT_FOUND)
 
 
@@ -269,7 +269,7 @@ class FolderArtifacts:
 
 def damaged(handle: str) -> SandboxError:
     """Refuse bytes that differ from those that were stored."""
-    return SandboxError(f"{handle} is damaged. Run again the call whose output it was", UNAVAILABLE)
+    return SandboxError(f"{handle} is damaged. Repeat the call that produced it", UNAVAILABLE)
 
 
 def _refusal(error: OSError) -> SandboxError:

@@ -56,7 +56,7 @@ def image(file: IO[bytes], side: int, most_bytes: int) -> tuple[dict[str, Any], 
     with Image.open(file, formats=("PNG", "JPEG", "GIF", "WEBP")) as picture:
         width, height = picture.size
         if width * height > MOST_PIXELS:
-            return {"error": f"it has {width:,} x {height:,} pixels, and {MOST_PIXELS:,} are decoded at most"}, b""
+            return {"error": f"it has {width:,} x {height:,} pixels; the limit is {MOST_PIXELS:,}"}, b""
         facts: dict[str, Any] = {"width": width, "height": height, "frames": getattr(picture, "n_frames", 1)}
         picture.load()
         if max(width, height) <= side and size <= most_bytes:
@@ -128,7 +128,7 @@ def page(file: IO[bytes], url: str, charset: str, form: str, selector: str | Non
     try:
         parts = tree.css(selector) if selector else [tree.css_first("main, article") or tree.body]
     except SelectolaxError:
-        return {"error": f"'{selector}' is no selector of CSS"}, b""
+        return {"error": f"'{selector}' is not a CSS selector"}, b""
     found = [part for part in parts if part is not None]
     if form == "links":
         links = {link.attributes["href"]: link.text() for part in found for link in part.css("a[href]")}

@@ -64,5 +64,5 @@ def _ending(done: Completed, seconds: float) -> str:
     if done.timed_out:
         return f"decoding it took longer than {min(SECONDS, seconds):g}s"
     if done.stopped:
-        return f"decoded it has more than {human(_MOST_OUTPUT)}"
+        return f"its decoded form is larger than {human(_MOST_OUTPUT)}"
     return f"its decoder ended with {f'signal {done.signal}' if done.signal else f'code {done.exit_code}'}"

@@ -77,7 +77,7 @@ class Spool(UnnamedFile):
             head, tail = self._head_end(), self._tail_start()
             for start in range(0, head, CHUNK_BYTES):
                 yield self._read(start, min(head, start + CHUNK_BYTES))
-            yield f"[... {tail - head:,} bytes left out: an artifact holds {self._head + self._ring:,} ...]\n".encode()
+            yield f"[... {tail - head:,} bytes left out: the limit for an artifact is {self._head + self._ring:,} ...]\n".encode()
             for start in range(tail, self.size, CHUNK_BYTES):
                 yield self._read(start, min(self.size, start + CHUNK_BYTES))
         finally:
@@ -134,7 +134,7 @@ class Gathered(UnnamedFile):
         except OSError as error:
             gathered.close()
             reason = os.strerror(error.errno or 0)
-            raise SandboxError(f"The output cannot be written down on this host: {reason}") from error
+            raise SandboxError(f"The output cannot be stored on this host: {reason}") from error
         except BaseException:
             gathered.close()
             raise

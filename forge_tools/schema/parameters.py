@@ -122,7 +122,7 @@ class Validator:
             if (target := self._aliases.get(name)) is not None:
                 same = sorted(n for n in given if n == target or self._aliases.get(n) == target)
                 if len(same) > 1 and name == next(n for n in same if n != target):
-                    yield f"Parameters {' and '.join(map(repr, same))} are the same one. Give only {target!r}."
+                    yield f"Parameters {' and '.join(map(repr, same))} mean the same. Give only {target!r}."
             elif name not in self._names and not self._extra:
                 yield f"Unknown parameter '{shown(name)}'{suggestion(name, [*self._names, *self._aliases], given)}"
 
@@ -237,7 +237,7 @@ class _Survey:
             if isinstance(own, str) and own.startswith("#"):  # an anchor, up to draft 7
                 self._anchors[own] = schema
             elif isinstance(own, str) and schema is not self._document:
-                raise InvalidCallError(f"its input schema has another document inside, {shown(own)}")
+                raise InvalidCallError(f"its input schema contains another document, {shown(own)}")
         if any(self._count(schema, 0) > MAX_CHECKS for schema in schemas):
             raise InvalidCallError(f"its input schema applies more than {MAX_CHECKS:,} schemas to one value")
 
@@ -273,7 +273,7 @@ class _Survey:
             return found
         if reference.startswith("#"):
             raise InvalidCallError(f"its input schema refers to {shown(reference)}, which is not in it")
-        raise InvalidCallError(f"its input schema refers to {shown(reference)}, and nothing is fetched")
+        raise InvalidCallError(f"its input schema refers to {shown(reference)}, and references are not fetched")
 
     def _pointed(self, reference: str) -> Schema | None:
         """Follow a JSON pointer; None if it leads to no schema with keywords."""

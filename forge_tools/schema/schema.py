@@ -197,7 +197,9 @@ def _any_of(schema: Schema, depth: int) -> Check:
             if reason is None:
                 return ()
             reasons.append(reason)
-        return (f"Invalid value for {path}: none of the {len(options)} allowed forms fits ({'; '.join(reasons[:3])})",)
+        return (
+            f"Invalid value for {path}: it matches none of the {len(options)} allowed forms ({'; '.join(reasons[:3])})",
+        )
 
     return check
 

@@ -50,7 +50,7 @@ def decode_json(text: str | None) -> Any:
     try:
         return json.loads(text)
     except (RecursionError, TypeError, ValueError):
-        return Unreadable(unreadable="what the database holds here is no JSON")
+        return Unreadable(unreadable="the database holds invalid JSON here")
 
 
 def _encoder() -> Callable[[Any], str]:
@@ -168,13 +168,15 @@ def _too_deep(path: str) -> str:
 def _why_not(value: Any) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         name = "NaN" if math.isnan(value) else "Infinity"
-        return f"{name} cannot be carried by JSON. Send null or a string."
+        return f"{name} cannot be represented in JSON. Send null or a string."
     if isinstance(value, int) and value.bit_length() > _LONGEST_INTEGER:
         return "the integer is too long for JSON. Send a string."
     if isinstance(value, str | int | float | None):
         return None
     if isinstance(value, bytes | bytearray | memoryview):
-        return f"{type(value).__name__} cannot be carried by JSON. Send text, base64, or the path of a file."
+        return f"{type(value).__name__} cannot be represented in JSON. Send text, base64, or the path of a file."
     if isinstance(value, set | frozenset):
-        return f"a {type(value).__name__} cannot be carried by JSON. Send a list."
-    return f"an object of type {shown(type(value).__name__)} cannot be carried by JSON. Send its text or its fields."
+        return f"a {type(value).__name__} cannot be represented in JSON. Send a list."
+    return (
+        f"an object of type {shown(type(value).__name__)} cannot be represented in JSON. Send its text or its fields."
+    )

@@ -216,10 +216,10 @@ class SecretSource:
         if (found := self.get(name)) is not None:
             return found
         places = f"FORGE_SECRET_{name} in its environment" + (
-            f", nor {self._folder / name}" if self._folder is not None else ", and FORGE_SECRETS_DIR names no folder"
+            f", nor {self._folder / name}" if self._folder is not None else ", and FORGE_SECRETS_DIR is not set"
         )
         raise SecretNotFoundError(
-            f"Unknown secret: {SCHEME}{name}. The worker has no {places}. Give it to every worker that hosts the tool."
+            f"Unknown secret: {SCHEME}{name}. The worker has no {places}. Set it for every worker that hosts the tool."
         )
 
 
@@ -231,10 +231,12 @@ def _read(path: Path) -> str | None:
     except (FileNotFoundError, IsADirectoryError):
         return None
     except OSError as error:
-        raise SecretNotFoundError(f"{path} cannot be read: {error.strerror}. Give it to the workers' user.") from error
+        raise SecretNotFoundError(
+            f"{path} cannot be read: {error.strerror}. Make it readable for the workers' user."
+        ) from error
     if len(data) > MAX_BYTES:
         raise SecretNotFoundError(f"{path} is larger than {MAX_BYTES:,} bytes, the limit for a secret.")
     try:
         return data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise SecretNotFoundError(f"{path} is not UTF-8 text. Keep what is binary as base64.") from error
+        raise SecretNotFoundError(f"{path} is not UTF-8 text. Store binary secrets as base64.") from error

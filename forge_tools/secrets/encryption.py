@@ -19,7 +19,7 @@ _SUFFIX = ".key"
 _ID = re.compile(r"[0-9a-f]{16}")
 VERSION = "1"
 _PURPOSE = b"forge-tools encrypted parameters 1"
-_ANOTHER = "Find out who wrote to the database, and make another key: forge-tools keys rotate"
+_ANOTHER = "Find out who wrote to the database, and make a new key: forge-tools keys rotate"
 
 
 def key_id(public: bytes) -> str:
@@ -52,7 +52,7 @@ class KeyFolder:
                 os.fsync(fd)
         except OSError as error:
             raise ConfigurationError(
-                f"No key can be kept in {self.folder}: {error.strerror}. Name a folder that you may write to: "
+                f"Keys cannot be stored in {self.folder}: {error.strerror}. Name a folder that you may write to: "
                 "FORGE_ENCRYPTION_KEYS."
             ) from error
         return public
@@ -89,15 +89,17 @@ class KeyFolder:
             return None
         except OSError as error:
             raise ConfigurationError(
-                f"{path} cannot be read: {error.strerror}. Give it to the workers' user."
+                f"{path} cannot be read: {error.strerror}. Make it readable for the workers' user."
             ) from error
         try:
             key = X25519PrivateKey.from_private_bytes(base64.b64decode(text, validate=False))
         except ValueError as error:
-            raise ConfigurationError(f"{path} holds no X25519 key. Copy it again from where it was made.") from error
+            raise ConfigurationError(
+                f"{path} does not contain an X25519 key. Copy it again from where it was made."
+            ) from error
         if key_id(key.public_key().public_bytes_raw()) != id:
             raise ConfigurationError(
-                f"{path} holds another key than its name says. Copy it again from where it was made."
+                f"{path} contains a different key than its name says. Copy it again from where it was made."
             )
         return key
 
@@ -137,7 +139,7 @@ class Encryptor:
         try:
             self._public = X25519PublicKey.from_public_bytes(public)
         except ValueError as error:
-            raise EncryptionError(f"What the database has as key {self.id} is none. {_ANOTHER}") from error
+            raise EncryptionError(f"What the database has as key {self.id} is not a key. {_ANOTHER}") from error
         self._suite = _suite()
 
     def encrypt(self, secret: dict[str, Any], *, execution_id: str, tool: str, shown: str) -> str:
@@ -146,7 +148,7 @@ class Encryptor:
         try:
             encrypted = self._suite.encrypt(text, self._public, info=_bound_to(execution_id, tool, shown))
         except ValueError as error:  # a point that makes all shared secrets equal
-            raise EncryptionError(f"With key {self.id} nothing can be encrypted. {_ANOTHER}") from error
+            raise EncryptionError(f"Key {self.id} cannot be used to encrypt. {_ANOTHER}") from error
         return f"{VERSION}.{self.id}.{base64.b64encode(encrypted).decode()}"
 
 
@@ -183,7 +185,7 @@ class Opener:
             ValueError,
         ) as error:  # invalid base64 or an impossible length counts as altered
             raise EncryptionError(
-                "What was encrypted does not belong to this call, or the row was altered since it was submitted. "
+                "The encrypted values do not belong to this call, or the row was changed after it was submitted. "
                 "Submit the call again, and find out who wrote to the database."
             ) from error
         opened: dict[str, Any] = json.loads(text)
@@ -196,7 +198,7 @@ class Opener:
                 held = ", ".join(self._folder.ids()) or "none"
                 raise EncryptionError(
                     f"It was encrypted with key {id[:16]}, which this worker does not hold (in {self._folder.folder}: {held}). "
-                    "Give its file to every worker, or retire the key so that new calls use another: "
+                    "Copy its file to every worker, or retire the key so that new calls use another one: "
                     f"forge-tools keys retire {id[:16]}",
                     retryable=True,
                 )

@@ -50,7 +50,7 @@ class Deadline:
             SandboxError: the time for the call is over, or the call was cancelled.
         """
         if self.is_over:
-            raise SandboxError("The time for this call was over before it was done. Give it more", ErrorCode.TIMEOUT)
+            raise SandboxError("The call did not finish within its timeout. Give it a longer one", ErrorCode.TIMEOUT)
 
     async def look(self, work: Callable[[], Answer]) -> Answer:
         """Do work that changes nothing on a thread; a cancelled call ends at once, and the thread soon after."""

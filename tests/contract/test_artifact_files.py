@@ -112,7 +112,7 @@ async def test_bytes_of_the_right_length_are_still_held_against_the_handle(store
     kept = await put(store, BYTES)
     part_file(folder, kept, 1).write_bytes(pack(bytes(PART_BYTES)))
     assert len(await store.artifacts.chunk(kept, 1)) == PART_BYTES
-    with pytest.raises(ArtifactDamagedError, match=f"{kept.handle} is damaged: these are other bytes"):
+    with pytest.raises(ArtifactDamagedError, match=f"{kept.handle} is damaged: its bytes do not match"):
         await contents(store, kept)
 
 

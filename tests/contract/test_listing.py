@@ -208,5 +208,5 @@ async def test_what_waits_has_no_attempt_that_could_be_asked_for(store: Store) -
     assert await store.history.list_attempts() == []
     with pytest.raises(ValueError, match="No attempt has the status 'queued'"):
         await store.history.list_attempts(status="queued")
-    with pytest.raises(ValueError, match="in no time zone"):
+    with pytest.raises(ValueError, match="without a time zone"):
         await store.history.list_events(since=datetime.now(UTC).replace(tzinfo=None))

@@ -124,7 +124,7 @@ async def test_what_bytes_are_counts_for_more_than_what_is_said(executor: Execut
         ("file", "text/plain", "no image"),
         ("file", "text/plain", "no image"),
         ("file", "image/png", "damaged or cut off"),
-        ("file", "image/png", "900 million pixels, of which models are shown 64 million"),
+        ("file", "image/png", "900 million pixels; the limit for models is 64 million"),
     ]
 
 

@@ -64,7 +64,7 @@ async def test_an_instance_that_takes_no_more_calls_lives_and_serves_nothing(sto
     await beat(store, "instance-1")
     assert (await store.directories.read(30)).queues == {}
     [worker] = await store.workers.list(seen_within=30)
-    assert (worker.queues, worker.serves, worker.stopped_at) == ((), "none: it leaves", None)
+    assert (worker.queues, worker.serves, worker.stopped_at) == ((), "none: it is stopping", None)
 
 
 async def test_a_silent_instance_serves_nothing(store: Store) -> None:

@@ -63,7 +63,7 @@ def test_a_reader_that_has_seen_enough_ends_it_without_a_word(cli: Cli, handle: 
 def test_a_page_comes_out_alone_and_the_way_on_beside_it(cli: Cli, handle: str) -> None:
     page = cli.run("artifact", handle, "--offset", "150000", "--limit", "3")
     assert page.stdout == "150000\n150001\n150002\n"
-    assert page.stderr.strip().endswith("go on with --offset 150003]")
+    assert page.stderr.strip().endswith("continue with --offset 150003]")
     assert cli.run("artifact", handle, "--byte", "4", "--max-bytes", "3").stdout == "3\n4"
     last = cli.run("artifact", handle, "--offset", "200000")
     assert (last.stdout, last.stderr) == ("200000\n", "")

@@ -56,7 +56,7 @@ def test_an_auditor_with_the_public_key_alone_sees_that_nothing_was_changed(cli:
     for said in (
         f"{COUNT:,} executions",
         "Intact",
-        f"{BATCHES} of {BATCHES} batches are signed by a key that was given",
+        f"{BATCHES} of {BATCHES} batches are signed by a given key",
         f"head        {BATCHES}:",
     ):
         assert said in done.stdout
@@ -105,7 +105,7 @@ def test_a_chain_that_nobody_signed_says_what_it_does_not_prove(cli: Cli) -> Non
     del cli.settings["FORGE_AUDIT_KEY"]
     cli.run("audit", "seal")
     done = cli.run("audit", "verify")
-    assert (done.returncode, "can make all of it anew" in " ".join(done.stdout.split())) == (0, True)
+    assert (done.returncode, "can rebuild all of it" in " ".join(done.stdout.split())) == (0, True)
     assert cli.run("audit", "verify", "--key", "key.pem.pub").returncode == 1
 
 

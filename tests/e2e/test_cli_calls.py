@@ -74,7 +74,7 @@ def test_schemas_are_json_in_every_format(cli: Cli, format: str) -> None:
 def test_an_unknown_format_is_a_usage_error(cli: Cli) -> None:
     done = cli.run("tools", "--format", "xml")
     assert done.returncode == 2
-    assert "'xml' is none of openai" in done.stderr
+    assert "'xml' is not a format; there are openai" in done.stderr
 
 
 def test_a_result_goes_to_a_pipe_as_it_is(cli: Cli) -> None:
@@ -140,10 +140,10 @@ def test_waiting_has_an_end_and_the_call_goes_on(cli: Cli) -> None:
     begun = cli.run("run", "Wait", "seconds=30", "--background").stdout.strip()
     done = cli.run("show", begun, "--timeout", "0.5")
     assert done.returncode == 1
-    assert "It goes on." in done.stderr
+    assert "It keeps running." in done.stderr
     assert cli.json("cancel", begun[:23])["outcome"] == "requested"
     assert cli.json("show", begun, "--wait", code=1)["status"] == "cancelled"
-    assert "over already" in cli.run("cancel", begun).stdout
+    assert "already ended" in cli.run("cancel", begun).stdout
 
 
 def test_a_timeout_says_where_it_came_from_and_what_celery_makes_of_it(cli: Cli) -> None:
@@ -152,7 +152,7 @@ def test_a_timeout_says_where_it_came_from_and_what_celery_makes_of_it(cli: Cli)
     assert "Tool timed out after 1s" in done.stderr
     (row,) = cli.lines("history", "--tool", "Block", "--error-code", "TIMEOUT")
     shown = cli.run("show", row["id"]).stdout
-    assert "1s, asked by the call" in shown
+    assert "1s, set by the call" in shown
     assert "soft 5s, hard 20s" in shown  # with the grace twice, and the lease
     assert "1 of 1" in shown
 

@@ -138,6 +138,6 @@ def test_a_database_that_newer_code_migrated_is_used_where_this_code_can(cli: Cl
     with closing(sqlite3.connect(file, isolation_level=None)) as newer:
         newer.execute(f"UPDATE alembic_version SET version_num = '9001_from_{SCHEMA_REVISION}'")
     said = f"9001_from_{SCHEMA_REVISION}"
-    assert f"{said}; this code, of {SCHEMA_REVISION}, works on it" in cli.run("db", "current").stdout
+    assert f"{said}; this code is at {SCHEMA_REVISION}, and works with it" in cli.run("db", "current").stdout
     assert f"Nothing to do: {said}" in cli.run("db", "upgrade").stdout
     assert cli.run("history").returncode == 0

@@ -93,7 +93,7 @@ def test_what_a_call_printed_is_listed_and_what_it_logged_alone(cli: Cli) -> Non
     told = json.loads(logged)
     assert (told["stream"], told["level"], told["text"]) == ("log", "warning", "forecast: no cache\n")
     assert cli.run("logs", id_, "--level", "error").stdout == ""
-    assert "is none of debug" in cli.run("logs", id_, "--level", "loud").stderr
+    assert "is not a level; there are debug" in cli.run("logs", id_, "--level", "loud").stderr
     shown = json.loads(cli.run("-o", "json", "show", id_).stdout)
     assert shown["diagnosis"]["type"] == "KeyError"
     assert "".join(one["text"] for one in shown["logs"]) == "looking for Rome\nforecast: no cache\n"

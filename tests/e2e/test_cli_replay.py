@@ -59,15 +59,15 @@ def test_an_interrupt_leaves_a_call_with_a_key_to_go_on(cli: Cli) -> None:
     (cli.folder / "go-on").touch()
 
     assert process.returncode == 130
-    assert "It goes on; wait for it with: forge-tools show" in err
+    assert "It keeps running; wait for it with: forge-tools show" in err
     assert cli.json(*words)["output"] == "done\n"
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--idempotency-scope", "team"), "give one"),
-        (("--idempotency-ttl", "60"), "give one"),
+        (("--idempotency-scope", "team"), "need an --idempotency-key"),
+        (("--idempotency-ttl", "60"), "need an --idempotency-key"),
         (("--idempotency-key", "k", "--local"), "leave out --idempotency-key"),
     ],
 )

@@ -120,4 +120,4 @@ def test_a_follow_has_its_time(cli: Cli) -> None:
     cli.run("cancel", started)
 
     assert done.returncode == 1
-    assert "is not over after 1.5s" in done.stderr
+    assert "has not ended after 1.5s" in done.stderr

@@ -116,21 +116,21 @@ async def test_a_database_that_goes_away_is_said_and_it_goes_on_when_it_is_back(
     upgrade(fresh_postgres)
     async with Proxy(fresh_postgres) as proxy:
         with Terminal(Cli(tmp_path, FORGE_DATABASE_URL=proxy.url), "top", "--interval", "0.3") as terminal:
-            await until(terminal, "None has a heartbeat.")
+            await until(terminal, "No worker has a heartbeat.")
 
             if outage == "away":
                 await proxy.go_away()
             else:
                 proxy.freeze()
-            await until(terminal, "What follows is")
-            assert terminal.shows("None has a heartbeat."), "what was seen last stays"
+            await until(terminal, "The following is")
+            assert terminal.shows("No worker has a heartbeat."), "what was seen last stays"
             proxy.thaw()
             if outage == "away":
                 await proxy.come_back()
             frames = len(terminal.frames)
             await asyncio.to_thread(
                 wait_until,
-                lambda: len(terminal.frames) > frames and not terminal.shows("What follows is"),
+                lambda: len(terminal.frames) > frames and not terminal.shows("The following is"),
                 60,
                 lambda: terminal.frames[-1],
             )

@@ -40,7 +40,7 @@ def test_an_interrupted_call_of_a_stopped_stack_is_still_on_record(cli: Cli) -> 
     removed = [str(cli.home), str(cli.folder / ".forge")]
     assert below.json("up", "--forget") == {"removed": removed}
     assert not any(map(os.path.exists, removed))
-    assert below.run("up", "--forget").stdout == "There is no stack of this folder to forget.\n"
+    assert below.run("up", "--forget").stdout == "This folder has no stack to forget.\n"
 
 
 def test_a_second_signal_cuts_the_wait_short_and_what_ran_is_still_settled(cli: Cli) -> None:
@@ -54,7 +54,7 @@ def test_a_second_signal_cuts_the_wait_short_and_what_ran_is_still_settled(cli: 
     wait_until(
         lambda: all(f"{id_} {tool}" in up.said() for id_, tool in zip(ids, ("Wait", "Block"), strict=True)), 40, up.said
     )
-    assert "cut in 6 s unless they end before" in up.said()
+    assert "stopped in 6 s unless they end before" in up.said()
 
     assert up.stop() == 0
 
@@ -69,7 +69,7 @@ def test_after_kill_9_of_up_alone_the_next_one_simply_works(cli: Cli) -> None:
     shell = cli.json("run", "Bash", "command=sleep 300", "run_in_background=true")["metadata"]["bash_id"]
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.process.wait()
-    assert f"go on: {shell}. End them with the tool KillShell" in cli.run("up", "--forget").stderr
+    assert f"still run: {shell}. End them with the tool KillShell" in cli.run("up", "--forget").stderr
     up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
     try:
         wait_until(lambda: all(map(is_gone, tree)), 60)

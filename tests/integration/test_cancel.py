@@ -97,7 +97,7 @@ async def test_cancelling_what_is_over_says_so_and_changes_nothing(
     await handle.result(timeout=20)
 
     assert await other.calls.cancel(handle.id) == "over"
-    assert "is over already" in await asyncio.to_thread(cancel_by_command, fleet, handle.id)
+    assert "has already ended" in await asyncio.to_thread(cancel_by_command, fleet, handle.id)
     assert (await handle.status(), await client.history.events_of(handle.id)) == (ExecutionStatus.SUCCEEDED, [])
 
 

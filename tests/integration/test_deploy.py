@@ -155,7 +155,7 @@ def test_pages_and_doctor_say_how_long_that_is(page: str) -> None:
     assert f"`FORGE_DRAIN` ({drain} s)" in text
     assert f"{patience} s" in text
     [found] = [one for one in check_machine(Settings(broker_url="redis://broker")) if one.subject == "stop"]
-    assert f"for {drain} s at most" in found.said
+    assert f"up to {drain} s to end" in found.said
     assert f"wait {patience} s" in found.said
 
 

@@ -357,7 +357,7 @@ def test_a_copy_of_a_folder_that_is_a_moment_late_is_told_and_gets_a_home_of_its
         with late:
             assert late.settings.workspace == folders[1] / "below", "what was asked for is not widened"
             assert first.settings.home == both[0].home == both[1].home != late.settings.home
-            assert f"{folders[1]} is a copy of {folders[0]}, which keeps its stack" in caplog.text
+            assert f"{folders[1]} is a copy of {folders[0]}, which keeps the stack" in caplog.text
     assert [forget(settings) for settings in both] == [
         (stack.settings.home, folder / ".forge") for stack, folder in zip((first, late), folders, strict=True)
     ]

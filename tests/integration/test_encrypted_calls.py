@@ -124,5 +124,5 @@ async def test_a_secret_does_not_open_in_a_row_that_somebody_altered(
     finally:
         fleet.stop()
     assert [result.error_code for result in results] == [ErrorCode.ENCRYPTION_FAILED, None]
-    assert "does not belong to this call" in (results[0].error or "")
+    assert "do not belong to this call" in (results[0].error or "")
     assert "hunter22" not in seen

@@ -37,7 +37,10 @@ async def test_clients_that_are_connected_refuse_a_disabled_tool_and_offer_it_no
         record = await other.history.get(result.metadata["execution_id"])
 
         assert result.error_code == ErrorCode.TOOL_DISABLED
-        assert result.error == "Tool disabled: Echo. It was switched off; use another tool, or ask an operator for it."
+        assert (
+            result.error
+            == "Tool disabled: Echo. It was switched off; use another tool, or ask an operator to enable it."
+        )
         assert record.status == ExecutionStatus.REJECTED
         for one in (client, other):
             assert "Echo" not in {spec.name for spec in one.specs()}

@@ -80,7 +80,7 @@ def test_valkey_may_be_called_by_its_name(url: str, broker: str) -> None:
         (
             "FORGE_TOOL_MEMORY",
             "100",
-            "100 bytes are too few for Python itself; give 268,435,456 or more, or 0 for no limit",
+            "100 bytes are too few to start Python; give 268,435,456 or more, or 0 for no limit",
         ),
         ("FORGE_HEARTBEAT", "4", "lease 15.0s must be at least five heartbeats of 4.0s"),
     ],
@@ -99,11 +99,11 @@ def test_a_wrong_setting_is_named_with_what_it_must_be(
     [
         ("nope", 'error parsing value for field "workspaces"'),
         ("[]", "FORGE_WORKSPACES: Input should be a valid dictionary"),
-        ('{"a b": {"roots": ["/x"]}}', "FORGE_WORKSPACES: .*'a b' is no name; use up to 100 letters"),
-        ('{"../x": {"roots": ["/x"]}}', "'../x' is no name"),
+        ('{"a b": {"roots": ["/x"]}}', "FORGE_WORKSPACES: .*'a b' is not a valid name; use up to 100 letters"),
+        ('{"../x": {"roots": ["/x"]}}', "'../x' is not a valid name"),
         ('{"repo": {}}', "FORGE_WORKSPACES: repo > roots: Field required"),
-        ('{"repo": {"roots": []}}', "FORGE_WORKSPACES: repo > roots: .*a list of one folder or more"),
-        ('{"repo": {"roots": "/x"}}', "a list of one folder or more"),
+        ('{"repo": {"roots": []}}', "FORGE_WORKSPACES: repo > roots: .*a list of at least one folder"),
+        ('{"repo": {"roots": "/x"}}', "a list of at least one folder"),
         ('{"repo": {"roots": [{"path": "/x", "readonly": true}]}}', "repo > roots > 0 > readonly: Extra inputs"),
         ('{"repo": {"roots": ["/x"], "sharde": true}}', "FORGE_WORKSPACES: repo > sharde: Extra inputs"),
         ('{"repo": {"roots": ["/x"], "protected": ["a/b"]}}', "repo > protected > 0: String should match"),
@@ -151,7 +151,7 @@ def test_hosts_that_share_a_home_keep_their_shells_apart() -> None:
 
 def test_a_folder_of_artifacts_is_named_by_its_whole_path() -> None:
     assert Settings.load(artifact_dir="/srv/artifacts").artifact_dir == Path("/srv/artifacts")
-    with pytest.raises(ConfigurationError, match=r"FORGE_ARTIFACT_DIR: .*the whole path, not artifacts"):
+    with pytest.raises(ConfigurationError, match=r"FORGE_ARTIFACT_DIR: .*an absolute path, not artifacts"):
         Settings.load(artifact_dir="artifacts")
 
 
@@ -225,7 +225,7 @@ def test_a_url_with_half_a_password_for_a_port_is_refused_without_a_word_of_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "redis://u:hush/tail@host")
-    with pytest.raises(ConfigurationError, match=f"{name}: .*cannot be read") as refused:
+    with pytest.raises(ConfigurationError, match=f"{name}: .*cannot be parsed") as refused:
         Settings.load()
     assert "hush" not in str(refused.value)
     assert "tail" not in str(refused.value)

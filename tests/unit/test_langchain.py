@@ -30,7 +30,7 @@ async def test_a_single_string_is_the_only_parameter() -> None:
 def test_a_single_string_for_several_parameters_is_explained() -> None:
     wrapped = Recorder(parameter("a"), parameter("b")).to_langchain_tool()
 
-    assert wrapped.invoke("x") == "Error: Recorder takes a, b. Give them by name, not as one string."
+    assert wrapped.invoke("x") == "Error: Recorder takes a, b. Pass them by name, not as one string."
 
 
 def test_parameters_may_have_langchain_s_own_names() -> None:

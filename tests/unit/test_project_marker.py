@@ -90,7 +90,9 @@ def test_of_two_copies_the_first_to_have_the_home_keeps_it(project: Path, homes:
 def test_a_file_without_an_id_is_named(project: Path, homes: Path, content: bytes) -> None:
     (project / ".forge").write_bytes(content)
 
-    with pytest.raises(ConfigurationError, match=r"project/\.forge does not hold the id of a stack\. Mend or remove"):
+    with pytest.raises(
+        ConfigurationError, match=r"project/\.forge does not hold the id of a stack\. Correct or remove"
+    ):
         Marker.find(project / "sub", homes)
 
 
@@ -98,7 +100,7 @@ def test_a_folder_of_that_name_is_named_and_left_alone(project: Path, homes: Pat
     (project / ".forge").mkdir()
     marker = Marker.find(project, homes)
 
-    with pytest.raises(StackError, match=r"project/\.forge is a folder, which an unreleased version .*FORGE_HOME"):
+    with pytest.raises(StackError, match=r"project/\.forge is a folder, made by an unreleased version .*FORGE_HOME"):
         marker.write()
     marker.remove()
 
@@ -131,5 +133,5 @@ def test_a_name_that_is_no_text_has_a_home_too(tmp_path: Path, homes: Path) -> N
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(homes: Path) -> None:
-    with pytest.raises(StackError, match=r"/proc/\.forge cannot be written \(.*\).* Set FORGE_HOME"):
+    with pytest.raises(StackError, match=r"/proc/\.forge, .* cannot be written \(.*\).* Set FORGE_HOME"):
         Marker.find(Path("/proc"), homes).write()

@@ -110,7 +110,7 @@ def _server(path: Path, name: str, declared: Any, folder: Path) -> Server:
         raise ConfigurationError(f"{where}{', ' if place else ''}{place}: {first['msg']}.") from error
     if server.model_extra:
         unknown = sorted(map(shown, server.model_extra))
-        logger.warning("An MCP server has settings that nobody here knows", extra={"server": name, "settings": unknown})
+        logger.warning("An MCP server has unknown settings", extra={"server": name, "settings": unknown})
     return server.model_copy(update={"cwd": folder / server.cwd})
 
 

@@ -125,7 +125,7 @@ class Connection:
             left = self._not_before - time.monotonic()
             if left > PATIENCE:
                 raise DisconnectedError(
-                    f"The MCP server '{self.server.name}' is not there: {self.why}. The next try is in {left:.0f}s."
+                    f"The MCP server '{self.server.name}' is not available: {self.why}. The next attempt is in {left:.0f}s."
                 )
             await self._news.wait()
         return session
@@ -135,7 +135,7 @@ class Connection:
     ) -> CallToolResult:
         if name not in session.tools:
             has = ", ".join(sorted(session.tools)) or "none"
-            raise GoneError(f"The MCP server '{self.server.name}' has no tool '{name}' any more. It has: {has[:500]}.")
+            raise GoneError(f"The MCP server '{self.server.name}' no longer has a tool '{name}'. It has: {has[:500]}.")
         client = await session.begun()
         assert client is not None  # noqa: S101  for the type checker: it has tools
         try:

@@ -53,8 +53,8 @@ class ServerProcess:
     def __init__(self, server: Server, max_message_bytes: int) -> None:
         self._server = server
         self._max_message_bytes = max_message_bytes
-        self._noise = ServerLog(logging.WARNING, "An MCP server wrote what is no message", server.name)
-        self._errors = ServerLog(logging.INFO, "An MCP server says", server.name)
+        self._noise = ServerLog(logging.WARNING, "An MCP server wrote a line that is not a message", server.name)
+        self._errors = ServerLog(logging.INFO, "An MCP server logs", server.name)
         self._facts: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.over = asyncio.Event()

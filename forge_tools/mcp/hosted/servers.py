@@ -152,7 +152,7 @@ class _Offer:
     def _refusal(self, tool: Tool) -> str:
         """Offer a tool, or return why that is impossible."""
         if tool.execution is not None and tool.execution.task_support == "required":
-            return "it can be called as a task only, which is not done here"
+            return "it can only be called as a task, which is not supported here"
         try:
             made = ServerTool(tool, self.connection, self._thread)
             check_definition(made)

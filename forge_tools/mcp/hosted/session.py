@@ -166,7 +166,7 @@ class Session:
                 break
         if cursor:
             facts = {"server": self.server.name, "tools": len(tools)}
-            logger.warning("The list of an MCP server's tools does not end; the rest is left out", extra=facts)
+            logger.warning("The list of an MCP server's tools does not end; the rest is ignored", extra=facts)
         return dict(list(tools.items())[:MAX_TOOLS])
 
     def _reason(self, error: BaseException) -> str:

@@ -76,7 +76,7 @@ class ServerTool(BaseTool):
         try:
             answer = await self._thread.run(self._connection.call(self._called, arguments, tell))
         except StoppedError:
-            said = "MCP servers cannot be asked any more: this worker is stopping."
+            said = "MCP servers can no longer be called: this worker is stopping."
             return ToolResult.fail(said, error_code=DISCONNECTED, retryable=True)
         except DisconnectedError as error:
             known = {} if error.had_begun else {"retryable": True}
@@ -87,7 +87,7 @@ class ServerTool(BaseTool):
             said = f"The MCP server '{self._connection.server.name}' refused the call: {error.message}"
             return ToolResult.fail(said, error_code=TOOL_ERROR, error_details={"code": error.code})
         except (RuntimeError, ValidationError) as error:
-            said = f"What the MCP server '{self._connection.server.name}' answered is no result: {error}"
+            said = f"The answer of the MCP server '{self._connection.server.name}' is not a result: {error}"
             return ToolResult.fail(said[:2000], error_code=TOOL_ERROR)
         return result_of(answer)
 
@@ -140,7 +140,7 @@ def result_of(answer: CallToolResult) -> ToolResult:
         is_small = len(encoded) <= MAX_STRUCTURED_CHARS
         metadata = {"structured": structured} if is_small else {"structured_omitted_chars": len(encoded)}
     if answer.is_error:
-        error = "\n".join(texts) or encoded or "The server says that it failed, and not why."
+        error = "\n".join(texts) or encoded or "The server reported a failure without a reason."
         failed = ToolResult.fail(error, error_code=TOOL_ERROR, **metadata)
         return failed if isinstance(output, str) else failed.model_copy(update={"output": output})
     return ToolResult.ok(output if output or structured is None else structured, **metadata)
@@ -164,4 +164,4 @@ def _media(kind: type[Media], what: str, data: str, mime_type: str | None, name:
     try:
         return kind(base64.b64decode(data, validate=True), name, mime_type)
     except (binascii.Error, ValueError):
-        return Text(f"[{what}: its data are no base64]")
+        return Text(f"[{what}: its data is not base64]")

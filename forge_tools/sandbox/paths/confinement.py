@@ -234,7 +234,7 @@ class OpenRoot(Descriptor):
         root, below = self._innermost(inside, shown, is_write=is_write) if self.inner else (self.root, inside)
         root.protection.check(below, shown, is_write=is_write)
         if is_write and root.is_read_only:
-            raise SandboxError(f"{shown} is in a part of the workspace that is read-only. Write elsewhere", READ_ONLY)
+            raise SandboxError(f"{shown} is in a read-only part of the workspace. Write elsewhere", READ_ONLY)
 
     def _innermost(self, inside: str, shown: str, *, is_write: bool) -> tuple[Root, str]:
         """Return the root whose rules apply, and the path below it. A folder around a read-only root is not writable."""
@@ -243,7 +243,9 @@ class OpenRoot(Descriptor):
             if parts[: len(above)] == above:
                 return root, "/".join(parts[len(above) :])
             if is_write and root.is_read_only and above[: len(parts)] == parts:
-                what = f"{shown} contains {escape_path(str(root.path))}, which is read-only. Leave that folder as it is"
+                what = (
+                    f"{shown} contains {escape_path(str(root.path))}, which is read-only. That folder cannot be changed"
+                )
                 raise SandboxError(what, READ_ONLY)
         return self.root, inside
 

@@ -229,7 +229,7 @@ def remove_tree(place: Place, check: Check) -> None:
         if not removed:
             raise
         files = f"{removed:,} file{'' if removed == 1 else 's'}"
-        what = f"{error.message}. The rest stays; {files} of {place.shown.rstrip('/')} {'is' if removed == 1 else 'are'} deleted"
+        what = f"{error.message}. The rest is unchanged; {files} of {place.shown.rstrip('/')} {'is' if removed == 1 else 'are'} deleted"
         raise SandboxError(what, error.code) from error
 
 
@@ -384,7 +384,9 @@ def _identity_of(folder: int) -> tuple[int, int]:
 
 def _require_deletable(folder: int, device: int, shown: str) -> None:
     if os.fstat(folder).st_dev != device:
-        raise SandboxError(f"{shown} is another file system, mounted there; it is not deleted", PERMISSION_DENIED)
+        raise SandboxError(f"{shown} is a mounted file system; it is not deleted", PERMISSION_DENIED)
     if not os.access(".", os.R_OK | os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
         mode = f"{stat.S_IMODE(os.fstat(folder).st_mode):04o}"
-        raise SandboxError(f"Permission denied: what is in {shown} cannot be deleted (mode {mode})", PERMISSION_DENIED)
+        raise SandboxError(
+            f"Permission denied: the content of {shown} cannot be deleted (mode {mode})", PERMISSION_DENIED
+        )

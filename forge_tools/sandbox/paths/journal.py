@@ -123,7 +123,7 @@ class Journal:
             if not is_made:
                 return None
             what = f"The write journal of the workspace cannot be used: {os.strerror(error.errno or 0)}. "
-            what += f"Without it a crash could do this twice; let workers write to {FOLDER} in the workspace"
+            what += f"Without it a crash could repeat this write; let workers write to {FOLDER} in the workspace"
             raise SandboxError(what, ErrorCode.EXECUTION_ERROR) from error
         return folder
 

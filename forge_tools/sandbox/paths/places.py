@@ -128,7 +128,7 @@ class Place(Descriptor):
         pause, deadline = _FIRST_PAUSE, time.monotonic() + PATIENCE
         while not _is_taken(self.fd):
             if time.monotonic() > deadline:
-                what = f"Another writer holds the folder of {self.shown} for {PATIENCE:g} s. Try again later"
+                what = f"Another writer has held the folder of {self.shown} for {PATIENCE:g} s. Try again later"
                 raise SandboxError(what, LOCK_TIMEOUT)
             check()
             time.sleep(pause)
@@ -143,7 +143,7 @@ class Place(Descriptor):
         """Refuse to go on if somebody who takes no locks has written since."""
         now = self.status()
         if _identity(now) != _identity(seen):
-            raise SandboxError(f"{self.shown} was changed by someone else at this very moment. Read it again", STALE)
+            raise SandboxError(f"{self.shown} was changed by someone else at the same moment. Read it again", STALE)
 
     def not_found(self) -> SandboxError:
         """Build the error for a missing file, with similar names."""
@@ -176,7 +176,7 @@ def find_place(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Plac
             return Place(root, folder, missing, name, shown)
         os.close(folder)
         inside = root.below_of_target(target) if target.startswith("/") else "/".join([*above, target])
-    raise SandboxError(f"{shown} is a symbolic link that cannot be followed: it leads in a circle", NOT_A_FILE)
+    raise SandboxError(f"{shown} is a symbolic link in a loop and cannot be followed", NOT_A_FILE)
 
 
 def with_similar(refused: SandboxError, folder: int, name: str, shown: str) -> SandboxError:
@@ -192,7 +192,7 @@ def require_own(folder: int, status: os.stat_result, shown: str) -> None:
     """Refuse the files of others in a folder with the sticky bit, where only owners may delete."""
     above, me = os.fstat(folder), os.geteuid()
     if above.st_mode & stat.S_ISVTX and me not in (0, above.st_uid, status.st_uid):
-        what = f"Permission denied: {shown} belongs to somebody else, in a folder where only its owner may replace or delete it"
+        what = f"Permission denied: {shown} belongs to somebody else, in a folder where only owners may replace or delete their files"
         raise SandboxError(what, PERMISSION_DENIED)
 
 
@@ -214,7 +214,9 @@ def _no_name(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Sandbo
         os.close(root.open(inside, OPEN_FOLDER))
     if follow:
         return not_a_file(shown, stat.S_IFDIR)
-    return SandboxError(f"{shown} is the workspace itself, or named by `..`. Pass the name of what is in it", PROTECTED)
+    return SandboxError(
+        f"{shown} is the workspace itself, or named by `..`. Pass the name of something inside it", PROTECTED
+    )
 
 
 def _open_folder(root: OpenRoot, parts: list[str], shown: str) -> tuple[int, list[str]]:
@@ -242,7 +244,7 @@ def _refuse_dead_end(folder: int, missing: list[str], shown: str) -> None:
     if is_link or ".." in missing:
         os.close(folder)
         if is_link:
-            raise SandboxError(f"{shown} goes through a symbolic link that leads to nothing", NOT_A_DIRECTORY)
+            raise SandboxError(f"{shown} goes through a broken symbolic link", NOT_A_DIRECTORY)
         raise SandboxError(f"File not found: {shown}", NOT_FOUND)
 
 

@@ -33,13 +33,13 @@ STALE = "STALE_FILE"
 LOCK_TIMEOUT = "LOCK_TIMEOUT"
 
 _NOT_REGULAR = (NOT_A_FILE, "{} is not a regular file; only files and directories can be opened")
-_FULL = (DISK_FULL, "No space left to write {}. Nothing was changed. Free some, then try again")
+_FULL = (DISK_FULL, "No space left to write {}. Nothing was changed. Free some space, then try again")
 
 _SENTENCES = {
     errno.EXDEV: (OUTSIDE, "Path is outside the workspace: {}"),
     errno.ENOENT: (NOT_FOUND, "File not found: {}"),
     errno.ENOTDIR: (NOT_A_DIRECTORY, "{} goes through a file as if it were a directory"),
-    errno.ELOOP: (NOT_A_FILE, "{} is a symbolic link that cannot be followed: it leads in a circle"),
+    errno.ELOOP: (NOT_A_FILE, "{} is a symbolic link in a loop and cannot be followed"),
     errno.EACCES: (PERMISSION_DENIED, "Permission denied: {}"),
     errno.EPERM: (PERMISSION_DENIED, "Permission denied: {}"),
     errno.ENXIO: _NOT_REGULAR,
@@ -90,13 +90,13 @@ def check_path(path: str) -> str:
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError:
-        raise _invalid("Path holds characters that no file name can hold") from None
+        raise _invalid("Path contains characters that file names cannot contain") from None
     if not encoded:
         raise _invalid("Path is empty. Pass a path relative to the working directory")
     if path.startswith(SCHEME):
-        raise _invalid(f"{path[:60]!r} is an artifact, which only Read and Grep take. Pass a path in the workspace")
+        raise _invalid(f"{path[:60]!r} is an artifact, which only Read and Grep accept. Pass a path in the workspace")
     if b"\0" in encoded:
-        raise _invalid("Path holds a NUL character")
+        raise _invalid("Path contains a NUL character")
     if len(encoded) > MAX_PATH_BYTES:
         raise _invalid(f"Path is {len(encoded):,} bytes; the limit is {MAX_PATH_BYTES:,}")
     longest = max(map(len, encoded.split(b"/"))) if len(encoded) > MAX_NAME_BYTES else 0
@@ -160,7 +160,9 @@ class Protection:
                 )
         inner = self._internal.search(path) if is_write else None
         if inner:
-            why = f"{escape_path(inner[0][1:])} is changed by its own commands alone, such as git; tools only read it"
+            why = (
+                f"{escape_path(inner[0][1:])} may only be changed by its own commands, such as git; tools only read it"
+            )
             raise _refused(shown, why)
 
     def hides(self, name: str) -> bool:

@@ -129,7 +129,7 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def _check(name: str, value: str) -> None:
     if not name or "=" in name or "\0" in name or not name.isprintable() or "\0" in value:
         raise _invalid(
-            f"env variable {name!r} cannot be given to a process: names need text without `=`, values no NUL"
+            f"env variable {name!r} cannot be passed to a process: names must not be empty or contain `=`, values must not contain NUL"
         )
     if name in _RESERVED_NAMES or name.startswith(_RESERVED):
         raise _invalid(f"env may not set {name}: it changes which programs run. Set it inside the command instead")

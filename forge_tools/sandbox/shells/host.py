@@ -96,9 +96,7 @@ def shells_folder(reach: Reach, *, is_made: bool = False) -> Path:
         )
         raise SandboxError(what, SPAWN_FAILED) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        what = (
-            "The folder for shells that outlive a call must be a folder of our own that no one else can write to (0700)"
-        )
+        what = "The folder for shells that outlive a call must be our own, and nobody else may write to it (0700)"
         raise SandboxError(what, SPAWN_FAILED)
     return folder
 
@@ -334,7 +332,7 @@ def _ask(
         with KEEPER.request([place, own.fd, file.fileno()], fields) as control:
             line = _answer(control, own)
     if not line.endswith(b"\n"):
-        raise OSError(0, "no word from its supervisor")
+        raise OSError(0, "no answer from its supervisor")
     kind, number = line.split()
     if Status(kind.decode(), int(number)).kind == "error":
         raise OSError(int(number), os.strerror(int(number)))
@@ -358,7 +356,7 @@ def _started_before(folder: Path, id: str) -> ShellFolder:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while (found := find(folder, id)) is None:
         if time.monotonic() > deadline:
-            what = f"An earlier attempt to start {id} was interrupted. Start the command again with a call of its own"
+            what = f"An earlier attempt to start {id} was interrupted. Start the command again with a new call"
             raise SandboxError(what, ErrorCode.OUTCOME_UNKNOWN)
         time.sleep(0.005)
     return found

@@ -54,17 +54,17 @@ class Web:
             parts = urlsplit(url)
             port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
         except ValueError as error:
-            raise SandboxError(f"The URL cannot be read: {error}", URL_INVALID) from error
+            raise SandboxError(f"The URL cannot be parsed: {error}", URL_INVALID) from error
         if parts.scheme not in {"http", "https"}:
             raise SandboxError(f"Only http and https URLs can be fetched, not '{parts.scheme}'", URL_INVALID)
         if "@" in parts.netloc:
-            raise SandboxError("The URL names a user; such URLs are not fetched", URL_INVALID)
+            raise SandboxError("The URL contains a user name; such URLs are not fetched", URL_INVALID)
         if any(not one.isprintable() or one in ' \\"<>' for one in url):
             raise SandboxError("The URL has a character that must be escaped", URL_INVALID)
         host = _ascii_host(parts.hostname or "")
         if port not in self.ports and not self._is_allowed_host(host):
             ports = ", ".join(map(str, self.ports))
-            raise SandboxError(f"Port {port} is not reached from here; {ports} are. See FORGE_WEB_PORTS", URL_BLOCKED)
+            raise SandboxError(f"Port {port} is not allowed; {ports} are. See FORGE_WEB_PORTS", URL_BLOCKED)
         shown = f"[{host}]" if ":" in host else host
         return parts._replace(netloc=shown if parts.port is None else f"{shown}:{parts.port}", fragment="")
 
@@ -78,14 +78,14 @@ class Web:
         try:
             found = await self.resolve(host, port)
         except OSError as error:
-            raise ToolFailure(f"The host {host} is not known: {error.strerror}", code=DNS_ERROR, retry=True) from error
+            raise ToolFailure(f"The host {host} is unknown: {error.strerror}", code=DNS_ERROR, retry=True) from error
         except UnicodeError as error:
-            raise SandboxError(f"{host} is no name of a host", URL_INVALID) from error
+            raise SandboxError(f"{host} is not a host name", URL_INVALID) from error
         if not self._is_allowed_host(host):
             for one in map(ipaddress.ip_address, found):
                 if not is_public(one) and not self._is_allowed(one):
                     raise SandboxError(
-                        f"{host} is no public address. An operator may allow it: FORGE_WEB_ALLOWED", URL_BLOCKED
+                        f"{host} is not a public address. An operator may allow it: FORGE_WEB_ALLOWED", URL_BLOCKED
                     )
         return found
 
@@ -166,13 +166,13 @@ def _ascii_host(host: str) -> str:
     """
     host = host.lower().removesuffix(".")
     if not host or "%" in host:
-        raise SandboxError("The URL names no host", URL_INVALID)
+        raise SandboxError("The URL has no host", URL_INVALID)
     if host.isascii():
         return host
     try:
         name = host.encode("idna").decode()
     except UnicodeError as error:
-        raise SandboxError("The host is no name. Write it as xn--...", URL_INVALID) from error
+        raise SandboxError("The host is not a valid name. Write it as xn--...", URL_INVALID) from error
     if name.encode().decode("idna") != host:
-        raise SandboxError(f"The host may stand for others. Write the one that is meant, such as {name}", URL_INVALID)
+        raise SandboxError(f"The host name is ambiguous. Write the one that is meant, such as {name}", URL_INVALID)
     return name

@@ -83,7 +83,7 @@ async def _within(seconds: float, fetching: Coroutine[Any, Any, Response]) -> Re
             return await fetching
     except TimeoutError as error:
         raise ToolFailure(
-            f"The server did not send all of it within {seconds:g}s", code=ErrorCode.TIMEOUT, retry=True
+            f"The server did not send the whole response within {seconds:g}s", code=ErrorCode.TIMEOUT, retry=True
         ) from error
 
 
@@ -102,7 +102,7 @@ async def _follow(web: Web, url: str, headers: dict[str, str], *, follow_off_hos
             where = target.geturl()
             raise ToolFailure(
                 f"{parts.hostname} redirects to another host: {where}",
-                hint="Fetch that URL if it is what you want.",
+                hint="Fetch that URL if it is the one you want.",
                 code=REDIRECT_OFF_HOST,
                 details={"location": where},
             )
@@ -167,7 +167,7 @@ async def _unpacked(stream: AsyncIterable[bytes], encoding: str) -> AsyncIterato
         return
     if encoding not in {"gzip", "x-gzip", "deflate"}:
         raise ToolFailure(
-            f"The server packed it with {encoding[:40]!r}, which nobody asked for", code=UNSUPPORTED_CONTENT
+            f"The server compressed it with {encoding[:40]!r}, which was not requested", code=UNSUPPORTED_CONTENT
         )
     unpacker, came, gave = zlib.decompressobj(wbits=47), 0, 0
     async for chunk in stream:
@@ -186,7 +186,7 @@ async def _unpacked(stream: AsyncIterable[bytes], encoding: str) -> AsyncIterato
 
 def _require_room(size: int, limit: int) -> None:
     if size > limit:
-        text = f"The answer is larger than is fetched: {human(MAX_BYTES)}, or {_MOST_RATIO} times what is sent"
+        text = f"The answer is over the limit: {human(MAX_BYTES)}, or {_MOST_RATIO} times its compressed size"
         raise ToolFailure(text, code=RESPONSE_TOO_LARGE, details={"limit": MAX_BYTES})
 
 
@@ -198,7 +198,9 @@ def _explained(parts: SplitResult, httpcore: Any) -> Iterator[None]:
     except (SandboxError, ToolFailure):
         raise
     except zlib.error as error:
-        raise ToolFailure(f"What {parts.hostname} packed is damaged: {error}", code=UNSUPPORTED_CONTENT) from error
+        raise ToolFailure(
+            f"The compressed response of {parts.hostname} is damaged: {error}", code=UNSUPPORTED_CONTENT
+        ) from error
     except (OSError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
         what = str(error) or type(error).__name__
         raise ToolFailure(f"{parts.hostname}: {what}", code=CONNECT_ERROR, retry=True) from error
@@ -215,6 +217,6 @@ def _httpcore() -> Any:
     try:
         import httpcore2
     except ImportError as error:
-        lacks = "This worker lacks what the web tools need. pip install 'forge-tools[web]'"
+        lacks = "This worker lacks packages of the web tools. Run pip install 'forge-tools[web]'"
         raise SandboxError(lacks, ErrorCode.ENGINE_NOT_AVAILABLE) from error
     return httpcore2

@@ -1,1 +1,1 @@
-"""Tools that know code: what is defined where, what imports what, who uses it. The grammars are those of ast-grep."""
+"""Tools that read code: what is defined where, what imports what, and what uses it. ast-grep provides the grammars."""

@@ -1,4 +1,4 @@
-"""A folder as code: its files with what each says, read anew where they changed, kept on this host otherwise."""
+"""A folder as code: what each source file defines, imports and names, kept in an index on this host until the file changes."""
 
 import os
 import re
@@ -26,14 +26,14 @@ UNSUPPORTED_LANGUAGE = "UNSUPPORTED_LANGUAGE"
 _BATCH = 200
 _LARGE = 8192
 _SLOW_SECONDS = 5.0
-"""Nobody writes what takes longer to parse; smaller files than `_LARGE` never do."""
+"""Code that takes longer to parse was not written by hand; files smaller than `_LARGE` never take this long."""
 _MOST_SKIPPED = 10
-_TOO_SLOW = "takes too long to parse"
+_TOO_SLOW = "too slow to parse"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file: its path as people see it, and below the folder that was asked for."""
+    """One source file. `path` is shown to people; `inside` is relative to the requested folder."""
 
     path: str
     inside: str
@@ -43,7 +43,7 @@ class Source:
 
 @dataclass(slots=True)
 class Codebase:
-    """`seen` are the files of each language; `skipped` are those that are no code which people write, with the reason. It is partial where time was short."""
+    """`seen` counts files by language, `skipped` maps the path of a file that was not read to the reason. It is partial if time ran out."""
 
     sources: dict[str, Source] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Codebase:
         return ((source, one) for source in self.sources.values() for one in source.facts.definitions)
 
     def named(self, symbol: str, *, file: str | None = None) -> list[tuple[Source, Definition]]:
-        """The definitions of a name, or of a path of names such as `Class/method`, `Class.method` or `Class::method`."""
+        """Return the definitions of a name, or of a path of names such as `Class/method`, `Class.method` or `Class::method`."""
         wanted = symbol.replace("::", "/").replace(".", "/")
         found = [
             (source, one)
@@ -66,16 +66,16 @@ class Codebase:
 
     @property
     def note(self) -> str:
-        """What an answer says of what was not read."""
+        """What was not read, for the end of an answer; empty if everything was."""
         if not self.is_partial and not self.skipped:
             return ""
         some = ", ".join(f"{path} ({why})" for path, why in list(self.skipped.items())[:3])
         left = f"; left out: {some}" + (f" and {len(self.skipped) - 3} more" if len(self.skipped) > 3 else "")
-        partial = "; time was short, so not all files were read: ask again, or of a smaller folder"
+        partial = "; time ran out before all files were read: ask again, or about a smaller folder"
         return f"\n[{self.seen.total():,} files seen{left if self.skipped else ''}{partial if self.is_partial else ''}]"
 
     def index(self) -> dict[str, Any]:
-        """What metadata say of how the answer was found."""
+        """Return the metadata about how the answer was found."""
         skipped = dict(list(self.skipped.items())[:_MOST_SKIPPED])
         return {"files": self.seen.total(), "parsed": self.parsed, "skipped": skipped, "partial": self.is_partial}
 
@@ -92,9 +92,9 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class Having:
-    """Which files an answer needs, all by default: those with these words.
+    """Which files an answer needs: those that contain all these words; every file by default.
 
-    With `like` words with these in them, in lower or upper case, are as good; with `defined` a file that cannot define them is not needed.
+    `like` ignores case and accepts longer words that contain these; `defined` excludes files that cannot define them.
     """
 
     words: Sequence[str] = ()
@@ -103,11 +103,11 @@ class Having:
 
     @classmethod
     def name(cls, word: str | None, *, defined: bool = False) -> Self:
-        """Files that have a word, where it is one."""
+        """Select the files that contain a word; all files if it is not a single word."""
         return cls((word,), defined=defined) if word and WORD.fullmatch(word) else cls()
 
     def may_need(self, text: str, language: str) -> bool:
-        """Whether a file may be needed that says this."""
+        """Whether a file with this text may be needed."""
         said = text.lower() if self.like else text
         if not all(word in said for word in self.words):
             return False
@@ -116,7 +116,7 @@ class Having:
         )
 
     def needs(self, kept: Kept) -> bool:
-        """Whether a file is needed of which this is kept."""
+        """Whether a file with this index entry is needed."""
         if self.like:
             return all(word in kept.words.lower() for word in self.words)
         return all(f'["{word}",' in kept.facts if self.defined else f"\n{word}\n" in kept.words for word in self.words)
@@ -126,10 +126,10 @@ _DEFINED = r"\b(?:def|class)\s+{0}\b|(?:^|[;:])\s*{0}\s*[:=]"
 
 
 def read(workspace: Workspace, path: str, deadline: Deadline, having: Having = Having()) -> Codebase:
-    """Read the code of a folder, or one file; what others have is nothing that this answer needs.
+    """Read the code of a folder or of one file, as far as `having` needs it.
 
     Raises:
-        SandboxError: the path cannot be opened, or is a file of no language that is known.
+        SandboxError: the path cannot be opened, or is a file in an unknown language.
     """
     codebase = Codebase()
     batch: list[_File] = []
@@ -150,12 +150,12 @@ def read_file(workspace: Workspace, path: str, deadline: Deadline) -> Source:
     """Read one file.
 
     Raises:
-        SandboxError: as `read` does, and where it is a folder, or no code that people write.
+        SandboxError: as `read` does; also if it is a folder, or a file that is skipped.
     """
     codebase = read(workspace, path, deadline)
     if len(codebase.sources) != 1:
         why = next(iter(codebase.skipped.values()), "a folder; name one file")
-        raise SandboxError(f"{path} is not read as code: it is {why}", UNSUPPORTED_LANGUAGE)
+        raise SandboxError(f"{path} cannot be read as code: it is {why}", UNSUPPORTED_LANGUAGE)
     [source] = codebase.sources.values()
     return source
 
@@ -165,7 +165,7 @@ def _files(workspace: Workspace, target: Handle, deadline: Deadline, codebase: C
         language = language_of(target.name)
         if language is None:
             raise SandboxError(
-                f"{target.name} is of no language that the code tools know; Grep searches it all the same",
+                f"{target.name} is in a language that the code tools do not know; Grep can search it",
                 UNSUPPORTED_LANGUAGE,
             )
         yield _File(target.name, target.name, language, workspace.open_file(target.name))
@@ -215,16 +215,16 @@ def _take(batch: Sequence[_File], codebase: Codebase, index: HostIndex, having: 
 
 
 def _known(index: HostIndex, digests: Sequence[str], having: Having) -> dict[str, Facts | None]:
-    """What is known of files by their digests; None of those that this answer does not need."""
+    """Return the indexed facts by digest; None for files that this answer does not need."""
     found: dict[str, Facts | None] = {}
     for digest, kept in index.facts(digests).items():
-        with suppress(TypeError, ValueError):  # else it is read anew
+        with suppress(TypeError, ValueError):  # an unreadable entry: the file is parsed again
             found[digest] = Facts.of_kept(kept) if having.needs(kept) else None
     return found
 
 
 def _load(one: _File, codebase: Codebase) -> bool:
-    """Read the bytes; False where they are left out."""
+    """Read the bytes; return False if the file is skipped."""
     data = os.pread(one.handle.fd, MAX_BYTES + 1, 0)
     if (why := unread(data)) is not None:
         codebase.skipped[one.path] = why
@@ -235,7 +235,7 @@ def _load(one: _File, codebase: Codebase) -> bool:
 
 
 def _parsed(one: _File, codebase: Codebase, index: HostIndex) -> Facts | None:
-    """Parse a file, but not again one that took too long, or whose parser had to be killed: nothing else can stop it."""
+    """Parse a file, unless it took too long before or its parser had to be killed: a running parser cannot be interrupted."""
     is_large = len(one.text) >= _LARGE
     if is_large and not index.is_skipped(one.digest):
         index.skip(one.digest, after=2 * _SLOW_SECONDS)  # others may be parsing it right now
@@ -255,7 +255,7 @@ def _parsed(one: _File, codebase: Codebase, index: HostIndex) -> Facts | None:
 
 
 def lines_of(workspace: Workspace, sources: Mapping[str, Source] | Sequence[str]) -> dict[str, str]:
-    """The texts of files, as they are now; those that are gone are left out."""
+    """Return the current texts of files; deleted ones are omitted."""
     texts: dict[str, str] = {}
     for path in sources:
         with suppress(SandboxError), workspace.open_file(path) as handle:

@@ -1,4 +1,4 @@
-"""CodebaseMap: the definitions that matter most, as many as there is room for."""
+"""CodebaseMap: the most important definitions, as many as fit."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from forge_tools.tools.deadline import Deadline
 _ROUNDS = 20
 _DAMPING = 0.85
 _MOST_HOMES = 4
-"""A name that more files define tells nothing of which is meant."""
+"""If more files than this define a name, a use of it does not show which one is meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Of what, and how much."""
+    """What to map, and how much of it."""
 
     path: str = below()
-    max_chars: int = option("Characters of the map.", 16_000, minimum=500, maximum=100_000)
-    include_private: bool = option("Show what is not meant for others, too.", default=False)
+    max_chars: int = option("Maximum length of the map, in characters.", 16_000, minimum=500, maximum=100_000)
+    include_private: bool = option("Show private definitions too.", default=False)
 
 
 class CodebaseMap(CodeTool):
-    """Show the shape of a code base: files with their main definitions, those that the rest uses most first in line for room."""
+    """Show the structure of a code base: files with their main definitions, preferring those that other files use most."""
 
     name = "CodebaseMap"
     aliases = ("get_codebase_map", "codebase_map")
@@ -60,7 +60,7 @@ class CodebaseMap(CodeTool):
 
 
 def ranked(codebase: Codebase) -> tuple[dict[str, float], dict[str, int]]:
-    """How much of all reading ends in each file if one follows names to where they are defined; and in how many files each name is."""
+    """Return the PageRank of each file, where a use of a name links to the files that define it, and how many files use each name."""
     homes: dict[str, set[str]] = defaultdict(set)
     for source, one in codebase.definitions():
         homes[one.name].add(source.path)
@@ -85,7 +85,7 @@ def ranked(codebase: Codebase) -> tuple[dict[str, float], dict[str, int]]:
 
 
 def _fitting(wanted: list[tuple[float, str, Definition]], room: int) -> dict[str, list[Definition]]:
-    """The first of these for which there is room, by file."""
+    """Return the leading definitions that fit, by file."""
     shown: dict[str, list[Definition]] = {}
     for _, path, one in wanted:
         room -= len(_line(one)) + 1 + (0 if path in shown else len(path) + 1)

@@ -1,4 +1,4 @@
-"""DependencyGraph: which files import which, and where they go round in circles."""
+"""DependencyGraph: which files import which, and the cycles among them."""
 
 import json
 from collections import Counter, deque
@@ -21,16 +21,18 @@ _MOST_CYCLES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Of what, and how it is drawn."""
+    """What to graph, and in which format."""
 
     path: str = below()
-    level: Literal["file", "package"] = option("Nodes are files, or the folders that they are in.", "file")
-    format: Literal["text", "json", "mermaid", "dot"] = option("How the graph is written.", "text")
-    max_nodes: int = option("Nodes drawn at most, those with most edges first.", 200, minimum=1, maximum=2000)
+    level: Literal["file", "package"] = option("Whether nodes are files or the folders that contain them.", "file")
+    format: Literal["text", "json", "mermaid", "dot"] = option("Format of the graph.", "text")
+    max_nodes: int = option(
+        "Maximum number of nodes shown; those with the most edges come first.", 200, minimum=1, maximum=2000
+    )
 
 
 class DependencyGraph(CodeTool):
-    """Show which files or folders import which others, the cycles among them, and what most depends on."""
+    """Show which files or folders import which others, the cycles among them, and what is used most."""
 
     name = "DependencyGraph"
     aliases = ("build_dependency_graph", "dependency_graph")
@@ -60,12 +62,12 @@ class DependencyGraph(CodeTool):
         ]
         head += [f"cycle: {' <-> '.join(one)}" for one in cycles[:_MOST_CYCLES]]
         head += [f"used by {count}: {node}" for node, count in incoming.most_common(10)]
-        left = f"\n[{len(edges) - len(drawn)} with fewest imports left out]" if len(drawn) < len(edges) else ""
+        left = f"\n[{len(edges) - len(drawn)} with the fewest imports left out]" if len(drawn) < len(edges) else ""
         return ToolResult.ok("\n".join([*head, "", said]) + left + codebase.note, **facts, index=codebase.index())
 
 
 def _edges(codebase: Codebase, level: str) -> dict[str, dict[str, int]]:
-    """By node the nodes that it imports, with the line of the first such import."""
+    """Map each node to the nodes it imports, with the line of the first such import."""
     modules = Modules(codebase)
 
     def node(path: str) -> str:
@@ -84,7 +86,7 @@ def _edges(codebase: Codebase, level: str) -> dict[str, dict[str, int]]:
 
 
 def cycles_of(edges: Edges) -> Iterator[list[str]]:
-    """The groups of nodes of which each leads to every other (Tarjan), without recursion."""
+    """Yield the strongly connected components of several nodes (Tarjan's algorithm, without recursion)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

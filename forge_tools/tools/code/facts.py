@@ -1,4 +1,4 @@
-"""What one source file says: what it defines, imports and names. Pure: bytes in, facts out."""
+"""What one source file defines, imports and names. Pure: bytes in, facts out."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from forge_tools.sandbox.index import Kept
 from forge_tools.tools.languages import Language
 
 SHAPE = 5
-"""Counts up with every change of what is read of a file: what was kept of before is then read anew."""
+"""Increased whenever the facts read from a file change, so that files indexed before are parsed again."""
 
 MAX_BYTES = 1 << 20
 _LONGEST_LINE = 20_000
@@ -19,14 +19,14 @@ _SIGNATURE = 200
 WORD = re.compile(r"(?:[^\W\d]|\$)[\w$]*")
 _SPACES = re.compile(r"\s+")
 _BODIES = frozenset({"struct_specifier", "enum_specifier", "class_specifier"})
-"""What defines nothing without a body."""
+"""Nodes that define nothing if they have no body."""
 _TYPES = frozenset({"class_definition", "class_specifier", "impl_item", "trait_item"})
 _VARIABLES = frozenset({"assignment", "variable_declarator"})
 _FUNCTIONS = frozenset({"function_expression", "generator_function", "arrow_function", "class"})
 
 
 class Definition(NamedTuple):
-    """`line` and `column` are those of the name and begin at 1, `start_line` may be that of an annotation. `container` is the path of names that it lies in, as `Class/method`."""
+    """`line` and `column` locate the name, from 1; `start_line` may be that of an annotation. `container` is the path of the enclosing names: `Class/method`."""
 
     name: str
     kind: str
@@ -44,7 +44,7 @@ class Definition(NamedTuple):
 
 
 class Import(NamedTuple):
-    """`names` are pairs of what is taken from the module and what it is called here; `*` is all, empty the module itself."""
+    """`names` are pairs: a name in the module and its local name. `*` stands for all names, "" for the module itself."""
 
     module: str
     names: tuple[tuple[str, str], ...]
@@ -54,20 +54,20 @@ class Import(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of one file. `words` are all words of it, comments included."""
+    """The facts of one file. `words` includes those in comments."""
 
     definitions: tuple[Definition, ...]
     imports: tuple[Import, ...]
     words: frozenset[str]
 
     def kept(self) -> Kept:
-        """As an index keeps it."""
+        """Return the form that the index stores."""
         said = json.dumps([self.definitions, self.imports], ensure_ascii=False, separators=(",", ":"))
         return Kept("\n".join(["", *sorted(self.words), ""]), said)
 
     @classmethod
     def of_kept(cls, kept: Kept) -> Self:
-        """Raises TypeError or ValueError for what is none."""
+        """Parse the stored form; an invalid one raises TypeError or ValueError."""
         definitions, imports = json.loads(kept.facts)
         taken = tuple(
             Import(module, tuple((a, b) for a, b in names), line, is_export)
@@ -77,7 +77,7 @@ class Facts:
 
 
 def unread(data: bytes) -> str | None:
-    """Why a file is left out; None where it is code that people write."""
+    """Return why a file is skipped; None if it looks like code written by hand."""
     if len(data) > MAX_BYTES:
         return "larger than 1 MiB"
     if b"\0" in data[:8192]:
@@ -91,7 +91,7 @@ def unread(data: bytes) -> str | None:
 
 
 def parsed(text: str, language: Language) -> Any:
-    """The tree of a text.
+    """Return the syntax tree of a text.
 
     Raises:
         SandboxError: this worker lacks ast-grep.
@@ -99,13 +99,13 @@ def parsed(text: str, language: Language) -> Any:
     try:
         from ast_grep_py import SgRoot
     except ImportError as error:
-        lacks = "This worker lacks what the code tools need. pip install 'forge-tools[code]'"
+        lacks = "This worker lacks packages of the code tools. Run pip install 'forge-tools[code]'"
         raise SandboxError(lacks, ErrorCode.ENGINE_NOT_AVAILABLE) from error
     return SgRoot(text, language.name).root()
 
 
 def facts_of(text: str, language: Language) -> Facts:
-    """Read a file. What has errors of syntax is read around them."""
+    """Read the facts of a file; parts with syntax errors are skipped."""
     root = parsed(text, language)
     kinds = [*language.definitions, *language.imports]
     nodes = root.find_all({"rule": {"any": [{"kind": kind} for kind in dict.fromkeys(kinds)]}})
@@ -141,17 +141,17 @@ def _definition(node: Any, language: Language) -> Definition | None:
 
 
 def _holders(node: Any, language: Language) -> tuple[list[str], bool]:
-    """The names of what a definition lies in, outermost first, and whether the innermost is a type."""
+    """Return the names that enclose a definition, outermost first, and whether the innermost is a type."""
     around = [one for one in node.ancestors() if one.kind() in language.definitions or one.kind() in language.scopes]
     holders = [found for one in reversed(around) if (found := _said(_named(one)))]
-    receiver = node.field("receiver") if language.name == "go" else None  # `(s *Store[K])` says which type it is of
+    receiver = node.field("receiver") if language.name == "go" else None  # `(s *Store[K])` names the type of a method
     if receiver is not None and (words := receiver.text().strip("()").split()):
         holders.append(words[-1].lstrip("*").partition("[")[0])
     return holders, bool(around) and around[0].kind() in _TYPES
 
 
 def _named(node: Any) -> Any:
-    """The node of the name of a definition; None where it has none that counts."""
+    """Return the node of a definition's name; None if it has no name to record."""
     if node.kind() == "assignment":
         left = node.field("left")
         return left if left is not None and left.kind() == "identifier" else None
@@ -170,7 +170,7 @@ def _named(node: Any) -> Any:
 
 
 def _inside(declarator: Any) -> Any:
-    """What a declarator of C declares: `*name`, `&name`, `name(...)`."""
+    """Return what a C declarator declares: `*name`, `&name`, `name(...)`."""
     if declarator.kind() == "reference_declarator":
         return next((one for one in declarator.children() if one.is_named()), None)
     return declarator.field("declarator")
@@ -184,7 +184,7 @@ def _said(named: Any) -> str | None:
 
 
 def _is_kept(node: Any, language: Language) -> bool:
-    """Whether a variable is one of its module or class, and not of a body."""
+    """Whether a variable belongs to its module or class and not to a function body."""
     above = [one.kind() for one in node.ancestors()]
     if language.name == "python":
         return above[0] == "expression_statement" and "function_definition" not in above and "lambda" not in above
@@ -211,7 +211,7 @@ def _signature(node: Any) -> str:
 
 
 def _declared(root: Any) -> set[str] | None:
-    """The names in a literal `__all__`."""
+    """Return the names in a literal `__all__`; None if there is none."""
     for node in root.find_all({"rule": {"kind": "assignment", "has": {"field": "left", "regex": "^__all__$"}}}):
         return set(re.findall(r"[\"']([^\"']+)[\"']", node.text()))
     return None
@@ -272,7 +272,7 @@ def _script_names(node: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _uses(text: str, before: str = "") -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
-    """The paths of a Rust `use`, its braces written out."""
+    """Yield the paths of a Rust `use` with its braces expanded."""
     text = _SPACES.sub(" ", text).strip()
     open_at = text.find("{")
     if open_at < 0:

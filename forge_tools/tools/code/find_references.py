@@ -1,4 +1,4 @@
-"""FindReferences: where a symbol is used, and how sure that is."""
+"""FindReferences: where a symbol is used, with a confidence for each place."""
 
 import re
 from collections.abc import Iterator
@@ -32,17 +32,17 @@ _IMPORTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Of which symbol."""
+    """Which symbol, and what to show."""
 
     symbol: str = option("Name, or path of names: parse, Registry/get.", **SYMBOL)
-    file: str | None = option("File that defines it, where several do.", None, **PATH)
+    file: str | None = option("File that defines it, if several do.", None, **PATH)
     path: str = below()
     include_definition: bool = option("Show the definition too.", default=False)
-    limit: int = option("Places shown at most.", 200, minimum=1, maximum=2000)
+    limit: int = option("Maximum number of places shown.", 200, minimum=1, maximum=2000)
 
 
 class FindReferences(CodeTool):
-    """List where a symbol is used: calls, imports and other uses, by file and line; comments and strings are none.
+    """List where a symbol is used: calls, imports and other uses, by file and line; comments and strings do not count.
 
     `exact`: the imports of the file lead to the definition. `likely`: it is the only one of its name. `guess`: there are others.
     """

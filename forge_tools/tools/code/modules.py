@@ -1,4 +1,4 @@
-"""Which file an import means: by the rules of its language as far as names alone tell."""
+"""Which file an import means, by the rules of its language as far as they work on names only."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _MOST_HOPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a name is defined, through which files it came, and how sure that is. Without a definition it is external."""
+    """Where a name is defined, through which files it was imported, and how sure that is. Without a definition it is external."""
 
     source: Source | None
     definition: Definition | None
@@ -26,7 +26,7 @@ class Found:
 
 
 class Modules:
-    """The files of a code base by what imports call them."""
+    """The files of a code base by the names that imports use for them."""
 
     def __init__(self, codebase: Codebase) -> None:
         self._codebase = codebase
@@ -38,7 +38,7 @@ class Modules:
                     self._python.setdefault(name, []).append(path)
 
     def of(self, one: Import, source: Source) -> list[str]:
-        """The files that an import of that source may mean, the likeliest first; none where it is external."""
+        """Return the files that an import in `source` may mean, likeliest first; none if it is external."""
         language = source.language.name
         if language == "python":
             return self._of_python(one.module, source.path)
@@ -49,12 +49,12 @@ class Modules:
         return self._by_tail(one, language)
 
     def submodule(self, one: Import, name: str, source: Source) -> list[str]:
-        """The files that a name taken from a Python package may be itself."""
+        """Return the files that a name imported from a Python package may be, if it is a submodule."""
         dots = one.module if one.module.endswith(".") else f"{one.module}."
         return self._of_python(f"{dots}{name}", source.path) if source.language.name == "python" else []
 
     def resolve(self, name: str, source: Source, hops: tuple[str, ...] = ()) -> Found | None:
-        """Where a name that a file uses at its top is defined: there, or where it is imported from."""
+        """Find the definition of a name in the top-level scope of a file: in that file or where it is imported from."""
         own = [one for one in source.facts.definitions if one.name == name and not one.container]
         if own:
             return Found(source, own[0], hops, "exact")
@@ -133,12 +133,12 @@ _HERE = frozenset({"", "crate", "self", "super"})
 
 
 def folder_of(path: str) -> str:
-    """The folder that a path is in, "" where it is in none."""
+    """Return the folder of a path; "" if it has none."""
     return path.rpartition("/")[0]
 
 
 def _from(path: str, target: str) -> str:
-    """Where a relative path leads that stands in a file."""
+    """Resolve a relative path written in the file `path`."""
     parts: list[str] = []
     for part in f"{folder_of(path)}/{target}".split("/"):
         if part == ".." and parts:
@@ -149,6 +149,6 @@ def _from(path: str, target: str) -> str:
 
 
 def _tails(dotted: str) -> Iterator[str]:
-    """A name without one, two, ... of its first parts: nobody says where the roots of packages are."""
+    """Yield a name and each of its endings (a.b.c, b.c, c), since the root folders of packages are not known."""
     parts: Sequence[str] = dotted.split(".")
     return (".".join(parts[at:]) for at in range(len(parts)))

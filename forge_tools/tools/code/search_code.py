@@ -1,4 +1,4 @@
-"""SearchCode: definitions by name, and code by its shape."""
+"""SearchCode: definitions by name, and code by its structure."""
 
 import re
 from dataclasses import dataclass
@@ -29,16 +29,16 @@ class Wish:
         "Name or part of one: parse_url, Registry; or code with $HOLES: open($PATH, $$$).", min_length=1, max_length=500
     )
     path: str = below()
-    mode: Literal["auto", "symbol", "pattern"] = option("auto: a pattern where there is a $, else a symbol.", "auto")
+    mode: Literal["auto", "symbol", "pattern"] = option("auto: a pattern if it has a $, else a symbol.", "auto")
     language: Literal["", "python", "typescript", "tsx", "javascript", "go", "rust", "java", "c", "cpp"] = option(
         "Only this language.", ""
     )
     kind: str = option("Only this kind of symbol: class, function, method, type, ...", "", max_length=40)
-    limit: int = option("Hits shown at most.", 50, minimum=1, maximum=500)
+    limit: int = option("Maximum number of hits shown.", 50, minimum=1, maximum=500)
 
 
 class SearchCode(CodeTool):
-    """Find where things are defined, best match first, or code of a shape: open($PATH, $$$) finds all such calls.
+    """Find definitions by name, best match first, or code by a pattern: open($PATH, $$$) finds all such calls.
 
     Knows Python, TypeScript, JavaScript, Go, Rust, Java, C and C++. Grep finds plain text.
     """
@@ -70,7 +70,7 @@ def _named(wish: Wish, workspace: Workspace, deadline: Deadline) -> ToolResult:
 
 
 def _score(query: str, name: str, path: str) -> int:
-    """How well a name answers a query; 0 where it does not."""
+    """Return how well a name matches a query; 0 if it does not."""
     asked, said = query.lower(), name.lower()
     if query in (name, path):
         return 100
@@ -92,7 +92,7 @@ def _matching(wish: Wish, workspace: Workspace, deadline: Deadline) -> ToolResul
     usable = {one for one in languages if _is_code(wish.query, BY_NAME[one])}
     if languages and not usable:
         raise SandboxError(
-            f"'{wish.query}' is no code of {', '.join(languages)} as it stands. Write a whole expression or statement",
+            f"'{wish.query}' is not valid code in {', '.join(languages)}. Write a whole expression or statement",
             INVALID_PATTERN,
         )
     hits = _matches(wish, workspace, codebase, usable, deadline)
@@ -121,6 +121,6 @@ def _matches(
 
 
 def _is_code(pattern: str, language: Language) -> bool:
-    """Whether a pattern is code without its holes: of what is none, nothing would be found and nothing said."""
+    """Whether a pattern parses once its holes are filled; one that does not would silently find nothing."""
     plain = _META.sub("x", pattern)
     return parsed(plain, language).find(kind="ERROR") is None

@@ -1,4 +1,4 @@
-"""SymbolInfo, ResolveSymbol and ImportsExports: one definition, where a name leads, and what a file takes and offers."""
+"""SymbolInfo, ResolveSymbol and ImportsExports: one definition, what a name refers to, and a file's imports and exports."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +18,10 @@ _MOST = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SymbolInfoWish:
-    """Which one."""
+    """Which symbol, and what to show."""
 
     symbol: str = option("Name, or path of names: parse, Registry/get, Registry.get.", **SYMBOL)
-    file: str | None = option("File that defines it; without it all below path are looked through.", None, **PATH)
+    file: str | None = option("File that defines it; by default all files below path are searched.", None, **PATH)
     path: str = below()
     include_body: bool = option("Show its code.", default=True)
 
@@ -47,7 +47,7 @@ class SymbolInfo(CodeTool):
             parts.append(_body(workspace, source, one))
         if others := found[1:]:
             same = "\n".join(line(*other) for other in others[:_MOST])
-            parts.append(f"{len(others)} more of that name; give file, or a longer name:\n{same}")
+            parts.append(f"{len(others)} more have this name; give file, or a longer name:\n{same}")
         members = [
             f"  {inner.line}: {inner.signature}" for inner in source.facts.definitions if inner.container == one.path
         ]
@@ -79,11 +79,11 @@ class ResolveSymbolWish:
 
     symbol: str = option("The name as the file writes it: Registry, or registry.Registry.", **SYMBOL)
     file: str = option("The file that uses it.", **PATH)
-    path: str = below("Folder in which it may be defined, by default the working directory.")
+    path: str = below("Folder in which to look for the definition, by default the working directory.")
 
 
 class ResolveSymbol(CodeTool):
-    """Find where a name that a file uses is defined, through its imports and those that hand it on.
+    """Find where a name that a file uses is defined, following imports and re-exports.
 
     `exact`: the imports lead there. `likely`: they lead to one of several. `guess`: something of that name is defined there.
     """
@@ -117,7 +117,7 @@ class ResolveSymbol(CodeTool):
 
 
 def _member(found: Found, source: Source, one: Definition, rest: str) -> Found | None:
-    """What a name within the one that was found means; None where that is not known."""
+    """Find a name inside the definition that was found; None if it is not there."""
     base = "" if one.kind == "module" else f"{one.path}/"
     wanted = f"{base}{rest.replace('.', '/')}"
     inner = next((each for each in source.facts.definitions if each.path == wanted), None)
@@ -126,14 +126,14 @@ def _member(found: Found, source: Source, one: Definition, rest: str) -> Found |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportsExportsWish:
-    """Of which file."""
+    """Which file."""
 
     file: str = option("The file.", **PATH)
-    path: str = below("Folder in which what it imports is looked for, by default the working directory.")
+    path: str = below("Folder in which to look for what it imports, by default the working directory.")
 
 
 class ImportsExports(CodeTool):
-    """List what a file imports, from where, and what it defines for others."""
+    """List what a file imports, from where, and what it exports."""
 
     name = "ImportsExports"
     aliases = ("get_imports_exports", "imports_exports")

@@ -1,4 +1,4 @@
-"""What the code tools share: a path to look below, work on a thread until its deadline, and how places are shown."""
+"""What the code tools share: a path to look below, work on a thread with a deadline, and how places are shown."""
 
 from abc import abstractmethod
 from typing import Any, NoReturn
@@ -18,12 +18,12 @@ _MOST_CLOSE = 5
 
 
 def below(what: str = "Folder to look below, by default the working directory.") -> Any:
-    """The field for a path."""
+    """Return the field for a path."""
     return option(what, ".", **PATH)
 
 
 class CodeTool(ReadingTool):
-    """A tool that parses: in the process lane, since a grammar may take its time and holds the interpreter."""
+    """A tool that parses. It runs in the process lane, since a parser may be slow and blocks the interpreter."""
 
     category = ToolCategory.OTHER
     tags = ("code",)
@@ -36,11 +36,11 @@ class CodeTool(ReadingTool):
 
     @abstractmethod
     def _answer(self, workspace: Workspace, deadline: Deadline, options: dict[str, Any]) -> ToolResult:
-        """Do it, on a thread."""
+        """Answer, on a thread."""
 
 
 def place(source: Source, one: Definition) -> dict[str, Any]:
-    """A definition as metadata have it."""
+    """Return the metadata of a definition."""
     return {
         "path": source.path,
         "line": one.line,
@@ -52,12 +52,12 @@ def place(source: Source, one: Definition) -> dict[str, Any]:
 
 
 def line(source: Source, one: Definition) -> str:
-    """`src/a.py:12  class Parser(Base)`."""
+    """Return a line such as `src/a.py:12  class Parser  class Parser(Base)`."""
     return f"{source.path}:{one.line}  {one.kind} {one.path}  {one.signature}"
 
 
 def refuse(codebase: Codebase, symbol: str, where: str) -> NoReturn:
-    """Say that a symbol is not there, and name those like it.
+    """Report that a symbol does not exist, and name similar ones.
 
     Raises:
         ToolFailure: always.

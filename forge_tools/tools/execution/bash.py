@@ -37,7 +37,7 @@ class Command:
         "Command line for bash. Nothing can be typed into it while it runs.", min_length=1, max_length=100_000
     )
     timeout: int = option(
-        "Milliseconds after which the command and all it started are stopped; not where it runs in background.",
+        "Milliseconds after which the command and all it started are stopped; not used in the background.",
         120_000, minimum=1, maximum=600_000,
     )  # fmt: skip
     cwd: str = option("Folder to run in, inside the workspace; by default the working directory.", ".", **PATH)
@@ -47,16 +47,16 @@ class Command:
     run_in_background: bool = option(
         "Return at once with a bash_id, for BashOutput and KillShell; the command goes on.", default=False
     )
-    env: Mapping[str, Any] | None = option("Further environment variables, names and texts.", None)
+    env: Mapping[str, Any] | None = option("Additional environment variables, as names and texts.", None)
     stdin: str | None = option(
-        "Text the command can read from standard input, which is empty otherwise.", None, max_length=1_000_000
+        "Text for the command's standard input, which is empty by default.", None, max_length=1_000_000
     )
 
 
 class Bash(BuiltinTool):
-    """Run a command line in bash and return what it writes; a non-zero exit code is an answer, not a failure.
+    """Run a command line in bash and return its output; a non-zero exit code is an answer, not a failure.
 
-    Each call is a shell of its own in a scrubbed environment, without a terminal; what it leaves running is stopped, unless
+    Each call has its own shell, with a scrubbed environment and no terminal; what it leaves running is stopped, unless
     it runs in the background.
     """
 
@@ -205,7 +205,7 @@ class _Shown(HeadTail):
 def _check_command(command: str) -> None:
     size = len(_encoded("command", command))
     if "\0" in command:
-        raise InvalidCallError("command holds a NUL character, which no process can be given")
+        raise InvalidCallError("command contains a NUL character, which cannot be passed to a process")
     if size > _MAX_ARGUMENT_BYTES:
         what = f"command is {size:,} bytes; the limit is {_MAX_ARGUMENT_BYTES:,}. Write it to a script and run that"
         raise InvalidCallError(what)
@@ -224,7 +224,7 @@ def _encoded(what: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidCallError(f"{what} holds half a surrogate pair, which is no character") from None
+        raise InvalidCallError(f"{what} contains half a surrogate pair, which is not a character") from None
 
 
 def _notes(completed: Completed) -> list[str]:

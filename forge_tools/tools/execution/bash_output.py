@@ -47,26 +47,26 @@ class Reading:
 
     bash_id: str = option("The id that Bash gave when it started the shell.", aliases=("shell_id",), **HANDLE)
     since: int | None = option(
-        "Read from this byte on: next_cursor of the answer before. Else from the last since you gave, or 0.",
+        "Read from this byte on: next_cursor of the previous answer. Default: the last since you gave, or 0.",
         None, minimum=0, maximum=_MAX_POSITION,
     )  # fmt: skip
     filter: str | None = option(
         "Show only lines that match this regular expression (Rust syntax).", None, min_length=1, max_length=4096
     )
     wait_ms: int = option(
-        "Wait so many milliseconds for output behind since, or for the shell to end.", 0, minimum=0, maximum=60_000
+        "Wait this many milliseconds for output after since, or for the shell to end.", 0, minimum=0, maximum=60_000
     )
     wait_for: str | None = option(
-        "Wait until a line behind since matches this regular expression; 30 s where wait_ms is 0.",
+        "Wait until a line after since matches this regular expression; 30 s if wait_ms is 0.",
         None, min_length=1, max_length=4096,
     )  # fmt: skip
-    tail_lines: int | None = option("Show only so many lines, the last ones.", None, minimum=1, maximum=5000)
+    tail_lines: int | None = option("Show only this many lines, from the end.", None, minimum=1, maximum=5000)
 
 
 class BashOutput(ReadingTool):
-    """Read what a shell that runs in the background has written; wait for more, or for a line, if asked.
+    """Read the output of a background shell; optionally wait for more, or for a line.
 
-    The same call gives the same lines again: only `since` moves on, so that an answer which got lost loses nothing.
+    The same call returns the same lines again: only a new `since` moves on, so a lost answer loses no output.
     """
 
     name = "BashOutput"
@@ -148,7 +148,7 @@ def read_page(output: Output, since: int, limit: int, size: int, *, is_over: boo
         found.next = end = pieces[-1].end
     for piece in [*pieces, Piece(end, b"")]:
         if piece.start > at:
-            text = f"[{piece.start - at:,} bytes are not kept any more]\n"
+            text = f"[{piece.start - at:,} bytes are no longer kept]\n"
             found.lines.append(Line(at, piece.start, text, is_gap=True))
         at = piece.end
         found.lines += _lines(piece, 0 if found.has_more else room)
@@ -191,7 +191,7 @@ class Pattern:
     async def matches(self, lines: Sequence[Line], seconds: float) -> list[int]:
         """Return the indexes of the lines that match."""
         if any(wanted in _HARMLESS.sub("", self._text) for wanted in _LINE_BREAKS):
-            what = f"Invalid pattern, lines are searched one by one and hold no line break: {self._text[:200]}"
+            what = f"Invalid pattern, lines are searched one by one and contain no line break: {self._text[:200]}"
             raise SandboxError(what, "INVALID_REGEX")
         if self.is_plain:
             return [index for index, line in enumerate(lines) if self._text in line.text]
@@ -422,10 +422,10 @@ def _how(record: ShellRecord, runtime: float | None) -> str:
 def _notes(facts: dict[str, Any]) -> list[str]:
     notes = []
     if facts["since"] > facts["size"]:
-        notes.append(f"[since={facts['since']} is behind the end: {facts['size']:,} bytes were written]")
+        notes.append(f"[since={facts['since']} is past the end: {facts['size']:,} bytes were written]")
     if line := facts.get("matched_line"):
         notes.append(f"[found: {line[:_MAX_SHOWN_LINE]}]")
     elif facts.get("matched") is False:
         to = facts["searched_to"]
-        notes.append(f"[no line has matched wait_for{'' if to is None else f' before byte {to:,}: the time was over'}]")
+        notes.append(f"[no line has matched wait_for{'' if to is None else f' before byte {to:,}: the time ran out'}]")
     return notes

@@ -86,13 +86,15 @@ class Shells:
         if shell is None:
             return await self._not_found(handle)
         if host_of(handle) == self.hostname:
-            what = f"What is kept of {named(shell)} on host {self.hostname} is gone; the last that was known: {shell.status}"
+            what = (
+                f"The output of {named(shell)} on host {self.hostname} is gone; its last known status: {shell.status}"
+            )
             return SandboxError(what, SHELL_NOT_FOUND)
         if shell.status is ShellStatus.LOST:
-            what = f"{named(shell)} is lost, with what it wrote: host {shell.hostname} is gone, or was started again"
+            what = f"{named(shell)} is lost with its output: host {shell.hostname} is gone, or was restarted"
             return SandboxError(what, SHELL_HOST_UNAVAILABLE)
         what = f"{named(shell)} is on host {shell.hostname}; this call reached {self.hostname}. "
-        what += f"Send it to a worker of {shell.hostname}: its queue is host.{shell.hostname}"
+        what += f"Send it to a worker on {shell.hostname}: the queue is host.{shell.hostname}"
         return SandboxError(what, SHELL_HOST_UNAVAILABLE)
 
     async def _not_found(self, handle: str) -> SandboxError:
@@ -125,9 +127,9 @@ def state_of(shell: ShellRecord) -> str:
     """`running`, `exited with exit code 1`, ..."""
     how = exit_of(shell)
     if shell.status is ShellStatus.LOST:
-        return "lost: what supervised it vanished, so how it ended is unknown"
+        return "lost: its supervisor disappeared, so how it ended is unknown"
     if shell.status is ShellStatus.RUNNING:
-        return f"the command itself ended with {how}, what it started is running" if how else "running"
+        return f"the command itself ended with {how}, but processes that it started still run" if how else "running"
     return f"{shell.status} with {how}" if how else str(shell.status)
 
 
@@ -145,7 +147,7 @@ def signal_name(number: int) -> str:
 
 
 class ListShells(ReadingTool):
-    """List the shells that this session has started in the background, those that are over included."""
+    """List the background shells of this session, including those that have ended."""
 
     name = "ListShells"
     aliases = ("list_shells",)
@@ -161,7 +163,7 @@ class ListShells(ReadingTool):
         running = sum(shell.status is ShellStatus.RUNNING for shell in found)
         text = _fit(lines, context.max_output_size) or "No shell has been started in this session"
         more = {"unknown": shells.unknown} if shells.unknown else {}
-        text += f"\n[shells of other hosts are not known: {shells.unknown}]" if shells.unknown else ""
+        text += f"\n[the shells of other hosts are not known: {shells.unknown}]" if shells.unknown else ""
         return ToolResult.ok(text, shells=facts, running=running, total=len(found), **more)
 
 
@@ -205,7 +207,7 @@ def _fit(lines: list[str], max_chars: int) -> str:
         if room < 0 and shown:
             break
         shown.append(line)
-    left_out = [f"[{len(lines) - len(shown):,} older ones are left out]"] if len(shown) < len(lines) else []
+    left_out = [f"[{len(lines) - len(shown):,} older ones left out]"] if len(shown) < len(lines) else []
     return "\n".join([*left_out, *reversed(shown)])
 
 
@@ -215,13 +217,15 @@ class Order:
 
     shell_id: str = option("The id that Bash gave when it started the shell.", aliases=("bash_id",), **HANDLE)
     signal: Literal["TERM", "INT", "KILL"] = option(
-        "What it is asked to end with: TERM, INT as from a terminal; or KILL, which asks nobody.", "TERM"
+        "Signal to end it with: TERM, INT as from a terminal, or KILL, which cannot be refused.", "TERM"
     )
-    grace_ms: int = option("Milliseconds after which what has not ended is killed.", 2000, minimum=0, maximum=30_000)
+    grace_ms: int = option(
+        "Milliseconds after which the processes that have not ended are killed.", 2000, minimum=0, maximum=30_000
+    )
 
 
 class KillShell(BuiltinTool):
-    """End a shell that runs in the background, with every process it has started."""
+    """End a background shell, with every process that it has started."""
 
     name = "KillShell"
     aliases = ("kill_shell",)
@@ -244,7 +248,7 @@ class KillShell(BuiltinTool):
             after = await deadline.run(shell.record)
             if after.status is not ShellStatus.RUNNING:
                 return _stopped(after, shell.facts())
-        what = f"{named(after)} has been told to end, and has not yet. Call KillShell again to see whether it has"
+        what = f"{named(after)} was told to end, but has not ended yet. Call KillShell again to see whether it has"
         return ToolResult.fail(what, error_code=ErrorCode.TIMEOUT, bash_id=after.id, status=str(after.status))
 
     async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:

@@ -100,7 +100,7 @@ def require_match(place: Place, seen: Snapshot | None, if_match: str | None) -> 
     if if_match is None or (seen and seen.etag == if_match):
         return
     if seen is None:
-        raise SandboxError(f"{place.shown} does not exist (any more), and if_match expects {if_match}", STALE)
+        raise SandboxError(f"{place.shown} does not exist (any more), but if_match expects {if_match}", STALE)
     what = f"{place.shown} changed since it was read (etag {if_match} expected, {seen.etag} found). Read it again"
     raise SandboxError(what, STALE)
 

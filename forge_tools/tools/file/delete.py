@@ -23,7 +23,7 @@ class Deletion:
 
     file_path: str = option("What to delete, relative to the working directory or absolute.", aliases=("path",), **PATH)
     recursive: bool = option("Delete a folder with all that is in it.", default=False)
-    missing_ok: bool = option("Succeed where there is nothing to delete.", default=False)
+    missing_ok: bool = option("Succeed if there is nothing to delete.", default=False)
     if_match: str | None = option(
         "Delete a file only if it still has this etag, which Read and the last write returned.", None, max_length=64
     )
@@ -45,7 +45,7 @@ class Deletion:
             raise SandboxError(f"{place.shown.rstrip('/')} is {what}; pass it without the slash", NOT_A_DIRECTORY)
         if stat.S_ISLNK(status.st_mode):
             self._refuse_match("a link")
-            return Survey(files=1), f"the link {place.shown}; what it leads to stays"
+            return Survey(files=1), f"the link {place.shown}; its target stays"
         if self.if_match is not None:
             require_match(place, take_snapshot(place, check), self.if_match)
         return Survey(files=1, bytes=status.st_size), f"{place.shown} ({status.st_size:,} bytes)"
@@ -66,7 +66,7 @@ class Deletion:
 
 
 class Delete(BuiltinTool):
-    """Delete a file, a symbolic link (not what it leads to) or, with recursive, a folder in the workspace, for good."""
+    """Permanently delete a file, a symbolic link (not its target) or, with recursive, a folder in the workspace."""
 
     name = "Delete"
     aliases = ("delete_file",)

@@ -27,10 +27,10 @@ _EDIT = {
     "type": "object",
     "properties": {
         "old_string": {"type": "string", "minLength": 1, "maxLength": _MAX_CHARS, "description": "Text to replace."},
-        "new_string": {"type": "string", "maxLength": _MAX_CHARS, "description": "Text to put in its place."},
+        "new_string": {"type": "string", "maxLength": _MAX_CHARS, "description": "The replacement."},
         "replace_all": {"type": "boolean", "description": "Replace every occurrence."},
         "expected_replacements": {
-            "type": "integer", "minimum": 1, "maximum": 100_000, "description": "Replace exactly so many.",
+            "type": "integer", "minimum": 1, "maximum": 100_000, "description": "Replace exactly this many.",
         },
     },
     "required": ["old_string", "new_string"],
@@ -81,21 +81,21 @@ class Editing:
         "Text file to change, relative to the working directory or absolute.", aliases=("path",), **PATH
     )
     old_string: str | None = option(
-        "Text to replace, as it stands in the file, with enough to be the only one. Empty: make it.",
+        "Text to replace, exactly as in the file, with enough context to be unique. Empty: create the file.",
         None, max_length=_MAX_CHARS,
     )  # fmt: skip
-    new_string: str | None = option("Text to put in its place.", None, max_length=_MAX_CHARS)
+    new_string: str | None = option("The replacement.", None, max_length=_MAX_CHARS)
     replace_all: bool = option("Replace every occurrence.", default=False)
     expected_replacements: int | None = option(
-        "Replace every occurrence if there are exactly so many, else none.", None, minimum=1, maximum=100_000
+        "Replace every occurrence if there are exactly this many, else none.", None, minimum=1, maximum=100_000
     )
     edits: Sequence[Mapping[str, Any]] | None = option(
-        "Several replacements instead, one after the other, all or none: {old_string, new_string, ...}.",
+        "Several replacements instead, applied in order, all or none: {old_string, new_string, ...}.",
         None,
         items=_EDIT,
     )
     match: Literal["exact", "whitespace"] = option(
-        "exact; whitespace: lines may also differ in blanks at their ends and in one common indentation.", "exact"
+        "exact; whitespace: lines may also differ in trailing blanks and in a common indentation.", "exact"
     )
     near_line: int | None = option("Of several occurrences, replace the one nearest to this line.", None, minimum=1)
     if_match: str | None = option(
@@ -122,7 +122,7 @@ class Editing:
             taken.append(take(step, taken[-1].text if taken else view.text, view, place.shown, check))
         data = view.data(taken[-1].text)
         if data == seen.data:
-            raise SandboxError(f"The edits leave {place.shown} as it is", NO_CHANGE)
+            raise SandboxError(f"The edits do not change {place.shown}", NO_CHANGE)
         did, facts = _told(view, taken, list(dict.fromkeys(_warnings(steps))))
         return Change(
             data=data,
@@ -152,7 +152,7 @@ class Editing:
     def _listed(self, edits: Sequence[Mapping[str, Any]]) -> list[Step]:
         single = (self.old_string, self.new_string, self.expected_replacements, self.near_line)
         if self.replace_all or any(value is not None for value in single):
-            what = "Pass either edits, or old_string and new_string with what belongs to them, not both"
+            what = "Pass either edits, or old_string and new_string with their options, not both"
             raise InvalidCallError(what)
         if not 1 <= len(edits) <= _MAX_EDITS:
             raise InvalidCallError(f"edits has {len(edits)} items; pass 1 to {_MAX_EDITS}")
@@ -171,10 +171,10 @@ class Editing:
     def _filled(self, new: str, place: Place, seen: Snapshot | None) -> Change:
         """Create a file, or fill an empty one."""
         if seen is not None and seen.status.st_size:
-            what = f"old_string is empty, and {place.shown} is not. Pass what is to be replaced, or use Write"
+            what = f"old_string is empty, but {place.shown} is not. Pass the text to replace, or use Write"
             raise InvalidCallError(what)
         if not new and seen is not None:
-            raise SandboxError(f"{place.shown} is empty already", NO_CHANGE)
+            raise SandboxError(f"{place.shown} is already empty", NO_CHANGE)
         encoding = encoding_for(None, self.encoding)
         data = encoding.bom + encode(new, encoding, place.shown, "new_string")
         told = f"{place.shown} ({len(data):,} bytes)"
@@ -195,7 +195,7 @@ class Editing:
 class Edit(ChangingTool):
     """Replace exact text in a file of the workspace; everything else in it stays byte for byte as it was.
 
-    Nothing is matched by likeness. Line ends may differ from the file's; what is put in gets those of its place.
+    Similar text does not match. Line ends may differ from the file's; new text gets those of its place.
     """
 
     name = "Edit"
@@ -291,7 +291,7 @@ def _no_match(step: Step, text: str, view: View, shown: str) -> SandboxError:
         what += f" The file already contains new_string, at line {text.count(chr(10), 0, at) + 1:,}."
     close = nearest(readable, step.old)
     if close is None:
-        what += " Nothing in the file is like it. Read the file and copy the text from there"
+        what += " Nothing in the file is similar. Read the file and copy the text from there"
         return SandboxError(what, NO_MATCH)
     where = f"line {close.first:,} is" if close.first == close.last else f"lines {close.first:,}-{close.last:,} are"
     return SandboxError(f"{what} Closest: {where} {close.alike:.0%} alike; {close.why}", NO_MATCH)
@@ -348,6 +348,6 @@ def _warnings(steps: list[Step]) -> Iterator[str]:
         if any(map(_OMISSION.search, step.new.splitlines())) and not _OMISSION.search(step.old):
             yield "new_string seems to leave out code ('... rest unchanged'); it was written as it is"
         if r"\n" in step.new and "\n" not in step.new and r"\n" not in step.old and "\n" in step.old:
-            yield r"new_string has \n as two characters and no line end; it was written as it is"
+            yield r"new_string has \n as two characters instead of a line end; it was written as it is"
         if "&lt;" in step.new and "<" not in step.new and "<" in step.old:
             yield "new_string has &lt; where old_string has <; it was written as it is"

@@ -26,30 +26,30 @@ class Wanted:
     """What to find."""
 
     pattern: str = option(
-        "Pattern for paths relative to path: **/*.py in all folders, *.py in that folder alone.",
+        "Pattern for paths relative to path: **/*.py in all folders, *.py only in that folder.",
         min_length=1, max_length=1024,
     )  # fmt: skip
     path: str = option("Folder to start from, by default the working directory.", ".", **PATH)
     exclude: Sequence[str] | None = option(
-        "What to leave out, as lines of a .gitignore: node_modules, *.min.js, /dist.", None, **GLOBS
+        "What to leave out, in .gitignore syntax: node_modules, *.min.js, /dist.", None, **GLOBS
     )
     respect_ignore: bool = option(
         "Leave out what .gitignore and .ignore files name, tracked files excepted.", default=True
     )
     hidden: bool = option("Find hidden files too; .git is always left out.", default=True)
     type: Literal["file", "directory", "any"] = option(
-        "file: files and links; directory: folders; any: whatever there is.", "file"
+        "file: files and links; directory: folders; any: everything.", "file"
     )
-    case_sensitive: bool = option("Tell upper from lower case.", default=True)
+    case_sensitive: bool = option("Distinguish upper and lower case.", default=True)
     sort: Literal["path", "mtime"] = option("path: the same order on every host; mtime: newest first.", "path")
-    limit: int = option("Paths shown at most.", 1000, minimum=1, maximum=10_000, aliases=("head_limit",))
+    limit: int = option("Maximum number of paths shown.", 1000, minimum=1, maximum=10_000, aliases=("head_limit",))
     offset: int = option("Paths to skip, to see the next page.", 0, minimum=0)
 
 
 class Glob(ReadingTool):
-    """Find files by name in the workspace: src/**/*.py, *.{ts,tsx}; what git ignores is left out, links are not followed.
+    """Find files by name in the workspace: src/**/*.py, *.{ts,tsx}. Files that git ignores are left out, links are not followed.
 
-    Paths are sorted, so that pages fit together. `*` and `?` stay within a name, `**` as a whole name stands for any
+    Paths are sorted, so that pages are consistent. `*` and `?` stay within a name, `**` as a whole name stands for any
     number of folders; `*.py` finds files of the folder itself, `**/*.py` those below it too.
     """
 

@@ -91,15 +91,15 @@ class Pattern:
 def check_text(name: str, text: str) -> None:
     """Refuse what no argument of a process and no name of a file can hold."""
     if "\0" in text:
-        raise InvalidCallError(rf"{name} holds a NUL character; in a pattern write it as \x00")
+        raise InvalidCallError(rf"{name} contains a NUL character; in a pattern write it as \x00")
     if text.encode(errors="replace").decode() != text:
-        raise InvalidCallError(f"{name} holds half a surrogate pair, which is no character")
+        raise InvalidCallError(f"{name} contains half a surrogate pair, which is not a character")
 
 
 def compile_glob(pattern: str) -> re.Pattern[str]:
     """Turn a glob into an expression for whole relative paths. A pattern without `/` matches names in every folder."""
     if "\n" in pattern:
-        raise _invalid("a glob holds no line break")
+        raise _invalid("a glob cannot contain a line break")
     alternatives = [expression_of(_path_tokens(_anywhere(one), pattern)) for one in alternatives_of(pattern)]
     return _compiled("|".join(f"(?:{one})" for one in alternatives), pattern, re.DOTALL)
 
@@ -152,7 +152,7 @@ def _check(glob: str) -> None:
     if not _names(glob):
         raise _invalid(f"'{glob}' names nothing. '*' finds the files of a folder, '**' all below it")
     if "\n" in glob:
-        raise _invalid("a glob holds no line break")
+        raise _invalid("a glob cannot contain a line break")
 
 
 def _names(glob: str) -> list[str]:

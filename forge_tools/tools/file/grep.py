@@ -46,23 +46,23 @@ class Search:
     output_mode: Literal["content", "files_with_matches", "count"] = option(
         "content: path:line:text; files_with_matches: paths; count: path:matching lines.", "files_with_matches"
     )
-    ignore_case: bool = option("Let letters match in either case.", default=False, aliases=("-i",))
+    ignore_case: bool = option("Ignore case.", default=False, aliases=("-i",))
     before: int = option("Lines shown before each match (content).", 0, minimum=0, maximum=50, aliases=("-B",))
     after: int = option("Lines shown after each match (content).", 0, minimum=0, maximum=50, aliases=("-A",))
     context_lines: int = option(
         "Lines shown around each match (content).", 0, minimum=0, maximum=50, aliases=("-C", "context")
     )
     line_numbers: bool = option("Show line numbers (content).", default=True, aliases=("-n",))
-    multiline: bool = option("Let patterns span lines, and the dot match line ends.", default=False)
+    multiline: bool = option("Let patterns span lines, and let the dot match line ends.", default=False)
     fixed_strings: bool = option("Search for the pattern as plain text.", default=False, aliases=("-F",))
     word: bool = option("Match whole words only.", default=False, aliases=("-w",))
     engine: Literal["auto", "rust", "pcre2"] = option(
-        "auto: rust, or pcre2 where the pattern needs look-around or back-references.", "auto"
+        "auto: rust, or pcre2 if the pattern needs look-around or back-references.", "auto"
     )
     max_per_file: int | None = option(
-        "Matching lines per file at most.", None, minimum=1, maximum=1_000_000_000, aliases=("-m",)
+        "Maximum number of matching lines per file.", None, minimum=1, maximum=1_000_000_000, aliases=("-m",)
     )
-    head_limit: int = option("Records (lines or files) shown at most.", 250, minimum=1, maximum=5000)
+    head_limit: int = option("Maximum number of records (lines or files) shown.", 250, minimum=1, maximum=5000)
     offset: int = option("Records to skip, to see the next page.", 0, minimum=0)
     respect_ignore: bool = option("Leave out what .gitignore and .ignore files name.", default=True)
     hidden: bool = option("Search hidden files too; .git is always left out.", default=True)
@@ -103,7 +103,7 @@ class Search:
 class Grep(ReadingTool):
     """Search files in the workspace for a regular expression (Rust syntax); .gitignore is honoured, binary files are skipped.
 
-    Results are sorted by path, so that pages fit together.
+    Results are sorted by path, so that pages are consistent.
     """
 
     name = "Grep"

@@ -106,7 +106,7 @@ class Notes:
             are = "is" if page.seen == 1 else "are"
             notes.append(f"[nothing after offset {page.offset}: there {are} {counted(page.seen, self.unit)}]")
         if self.is_partial:
-            notes.append("[stopped early: the time for this call was over; narrow path or pattern for the rest]")
+            notes.append("[stopped early: the call's time ran out; narrow path or pattern for the rest]")
         if self.warnings:
             more = f" and {len(self.warnings) - 1:,} more" if len(self.warnings) > 1 else ""
             notes.append(f"[not searched: {self.warnings[0][:_MAX_WARNING]}{more}]")
@@ -305,7 +305,7 @@ class MatchSink:
             return True
         name = self._shown(name)
         where = f"{name}:{int(number[1])}:" if number and self._has_numbers else f"{name}:"
-        is_more = self.page.add(f"{where}[matches in a line of megabytes; Read it in parts with column]")
+        is_more = self.page.add(f"{where}[matches in a very long line; Read it in parts with column]")
         self.origins += [Origin(self._raw_name)] * (len(self.page.records) - len(self.origins))
         return is_more
 

@@ -31,7 +31,7 @@ class Wish:
     path: str = option("Folder to list, by default the working directory.", ".", aliases=("file_path",), **PATH)
     depth: int = option("How many levels of folders to list.", 1, minimum=1, maximum=10)
     ignore: Sequence[str] | None = option(
-        "Globs of what to leave out, relative to path: node_modules, *.pyc (in every folder), docs/*.html.",
+        "Globs to leave out, relative to path: node_modules, *.pyc (in every folder), docs/*.html.",
         None,
         **GLOBS,
     )
@@ -138,7 +138,7 @@ class _Listing:
 
     def _note(self, shown: int) -> str:
         if self._is_partial:
-            return f"({shown:,} entries shown: the time for this call was over)"
+            return f"({shown:,} entries shown: the call's time ran out)"
         if not self._is_cut:
             return f"({counted(self._seen, *_ENTRIES)})"
         more = "more than " if self._wish.depth > 1 else ""

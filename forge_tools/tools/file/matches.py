@@ -143,7 +143,7 @@ def _but_for_blanks(text: str, old: str, check: Check) -> Iterator[Match]:
         if needle in here[anchor]:
             compared += size
             if compared > _MAX_COMPARED:
-                what = "old_string is too much alike at too many places for match=whitespace. Pass less of it"
+                what = "old_string resembles too many places for match=whitespace. Pass less of it"
                 raise SandboxError(what, TOO_LARGE)
             shift = _shift(wanted, here)
         taken = here if shift else here[:1]

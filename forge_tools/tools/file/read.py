@@ -84,7 +84,7 @@ class Wish:
     encoding: str | None = option(
         "Name of the text encoding, such as latin-1 or utf-16-le. By default it is detected.", None
     )
-    line_numbers: bool = option("Put its number and a tab before each line.", default=True)
+    line_numbers: bool = option("Put the number and a tab before each line.", default=True)
     pages: str | None = option("Pages of a PDF, such as 3 or 3-7; by default the first 20.", None, max_length=20)
     page_images: bool = option("Show pages of a PDF as images, 5 at most, instead of their text.", default=False)
 
@@ -314,7 +314,7 @@ class Reading:
 
     def _notes(self, page: _Page, count: Count | None) -> list[str]:
         """State at the end what is missing; text without line numbers stays unchanged."""
-        notes = ["[stopped early: the time for this call was over]"] if self._is_partial else []
+        notes = ["[stopped early: the call's time ran out]"] if self._is_partial else []
         if page.next and page.first is not None and self._wish.line_numbers:
             last = page.first + len(page.lines) - 1
             total = "" if count is None else f" of {count.lines:,}"
@@ -397,7 +397,7 @@ async def _image(file: Handle, kind: str, seconds: float) -> ToolResult:
     size = file.stat.st_size
     said = f"{file.name}: {kind}, {facts['width']:,} x {facts['height']:,} pixels, {human(size)}"
     if facts["frames"] > 1:
-        said += f", {facts['frames']:,} frames, of which the first is decoded"
+        said += f", {facts['frames']:,} frames, only the first is decoded"
     name = PurePath(file.name)
     if "shown" in facts:
         width, height = facts["shown"]
@@ -428,5 +428,7 @@ def _page_range(pages: str | None, most: int) -> tuple[int, int]:
     first = int(found[1]) if found else 0
     last = int(found[2] or first) if found else 0
     if not 1 <= first <= last:
-        raise InvalidCallError(f"pages {pages!r} names no pages. Give one, such as 3, or some, such as 3-7")
+        raise InvalidCallError(
+            f"pages {pages!r} is not a page range. Give one page, such as 3, or several, such as 3-7"
+        )
     return first, min(last, first + most - 1)

@@ -136,7 +136,7 @@ def encode(text: str, encoding: Encoding, shown: str, what: str) -> bytes:
     if encoding.name == UNKNOWN and not text.isascii():
         sign = next(char for char in text if not char.isascii())
         raise SandboxError(
-            f"{shown} is not UTF-8, and {what} has {sign!r}: say how it is written there, with encoding=latin-1, "
+            f"{shown} is not UTF-8, and {what} has {sign!r}: name the file's encoding, with encoding=latin-1, "
             "cp1252, shift_jis or another",
             ENCODING_ERROR,
         )
@@ -145,10 +145,10 @@ def encode(text: str, encoding: Encoding, shown: str, what: str) -> bytes:
     except UnicodeEncodeError as error:
         sign, place = text[error.start], error.start + 1
         if "\ud800" <= sign <= "\udfff":
-            why = f"{what} holds half a surrogate pair at character {place:,}, which no encoding can hold"
+            why = f"{what} contains half a surrogate pair at character {place:,}, which no encoding can represent"
             raise SandboxError(why, ENCODING_ERROR) from None
-        why = f"{what} holds {sign!r} at character {place:,}, which {encoding.name} cannot hold. Pass encoding=utf-8"
-        raise SandboxError(f"{why} to write {shown} anew in it", ENCODING_ERROR) from None
+        why = f"{what} contains {sign!r} at character {place:,}, which {encoding.name} cannot represent. Pass encoding=utf-8"
+        raise SandboxError(f"{why} to rewrite {shown} in it", ENCODING_ERROR) from None
 
 
 def decoded(data: bytes, encoding: Encoding) -> str:
@@ -199,8 +199,8 @@ class View:
         except UnicodeError:
             is_same, text = False, ""
         if not is_same:
-            what = f"{shown} is not wholly {encoding.name}, so it cannot be edited without changing the rest of it. "
-            raise SandboxError(f"{what}Pass another encoding, or latin-1 to edit what is ASCII in it", ENCODING_ERROR)
+            what = f"{shown} is not entirely {encoding.name}, so it cannot be edited without changing the rest of it. "
+            raise SandboxError(f"{what}Pass another encoding, or latin-1 to edit its ASCII parts", ENCODING_ERROR)
         return cls(text, encoding, is_decoded=True)
 
     def pattern(self, text: str) -> str | None:

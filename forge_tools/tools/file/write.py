@@ -20,19 +20,19 @@ class Writing:
     """What to write, where, and under which conditions."""
 
     file_path: str = option("File to write, relative to the working directory or absolute.", aliases=("path",), **PATH)
-    content: str = option("All that the file will hold.", max_length=MAX_CHARS)
+    content: str = option("The whole content of the file.", max_length=MAX_CHARS)
     if_match: str | None = option(
         "Write only if the file still has this etag, which Read and the last write returned.", None, max_length=64
     )
     if_none_match: Literal["*"] | None = option('Pass "*" to write only if there is no such file yet.', None)
-    create_dirs: bool = option("Make the folders that are missing on the way.", default=True)
+    create_dirs: bool = option("Create missing parent folders.", default=True)
     line_endings: Literal["keep", "lf", "crlf", "as_given"] = option(
-        "keep: those of the file that is replaced; lf; crlf; as_given: those of the content.", "keep"
+        "keep: those of the replaced file; lf; crlf; as_given: those of the content.", "keep"
     )
     encoding: str | None = option(
         "Text encoding, such as latin-1 or utf-8-sig. By default that of the old file, or UTF-8.", None, max_length=64
     )
-    executable: bool | None = option("Whether the file can be run as a program. By default as before.", None)
+    executable: bool | None = option("Whether the file is executable. By default as before.", None)
 
     def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
         """Decide the bytes, or refuse; nothing is touched."""
@@ -45,11 +45,11 @@ class Writing:
         facts = facts_of(seen, data) | self._facts(text, encoding)
         size = f"{counted(line_count(text), 'line')}, {len(data):,} bytes"
         if not facts["changed"]:
-            return self._unchanged(f"{place.shown} holds exactly that already ({size})", place, seen, facts)
+            return self._unchanged(f"{place.shown} already has exactly this content ({size})", place, seen, facts)
         told = f"{place.shown} ({size}{_was(old, seen)})"
         diff = None if old is None else unified(old, text)
         more = f"\n{diff}" if diff else ""
-        new = ", and the folders on the way to it" if place.missing else ""
+        new = ", and its parent folders" if place.missing else ""
         return Change(
             data=data,
             is_executable=self.executable,
@@ -59,11 +59,11 @@ class Writing:
 
     def _check(self, place: Place, seen: Snapshot | None) -> None:
         if self.if_none_match is not None and seen is not None:
-            what = f'{place.shown} exists already, and if_none_match="*" only makes new files. '
+            what = f'{place.shown} already exists, and if_none_match="*" only creates new files. '
             raise SandboxError(f"{what}Read it, and pass its etag as if_match to replace it", STALE)
         require_match(place, seen, self.if_match)
         if place.missing and not self.create_dirs:
-            what = f"The folder of {place.shown} does not exist. Pass create_dirs=true to make it"
+            what = f"The folder of {place.shown} does not exist. Pass create_dirs=true to create it"
             raise SandboxError(what, NOT_FOUND)
 
     def _with_line_ends(self, old: str | None) -> str:
@@ -83,7 +83,7 @@ class Writing:
         if self.executable in (None, is_executable):
             result = ToolResult.ok(f"Unchanged: {text}", **facts)
             return Change(data=None, result=result, preview=f"Would change nothing: {text}")
-        text = f"{place.shown} {'executable' if self.executable else 'not executable'}; its content stays"
+        text = f"{place.shown} {'executable' if self.executable else 'not executable'}; its content is unchanged"
         result = ToolResult.ok(f"Made {text}", **facts)
         # The other names of a hard link may lie outside: they keep their mode.
         data = seen.data if seen is not None and seen.status.st_nlink > 1 else None
@@ -91,9 +91,9 @@ class Writing:
 
 
 class Write(ChangingTool):
-    """Write a text file in the workspace, new or replaced as a whole; its encoding, line ends and mode stay.
+    """Create or completely replace a text file in the workspace; a replaced file keeps its encoding, line ends and mode.
 
-    What is there can be read before, and its `etag` passed as `if_match`: then nothing that others wrote is lost.
+    To lose nothing that others wrote, read the file before, and pass its `etag` as `if_match`.
     """
 
     name = "Write"

@@ -1,4 +1,4 @@
-"""A notebook as its text: where each cell stands in it, and the text with one cell put in, changed or taken out."""
+"""A notebook as text: where each cell is, and the text with one cell inserted, changed or deleted."""
 
 import codecs
 import json
@@ -15,7 +15,7 @@ INVALID = "NOTEBOOK_INVALID"
 CELL_NOT_FOUND = "CELL_NOT_FOUND"
 CELL_TYPES = ("code", "markdown", "raw")
 _MAJOR = 4
-_MAX_DIGITS = 4000  # Python refuses to convert more
+_MAX_DIGITS = 4000  # Python refuses to convert longer numbers
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _ESCAPED = re.compile(r"\\u(?!00[0-7])[0-9a-fA-F]{4}")
 
@@ -28,7 +28,7 @@ _decoder = json.JSONDecoder(parse_int=_integer)
 
 
 class Span(NamedTuple):
-    """A value in a text, from `start` to `end`; a member of an object begins with its key, at `key`."""
+    """A value in a text, from `start` to `end`; `key` is where the key of an object's member begins."""
 
     key: int
     start: int
@@ -46,7 +46,7 @@ def parse_value(text: str, at: int) -> Span:
 
 
 def parse_array(text: str, at: int) -> Span:
-    """Parse the array at `at`: its value are the spans of its elements."""
+    """Parse the array at `at`; its value is the spans of its elements."""
     if not text.startswith("[", at):
         raise json.JSONDecodeError("expected a list", text, at)
     elements: list[Span] = []
@@ -60,7 +60,7 @@ def parse_array(text: str, at: int) -> Span:
 
 
 def parse_object(text: str, at: int, parsers: Mapping[str, Parse] | None = None) -> Span:
-    """Parse the object at `at`: its value are the spans of its members by key; the last of equal keys counts."""
+    """Parse the object at `at`; its value is the spans of its members by key. Of equal keys the last one counts."""
     if not text.startswith("{", at):
         raise json.JSONDecodeError("expected an object", text, at)
     members: dict[str, Span] = {}
@@ -83,7 +83,7 @@ def parse_object(text: str, at: int, parsers: Mapping[str, Parse] | None = None)
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a notebook's JSON is laid out. `unit` is one step of indentation, None where all stands on one line."""
+    """How a notebook's JSON is laid out. `unit` is one step of indentation, None if everything is on one line."""
 
     unit: str | None
     eol: str
@@ -106,7 +106,7 @@ class Style:
         )
 
     def render(self, value: Any, margin: str, *, is_broken: bool = True) -> str:
-        """Write a value that begins on a line of that margin; unless broken, on that one line."""
+        """Render a value whose first line has that margin; on one line unless `is_broken`."""
         if self.unit is None or not is_broken:
             return json.dumps(value, ensure_ascii=self.is_ascii, separators=(self.comma, self.colon))
         text = json.dumps(value, ensure_ascii=self.is_ascii, indent=self.unit, separators=(",", self.colon))
@@ -115,7 +115,7 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """A notebook of format 4; `cells` are the spans of its cells, whose values are as JSON has them."""
+    """A notebook of format 4; `cells` are the spans of its cells, with parsed JSON as their values."""
 
     text: str
     has_mark: bool
@@ -124,10 +124,10 @@ class Notebook:
 
     @classmethod
     def of(cls, data: bytes, shown: str) -> "Notebook":
-        """Take the bytes of a file apart.
+        """Parse the bytes of a file.
 
         Raises:
-            SandboxError: they are no notebook of format 4 (NOTEBOOK_INVALID), with the line where that shows.
+            SandboxError: they are not a notebook of format 4 (NOTEBOOK_INVALID); names the line.
         """
         has_mark = data.startswith(codecs.BOM_UTF8)
         try:
@@ -163,14 +163,14 @@ class Notebook:
         return found.value if found and isinstance(found.value, dict) else {}
 
     def data(self, text: str) -> bytes:
-        """The bytes of the file whose text is that."""
+        """Return the bytes of the file with this text."""
         return (codecs.BOM_UTF8 if self.has_mark else b"") + text.encode("utf-8")
 
     def find(self, cell_id: str | None, index: int | None, shown: str) -> int:
-        """Say which cell is meant.
+        """Return the index of the cell that is meant.
 
         Raises:
-            SandboxError: there is none, or several have that id (CELL_NOT_FOUND).
+            SandboxError: there is no such cell, or several have that id (CELL_NOT_FOUND).
         """
         if cell_id is None:
             if index is None or index >= len(self.cells):
@@ -189,16 +189,16 @@ class Notebook:
         raise SandboxError(f"No cell with id {cell_id!r} in {shown}{way}", CELL_NOT_FOUND)
 
     def replaced(self, index: int, cell: str) -> str:
-        """The text with other text for a cell."""
+        """Return the text with the text of one cell replaced."""
         old = self.cells[index]
         return self.text[: old.start] + cell + self.text[old.end :]
 
     def deleted(self, index: int) -> str:
-        """The text without a cell."""
+        """Return the text without one cell."""
         return _without(self.text, self.members["cells"], self.cells, index)
 
     def inserted(self, index: int, cell: Mapping[str, Any]) -> str:
-        """The text with a cell put before the one of that index, laid out like its neighbours."""
+        """Return the text with a cell inserted at that index, laid out like its neighbours."""
         text, cells, (start, end) = self.text, self.cells, self.members["cells"][1:3]
         if not cells:
             outer = self.style.unit or ""
@@ -213,7 +213,7 @@ class Notebook:
         return text[: near.end] + self._gap(index - 1) + new + text[near.end :]
 
     def _gap(self, index: int) -> str:
-        """What stands between a cell and the next one."""
+        """Return the text between a cell and the next one."""
         cells = self.cells
         if len(cells) > 1:
             index = min(index, len(cells) - 2)
@@ -223,7 +223,7 @@ class Notebook:
 
 
 def put(cell: str, key: str, value: Any, style: Style) -> str:
-    """The text of a cell with that value for a key, written as the old one was; the rest stays."""
+    """Return the text of a cell with a new value for a key, laid out like the old one; the rest is unchanged."""
     members = parse_object(cell, 0).value
     if (old := members.get(key)) is not None:
         if old.value == value and type(old.value) is type(value):
@@ -240,7 +240,7 @@ def put(cell: str, key: str, value: Any, style: Style) -> str:
 
 
 def drop(cell: str, key: str) -> str:
-    """The text of a cell without a key."""
+    """Return the text of a cell without a key."""
     whole = parse_object(cell, 0)
     members = sorted(whole.value.values(), key=lambda one: one.key)
     index = next((at for at, one in enumerate(members) if one is whole.value.get(key)), None)
@@ -248,13 +248,13 @@ def drop(cell: str, key: str) -> str:
 
 
 def margin_at(text: str, at: int) -> str:
-    """The indentation of the line on which that position is."""
+    """Return the indentation of the line with that position."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
 def source_of(cell: Mapping[str, Any]) -> str:
-    """The source of a cell as one text."""
+    """Return the source of a cell as one text."""
     source = cell.get("source", "")
     return source if isinstance(source, str) else "".join(source)
 
@@ -282,7 +282,7 @@ def _closed(text: str, at: int, sign: str) -> int:
 
 
 def _deepest_line(text: str) -> int:
-    """The line of the first bracket that stands deeper than anything a notebook has."""
+    """Return the line of the first bracket that is nested deeper than anything in a real notebook."""
     depth = 0
     for found in re.finditer(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{\]}]', text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
@@ -295,26 +295,26 @@ def _check_format(text: str, members: Mapping[str, Span], shown: str) -> None:
     major = members["nbformat"].value if "nbformat" in members else None
     if major != _MAJOR or isinstance(major, bool):
         if major is None:
-            raise _invalid(shown, "no notebook: it has no nbformat")
+            raise _invalid(shown, "not a notebook: it has no nbformat")
         line = text.count("\n", 0, members["nbformat"].start) + 1
-        way = f"of format {json.dumps(major)[:20]} (line {line:,}), and only format {_MAJOR} is known. Convert it first"
+        way = f"of format {json.dumps(major)[:20]} (line {line:,}); only format {_MAJOR} is supported. Convert it first"
         raise _invalid(shown, f"{way}: jupyter nbconvert --to notebook --nbformat {_MAJOR}")
     if "cells" not in members:
-        raise _invalid(shown, "no notebook: it has no cells")
+        raise _invalid(shown, "not a notebook: it has no cells")
     for index, cell in enumerate(members["cells"].value):
         if (wrong := _wrong_with(cell.value)) is not None:
             line = text.count("\n", 0, cell.start) + 1
-            raise _invalid(shown, f"no valid notebook: cell {index} at line {line:,} {wrong}")
+            raise _invalid(shown, f"not a valid notebook: cell {index} at line {line:,} {wrong}")
 
 
 def _wrong_with(cell: Any) -> str | None:
     if not isinstance(cell, dict):
-        return "is no object"
+        return "is not an object"
     if cell.get("cell_type") not in CELL_TYPES:
-        return f"has no cell_type of {', '.join(CELL_TYPES)}"
+        return f"has no valid cell_type ({', '.join(CELL_TYPES)})"
     source = cell.get("source", "")
     lines = source if isinstance(source, list) else [source]
-    return None if all(isinstance(line, str) for line in lines) else "has a source that is no text"
+    return None if all(isinstance(line, str) for line in lines) else "has a source that is not text"
 
 
 def _invalid(shown: str, what: str) -> SandboxError:

@@ -1,4 +1,4 @@
-"""NotebookEdit: one cell of a notebook replaced, put in or taken out, and not a byte of the others."""
+"""NotebookEdit: replace, insert or delete one cell of a notebook without changing a byte of the others."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _OF_CODE = ("outputs", "execution_count")
 
 @dataclass(frozen=True, slots=True)
 class _Edited:
-    """`text` is all of the notebook, `index` where its `cell` is now, None for one that is gone."""
+    """`text` is the whole notebook, `index` that of the changed `cell`; None if it was deleted."""
 
     text: str
     index: int | None
@@ -42,18 +42,18 @@ class Editing:
         aliases=("file_path", "path"), **PATH,
     )  # fmt: skip
     edit_mode: Literal["replace", "insert", "delete"] = option(
-        "replace the source of a cell; insert a cell after the one named; delete a cell.", "replace"
+        "replace the source of a cell; insert a cell after the named one; delete a cell.", "replace"
     )
     cell_id: str | None = option("The cell with this id.", None, min_length=1, max_length=256)
     cell_index: int | None = option("The cell with this index instead; the first is 0.", None, minimum=0)
-    new_source: str | None = option("Source of the cell, for all but delete.", None, max_length=_MAX_CHARS)
+    new_source: str | None = option("New source of the cell; not for delete.", None, max_length=_MAX_CHARS)
     cell_type: Literal["code", "markdown", "raw"] | None = option(
         "Type of the cell. Needed to insert; by default a replaced cell keeps its own.", None
     )
     position: Literal["start", "end"] | None = option(
         "Where to insert if no cell is named; by default at the start.", None
     )
-    clear_outputs: bool = option("Take away the outputs and the execution count of a replaced code cell.", default=True)
+    clear_outputs: bool = option("Remove the outputs and the execution count of a replaced code cell.", default=True)
     if_match: str | None = option(
         "Edit only if the file still has this etag, which NotebookRead and the last write returned.",
         None,
@@ -61,10 +61,10 @@ class Editing:
     )
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together before any file is looked for."""
+        """Refuse options that contradict each other before any file is opened."""
         named = sum(value is not None for value in (self.cell_id, self.cell_index))
         if named > 1 or (not named and self.edit_mode != "insert"):
-            raise InvalidCallError(f"Pass cell_id or cell_index, one of them, to {self.edit_mode} a cell")
+            raise InvalidCallError(f"Pass either cell_id or cell_index to {self.edit_mode} a cell")
         if self.edit_mode != "delete" and self.new_source is None:
             raise InvalidCallError(f"Pass new_source to {self.edit_mode} a cell")
         if self.edit_mode == "insert" and self.cell_type is None:
@@ -77,12 +77,12 @@ class Editing:
         return self.notebook_path
 
     def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
-        """Decide the bytes, or refuse; nothing is touched."""
+        """Return the change, or refuse it; writes nothing."""
         require_match(place, seen, self.if_match)
         if seen is None:
             raise place.not_found()
         if seen.data is None:
-            what = f"{place.shown} is {seen.status.st_size:,} bytes; notebooks are changed up to {KEPT_BYTES:,}"
+            what = f"{place.shown} is {seen.status.st_size:,} bytes; the limit for editing notebooks is {KEPT_BYTES:,}"
             raise SandboxError(f"{what}. Clear its outputs with a command first", TOO_LARGE)
         encode(self.new_source or "", Encoding("utf-8"), place.shown, "new_source")
         notebook = Notebook.of(seen.data, place.shown)
@@ -136,9 +136,9 @@ class Editing:
 
 
 class NotebookEdit(ChangingTool):
-    """Replace, insert or delete one cell of a Jupyter notebook; all else in the file stays byte for byte as it was.
+    """Replace, insert or delete one cell of a Jupyter notebook; the rest of the file stays byte for byte as it was.
 
-    Replacing the source of a code cell takes its outputs and execution count away, which no longer belong to it.
+    Replacing the source of a code cell removes its outputs and execution count, which no longer belong to it.
     """
 
     name = "NotebookEdit"
@@ -156,13 +156,13 @@ def _change(notebook: Notebook, edited: _Edited, place: Place, seen: Snapshot) -
         facts["cell_index"] = edited.index
     what = f"cell {facts['cell_index']} ({facts['cell_type']}{_id_of(facts)}) of {place.shown}"
     if data == seen.data:
-        result = ToolResult.ok(f"Unchanged: {what} is so already", **facts)
-        return Change(data=None, result=result, preview=f"Would change nothing: {what} is so already")
+        result = ToolResult.ok(f"Unchanged: {what} is already so", **facts)
+        return Change(data=None, result=result, preview=f"Would change nothing: {what} is already so")
     told = [what]
     if diff := unified(edited.before, edited.after):
         told.append(diff)
     if "dropped" in facts:
-        told.append("[warning: its attachments are gone: a code cell has none]")
+        told.append("[warning: its attachments were removed: a code cell has none]")
     if edited.index is not None and (problems := _problems(notebook.minor, edited.cell)):
         facts["warnings"] = problems
         told += [f"[warning: the cell is not valid nbformat: {problem}]" for problem in problems]
@@ -177,7 +177,7 @@ def _id_of(facts: dict[str, Any]) -> str:
 
 
 def _problems(minor: int, cell: Any) -> list[str]:
-    """What nbformat finds wrong with the changed cell, where it is installed."""
+    """Return what nbformat, if installed, finds wrong with the changed cell."""
     try:
         from nbformat.validator import iter_validate
     except ImportError:
@@ -201,7 +201,7 @@ def _retyped(text: str, kind: str, style: Style) -> str:
 
 
 def _source(text: str, *, like: Sequence[dict[str, Any]]) -> str | list[str]:
-    """The source as its neighbours have it: as one text, or as a list of lines."""
+    """Return the source in the form that its neighbours use: one text or a list of lines."""
     if like and isinstance(like[0].get("source"), str):
         return text
     lines = text.split("\n")
@@ -209,7 +209,7 @@ def _source(text: str, *, like: Sequence[dict[str, Any]]) -> str | list[str]:
 
 
 def _order(near: Sequence[dict[str, Any]], keys: list[str]) -> list[str]:
-    """The keys of a new cell: sorted, unless those of its neighbour are in another order."""
+    """Return the keys of a new cell: sorted, unless its neighbour has them in another order."""
     known = list(near[0]) if near else []
     if known == sorted(known):
         return keys
@@ -217,7 +217,7 @@ def _order(near: Sequence[dict[str, Any]], keys: list[str]) -> list[str]:
 
 
 def _fresh_id(notebook: Notebook, index: int, source: str) -> str:
-    """An id that no cell has; the same for the same edit, so that a dry run tells it."""
+    """Return an unused id, always the same for the same edit, so that a dry run shows the right one."""
     taken, number = {str(cell.value.get("id")) for cell in notebook.cells}, 0
     while True:
         seed = f"{number}:{index}:{len(notebook.text)}:{source}".encode()

@@ -1,4 +1,4 @@
-"""NotebookRead: the cells of a notebook and what they have put out, images too, within a budget."""
+"""NotebookRead: the cells of a notebook and their outputs, including images, within a budget."""
 
 import base64
 import json
@@ -33,25 +33,25 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Which cells to read, and how much of what they have put out."""
+    """Which cells to read, and how much of their outputs."""
 
     notebook_path: str = option(
         "Notebook (.ipynb) to read, relative to the working directory or absolute.",
         aliases=("file_path", "path"), **PATH,
     )  # fmt: skip
-    cell_id: str | None = option("Read the cell with this id alone.", None, min_length=1, max_length=256)
-    cell_index: int | None = option("Read the cell with this index alone; the first is 0.", None, minimum=0)
-    include_outputs: bool = option("Show what code cells have put out.", default=True)
+    cell_id: str | None = option("Read only the cell with this id.", None, min_length=1, max_length=256)
+    cell_index: int | None = option("Read only the cell with this index; the first is 0.", None, minimum=0)
+    include_outputs: bool = option("Show the outputs of code cells.", default=True)
     max_output_chars: int = option(
-        "How many characters of the outputs of one cell to show.", 2000, minimum=0, maximum=1_000_000
+        "Maximum number of characters shown of the outputs of one cell.", 2000, minimum=0, maximum=1_000_000
     )
     include_images: bool = option(f"Show the images among the outputs, {MOST_IMAGES} at most.", default=True)
     offset: int = option("Index of the first cell to read.", 0, minimum=0)
-    limit: int = option("How many cells to read at most.", 1000, minimum=1, maximum=_MAX_CELLS)
+    limit: int = option("Maximum number of cells to read.", 1000, minimum=1, maximum=_MAX_CELLS)
 
 
 class NotebookRead(ReadingTool):
-    """Read the cells of a Jupyter notebook with their ids, indexes and outputs; images come as parts, other media are named."""
+    """Read the cells of a Jupyter notebook with their ids, indexes and outputs; images are returned as parts, other media are named."""
 
     name = "NotebookRead"
     aliases = ("notebook_read",)
@@ -74,7 +74,7 @@ def shown_cells(file: Handle, wish: Wish, deadline: Deadline, max_chars: int) ->
     """Show cells of an open notebook.
 
     Raises:
-        SandboxError: it is none, is too large, or has no such cell.
+        SandboxError: it is not a notebook, is too large, or has no such cell.
     """
     data = _whole(file, deadline)
     return _show(Notebook.of(data, file.name), data, file.name, wish, max_chars)
@@ -82,7 +82,7 @@ def shown_cells(file: Handle, wish: Wish, deadline: Deadline, max_chars: int) ->
 
 def _whole(file: Handle, deadline: Deadline) -> bytes:
     if file.stat.st_size > KEPT_BYTES:
-        what = f"{file.name} is {file.stat.st_size:,} bytes; notebooks are read up to {KEPT_BYTES:,}"
+        what = f"{file.name} is {file.stat.st_size:,} bytes; the limit for reading notebooks is {KEPT_BYTES:,}"
         raise SandboxError(f"{what}. Clear its outputs with a command, or look for a part with Grep", TOO_LARGE)
     data = bytearray()
     while len(data) <= KEPT_BYTES and (chunk := os.pread(file.fd, _CHUNK_BYTES, len(data))):
@@ -98,7 +98,7 @@ def _show(notebook: Notebook, data: bytes, shown: str, wish: Wish, max_chars: in
     blocks, used, total = list[str](), 0, len(notebook.cells)
     for index in range(first, min(total, first + limit)):
         block = _block(index, notebook.cells[index].value, wish)
-        if blocks and used + len(block) > room:  # a single cell that is too long is cut, and kept, as any output
+        if blocks and used + len(block) > room:  # a single cell that is too long is truncated later, like any output
             break
         blocks.append(block)
         used += len(block) + 1
@@ -114,20 +114,20 @@ def _show(notebook: Notebook, data: bytes, shown: str, wish: Wish, max_chars: in
         notes.append(f"[several cells have the id {', '.join(doubles)}: pass cell_index for them]")
     images = list(_images(notebook, range(first, end))) if wish.include_outputs and wish.include_images else []
     if len(images) > MOST_IMAGES:
-        notes.append(f"[{counted(len(images) - MOST_IMAGES, 'more image')}: read their cells alone]")
+        notes.append(f"[{counted(len(images) - MOST_IMAGES, 'more image')}: read their cells one at a time]")
     text = "\n".join([*blocks, *notes])
     return ToolResult.ok([text, *images[:MOST_IMAGES]] if images else text, **facts)
 
 
 def _images(notebook: Notebook, indexes: range) -> Iterator[Image]:
-    """The pictures that cells have put out, named for cell and output; what is none stays named in their text."""
+    """Yield the images among the outputs, named after cell and output; other media are only named in the text."""
     for index in indexes:
         outputs = notebook.cells[index].value.get("outputs")
         for number, output in enumerate(outputs if isinstance(outputs, list) else ()):
             data = output.get("data") if isinstance(output, dict) else None
             for mime, value in data.items() if isinstance(data, dict) else ():
                 if mime in IMAGES and len(text := _joined(value)) <= _MAX_IMAGE_CHARS:
-                    with suppress(ValueError):  # it is no Base64
+                    with suppress(ValueError):  # it is not Base64
                         if media_type(raw := base64.b64decode(text)) == mime:
                             yield Image(raw, f"cell-{index}-output-{number}.{mime.rpartition('/')[2]}")
 
@@ -166,7 +166,7 @@ def _inside(metadata: dict[str, Any], table: str, key: str) -> str | None:
 
 
 def render_outputs(outputs: Any, limit: int) -> str:
-    """Render the outputs of a cell within `limit` characters: the head, the tail, and how much is left out between."""
+    """Render the outputs of a cell within `limit` characters: the head, how much was left out, and the tail."""
     if not isinstance(outputs, list):
         return ""
     texts = [text.rstrip("\n") for output in outputs for text in _texts(output)]
@@ -174,7 +174,7 @@ def render_outputs(outputs: Any, limit: int) -> str:
 
 
 def media_part(mime: str, data: Any) -> str:
-    """Stand for media in an output: their type and size."""
+    """Return a placeholder for media in an output: their type and size."""
     text = _joined(data)
     size = len(text) * 3 // 4 if mime != "image/svg+xml" else len(text)
     return f"[{mime} {human(size)}]"
@@ -191,7 +191,7 @@ def clip(text: str, limit: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Text as a terminal would leave it: no colours, and of a line that was written over the last state."""
+    """Return text as a terminal would show it: without colours, and overwritten lines in their last state."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     if "\r" not in text:
@@ -213,7 +213,7 @@ def _texts(output: Any) -> Iterator[str]:
 
 
 def _data(data: Mapping[str, Any]) -> Iterator[str]:
-    """One output in several types: all its media, and of its texts the plainest."""
+    """Yield the parts of one output that comes in several types: all media, and the plainest text."""
     if isinstance(widget := data.get(_WIDGET), dict):
         yield f"[widget {str(widget.get('model_id'))[:64]}]"
     for mime, value in data.items():

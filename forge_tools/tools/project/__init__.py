@@ -1,1 +1,1 @@
-"""Tools that say what a project is, from its files alone: nothing of it is run."""
+"""Tools that describe a project from its files; they run nothing of it."""

@@ -1,4 +1,4 @@
-"""ExtractConventions: how a project's code is written, as its settings declare and as its files show."""
+"""ExtractConventions: how a project's code is written, by its settings and by its files."""
 
 import re
 from collections import Counter
@@ -69,14 +69,14 @@ class Wish:
 
     path: str = option("Folder of the project, by default the working directory.", ".", **PATH)
     language: str | None = option(
-        "Language to look at, such as Python; by default the one with most files.", None, max_length=32
+        "Language to look at, such as Python; by default the one with the most files.", None, max_length=32
     )
-    sample: int = option("How many files to look at; the same ones on every host.", 200, minimum=1, maximum=2000)
+    sample: int = option("Number of files to look at; the same ones on every host.", 200, minimum=1, maximum=2000)
 
 
 @dataclass(slots=True)
 class _Tally:
-    """How often each of several ways was seen, and where first."""
+    """How often each variant of a convention was seen, and where first."""
 
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
@@ -97,9 +97,9 @@ class _Tally:
 
 
 class ExtractConventions(ProjectTool):
-    """Say how code of a project is written: what its settings declare first, then what a sample of its files shows.
+    """Report how a project's code is written: first what its settings declare, then what a sample of its files shows.
 
-    Each convention has its ratio, an example and a counter-example; under 20 samples it is insufficient evidence.
+    Each convention has a ratio, an example and a counter-example; fewer than 20 samples are insufficient evidence.
     """
 
     name = "ExtractConventions"
@@ -146,7 +146,7 @@ def _answer(survey: Survey, wish: Wish) -> ToolResult:
 
 
 def declared_in(survey: Survey) -> Claims:
-    """The conventions that settings of formatters and linters declare."""
+    """Return the conventions that the settings of formatters and linters declare."""
     claims = Claims()
     for path in filter(_SETTINGS.search, survey.files):
         text, before = survey.text(path), len(claims.sections.get("settings", {}))
@@ -173,7 +173,7 @@ def _language(survey: Survey, asked: str | None) -> str | None:
 
 
 def _seen(text: str, path: str, language: str, lengths: Counter[int]) -> Iterator[tuple[str, str, int]]:
-    """Each thing that shows a convention: which one, how it is done, and in which line."""
+    """Yield each observation: the convention, its variant and the line."""
     lines, indent = text.split("\n"), 0
     if way := case_of(path.rpartition("/")[2].partition(".")[0]):
         yield "file names", way, 1
@@ -200,7 +200,7 @@ def _named(line: str, language: str) -> Iterator[tuple[str, str]]:
 
 
 def case_of(name: str) -> str | None:
-    """How the words of a name are put together; None where it is one word in lower case, which says nothing."""
+    """Return the case of a name, such as snake_case; None for a single lower-case word, which could be any."""
     name = name.strip("_")
     if re.fullmatch(r"[a-z0-9]*", name):
         return None

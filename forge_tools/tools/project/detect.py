@@ -23,7 +23,7 @@ TITLES = {
     "languages": "Languages", "kinds": "Kinds", "frameworks": "Frameworks", "package_managers": "Package managers",
     "commands": "Commands", "members": "Members", "entry_points": "Entry points", "ci": "CI", "containers": "Containers",
 }  # fmt: skip
-"""The sections of claims, in the order in which they are told."""
+"""The sections of claims, in the order of the output."""
 
 _NAMED = {
     "ci": re.compile(
@@ -43,7 +43,7 @@ class Wish:
 
 
 class DetectProjectType(ProjectTool):
-    """Say which languages, kinds, frameworks, package managers, commands and members a project has, with evidence.
+    """Report which languages, kinds, frameworks, package managers, commands and members a project has, with evidence.
 
     Nothing of the project is run.
     """
@@ -61,12 +61,12 @@ def _answer(survey: Survey) -> ToolResult:
     lines = [line for key, title in TITLES.items() for line in section(title, claims.of(key))]
     lines += section("Not understood", survey.notes)
     facts = {key: [one.facts() for one in claims.of(key)[:MAX_LISTED]] for key in TITLES}
-    text = "\n".join(lines) or f"Nothing in {survey.name} says what it is ({_size(survey)})"
+    text = "\n".join(lines) or f"Nothing in {survey.name} shows what kind of project it is ({_size(survey)})"
     return ToolResult.ok(text, **facts, **facts_of(survey))
 
 
 def claims_of(survey: Survey) -> Claims:
-    """All that the files of a project say about its type."""
+    """Return all claims that a project's files support about its type."""
     claims = read_manifests(survey)
     sizes, files, first = Counter[str](), Counter[str](), dict[str, str]()
     for path, size in survey.files.items():
@@ -85,7 +85,7 @@ def claims_of(survey: Survey) -> Claims:
 
 
 def facts_of(survey: Survey) -> dict[str, Any]:
-    """What the metadata of every answer about a project say."""
+    """Return the metadata that every answer about a project has."""
     facts: dict[str, Any] = {"files": len(survey.files), "bytes": sum(survey.files.values())}
     facts |= {"warnings": survey.notes[:20]} if survey.notes else {}
     return facts | ({"partial": True} if survey.is_partial else {})

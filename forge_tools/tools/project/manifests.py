@@ -55,17 +55,17 @@ _PYTHON_TOOLS = {
 
 
 def read_manifests(survey: Survey) -> Claims:
-    """Read every manifest, the ones nearest to the top first; what is malformed becomes a note of the survey."""
+    """Read every manifest, those nearest to the top first; a malformed one adds a note to the survey."""
     claims = Claims()
     paths = sorted(filter(_is_manifest, survey.files), key=lambda path: path.count("/"))
     if len(paths) > _MAX_MANIFESTS:
-        survey.notes.append(f"{len(paths):,} manifests, of which {_MAX_MANIFESTS} were read; pass a path in it")
+        survey.notes.append(f"{len(paths):,} manifests, of which only {_MAX_MANIFESTS} were read; pass a path inside")
     for path in paths[:_MAX_MANIFESTS]:
         name, above = path.rpartition("/")[2], path.rpartition("/")[0]
         reader = _READERS.get(name, _requirements if name.startswith("requirements") else _other)
         try:
             if name in _READERS and survey.files[path] and not survey.text(path):
-                raise ValueError("it is no text")
+                raise ValueError("it is not text")
             reader(survey, path, claims)
         except (ValueError, RecursionError) as error:
             survey.malformed(path, error)
@@ -155,7 +155,7 @@ def _go_mod(survey: Survey, path: str, claims: Claims) -> None:
 
 
 def _listed_members(survey: Survey, path: str, claims: Claims) -> None:
-    """`go.work` and `pnpm-workspace.yaml`: a folder, or a glob for folders, on each line."""
+    """Read `go.work` or `pnpm-workspace.yaml`: each line has a folder or a glob for folders."""
     for number, line in enumerate(survey.text(path).splitlines(), 1):
         name = line.strip().removeprefix("use ").lstrip("- ").strip("'\"")
         if _MEMBER.fullmatch(name):
@@ -175,7 +175,7 @@ def _requirements(survey: Survey, path: str, claims: Claims) -> None:
 
 
 def _other(survey: Survey, path: str, claims: Claims) -> None:
-    """A file whose name says most: a lock file, or a manifest in a language of its own."""
+    """Read a file whose name says most of it: a lock file, or a manifest that is not parsed."""
     name, first = path.rpartition("/")[2], f"{survey.shown(path)}:1"
     if name in _LOCKS:
         claims.add("package_managers", _LOCKS[name], first)
@@ -199,13 +199,13 @@ def _depend(survey: Survey, path: str, claims: Claims, name: str, after: str = "
 
 
 def _json(text: str) -> dict[str, Any]:
-    """Parse JSON, also with comments and trailing commas."""
+    """Parse JSON; comments and trailing commas are allowed."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError:
         data = json.loads(_COMMENTS.sub(lambda found: found[1] or "", text))
     if not isinstance(data, dict):
-        raise json.JSONDecodeError("it is no object", text, 0)
+        raise json.JSONDecodeError("it is not an object", text, 0)
     return data
 
 
@@ -215,7 +215,7 @@ def _table(data: Any, key: str) -> dict[str, Any]:
 
 
 def _names(values: Any, *, whole: bool = False) -> Iterator[str]:
-    """The texts in a list, or the names that requirements begin with."""
+    """Yield the strings in a list: whole, or only the package name that a requirement begins with."""
     for value in values if isinstance(values, list) else ():
         if isinstance(value, str) and (found := _NAME.match(value) if not whole else value):
             yield found if isinstance(found, str) else found[0]

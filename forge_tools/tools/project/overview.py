@@ -1,4 +1,4 @@
-"""ProjectOverview: what a newcomer needs to know of a project first, within a budget that its sections share."""
+"""ProjectOverview: what a newcomer needs to know first about a project, within a budget that its sections share."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ _SYMBOL = re.compile(
 _PURPOSES = {
     "src": "sources", "lib": "sources", "tests": "tests", "test": "tests", "docs": "documentation", "doc": "documentation",
     "examples": "examples", "scripts": "scripts", "bin": "programs", "cmd": "programs", "migrations": "schema changes",
-    "benchmarks": "benchmarks", ".github": "CI and templates", "deploy": "deployment", "vendor": "copies of others' code",
+    "benchmarks": "benchmarks", ".github": "CI and templates", "deploy": "deployment", "vendor": "third-party code",
 }  # fmt: skip
 _PROSE = {None, "Markdown", "HTML", "CSS", "Jupyter"}
 _HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -41,21 +41,23 @@ _MAX_SYMBOLS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Which project, and how much of what to tell."""
+    """Which project, which sections, and how much text."""
 
     path: str = option("Folder of the project, by default the working directory.", ".", **PATH)
-    max_chars: int = option("How long the answer may be.", 12_000, minimum=_LEAST_CHARS, maximum=_MOST_CHARS)
+    max_chars: int = option(
+        "Maximum length of the answer, in characters.", 12_000, minimum=_LEAST_CHARS, maximum=_MOST_CHARS
+    )
     sections: Sequence[str] | None = option(
-        "Tell only these: readme, type, entry_points, layout, symbols, scripts, tests, dependencies, git, size.",
+        "Only these sections: readme, type, entry_points, layout, symbols, scripts, tests, dependencies, git, size.",
         None,
         items={"type": "string"},
     )
 
 
 class ProjectOverview(ProjectTool):
-    """Tell what a project is: README, type, entry points, layout, symbols, commands, tests, dependencies, git and size.
+    """Describe a project: README, type, entry points, layout, symbols, commands, tests, dependencies, git and size.
 
-    Nothing of the project is run, git neither. Sections share the budget: what one leaves, the others get.
+    Nothing of the project is run, not even git. Sections share the budget: what one does not use, the others get.
     """
 
     name = "ProjectOverview"
@@ -78,7 +80,7 @@ def _answer(survey: Survey, asked: Sequence[str], wish: Wish, budget: int) -> To
         told["not understood"] = [visible(note) for note in survey.notes]
     text, cut = shared({name: lines for name, lines in told.items() if lines}, budget)
     facts: dict[str, Any] = {"truncated": bool(cut)}
-    if cut:  # alone they have more room
+    if cut:  # requested without the others, they have more room
         facts["next"] = {
             "sections": [name for name in cut if name in _SECTIONS],
             "max_chars": min(4 * wish.max_chars, _MOST_CHARS),
@@ -87,9 +89,9 @@ def _answer(survey: Survey, asked: Sequence[str], wish: Wish, budget: int) -> To
 
 
 def shared(sections: dict[str, list[str]], budget: int) -> tuple[str, list[str]]:
-    """Put sections together within a budget of characters; whole lines only. Return also the names of those that were cut.
+    """Join sections within a budget of characters, in whole lines; also return the names of those that were cut.
 
-    Each gets an equal share of what is left, shortest first, so that what a short one leaves goes to longer ones.
+    Each gets an equal share of the remaining budget, shortest first, so that longer ones get what shorter ones do not use.
     """
     sizes = {name: sum(len(line) + 1 for line in lines) for name, lines in sections.items()}
     heads = {name: f"## {name.replace('_', ' ').capitalize()}" for name in sections}
@@ -145,7 +147,7 @@ def _layout(survey: Survey, _: Claims) -> list[str]:
 
 
 def _symbols(survey: Survey, _: Claims) -> list[str]:
-    """The top-level names that most other files name too, of the files nearest to the top."""
+    """List the top-level names that occur in most other files, from the files nearest to the top."""
     paths = [path for path in survey.files if _is_code(path) and is_written(path) and not _TEST.search(path)]
     paths = sorted(paths, key=lambda path: (path.count("/"), path))[:_MAX_READ]
     places, users = dict[str, str](), Counter[str]()
@@ -172,7 +174,7 @@ def _git(survey: Survey, _: Claims) -> list[str]:
 
 
 def _repository(survey: Survey) -> Claims:
-    """Branch, last commit and what it was, of the repository in the folder itself, as files tell: settings of git may run programs."""
+    """Read branch and last commit of the repository in the folder from its files; git is not run, since its settings may run programs."""
     claims, git = Claims(), ".git/"
     head = _read(survey, ".git/HEAD")
     if head is None:
@@ -218,7 +220,7 @@ def _read(survey: Survey, path: str) -> str | None:
 
 
 def _size(survey: Survey, _: Claims) -> list[str]:
-    return [f"- {size_of(sum(survey.files.values()), len(survey.files))}, without what rules ignore"]
+    return [f"- {size_of(sum(survey.files.values()), len(survey.files))}, without ignored files"]
 
 
 _SECTIONS: dict[str, Callable[[Survey, Claims], list[str]]] = {

@@ -1,4 +1,4 @@
-"""What lies in a project: its files, their texts, and claims about it, each with the line that shows it."""
+"""The contents of a project: its files, their texts, and claims about it, each with the line that shows it."""
 
 import os
 import re
@@ -25,12 +25,12 @@ _MAX_CHARS = 160
 GENERATED = re.compile(
     r"(?:^|/)(?:vendor|node_modules|third_party|dist|generated)/|\.min\.\w+$|_pb2(?:_grpc)?\.pyi?$|\.pb\.\w+$|\.g\.dart$|-lock\.\w+$"
 )
-"""Paths of what people did not write here."""
+"""Paths of files that were not written by hand in this project."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something said about a project; `evidence` is `path:line`, as people see it."""
+    """A statement about a project; `evidence` is `path:line`, as shown to people."""
 
     what: str
     evidence: str
@@ -45,7 +45,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Claims:
-    """Claims by section; the first one of each thing counts."""
+    """Claims by section; of several equal ones the first counts."""
 
     sections: dict[str, dict[str, Claim]] = field(default_factory=dict)
 
@@ -58,9 +58,9 @@ class Claims:
 
 
 class Survey:
-    """The files below a folder that rules do not ignore, by path in one order on every host, with their sizes.
+    """The files below a folder that ignore rules do not exclude, with their sizes, in the same order on every host.
 
-    Links are not followed, secrets are left out. Made on a thread.
+    Links are not followed and secrets are left out. Create it on a thread, since it reads the disk.
     """
 
     def __init__(self, workspace: Workspace, target: Handle, deadline: Deadline) -> None:
@@ -82,13 +82,13 @@ class Survey:
         self.is_partial = walk.is_partial
         self.notes += [f"{path}: {reason}" for path, reason in walk.faults]
         if self.is_partial:
-            self.notes.append("the time for this call was over before all folders were seen; pass a path in it")
+            self.notes.append("the call's time ran out before all folders were seen; pass a path inside")
 
     def shown(self, path: str) -> str:
         return self._workspace.shown(self._above + path, self._target)
 
     def data(self, path: str, limit: int = SAMPLE_BYTES) -> bytes | None:
-        """The first bytes of a file, also of one that the walk left out; None where there is none to be read."""
+        """Return the first bytes of a file, even one that the walk left out; None if it cannot be read."""
         handle = open_allowed(self._target.root, self._above + path, escape_path(path))
         if handle is None:
             return None
@@ -96,7 +96,7 @@ class Survey:
             return os.pread(handle.fd, limit, 0)
 
     def text(self, path: str) -> str:
-        """How a file begins, at most 256 KiB; "" for what is no text."""
+        """Return the beginning of a file, at most 256 KiB; "" if it is not text."""
         if path not in self._texts:
             data = self.data(path) or b""
             encoding = sniff(data, None)
@@ -105,25 +105,25 @@ class Survey:
         return self._texts[path]
 
     def at(self, path: str, needle: str, after: str = "") -> str:
-        """Where a word stands in a file, after another one; the first line where neither does."""
+        """Return `path:line` of a word in a file, looked for after another one; the first line if neither is there."""
         text = self.text(path)
         start = max(0, text.find(after)) if after else 0
         found = re.compile(rf"(?<![\w-]){re.escape(needle)}(?![\w-])").search(text, start)
         return self.line(path, found.start() if found else start)
 
     def line(self, path: str, position: int) -> str:
-        """Name the line of a position in a file."""
+        """Return `path:line` of a position in a file."""
         return f"{self.shown(path)}:{self.text(path).count(chr(10), 0, position) + 1}"
 
     def malformed(self, path: str, error: Exception) -> None:
-        """Say that a file could not be understood, and why."""
+        """Note that a file could not be parsed, and why."""
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
         cut = f" (only its first {SAMPLE_BYTES:,} bytes were read)" if self.files[path] > SAMPLE_BYTES else ""
         self.notes.append(f"{self.shown(path)} is malformed: {visible(reason)[:_MAX_CHARS]}{cut}")
 
 
 class ProjectTool(ReadingTool):
-    """A tool that says what the files of a folder show, and runs nothing of them."""
+    """A tool that describes a project from the files of a folder, and runs none of them."""
 
     category = ToolCategory.OTHER
     tags = ("project",)
@@ -142,12 +142,12 @@ class ProjectTool(ReadingTool):
 
 
 def is_written(path: str) -> bool:
-    """Whether people write it, as far as its path says."""
+    """Whether a file was written by hand, judging by its path."""
     return not GENERATED.search(path)
 
 
 def section(title: str, claims: Iterable[object]) -> list[str]:
-    """A heading and its claims, as many as are worth reading."""
+    """Return a heading and at most `MAX_LISTED` of its claims; nothing without claims."""
     lines = [str(claim) for claim in claims]
     more = len(lines) - MAX_LISTED
     shown = [f"- {line}" for line in lines[:MAX_LISTED]] + ([f"- and {more:,} more"] if more > 0 else [])
@@ -161,5 +161,5 @@ def size_of(bytes_: int, files: int) -> str:
 def _size(stat: Any, name: str) -> int:
     try:
         return int(stat(name).st_size)
-    except OSError:  # gone since it was listed
+    except OSError:  # deleted since it was listed
         return 0

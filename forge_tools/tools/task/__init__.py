@@ -1,1 +1,1 @@
-"""Tools that keep what an agent has to remember: lists of what is to be done, and notes. They touch no file."""
+"""Tools that keep what an agent has to remember: todo lists and notes. They touch no file."""

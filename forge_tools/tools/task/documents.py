@@ -10,14 +10,14 @@ from forge_tools.model import Document, DocumentScope, DocumentWriter, Execution
 from forge_tools.model.documents import DocumentScopeKind
 from forge_tools.sandbox.reach import REACH
 
-_FOR_NOW = "\n[kept in the memory of this process alone: there is no database here]"
+_FOR_NOW = "\n[kept only in the memory of this process: there is no database here]"
 
 
 class Documents:
-    """What one call does with them; `options` are its parameters.
+    """Access to documents for one call; `options` are the call's parameters.
 
     Raises:
-        SandboxError: none are within reach.
+        SandboxError: this process has no access to documents.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Documents:
     ) -> None:
         reached = REACH.get().documents
         if reached is None:
-            what = f"{tool} keeps what it is given in the database, which children of the process lane do not reach. "
+            what = f"{tool} keeps its data in the database, which children of the process lane cannot reach. "
             raise SandboxError(f"{what}Run it in the async lane", ErrorCode.SERVICE_UNAVAILABLE)
         owners = {"session": context.session_id, "agent": context.agent_id, "workspace": context.workspace}
         self._reached = reached
@@ -34,7 +34,7 @@ class Documents:
 
     @property
     def note(self) -> str:
-        """What is said after a write where it will not last."""
+        """A note for the result of a write if documents are not durable here; else empty."""
         return "" if self._reached.is_durable else _FOR_NOW
 
     async def read(self, path: str) -> Document | None:
@@ -44,7 +44,7 @@ class Documents:
         return await self._reached.find(self._scope, under, words, limit)
 
     async def change(self, paths: Sequence[str], revise: Revise, *, dry_run: bool = False) -> dict[str, Document]:
-        """Change documents as `revise` decides; in a dry run let it decide, and change nothing."""
+        """Change documents as `revise` decides; a dry run calls it too, but changes nothing."""
         if not dry_run:
             return await self._reached.change(self._scope, paths, revise, self._writer)
         seen: dict[str, Document] = {}
@@ -58,14 +58,14 @@ class Documents:
 
 
 def require_version(path: str, document: Document | None, expected: int | None, **details: Any) -> None:
-    """Refuse where somebody else has written meanwhile; what does not exist has version 0.
+    """Refuse to write if somebody else has written since; a missing document has version 0.
 
     Raises:
-        ToolFailure: with VERSION_CONFLICT, and the version there is among its details.
+        ToolFailure: VERSION_CONFLICT; its details have the current version.
     """
     version = document.version if document else 0
     if expected not in (None, version):
-        text = f"{path} is at version {version}, not {expected}. Read it, and write again."
+        text = f"{path} is at version {version}, not {expected}. Read it, then write again."
         raise ToolFailure(text, code="VERSION_CONFLICT", details={"version": version, **details})
 
 

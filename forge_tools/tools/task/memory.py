@@ -32,7 +32,7 @@ After = dict[str, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What to do with which document."""
+    """What to do, and with which document."""
 
     command: Literal["view", "create", "str_replace", "insert", "delete", "rename", "search", "list"] = option(
         "view a document or folder; create a document; str_replace or insert text in one; delete or rename a document or "
@@ -42,11 +42,11 @@ class Wish:
     content: str | None = option(
         "create, insert: the text.", None, aliases=("file_text", "insert_text"), **_TEXT
     )  # fmt: skip
-    old_str: str | None = option("str_replace: text that stands in the document once.", None, min_length=1, **_TEXT)
+    old_str: str | None = option("str_replace: text that occurs once in the document.", None, min_length=1, **_TEXT)
     new_str: str = option("str_replace: text to put in its place.", "", **_TEXT)
     insert_line: int | None = option("insert: the line to insert after; 0 is the start.", None, minimum=0)
     view_range: Sequence[int] | None = option(
-        "view: first and last line to show; -1 as the last is the end.",
+        "view: first and last line to show; -1 means the last line of the document.",
         None,
         items={"type": "integer"},
         keywords={"minItems": 2, "maxItems": 2},
@@ -55,9 +55,9 @@ class Wish:
     query: str | None = option(
         "search: words that a document must have, in any order and case.", None, min_length=1, max_length=200
     )
-    limit: int = option("search, list: documents shown at most.", 50, minimum=1, maximum=200)
+    limit: int = option("search, list: maximum number of documents shown.", 50, minimum=1, maximum=200)
     scope: Literal["agent", "session", "workspace"] = option(
-        "Whose memory: this agent's, this session's, or that of all who work in this workspace.", "agent"
+        "Whose memory: this agent's, this session's, or that of everyone in this workspace.", "agent"
     )
     expected_version: int | None = option(
         "Write only if the document still has this version, which view and the last write returned.", None, minimum=1
@@ -67,7 +67,7 @@ class Wish:
 class Memory(BuiltinTool):
     """Keep notes beyond this conversation: create, view, change, search and delete text documents below /memories.
 
-    They are kept in the database, the same on every host, each in versions. Of what several agents write at once none is lost.
+    They are kept in the database, versioned and the same on every host. Concurrent writes of several agents lose nothing.
     """
 
     name = "Memory"
@@ -105,10 +105,10 @@ class Memory(BuiltinTool):
 
 
 def normalised(path: str) -> str:
-    """The path as documents have it: below /memories, composed characters, no empty parts.
+    """Return the path in the form that documents use: below /memories, composed characters, no empty parts.
 
     Raises:
-        InvalidCallError: it has parts or characters that no path may have.
+        InvalidCallError: it has parts or characters that are not allowed.
     """
     parts = [part for part in unicodedata.normalize("NFC", path).split("/") if part]
     if parts[:1] == [ROOT[1:]]:
@@ -120,7 +120,7 @@ def normalised(path: str) -> str:
     return "/".join([ROOT, *parts])
 
 
-# What is read.
+# Commands that read.
 
 
 async def _view(wish: Wish, path: str, kept: Documents) -> ToolResult:
@@ -141,16 +141,16 @@ async def _list(wish: Wish, path: str, kept: Documents) -> ToolResult:
     if not found and path != ROOT:
         raise _not_found(path)
     told = [f"{one.path}  version {one.version}, {one.updated_at:%Y-%m-%d %H:%M} UTC{_by(one)}" for one in found]
-    return _listed(wish, found, told, "Nothing is kept yet")
+    return _listed(wish, found, told, "There are no documents yet")
 
 
 async def _search(wish: Wish, path: str, kept: Documents) -> ToolResult:
     words = (wish.query or "").split()
     if not words:
-        raise InvalidCallError("query has no word in it")
+        raise InvalidCallError("query contains no word")
     found = await kept.find(path, words, limit=wish.limit + 1)
     told = ["\n".join([one.path, *_hits(one, words)]) for one in found]
-    return _listed(wish, found, told, f"Nothing has all of: {visible(' '.join(words))}")
+    return _listed(wish, found, told, f"No document has all of: {visible(' '.join(words))}")
 
 
 def _listed(wish: Wish, found: Sequence[Document], told: Sequence[str], nothing: str) -> ToolResult:
@@ -176,15 +176,15 @@ def _hits(one: Document, words: Sequence[str]) -> list[str]:
     return [f"{number:6}\t{visible(line[:200])}" for number, line in hits[:_LINES_SHOWN]]
 
 
-# What is written: each decides what becomes of what there is.
+# Commands that write: each returns the new contents of the documents it is given.
 
 
 def _create(wish: Wish, path: str, _: str, before: Before) -> After:
     if path == ROOT:
-        raise InvalidCallError(f"{ROOT} is the folder of all; give the document a name, such as {ROOT}/notes.md")
+        raise InvalidCallError(f"{ROOT} is the top folder; give the document a name, such as {ROOT}/notes.md")
     if (there := before.get(path)) and wish.expected_version is None:
         way_out = f"Pass expected_version={there.version} to replace it, or use str_replace or insert."
-        raise ToolFailure(f"{path} exists, at version {there.version}. {way_out}", code=EXISTS)
+        raise ToolFailure(f"{path} already exists, at version {there.version}. {way_out}", code=EXISTS)
     return {path: wish.content}
 
 
@@ -193,7 +193,7 @@ def _replace(wish: Wish, path: str, _: str, before: Before) -> After:
     count = content.count(old)
     if count != 1:
         code, how = ("EDIT_NOT_UNIQUE", f"occurs {count} times in") if count else ("EDIT_NO_MATCH", "is not in")
-        way_out = "Add what stands around it." if count else "View it, and copy the text as it stands."
+        way_out = "Add the text around it." if count else "View it, and copy the text exactly."
         raise ToolFailure(f"old_str {how} {path}. {way_out}", code=code)
     return {path: _fitting(path, content.replace(old, wish.new_str))}
 
@@ -217,7 +217,7 @@ def _rename(_: Wish, path: str, to: str, before: Before) -> After:
     if not moved:
         raise _not_found(path)
     if is_below(to, path) or is_below(path, to):
-        raise InvalidCallError(f"{path} cannot become {to}: one lies in the other")
+        raise InvalidCallError(f"{path} cannot be renamed to {to}: one is inside the other")
     if len(moved) < len(before):
         raise ToolFailure(f"{to} exists. Delete it first, or choose another path.", code=EXISTS)
     new: After = {f"{to}{one.path.removeprefix(path)}": one.content for one in moved}

@@ -1,4 +1,4 @@
-"""TodoRead and TodoWrite: what a session has to do, read, and written as a whole or item by item."""
+"""TodoRead and TodoWrite: the todo lists of a session, written as a whole or item by item."""
 
 import json
 import secrets
@@ -21,28 +21,32 @@ Priority = Literal["low", "medium", "high"]
 ITEM = {
     "type": "object",
     "properties": {
-        "id": {"type": "string", "maxLength": 64, "description": "Which todo this is; a new one needs none."},
+        "id": {"type": "string", "maxLength": 64, "description": "Id of an existing todo; leave it out for a new one."},
         "content": {"type": "string", "minLength": 1, "maxLength": 1000, "description": "What is to be done."},
         "status": {"type": "string", "enum": list(get_args(Status))},
         "priority": {"type": "string", "enum": list(get_args(Priority))},
-        "active_form": {"type": "string", "maxLength": 1000, "description": "The same while it is being done."},
+        "active_form": {
+            "type": "string",
+            "maxLength": 1000,
+            "description": "The same in the present continuous: what is being done.",
+        },
     },
     "additionalProperties": False,
 }
 
 LIST_NAME: dict[str, Any] = {"min_length": 1, "max_length": 64, "keywords": {"pattern": "^[^/]+$"}}
-"""What the name of a list is held to."""
+"""The limits of a list's name."""
 
 _MARKS: dict[Status, str] = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]", "cancelled": "[-]"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadWish:
-    """Which todos to read."""
+    """Which list, and which of its todos."""
 
     list: str = option("Name of the list.", "default", **LIST_NAME)
     status: Literal["pending", "in_progress", "completed", "cancelled"] | None = option(
-        "Show only those that are so.", None
+        "Show only todos with this status.", None
     )
 
 
@@ -67,10 +71,10 @@ class TodoRead(ReadingTool):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteWish:
-    """What is written."""
+    """What to write, and how."""
 
     todos: Sequence[Mapping[str, Any]] = option(
-        "The whole list; with merge only the items to change, by their ids, and to add.",
+        "The whole list; with merge, only the items to change (by id) or to add.",
         items=ITEM, keywords={"maxItems": MAX_TODOS},
     )  # fmt: skip
     merge: bool = option("Change and add these items, and leave all others as they are.", default=False)
@@ -85,7 +89,7 @@ class WriteWish:
 class TodoWrite(BuiltinTool):
     """Write the todo list of this session: replace it, or with merge change and add single items. New items get ids.
 
-    It is kept in the database, the same on every host. Of items that several agents add at once none is lost.
+    It is kept in the database, the same on every host. Items that several agents add at once are all kept.
     """
 
     name = "TodoWrite"
@@ -122,7 +126,7 @@ class TodoWrite(BuiltinTool):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Todo:
-    """One item."""
+    """One item of a list."""
 
     id: str
     content: str
@@ -135,7 +139,7 @@ class Todo:
 
 
 def path_of(name: str) -> str:
-    """Where the list of that name is kept."""
+    """Return the path of the document that holds a list."""
     return f"/todos/{name}"
 
 
@@ -148,12 +152,13 @@ def content_of(todos: Sequence[Todo]) -> str:
 
 
 def written(old: Sequence[Todo], items: Sequence[Mapping[str, Any]], *, merge: bool) -> list[Todo]:
-    """What the list is after a write: `items`, or with `merge` the old ones with these changed and added.
+    """Return the list after a write: `items`, or with `merge` the old todos with these changed and added.
 
-    What an item leaves out stays as it was. One without an id is new, but where the list is replaced, the same content keeps its id.
+    Fields that an item leaves out keep their value. An item without an id is new, unless the list is replaced and an old todo has
+    the same content: then it keeps that one's id.
 
     Raises:
-        ToolFailure: two items have one id, there is nothing to change, or there would be too many.
+        ToolFailure: two items have the same id, an item without content has an unknown id, or there are too many.
     """
     known = {todo.id: todo for todo in old}
     ids = [(item.get("id") or "").strip() for item in items]
@@ -165,24 +170,24 @@ def written(old: Sequence[Todo], items: Sequence[Mapping[str, Any]], *, merge: b
         new[own] = known[own] = _patched(own, item, known)
     todos = list(known.values() if merge else new.values())
     if len(todos) > MAX_TODOS:
-        text = f"The list would have {len(todos):,} todos; the limit is {MAX_TODOS}. Take out what is done."
+        text = f"The list would have {len(todos):,} todos; the limit is {MAX_TODOS}. Remove completed ones."
         raise ToolFailure(text, code=ErrorCode.VALIDATION_ERROR)
     return todos
 
 
 def warnings_of(old: Sequence[Todo], new: Sequence[Todo]) -> Iterator[str]:
-    """What is probably not meant."""
+    """Yield warnings about changes that are probably mistakes."""
     busy = [todo.id for todo in new if todo.status == "in_progress"]
     if len(busy) > 1:
         yield f"{counted(len(busy), 'todo')} are in_progress at once: {', '.join(busy)}"
     before = {todo.id: todo.content for todo in old}
     for todo in new:
         if todo.id in before and not _words(before[todo.id]) & _words(todo.content):
-            yield f"{todo.id} was '{_line(before[todo.id])[:60]}', and stands for something else now"
+            yield f"{todo.id} was '{_line(before[todo.id])[:60]}', and now means something else"
 
 
 def difference(old: Sequence[Todo], new: Sequence[Todo]) -> dict[str, list[str]]:
-    """The ids of what was added, changed and removed."""
+    """Return the ids of the added, changed and removed todos."""
     before, after = ({todo.id: todo for todo in todos} for todos in (old, new))
     return {
         "added": [one for one in after if one not in before],
@@ -192,7 +197,7 @@ def difference(old: Sequence[Todo], new: Sequence[Todo]) -> dict[str, list[str]]
 
 
 def shown(todos: Sequence[Todo]) -> str:
-    """A checklist with ids: `[x] 3f9a1c  Write tests (high)`."""
+    """Return a checklist with ids: `[x] 3f9a1c  Write tests (high)`."""
     return "\n".join(
         f"{_MARKS[one.status]} {visible(one.id)}  {_line(one.content)}{f' ({one.priority})' if one.priority else ''}"
         for one in todos
@@ -200,7 +205,7 @@ def shown(todos: Sequence[Todo]) -> str:
 
 
 def facts_of(name: str, version: int, todos: Sequence[Todo]) -> dict[str, Any]:
-    """What metadata say of a list."""
+    """Return the metadata of a list."""
     counts = {status: sum(todo.status == status for todo in todos) for status in _MARKS}
     return {"list": name, "version": version, "counts": counts, "todos": [todo.facts() for todo in todos]}
 
@@ -219,12 +224,12 @@ def _patched(id: str, item: Mapping[str, Any], known: Mapping[str, Todo]) -> Tod
 def _require_distinct(ids: Sequence[str]) -> None:
     twice = sorted(one for one, count in Counter(ids).items() if count > 1)
     if twice:
-        text = f"Ids are given to several todos: {', '.join(map(visible, twice))}. Leave out the ids of new ones."
+        text = f"Several todos have the same id: {', '.join(map(visible, twice))}. Leave out the ids of new ones."
         raise ToolFailure(text, code=ErrorCode.VALIDATION_ERROR)
 
 
 def _id_of(content: str | None, unnamed: list[Todo]) -> str | None:
-    """The id of the first old todo that says the same, which is then taken."""
+    """Return the id of the first old todo with this content, and remove it from `unnamed`."""
     same = next((todo for todo in unnamed if todo.content == content), None)
     if same is not None:
         unnamed.remove(same)
@@ -232,7 +237,7 @@ def _id_of(content: str | None, unnamed: list[Todo]) -> str | None:
 
 
 def _fresh_id(known: Mapping[str, Todo], ids: Sequence[str]) -> str:
-    """A random id, so that an old one is hardly given again to another todo."""
+    """Return an unused id; it is random, so that one of a removed todo is hardly ever used again."""
     while (fresh := secrets.token_hex(3)) in known or fresh in ids:
         pass
     return fresh

@@ -1,1 +1,1 @@
-"""Tools that read the web: a page, and what a search finds."""
+"""Tools that read the web: a page, or the results of a search."""

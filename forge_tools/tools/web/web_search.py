@@ -1,4 +1,4 @@
-"""WebSearch: what a search provider finds. Each provider is the request that it takes, and where its answer has the hits."""
+"""WebSearch: ask a search provider. A provider is described by the request it takes and where its answer has the hits."""
 
 import json
 import re
@@ -35,7 +35,7 @@ _DOMAINS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One page that was found. Its words are the page's own, without markup."""
+    """One page that was found; title and snippet are the page's own words, without markup."""
 
     title: str
     url: str
@@ -44,7 +44,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """`url` is where it is asked; `ask` says with which query, headers and body; `hits` are at that path of its answer."""
+    """`ask` makes query, headers and body of a request to `url` from query and key; `hits` is the path of the hits in the answer."""
 
     url: str
     ask: Callable[[str, str], tuple[dict[str, str], dict[str, str], dict[str, Any] | None]]
@@ -77,12 +77,14 @@ PROVIDERS: Mapping[str, Provider] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What to look for, and where."""
+    """What to look for, and on which sites."""
 
     query: str = option("What to look for.", min_length=2, max_length=400)
-    max_results: int = option("Pages shown at most.", 8, minimum=1, maximum=MOST_RESULTS)
-    allowed_domains: Sequence[str] | None = option("Only pages of these domains and those below.", None, **_DOMAINS)
-    blocked_domains: Sequence[str] | None = option("No pages of these domains and those below.", None, **_DOMAINS)
+    max_results: int = option("Maximum number of pages shown.", 8, minimum=1, maximum=MOST_RESULTS)
+    allowed_domains: Sequence[str] | None = option(
+        "Only pages of these domains and their subdomains.", None, **_DOMAINS
+    )
+    blocked_domains: Sequence[str] | None = option("No pages of these domains and their subdomains.", None, **_DOMAINS)
 
 
 class WebSearch(BuiltinTool):
@@ -99,7 +101,7 @@ class WebSearch(BuiltinTool):
         if wish.allowed_domains and wish.blocked_domains:
             raise InvalidCallError("allowed_domains and blocked_domains exclude each other; give one of them")
         if not wish.query.strip():
-            raise InvalidCallError("query must have a word")
+            raise InvalidCallError("query must contain a word")
         hits = [hit for hit in await found(REACH.get().web, wish.query) if _is_wanted(hit.url, wish)]
         hits = hits[: wish.max_results]
         lines = [
@@ -124,11 +126,11 @@ def _is_wanted(url: str, wish: Wish) -> bool:
 
 
 async def found(web: Web, query: str) -> list[Hit]:
-    """Ask the provider of this host; its hits, each page once.
+    """Ask the configured provider; return its hits, each page once.
 
     Raises:
-        ToolFailure: none is configured, or it refuses, or what it says is no answer.
-        SandboxError: it may not be reached.
+        ToolFailure: no provider is configured, or it refuses, or its answer is not understood.
+        SandboxError: connecting to it is not allowed.
     """
     search = web.search
     if search is None:
@@ -157,7 +159,9 @@ async def _answer(web: Web, search: Search, provider: Provider, query: str) -> R
         )
     if response.status == 429:
         wait = f"; retry after {response.retry_after[:40]}" if response.retry_after else ""
-        raise ToolFailure(f"{search.provider} takes no more searches for now{wait}", code=RATE_LIMITED, retry=True)
+        raise ToolFailure(
+            f"{search.provider} accepts no more searches at the moment{wait}", code=RATE_LIMITED, retry=True
+        )
     if response.status != 200:
         raise ToolFailure(
             f"{search.provider} answers {response.status}", code=HTTP_STATUS, retry=response.status >= 500
@@ -172,7 +176,7 @@ def _hits(response: Response, search: Search, provider: Provider) -> list[Hit]:
             found = found.get(name, {})
         return [hit for one in found or [] if (hit := _hit(one, provider)) is not None]
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        text = f"{search.provider} did not answer with results, but with {response.media_type or 'no type'}"
+        text = f"{search.provider} did not answer with search results, but with {response.media_type or 'no type'}"
         raise ToolFailure(text, code=PROVIDER_FAILED, retry=True) from error
 
 

@@ -167,7 +167,7 @@ async def test_empty_text_and_empty_replies_do_not_go_back(scene: Scene, streams
 
 
 def test_a_synchronous_client_is_refused() -> None:
-    with pytest.raises(TypeError, match="Give an AsyncAnthropic"):
+    with pytest.raises(TypeError, match="Pass an AsyncAnthropic"):
         Messages("m", anthropic.Anthropic(api_key="test"))
 
 

@@ -225,7 +225,7 @@ async def test_arguments_that_are_nested_too_deeply_to_be_shown_do_not_run(
 
     text = await tools.execute_tool("Write", WRITE | {"content": deep}, person)
 
-    assert text.startswith("Error: The arguments of Write are nested too deeply to be shown.")
+    assert text.startswith("Error: The arguments of Write are nested too deeply to be displayed.")
     assert (person.asked, executor.get_executions()) == ([], [])
 
 
@@ -235,7 +235,7 @@ async def test_a_tool_that_is_not_known_here_is_asked_about_since_the_executor_m
     assert (
         await tools.execute_tool("Later", {"x": 1}, person) == "Error: Later was not run: the call was not confirmed."
     )
-    assert person.asked == ["What Later may do is not known here. Run it with {'x': 1}?"]
+    assert person.asked == ["It is not known here what Later may do. Run it with {'x': 1}?"]
 
 
 async def test_an_alias_is_asked_about_as_its_tool(executor: ToolExecutor, registry: ScopedRegistry) -> None:

@@ -265,7 +265,7 @@ async def test_tools_that_the_provider_runs_itself_are_offered_beside_ours(
 
 
 def test_what_the_adapter_sets_is_no_option(provider: Provider) -> None:
-    with pytest.raises(TypeError, match="to stream, give it on_event"):
+    with pytest.raises(TypeError, match="to stream, pass on_event"):
         provider.adapter("m", stream=True)
 
 
@@ -275,7 +275,7 @@ async def test_a_conversation_has_one_run_at_a_time(scene: Scene, provider: Prov
 
     stage = scene(provider, Say("Hm."), on_step=ask_again)
 
-    with pytest.raises(RuntimeError, match="under way"):
+    with pytest.raises(RuntimeError, match="already running"):
         await stage.conversation.run("Go")
 
 

@@ -64,7 +64,9 @@ def test_nothing_of_a_schema_is_lost() -> None:
 def test_a_tool_whose_name_gemini_does_not_take_is_named() -> None:
     spec = ToolSpec(name="3d", description="Draw.", category=ToolCategory.OTHER)
 
-    with pytest.raises(InvalidToolError, match=r"no function named 3d: names begin with a letter or '_'\. Register"):
+    with pytest.raises(
+        InvalidToolError, match=r"a function named 3d: names must begin with a letter or '_'\. Register"
+    ):
         GenerateContent("m").tools([spec])
 
 
@@ -120,7 +122,7 @@ async def test_fifty_calls_of_one_reply_run_together(scene: Scene, streams: bool
     [
         ("MALFORMED_FUNCTION_CALL", "it is malformed."),
         ("MALFORMED_FUNCTION_CALL: print(default_api.Echo(", "it is malformed: print(default_api.Echo(."),
-        ("UNEXPECTED_TOOL_CALL: Sing", "it is not of a function that is offered: Sing."),
+        ("UNEXPECTED_TOOL_CALL: Sing", "it is not a call of an offered function: Sing."),
     ],
 )
 async def test_a_call_that_gemini_could_not_read_is_told_to_the_model_which_may_send_a_better_one(
@@ -131,7 +133,7 @@ async def test_a_call_that_gemini_could_not_read_is_told_to_the_model_which_may_
     turn = await stage.conversation.run("Go")
 
     [told] = stage.server.requests[1]["contents"][1]["parts"]
-    assert told["text"].startswith(f"Your tool call did not run, since {why} Send it again")
+    assert told["text"].startswith(f"Your tool call did not run, because {why} Send it again")
     assert (turn.text, len(turn.steps), stage.told()) == ("Done.", 3, [("call_1", "hëllo", False)])
 
 
@@ -153,7 +155,7 @@ async def test_what_the_filters_hold_back_runs_nothing_and_says_why(
     turn = await stage.conversation.run("Go")
     again = await stage.conversation.run("Otherwise?")
 
-    assert (turn.stop, turn.problem) == ("refused", "The provider held the reply back: SAFETY: dangerous.")
+    assert (turn.stop, turn.problem) == ("refused", "The provider withheld the reply: SAFETY: dangerous.")
     assert (again.text, executor.get_executions(), stage.server.refusals) == ("Sorry.", [], [])
 
 
@@ -163,7 +165,7 @@ async def test_what_the_filters_hold_back_runs_nothing_and_says_why(
         (Say(stop=BLOCKED), "refused", "The provider refused the prompt: SAFETY."),
         (Say(stop="none"), "failed", "The provider sent no candidate."),
         (Say(stop="OTHER"), "failed", "The provider ended the reply: OTHER."),
-        (Say(stop="SAFETY"), "refused", "The provider held the reply back: SAFETY."),
+        (Say(stop="SAFETY"), "refused", "The provider withheld the reply: SAFETY."),
         (Say(), "answered", None),
     ],
 )

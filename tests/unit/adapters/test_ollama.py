@@ -91,7 +91,7 @@ async def test_a_call_that_ollama_cannot_read_is_told_to_the_model_which_may_sen
 
     assert (turn.text, len(turn.steps)) == ("Done.", 3)
     problem = stage.server.requests[1]["messages"][1]["content"]
-    assert problem.startswith("Your tool call did not run, since it is not valid JSON: error parsing tool call")
+    assert problem.startswith("Your tool call did not run, because it is not valid JSON: error parsing tool call")
     assert """raw='{"message": "x'""" in problem
     assert told(stage) == [("Echo", "hëllo")]
 
@@ -288,7 +288,7 @@ def test_limits_defaults_and_members_that_the_sdk_drops_are_said_in_the_descript
 
 
 def test_a_synchronous_client_is_refused() -> None:
-    with pytest.raises(TypeError, match="Give an AsyncClient"):
+    with pytest.raises(TypeError, match="Pass an AsyncClient"):
         Chat("m", ollama.Client())
 
 

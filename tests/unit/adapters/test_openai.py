@@ -107,7 +107,7 @@ async def test_calls_of_a_reply_that_was_filtered_do_not_run(
 
     turn = await stage.conversation.run("Go")
 
-    assert (turn.stop, turn.problem) == ("refused", "The provider's content filter held the reply back.")
+    assert (turn.stop, turn.problem) == ("refused", "The provider's content filter withheld the reply.")
     assert executor.get_executions() == []
     assert (await stage.conversation.run("Else?")).text == "Done."
 
@@ -313,7 +313,7 @@ async def test_a_loop_of_ones_own_needs_no_more_than_read_answer_and_results(sce
 
 
 def test_a_synchronous_client_is_refused() -> None:
-    with pytest.raises(TypeError, match="Give an AsyncOpenAI"):
+    with pytest.raises(TypeError, match="Pass an AsyncOpenAI"):
         ChatCompletions("m", openai.OpenAI(api_key="test"))
 
 

@@ -63,9 +63,9 @@ def test_alternatives_and_choices_may_be_null_where_they_are_optional() -> None:
         (parameter("x", "object"), "x is an object whose members are not declared"),
         (parameter("x", "array"), "x is an array of anything"),
         (parameter("x", "array", items={}), "x is an array of anything"),
-        (parameter("x", "array", items={"description": "any"}), r"x\[\] takes anything"),
+        (parameter("x", "array", items={"description": "any"}), r"x\[\] allows any value"),
         (parameter("x", "object", properties={"y": {"type": "object"}}), r"x\.y is an object"),
-        (parameter("x", "array", items=INNER | {"additionalProperties": True}), r"x\[\] takes members"),
+        (parameter("x", "array", items=INNER | {"additionalProperties": True}), r"x\[\] allows members"),
         (parameter("x", "array", items={"oneOf": [{"type": "string"}]}), r"x\[\] uses oneOf"),
     ],
 )

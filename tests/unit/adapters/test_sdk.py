@@ -55,5 +55,5 @@ def test_of_a_long_text_both_ends_are_shown() -> None:
 def test_a_model_is_told_of_a_call_that_could_not_be_read_as_a_user_would_tell_it() -> None:
     reply = Chat("m").asked_again("it is malformed", Usage(requests=1), None)
 
-    told = "Your tool call did not run, since it is malformed. Send it again, its arguments as one JSON object."
+    told = "Your tool call did not run, because it is malformed. Send it again, with its arguments as one JSON object."
     assert (reply.stop, reply.problem, reply.messages) == ("paused", told, [{"role": "user", "content": told}])

@@ -27,7 +27,7 @@ from tests.waiting import reached
 
 Valkey = ValkeyServer | GivenValkey
 NOWHERE = "redis+socket:///nowhere/valkey.sock"
-AWAY = "Broker unavailable; workers find calls in SQL, and clients results"
+AWAY = "Broker unavailable; workers find calls in SQL, and clients find results there"
 
 
 class Heard(list[bytes]):
@@ -251,7 +251,7 @@ async def test_whatever_others_send_to_the_channel_is_heard_as_it_is(valkey: Val
 @pytest.mark.parametrize(
     "said",
     [b"what is this\r\n", b"$99999999\r\n" + b"x" * 100_000, b"$-7\r\n", b"*-2\r\n"],
-    ids=["nonsense", "without end", "a length that leads back", "a negative length"],
+    ids=["nonsense", "does not end", "a length that leads back", "a negative length"],
 )
 async def test_a_server_that_talks_nonsense_or_without_end_is_left(
     said: bytes, monkeypatch: pytest.MonkeyPatch

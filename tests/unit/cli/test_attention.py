@@ -36,7 +36,7 @@ ONE = StuckCalls(
             "needs 2.0.0 (ab); workers of its queue host 1.0.0 (cd), for 1m",
             "tools unpin Grep",
         ),
-        (StuckReason.DISABLED, "and the tool is disabled, for 1m", "forge-tools tools enable"),
+        (StuckReason.DISABLED, "but the tool is disabled, for 1m", "forge-tools tools enable"),
     ],
 )
 def test_each_reason_is_a_sentence_with_a_way_out(reason: StuckReason, said: str, out: str) -> None:

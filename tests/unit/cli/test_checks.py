@@ -17,8 +17,8 @@ POOLED = Settings(database_url="postgresql://forge@pooler/tools", database_poole
 def test_what_workers_need_is_compared_with_what_the_server_takes(most: int, workers: int, level: Level) -> None:
     found = check_connections(Connections(most, 14, 4, 8000), workers, DIRECT)
     assert found.level is level
-    assert found.said.startswith(f"14 of {most} are open, 4 of them forge-tools'")
-    assert found.said.endswith(f"it takes {10 + 2 * workers}, and up to {10 + MOST_OF_ONE * workers} under load")
+    assert found.said.startswith(f"14 of {most} are open, 4 of them by forge-tools")
+    assert found.said.endswith(f"{10 + 2 * workers} are needed, and up to {10 + MOST_OF_ONE * workers} under load")
     assert ("FORGE_DATABASE_POOLER=transaction" in found.way_out) is (level is not Level.OK)
 
 

@@ -66,7 +66,7 @@ def test_a_diff_goes_from_the_one_before_to_the_default_unless_it_is_told_otherw
     assert forward.startswith(f"Grep  1.0.0 ({FIRST.digest}) -> 1.1.0 ({SECOND.digest})")
     assert "+   parameters.limit: {" in forward
     assert "- ! parameters.limit: {" in backward
-    assert "Nothing differs." in none
+    assert "They are identical." in none
 
 
 def test_a_diff_is_told_to_programs_too(run: Command) -> None:
@@ -109,7 +109,7 @@ def test_a_tool_is_pinned_and_let_go(run: Command) -> None:
     assert "No live worker hosts it" in warned
     assert "default, pinned" in run("tools", "versions", "Grep")[1]
     assert run("tools", "unpin", "Grep")[1] == (
-        f"Grep is not pinned. The default is the one seen last, 1.1.0 ({SECOND.digest}).\n"
+        f"Grep is not pinned. The default is the definition published last, 1.1.0 ({SECOND.digest}).\n"
     )
 
 
@@ -121,7 +121,7 @@ def test_a_tool_is_pinned_and_let_go(run: Command) -> None:
         (("versions", "Nope"), 1, "No worker ever published it"),
         (("diff", "Grep", "1.0.0", "2.0.0"), 1, "'2.0.0' is neither"),
         (("list", "--version", "1.0.0"), 2, "needs the NAME"),
-        (("Grep", "--version", "1.0.0", "--format", "xml"), 2, "'xml' is none of openai"),
+        (("Grep", "--version", "1.0.0", "--format", "xml"), 2, "'xml' is not a format; there are openai"),
     ],
 )
 def test_what_is_not_there_is_said_with_what_is(run: Command, words: tuple[str, ...], code: int, said: str) -> None:

@@ -124,7 +124,7 @@ def test_another_version_is_a_note_since_deploys_roll() -> None:
 def test_messages_of_somebody_else_are_a_note() -> None:
     noisy = fleet.Fleet(live=[worker(dropped_messages=1200)], silent=[], tools=[], backlog=[])
     (found,) = [one for one in fleet._workers(noisy) if one.level is Level.NOTE]
-    assert found.said == "host-1 pid 7 dropped 1,200 messages that no forge-tools wrote"
+    assert found.said == "host-1 pid 7 dropped 1,200 messages that forge-tools did not write"
 
 
 @pytest.mark.parametrize(("minutes", "direction"), [(-2, "ahead of"), (2, "behind")])
@@ -224,7 +224,7 @@ def test_a_folder_of_artifacts_that_cannot_be_written_to_is_a_problem(tmp_path: 
 def test_a_folder_of_artifacts_that_tools_can_read_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "artifacts").mkdir(mode=0o700)
     (found,) = problems(list(checks._artifacts(tmp_path / "artifacts", tmp_path)))
-    assert "tools read there what other sessions kept" in found.said
+    assert "tools can read what other sessions kept" in found.said
 
 
 def test_a_folder_open_to_others_is_a_problem(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_folder_open_to_others_is_a_problem(tmp_path: Path) -> None:
 def test_a_folder_that_tools_can_reach_is_noted(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     _, reached, _ = checks._home(Settings(home=tmp_path, workspace=tmp_path.parent))
-    assert (reached.level, "tools reach the keys" in reached.said) == (Level.NOTE, True)
+    assert (reached.level, "tools can reach the keys" in reached.said) == (Level.NOTE, True)
 
 
 def test_a_private_folder_without_a_stack_is_said(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]
     (folder / "mytools.py").write_text("mine")
 
     assert run("init") == 78
-    assert "mytools.py is there already. Name another folder: forge-tools init FOLDER" in capsys.readouterr().err
+    assert "mytools.py exists already. Name another folder: forge-tools init FOLDER" in capsys.readouterr().err
     assert (folder / "mytools.py").read_text() == "mine"
     assert run("init", "another") == 0
     assert (folder / "another" / "test_mytools.py").exists()
@@ -61,4 +61,4 @@ def test_what_is_not_there_is_told_with_the_database(
     migrated(database)
 
     assert run("show", "0198c0de-0000-7000-8000-000000000000") == 1
-    assert f"The database asked is {database}" in "".join(capsys.readouterr().err.split("\n"))
+    assert f"The database is {database}" in "".join(capsys.readouterr().err.split("\n"))

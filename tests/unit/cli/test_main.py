@@ -138,6 +138,6 @@ def test_an_output_that_takes_nothing_is_said_to(tmp_path: Path, opened: str, sa
         f"{command} stats {opened}", shell=True, env=home, capture_output=True, text=True, check=False
     )
     assert done.returncode == FAILED
-    assert done.stderr.startswith("Error: The standard output ")
+    assert done.stderr.startswith("Error: Standard output ")
     assert said in done.stderr
     assert "Traceback" not in done.stderr

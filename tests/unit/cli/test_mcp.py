@@ -20,7 +20,7 @@ def test_without_the_sdk_it_says_what_to_install(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--local", "--background-tools"], "not kept"),
+        (["--local", "--background-tools"], "not recorded"),
         (["--tools", "a:b"], "--local"),
         (["--categories", "file,fiel"], "fiel"),
         (["--task-after", "-1"], "task-after"),

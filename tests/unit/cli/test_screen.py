@@ -105,7 +105,7 @@ def test_a_stack_that_works_needs_no_attention() -> None:
         ({"stuck": (StuckCalls(reason=StuckReason.NOT_TAKEN, queue="default", lane="async", tool="Grep", count=1,
                                seconds=75.0, example="01a2"),)}, "now", "workers with free slots do not take it", "logs"),
         ({"failures": failures(status=ExecutionStatus.LOST, calls=1)}, "now", "1 call of Grep lost with a worker", "show 01a2"),
-        ({"workers": (worker(silent=6.0),)}, "soon", "1 worker on host-1 silent for 6s", "taken for dead after 15s"),
+        ({"workers": (worker(silent=6.0),)}, "soon", "1 worker on host-1 silent for 6s", "counts as dead after 15s"),
         ({"workers": (worker(silent=70.0), worker(silent=90.0))}, "now", "2 workers on host-1 silent for 1m", "its log"),
         ({"tools": (figures(failed=60),), "failures": failures()}, "now",
          "Grep fails: 60 of 100 calls in 60s, 9 with BROKEN", "forge-tools show 01a2"),
@@ -225,7 +225,12 @@ def test_nothing_at_all_can_be_shown() -> None:
 
     text = "\n".join(shown(empty, 60))
 
-    for said in ("0.00 calls/s", "None has a heartbeat.", "None is served, nothing waits.", "No call ended in 60s."):
+    for said in (
+        "0.00 calls/s",
+        "No worker has a heartbeat.",
+        "No queue is served, nothing waits.",
+        "No call ended in 60s.",
+    ):
         assert said in text
 
 

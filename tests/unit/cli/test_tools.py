@@ -23,7 +23,7 @@ def run(command: Command) -> Command:
 def test_a_tool_is_switched_off_and_on(run: Command) -> None:
     assert run("disable", "grep") == (
         0,
-        "Grep is disabled. What runs may finish; calls that wait stay until it is enabled, or expire.\n",
+        "Grep is disabled. Running calls may finish; waiting ones stay until it is enabled, or expire.\n",
         "",
     )
     assert "(disabled) Search." in run()[1]

@@ -66,7 +66,7 @@ async def test_closing_the_client_ends_its_waits_and_the_calls_go_on(settings: S
 
     await client.close()
 
-    with pytest.raises(ConfigurationError, match="It goes on"):
+    with pytest.raises(ConfigurationError, match="It keeps running"):
         await waits[0]
     assert "closed" in ((await waits[1]).error or "")
     async with ExecutorClient(settings) as other:

@@ -46,7 +46,7 @@ async def test_a_forked_child_is_refused_with_the_process_that_connected_it(
     with monkeypatch.context() as patched:
         patched.setattr(os, "getpid", lambda: parent + 1)
 
-        with pytest.raises(ConfigurationError, match=f"process {parent}; connect another one after fork"):
+        with pytest.raises(ConfigurationError, match=f"process {parent}; connect a new one after a fork"):
             connection.require_owner()
 
 

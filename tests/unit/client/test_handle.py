@@ -49,7 +49,7 @@ async def test_a_result_is_fetched_once() -> None:
 
 
 async def test_a_wait_that_takes_too_long_says_that_the_execution_goes_on() -> None:
-    with pytest.raises(ResultTimeoutError, match=r"id is not over after 0.01s. It goes on"):
+    with pytest.raises(ResultTimeoutError, match=r"id has not ended after 0.01s. It keeps running"):
         await Handle("id", Executions(seconds=5)).result(timeout=0.01)
 
 

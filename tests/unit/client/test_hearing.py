@@ -100,7 +100,7 @@ async def test_a_client_that_closes_says_that_the_call_goes_on(settings: Setting
         results = await asyncio.gather(heard, plain)
     assert {result.metadata["execution_id"] for result in results} == {row.id for row in rows}
     for result in results:
-        where = f"before execution {result.metadata['execution_id']} was over. It goes on; attach to it"
+        where = f"before execution {result.metadata['execution_id']} ended. It keeps running; attach to it"
         assert (result.success, where in (result.error or "")) == (False, True)
 
 

@@ -140,13 +140,13 @@ async def test_a_host_whose_workers_are_silent_is_said_so_at_once(settings: Sett
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "(make watch) ran when it was last heard of, and may go on there unseen."),
-        ({"status": ShellStatus.LOST}, "(make watch) is lost: nobody knows whether it goes on."),
+        ({}, "(make watch) was running at its last report, and may still run there."),
+        ({"status": ShellStatus.LOST}, "(make watch) is lost: whether it still runs is unknown."),
         (
             {"status": ShellStatus.EXITED, "exit_code": 3},
-            "(make watch) is over (exited, code 3); its output is on that host.",
+            "(make watch) has ended (exited, code 3); its output is on that host.",
         ),
-        ({"status": ShellStatus.KILLED, "signal": 15}, "(make watch) is over (killed, signal 15)"),
+        ({"status": ShellStatus.KILLED, "signal": 15}, "(make watch) has ended (killed, signal 15)"),
     ],
 )
 async def test_what_is_known_of_a_shell_is_told_to_its_session_and_to_no_other(

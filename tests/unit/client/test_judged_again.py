@@ -222,7 +222,7 @@ async def test_a_client_that_is_being_closed_takes_no_more_calls_and_says_so(
     async with asyncio.timeout(20):
         await closing
 
-    assert "takes no more calls" in str(late.error)
+    assert "accepts no more calls" in str(late.error)
     assert "execution_id" not in late.metadata
     async with ExecutorClient(settings) as other:
         assert [record.id for record in await other.history.list()] == [(await before).id]

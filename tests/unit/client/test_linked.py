@@ -63,8 +63,8 @@ async def test_other_arguments_under_the_same_key_are_refused_by_name(client: Ex
 
     assert result.error_code == ErrorCode.IDEMPOTENCY_CONFLICT
     assert result.error == (
-        f"Idempotency key 'k' (agent:ann) was used for another call, which differs in: message. It stands for execution "
-        f"{first.id}: repeat that call as it was, or use another key."
+        f"Idempotency key 'k' (agent:ann) was used for another call, which differs in: message. It belongs to execution "
+        f"{first.id}: repeat that call unchanged, or use another key."
     )
     assert (result.metadata["holder"], result.metadata["differing"]) == (first.id, ["message"])
 
@@ -134,13 +134,13 @@ async def test_scopes_keep_the_keys_of_agents_apart(client: ExecutorClient, sett
         ("a\nb", "printable"),
         ("\ud800", "printable"),
         ("k" * 10_000_000, "10,000,000 characters; the limit is 255"),
-        (7, "must be a text or an IdempotencyKey"),
+        (7, "must be a string or an IdempotencyKey"),
         (IdempotencyKey("k", scope=""), "scope of the idempotency key"),
         (IdempotencyKey("k", scope="s" * 256), "256 characters"),
         (IdempotencyKey("k", ttl=0), "seconds above 0"),
         (IdempotencyKey("k", ttl=float("nan")), "seconds above 0"),
         (IdempotencyKey("k", ttl=True), "seconds above 0"),
-        (IdempotencyKey(None), "must be a text"),  # type: ignore[arg-type]  # what a caller may get wrong
+        (IdempotencyKey(None), "must be a string"),  # type: ignore[arg-type]  # what a caller may get wrong
     ],
 )
 async def test_what_is_no_key_is_refused_and_recorded(client: ExecutorClient, key: Any, says: str) -> None:

@@ -116,7 +116,7 @@ def test_a_file_that_holds_no_secret_is_named(tmp_path: Path, content: str) -> N
     path.touch(mode=0o600)
     path.write_text(content)
 
-    with pytest.raises(ConfigurationError, match=r"forge\.db\.digest-key holds no digest key"):
+    with pytest.raises(ConfigurationError, match=r"forge\.db\.digest-key does not contain a digest key"):
         digest_key(settings_of(tmp_path))
 
 
@@ -131,7 +131,7 @@ def test_a_file_that_others_can_read_or_change_is_no_secret(tmp_path: Path, mode
 
 
 def test_a_folder_that_is_not_there_is_an_error_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read or made: No such file or directory"):
+    with pytest.raises(ConfigurationError, match="cannot be read or created: No such file or directory"):
         digest_key(settings_of(tmp_path / "gone"))
 
 
@@ -236,16 +236,16 @@ def test_none_takes_out_what_the_tool_no_longer_knows() -> None:
 def test_what_history_hides_has_to_be_given_again(hidden: Any) -> None:
     one = record(parameters={"site": "docs", "token": hidden})
 
-    with pytest.raises(InvalidCallError, match=f"give token again to replay execution {one.id}") as caught:
+    with pytest.raises(InvalidCallError, match=f"pass token again to replay execution {one.id}") as caught:
         call_of(one)
-    assert caught.value.details == ["Missing value, kept secret: token"]
+    assert caught.value.details == ["Missing secret value: token"]
     assert call_of(one, {"token": "t"}).parameters == {"site": "docs", "token": "t"}
 
 
 def test_a_context_with_hidden_metadata_has_to_be_given_again() -> None:
     one = record(context={**record().context, "metadata": {"api_key": "[redacted]"}})
 
-    with pytest.raises(InvalidCallError, match=f"the metadata of execution {one.id} had such"):
+    with pytest.raises(InvalidCallError, match=f"the metadata of execution {one.id} had some"):
         call_of(one)
     context = ExecutionContext(working_dir=".", metadata={"api_key": "k"})
     assert call_of(one, context=context).effective_context == context
@@ -255,7 +255,7 @@ def test_a_context_with_hidden_metadata_has_to_be_given_again() -> None:
 def test_what_is_not_over_is_only_rehearsed(status: ExecutionStatus) -> None:
     one = record(status=status)
 
-    with pytest.raises(InvalidCallError, match=f"is {status.value}: to run it again now"):
+    with pytest.raises(InvalidCallError, match=f"is {status.value}: running it again now"):
         call_of(one)
     assert call_of(one, dry_run=True).effective_context.dry_run
 

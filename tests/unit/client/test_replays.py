@@ -62,7 +62,7 @@ async def test_a_replay_takes_other_values_and_may_be_a_dry_run(client: Executor
 async def test_a_replay_wants_what_is_secret_again_by_name(client: ExecutorClient) -> None:
     first = await _over(client, "Login", {"user": "ann", "pin": "123456"})
 
-    with pytest.raises(ForgeError, match="give pin again"):
+    with pytest.raises(ForgeError, match="pass pin again"):
         await client.calls.replay(first)
     again = await client.calls.replay(first, {"pin": "654321", "who": "bob"})
 
@@ -72,7 +72,7 @@ async def test_a_replay_wants_what_is_secret_again_by_name(client: ExecutorClien
 async def test_what_is_not_over_is_replayed_as_a_dry_run_only(client: ExecutorClient) -> None:
     first = await client.submit("Echo", {"message": "x"}, CONTEXT)
 
-    with pytest.raises(ForgeError, match="is queued: to run it again now would be to run it twice"):
+    with pytest.raises(ForgeError, match="is queued: running it again now would run it twice"):
         await client.calls.replay(first.id)
     assert (await (await client.calls.replay(first.id, dry_run=True)).record()).context["dry_run"] is True
 
@@ -88,7 +88,7 @@ async def test_a_replay_that_the_tool_of_today_refuses_says_that_it_changed(
     result = await refusal(await client.calls.replay(first))
 
     assert "Unknown parameter 'message'" in (result.error or "")
-    assert f"Echo is 2.0.0, and was 1.0.0 when execution {first} was made" in (result.error or "")
+    assert f"Echo is 2.0.0, but was 1.0.0 when execution {first} was made" in (result.error or "")
     assert result.metadata["replay_of"] == first
     assert (await (await client.calls.replay(first, {"text": "x", "message": None})).record()).replay_of == first
 

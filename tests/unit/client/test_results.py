@@ -174,7 +174,7 @@ async def test_a_database_that_is_away_is_asked_again(
     sql.over.add("a")
 
     assert (await soon(waiter, "a")).id == "a"
-    assert "polling goes on" in caplog.text
+    assert "polling continues" in caplog.text
 
 
 async def test_a_closed_client_ends_its_waits_and_takes_no_more(waiter: Results) -> None:
@@ -184,9 +184,9 @@ async def test_a_closed_client_ends_its_waits_and_takes_no_more(waiter: Results)
 
     await waiter.close()
 
-    with pytest.raises(ConfigurationError, match="It goes on"):
+    with pytest.raises(ConfigurationError, match="It keeps running"):
         await waiting
-    with pytest.raises(ConfigurationError, match="It goes on"):
+    with pytest.raises(ConfigurationError, match="It keeps running"):
         await waiter.wait("b")
 
 
@@ -197,7 +197,7 @@ async def test_who_gives_up_closing_leaves_nobody_waiting(sql: Sql, waiter: Resu
     await asyncio.sleep(0)
     closing.cancel()
 
-    with pytest.raises(ConfigurationError, match="It goes on"):
+    with pytest.raises(ConfigurationError, match="It keeps running"):
         async with asyncio.timeout(10):
             await waiting
 

@@ -203,4 +203,4 @@ async def test_who_gives_up_closing_cuts_off_no_call(settings: Settings, monkeyp
         handle = await submitting[0]
         assert await handle.status() == ExecutionStatus.QUEUED
         await client.close()
-        assert "was over. It goes on" in (await submitting[1]).error
+        assert "ended. It keeps running" in (await submitting[1]).error

@@ -64,7 +64,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
         owner = "nobody"
     else:
         other, owner = Path("/usr"), "root"
-    with pytest.raises(StackError, match=f"{other} belongs to user {owner}, and this is user .*set FORGE_HOME"):
+    with pytest.raises(StackError, match=f"{other} belongs to user {owner}, but this is user .*set FORGE_HOME"):
         open_home(other)
 
 

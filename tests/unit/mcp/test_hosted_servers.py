@@ -124,7 +124,7 @@ async def test_a_tool_that_no_provider_would_take_is_left_out_alone(host: Host) 
     assert any(name.startswith("mcp__raw__list_things_v2_") for name in names(executor))
     left_out = host.states()["raw"].left_out
     assert "two words" in left_out["mcp__raw__bad"]
-    assert "refers to https://example.com/p, and nothing is fetched" in left_out["mcp__raw__remote"]
+    assert "refers to https://example.com/p, and references are not fetched" in left_out["mcp__raw__remote"]
 
 
 async def test_a_whole_schema_decides_what_reaches_the_server(host: Host) -> None:
@@ -146,7 +146,9 @@ async def test_garbage_on_standard_output_is_reported_and_survived(
     results = [await call(executor, "mcp__raw__echo", text=f"hello {n}") for n in range(10)]
 
     assert [result.output for result in results] == [f"hello {n}" for n in range(10)]
-    lines = [record.line for record in caplog.records if record.msg == "An MCP server wrote what is no message"]  # type: ignore[attr-defined]  # given as `extra`
+    lines = [
+        record.line for record in caplog.records if record.msg == "An MCP server wrote a line that is not a message"
+    ]  # type: ignore[attr-defined]  # given as `extra`
     assert lines[:4] == ["DEBUG: about to answer", "{not json}", "red", '{"jsonrpc": "2.0"}']
     assert lines[4] == "y" * 200 + "... (5,000 bytes)"
     assert len(lines) == 20
@@ -208,7 +210,7 @@ async def test_a_server_that_keeps_dying_is_not_started_all_the_time(host: Host)
     executor = await host.start(raw("plain"))
 
     result = await reached(
-        lambda: call(executor, "mcp__raw__crash"), when=lambda it: "The next try is in" in str(it.error)
+        lambda: call(executor, "mcp__raw__crash"), when=lambda it: "The next attempt is in" in str(it.error)
     )
 
     assert (result.error_code, result.metadata["retryable"]) == ("MCP_DISCONNECTED", True)
@@ -278,7 +280,7 @@ async def test_tools_that_come_are_offered_and_those_that_go_are_gone(host: Host
     result = await call(executor, f"mcp__{server.name}__{gone}", place={"city": "Bonn"})
 
     assert (result.error_code, result.metadata["retryable"]) == ("MCP_TOOL_GONE", False)
-    assert f"has no tool '{gone}' any more. It has: " in str(result.error)
+    assert f"no longer has a tool '{gone}'. It has: " in str(result.error)
     assert host.states()[server.name].tools == {"raw": 3, "good": before}[server.name]
 
 
@@ -338,7 +340,7 @@ async def test_a_tool_that_must_be_a_task_is_left_out(host: Host) -> None:
     state = host.states()["raw"]
     assert "mcp__raw__long" not in host.offered()
     assert "mcp__raw__maybe" in host.offered()
-    assert "as a task only" in state.left_out["mcp__raw__long"]
+    assert "only be called as a task" in state.left_out["mcp__raw__long"]
 
 
 async def test_an_answer_that_is_too_long_fails_its_call_alone(host: Host) -> None:
@@ -357,7 +359,7 @@ async def test_an_answer_that_is_no_result_fails_its_call_alone(host: Host) -> N
     result = await call(executor, "mcp__raw__odd")
 
     assert result.error_code == "MCP_TOOL_ERROR"
-    assert "is no result" in str(result.error)
+    assert "is not a result" in str(result.error)
     assert (await call(executor, "mcp__raw__echo", text="here")).output == "here"
 
 

@@ -49,7 +49,7 @@ async def test_much_structured_content_beside_a_text_is_left_out() -> None:
     [
         ({"content": [text("out of paper")]}, "out of paper"),
         ({"content": [], "structuredContent": {"code": 3}}, '{"code": 3}'),
-        ({"content": []}, "The server says that it failed, and not why."),
+        ({"content": []}, "The server reported a failure without a reason."),
     ],
 )
 async def test_a_failure_says_why(fields: dict[str, Any], error: str) -> None:
@@ -63,7 +63,7 @@ async def test_a_failure_says_why(fields: dict[str, Any], error: str) -> None:
     [
         ({"type": "image", "mimeType": "image/png", "data": PNG}, "[image image.png, 75 bytes, image/png]"),
         ({"type": "audio", "mimeType": "audio/wav", "data": WAV}, "[audio audio.wav, 12 bytes, audio/wav]"),
-        ({"type": "image", "mimeType": "image/png", "data": "?"}, "[image: its data are no base64]"),
+        ({"type": "image", "mimeType": "image/png", "data": "?"}, "[image: its data is not base64]"),
         ({"type": "resource_link", "uri": "file:///a", "name": "a"}, "[link a, file:///a]"),
         ({"type": "resource", "resource": {"uri": "file:///a", "text": "t"}}, "[resource file:///a]\nt"),
         (

@@ -214,15 +214,15 @@ async def test_the_templates_say_how(connect: Callable[[], Client]) -> None:
 @pytest.mark.parametrize(
     ("query", "problem"),
     [
-        ("page=1", "says no page. Give whole numbers for any of offset, byte, limit, max_bytes"),
-        ("offset=many", "says no page"),
-        ("offset", "says no page"),
-        ("offset=1&offset", "says no page"),
+        ("page=1", "does not name a page. Give whole numbers for any of offset, byte, limit, max_bytes"),
+        ("offset=many", "does not name a page"),
+        ("offset", "does not name a page"),
+        ("offset=1&offset", "does not name a page"),
         ("offset=0", "offset 0 must be at least 1"),
         ("offset=1&byte=1", "not both"),
         ("offset=12002", "past the end"),
         ("max_bytes=10000001", "is more than 10,000,000"),
-        (f"offset={'9' * 5000}", "says no page"),
+        (f"offset={'9' * 5000}", "does not name a page"),
     ],
 )
 async def test_what_says_no_page_is_refused(read: Read, kept: Artifact, query: str, problem: str) -> None:
@@ -241,7 +241,9 @@ async def test_what_is_too_large_for_one_message_is_read_in_pages(
     read: Read, kept: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(content, "LARGEST", 100_000)
-    with pytest.raises(MCPError, match=r"resources are read up to 100,000. Read it in pages, artifact://\w+\?offset=1"):
+    with pytest.raises(
+        MCPError, match=r"the limit for one resource is 100,000. Read it in pages, artifact://\w+\?offset=1"
+    ):
         await read(kept.handle)
     first = await read(f"{kept.handle}?offset=1")
     assert isinstance(first, TextResourceContents)

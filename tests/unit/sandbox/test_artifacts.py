@@ -245,7 +245,7 @@ def test_of_too_much_a_spool_keeps_the_first_and_the_last(parts: list[bytes], li
         assert shown == everything
         return
     head, _, rest = shown.rpartition(b"[... ")
-    number, _, tail = rest.partition(b" bytes left out: an artifact holds %d ...]\n" % limit)
+    number, _, tail = rest.partition(b" bytes left out: the limit for an artifact is %d ...]\n" % limit)
     assert len(shown) <= limit
     assert everything.startswith(head)
     assert everything.endswith(tail)

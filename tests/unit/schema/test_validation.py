@@ -63,7 +63,7 @@ def test_an_alias_stands_for_its_parameter_in_checks_and_in_the_call() -> None:
 def test_two_names_of_one_parameter_are_refused_once(given: dict[str, str], same: str) -> None:
     validator = Validator(spec(parameter("file_path", aliases=("path", "file"))))
 
-    assert validator.all_errors(given) == [f"Parameters {same} are the same one. Give only 'file_path'."]
+    assert validator.all_errors(given) == [f"Parameters {same} mean the same. Give only 'file_path'."]
 
 
 def test_an_alias_given_as_none_does_not_hide_the_parameter() -> None:
@@ -175,7 +175,7 @@ def test_one_fitting_alternative_is_enough() -> None:
     assert error("a", either) is None
     assert error({"id": 1}, either) is None
     assert error({}, either) == (
-        "Invalid value for x[0]: none of the 2 allowed forms fits "
+        "Invalid value for x[0]: it matches none of the 2 allowed forms "
         "(Invalid type for x[0]: expected string; Missing required parameter: x[0].id)"
     )
 
@@ -295,19 +295,19 @@ class Plain(Enum):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (float("nan"), "parameters.items[3]: NaN cannot be carried by JSON. Send null or a string."),
-        (float("-inf"), "parameters.items[3]: Infinity cannot be carried by JSON. Send null or a string."),
-        (b"x", "parameters.items[3]: bytes cannot be carried by JSON. Send text, base64, or the path of a file."),
-        ({1}, "parameters.items[3]: a set cannot be carried by JSON. Send a list."),
-        (Live(), "parameters.items[3]: an object of type Live cannot be carried by JSON. Send its text or its fields."),
-        (Plain.A, "parameters.items[3]: an object of type Plain cannot be carried by JSON. Send its text or its fields."),
+        (float("nan"), "parameters.items[3]: NaN cannot be represented in JSON. Send null or a string."),
+        (float("-inf"), "parameters.items[3]: Infinity cannot be represented in JSON. Send null or a string."),
+        (b"x", "parameters.items[3]: bytes cannot be represented in JSON. Send text, base64, or the path of a file."),
+        ({1}, "parameters.items[3]: a set cannot be represented in JSON. Send a list."),
+        (Live(), "parameters.items[3]: an object of type Live cannot be represented in JSON. Send its text or its fields."),
+        (Plain.A, "parameters.items[3]: an object of type Plain cannot be represented in JSON. Send its text or its fields."),
         ({1: "a"}, "parameters.items[3]: the key 1 is not a string. Use string keys."),
         ({b"k": "a"}, "parameters.items[3]: the key b'k' is not a string. Use string keys."),
         ({None: "a"}, "parameters.items[3]: the key None is not a string. Use string keys."),
         pytest.param(
             10**5000, "parameters.items[3]: the integer is too long for JSON. Send a string.", id="long integer"
         ),
-        ({"a\x00": [b""]}, r"parameters.items[3].a\x00[0]: bytes cannot be carried by JSON. "
+        ({"a\x00": [b""]}, r"parameters.items[3].a\x00[0]: bytes cannot be represented in JSON. "
                             "Send text, base64, or the path of a file."),
     ],
 )  # fmt: skip

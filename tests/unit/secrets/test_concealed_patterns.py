@@ -74,7 +74,7 @@ def test_by_default_nothing_is_looked_for() -> None:
     assert Concealment.of(BASH, Patterns.of(Settings.load().encrypt_patterns)) is None
 
 
-@pytest.mark.parametrize(("pattern", "said"), [("(", "no regular expression"), ("x*", "matches an empty text")])
+@pytest.mark.parametrize(("pattern", "said"), [("(", "not a regular expression"), ("x*", "matches an empty text")])
 def test_a_pattern_that_cannot_be_meant_is_refused(pattern: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Settings.load(encrypt_patterns=(pattern,))

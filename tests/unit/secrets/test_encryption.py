@@ -37,7 +37,7 @@ def test_the_same_secret_never_looks_the_same(keys: KeyFolder) -> None:
 def test_moved_to_another_call_it_stays_shut(keys: KeyFolder, other: dict[str, str]) -> None:
     encrypted = Encryptor(keys.new()).encrypt({"pw": "hunter22"}, **CALL)
 
-    with pytest.raises(EncryptionError, match="does not belong to this call") as caught:
+    with pytest.raises(EncryptionError, match="do not belong to this call") as caught:
         Opener(keys).open(encrypted, **CALL | other)
     assert "hunter22" not in str(caught.value)
 
@@ -63,7 +63,7 @@ def test_the_parts_it_is_bound_to_cannot_be_shifted_against_each_other(keys: Key
 def test_truncated_or_altered_it_stays_shut(keys: KeyFolder, alter: Any) -> None:
     encrypted = Encryptor(keys.new()).encrypt({"pw": "hunter22"}, **CALL)
 
-    with pytest.raises(EncryptionError, match="does not belong"):
+    with pytest.raises(EncryptionError, match="do not belong"):
         Opener(keys).open(alter(encrypted), **CALL)
 
 
@@ -91,7 +91,7 @@ def test_under_the_name_of_another_key_it_stays_shut(keys: KeyFolder) -> None:
     one, other = keys.new(), keys.new()
     encrypted = Encryptor(one).encrypt({}, **CALL)
 
-    with pytest.raises(EncryptionError, match="does not belong"):
+    with pytest.raises(EncryptionError, match="do not belong"):
         Opener(keys).open(encrypted.replace(key_id(one), key_id(other)), **CALL)
 
 
@@ -127,7 +127,7 @@ def test_a_file_that_holds_no_key_is_named(keys: KeyFolder, text: str) -> None:
     path = keys.folder / f"{key_id(keys.new())}.key"
     path.write_text(text)
 
-    with pytest.raises(ConfigurationError, match="holds no X25519 key"):
+    with pytest.raises(ConfigurationError, match="does not contain an X25519 key"):
         keys.private(path.stem)
 
 
@@ -135,7 +135,7 @@ def test_a_file_under_the_name_of_another_key_is_named(keys: KeyFolder) -> None:
     one, other = (keys.folder / f"{key_id(keys.new())}.key" for _ in range(2))
     one.write_bytes(other.read_bytes())
 
-    with pytest.raises(ConfigurationError, match="holds another key"):
+    with pytest.raises(ConfigurationError, match="contains a different key"):
         keys.private(one.stem)
 
 

@@ -352,7 +352,7 @@ def test_pyproject_names_the_tools_from_any_folder_below(project: Path, monkeypa
     [
         ('tools = ["nowhere"]', "'nowhere' in [tool.forge-tools] of {}/pyproject.toml: there is no module 'nowhere'"),
         ('tools = ["lost/x.py"]', " in [tool.forge-tools] of {0}/pyproject.toml: there is no {0}/lost/x.py"),
-        ('tools = "mytools"', "{}/pyproject.toml, [tool.forge-tools]: tools must be a list of texts"),
+        ('tools = "mytools"', "{}/pyproject.toml, [tool.forge-tools]: tools must be a list of strings"),
         ("tool = []", "{}/pyproject.toml, [tool.forge-tools]: there is no setting 'tool'"),
         ("tools = [", "{}/pyproject.toml is no TOML: "),
     ],

@@ -172,7 +172,9 @@ async def test_of_an_output_larger_than_an_artifact_the_ends_are_kept(tmp_path: 
     [marker] = [line for line in lines if line.startswith("[")]
     assert sum(len(line) + 1 for line in lines) <= 100_000
     assert (lines[0], lines[-1]) == ("000000000", "000049999")
-    assert marker == f"[... {10 * (50_000 - len(lines) + 1):,} bytes left out: an artifact holds 100,000 ...]"
+    assert (
+        marker == f"[... {10 * (50_000 - len(lines) + 1):,} bytes left out: the limit for an artifact is 100,000 ...]"
+    )
 
 
 @pytest.mark.parametrize(

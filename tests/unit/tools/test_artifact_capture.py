@@ -89,7 +89,7 @@ async def test_of_more_than_an_artifact_holds_the_ends_are_kept(bash: Run, artif
     assert (lines[0], lines[-2:]) == ("1", ["1000000", "the end"])
     [marker] = [line for line in lines if line.startswith("[")]
     left_out = 6_888_896 + len("the end\n") - (len(everything) - len(marker) - 1)
-    assert marker == f"[... {left_out:,} bytes left out: an artifact holds 1,048,576 ...]"
+    assert marker == f"[... {left_out:,} bytes left out: the limit for an artifact is 1,048,576 ...]"
 
 
 async def test_what_a_command_wrote_before_its_time_was_up_is_kept(bash: Run, artifacts: FolderArtifacts) -> None:
@@ -132,7 +132,7 @@ async def test_of_an_output_that_says_a_secret_very_often_the_ends_are_kept_with
     result = await bash(command, env={"API_TOKEN": SECRET})
     everything = await whole(artifacts, result)
     assert 225_000 < len(everything) <= 1 << 18
-    assert "bytes left out: an artifact holds 262,144" in everything
+    assert "bytes left out: the limit for an artifact is 262,144" in everything
     assert not set("QZKW%") & set(everything + result.output + repr(result.metadata))
     assert everything.count("[redacted]") > 12_500
 

@@ -150,7 +150,7 @@ async def test_what_has_expired_is_unknown(call: Call, handle: str, artifacts: F
 async def test_other_tools_refuse_artifacts(call: Call, tool: str, arguments: dict[str, str], tmp_path: Path) -> None:
     result = await call(tool, **arguments)
     assert (result.success, result.error_code) == (False, "VALIDATION_ERROR")
-    assert "which only Read and Grep take" in (result.error or "")
+    assert "which only Read and Grep accept" in (result.error or "")
     assert list((tmp_path / "ws").iterdir()) == []
 
 
@@ -159,7 +159,7 @@ async def test_without_artifacts_on_a_host_there_is_a_clear_error(tmp_path: Path
     registry.register_many([tool() for tool in BUILTINS])
     executor = ToolExecutor(registry, reach=Reach(root=tmp_path))
     result = await executor.execute("Read", ExecutionContext(working_dir="."), file_path=UNKNOWN)
-    assert "this host keeps no artifacts" in (result.error or "")
+    assert "this host does not keep artifacts" in (result.error or "")
 
 
 async def test_reading_leaves_no_file_open(

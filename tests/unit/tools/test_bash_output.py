@@ -45,7 +45,7 @@ async def test_a_cursor_behind_the_end_or_before_the_start_is_said(calls: Sessio
     handle = await calls.start("echo one")
     await calls.ended(handle)
     result = await calls.output(handle, since=99)
-    assert "[since=99 is behind the end: 4 bytes were written]" in result.output
+    assert "[since=99 is past the end: 4 bytes were written]" in result.output
     assert result.metadata["next_cursor"] == 4
     assert (await calls.output(handle, since=-1)).error == "Value for since is below minimum: 0"
     assert (await calls.output(handle, since=1 << 62)).success
@@ -261,9 +261,9 @@ async def test_what_was_dropped_is_said_where_it_is_missing(calls: Session) -> N
     files = sorted((calls.folder / handle).glob("*.out"))
     (calls.folder / handle / f"{5000:015d}.out").write_text("after\n")
     result = await calls.output(handle)
-    assert "\n1000\n[1,107 bytes are not kept any more]\nafter\n" in result.output
+    assert "\n1000\n[1,107 bytes are no longer kept]\nafter\n" in result.output
     assert result.metadata["dropped_bytes"] == 1107
-    assert "[1,107 bytes are not kept" in (await calls.output(handle, filter="^after$")).output
+    assert "[1,107 bytes are no longer kept" in (await calls.output(handle, filter="^after$")).output
     assert len(files) == 1
 
 
@@ -280,7 +280,7 @@ async def test_a_spool_that_somebody_took_away_is_no_reason_to_fail(calls: Sessi
         path.write_text("sec")
     result = await calls.output(handle)
     missing = 8 if how == "cut" else 11
-    assert f"[{missing} bytes are not kept any more]\n[exited with exit code 1" in result.output
+    assert f"[{missing} bytes are no longer kept]\n[exited with exit code 1" in result.output
     assert (result.metadata["dropped_bytes"], result.metadata["next_cursor"]) == (missing, 11)
 
 
@@ -317,9 +317,9 @@ async def test_a_shell_of_another_host_is_refused_with_its_name(calls: Session, 
     running, lost, strangers, unknown = [await calls.output(handle) for handle in handles]
     assert running.error_code == lost.error_code == "SHELL_HOST_UNAVAILABLE"
     assert running.error == (
-        f"{handles[0]} (npm start) is on host h2; this call reached h1. Send it to a worker of h2: its queue is host.h2"
+        f"{handles[0]} (npm start) is on host h2; this call reached h1. Send it to a worker on h2: the queue is host.h2"
     )
-    assert "is lost, with what it wrote: host h2 is gone" in lost.error
+    assert "is lost with its output: host h2 is gone" in lost.error
     assert strangers.error_code == unknown.error_code == "SHELL_NOT_FOUND"
 
 
@@ -329,7 +329,7 @@ async def test_a_shell_that_was_forgotten_here_is_said_to_be(calls: Session) -> 
     shutil.rmtree(calls.folder / handle)
     result = await calls.output(handle)
     assert result.error_code == "SHELL_NOT_FOUND"
-    said, _, known = result.error.partition("; the last that was known: ")
+    said, _, known = result.error.partition("; its last known status: ")
     assert said.endswith("on host h1 is gone")
     assert known.rstrip(".") in {"running", "exited"}, "its end may have been noted before"
 
@@ -347,7 +347,7 @@ async def test_a_shell_whose_supervisor_was_killed_is_lost_with_what_it_had_writ
         None,
         None,
     )
-    assert result.output.startswith("before\n[no line has matched wait_for]\n[lost: what supervised it vanished")
+    assert result.output.startswith("before\n[no line has matched wait_for]\n[lost: its supervisor disappeared")
 
 
 async def test_a_host_that_was_started_again_has_lost_its_shells(calls: Session) -> None:

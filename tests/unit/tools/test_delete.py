@@ -51,7 +51,7 @@ async def test_of_a_link_only_the_link_is_deleted(call: Call, write: Put, ws: Pa
     write("kept", b"x")
     (ws / "link").symlink_to(target.format(ws=ws))
     result = await call(path="link", recursive=True)
-    assert result.output == "Deleted the link link; what it leads to stays"
+    assert result.output == "Deleted the link link; its target stays"
     assert (os.listdir(ws), (ws.parent / "secret").exists()) == (["kept"], True)
 
 
@@ -107,7 +107,7 @@ async def test_a_folder_that_cannot_be_emptied_stays_whole(call: Call, tree: Pat
     result = await call(path="build", recursive=True)
     dry = await call({"dry_run": True}, path="build", recursive=True)
     (tree / "2").chmod(0o755)
-    assert result.error == dry.error == "Permission denied: what is in build/2 cannot be deleted (mode 0555)"
+    assert result.error == dry.error == "Permission denied: the content of build/2 cannot be deleted (mode 0555)"
     assert sorted(os.listdir(tree)) == ["0", "1", "2"]
 
 

@@ -91,7 +91,7 @@ def test_matches_in_a_binary_file_become_one_line() -> None:
 
 def test_a_line_of_megabytes_is_reported_without_its_text() -> None:
     found = matches(match("y" * (2 * MAX_LINE_BYTES) + "x", 7), match("x\n", 8))
-    assert found.records == ["f:7:[matches in a line of megabytes; Read it in parts with column]", "f:8:x"]
+    assert found.records == ["f:7:[matches in a very long line; Read it in parts with column]", "f:8:x"]
 
 
 def test_files_that_were_not_asked_for_are_left_out() -> None:

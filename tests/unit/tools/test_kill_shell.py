@@ -123,7 +123,7 @@ async def test_a_shell_of_another_host_is_refused_unless_it_is_over(calls: Sessi
     assert running.error_code == "SHELL_HOST_UNAVAILABLE"
     assert "is on host h2; this call reached h1" in running.error
     assert exited.metadata["already_exited"]
-    assert "lost: what supervised it vanished" in lost.output
+    assert "lost: its supervisor disappeared" in lost.output
 
 
 async def test_dry_run_says_what_would_end_and_ends_nothing(calls: Session) -> None:

@@ -142,7 +142,7 @@ async def test_without_time_it_returns_what_it_has(call: Call, tree: Path, monke
     monkeypatch.setattr("forge_tools.tools.deadline.Deadline.is_over", True)
     result = await call()
     assert (result.success, result.metadata["partial"]) == (True, True)
-    assert result.output == "(0 entries shown: the time for this call was over)"
+    assert result.output == "(0 entries shown: the call's time ran out)"
 
 
 @pytest.mark.parametrize("glob", ["[a", "{a,b", "a\nb"])

@@ -69,7 +69,7 @@ async def test_shells_of_other_hosts_come_from_the_book(calls: Session, book: Bo
     await book.record(replace(elsewhere, id="sh_h2_111111111111", session_id="s2"))
     lines = (await calls.shells()).output.splitlines()
     assert [line.split()[0] for line in lines] == ["sh_h2_000000000000", here]
-    assert "npm start; lost: what supervised it vanished" in lines[0]
+    assert "npm start; lost: its supervisor disappeared" in lines[0]
     assert "; exited with exit code 0; " in lines[1]  # the book still has it as running
 
 
@@ -84,7 +84,7 @@ async def test_a_book_that_cannot_be_read_costs_only_what_is_elsewhere(
     result = await calls.shells()
     first, last = result.output.splitlines()
     assert first.startswith(handle)
-    assert last == "[shells of other hosts are not known: The database is gone]"
+    assert last == "[the shells of other hosts are not known: The database is gone]"
     assert (await calls.output("sh_h1_000000000000")).error_code == "SHELL_NOT_FOUND"
 
 
@@ -92,7 +92,7 @@ async def test_the_newest_are_shown_where_there_is_not_room_for_all(calls: Sessi
     handles = [await calls.start("exit 0") for _ in range(8)]
     result = await calls.other(max_output_size=450).shells()
     first, *lines = result.output.splitlines()
-    assert first == f"[{8 - len(lines)} older ones are left out]"
+    assert first == f"[{8 - len(lines)} older ones left out]"
     assert [line.split()[0] for line in lines] == handles[8 - len(lines) :]
     assert len(result.output) <= 450
 

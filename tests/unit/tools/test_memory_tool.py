@@ -81,7 +81,7 @@ async def test_a_search_shows_the_lines_that_were_meant(memory: Run) -> None:
     found = await memory("search", "/memories", query="deploy first")
     assert found.output == "/memories/a.md\n     1\tfirst\n     2\tthe DEPLOY key"
     assert (await memory("search", "/memories", query='% "quoted"')).output.startswith("/memories/b.md")
-    assert (await memory("search", "/memories", query="NEAR( -x *")).output == "Nothing has all of: NEAR( -x *"
+    assert (await memory("search", "/memories", query="NEAR( -x *")).output == "No document has all of: NEAR( -x *"
     assert (await memory("search", "/memories", query=" ")).error_code == "VALIDATION_ERROR"
 
 
@@ -113,7 +113,7 @@ async def test_agents_sessions_and_workspaces_have_memories_of_their_own(memory:
         ("create", {"content": "x" * 100_001}, "exceeds maximum length: 100000"),
         ("insert", {"content": "x" * 99_999, "insert_line": 0}, "would have 100,003 characters; the limit is 100,000"),
         ("insert", {"content": "x", "insert_line": 9}, "insert_line 9 is past the end of /memories/a.md (1 line)"),
-        ("create", {"path": "/memories", "content": "x"}, "is the folder of all"),
+        ("create", {"path": "/memories", "content": "x"}, "is the top folder"),
         ("rename", {"new_path": f"/memories/{'n' * 300}"}, "exceeds maximum length: 256"),
         ("create", {"path": "k" * 1_000_000, "content": "x"}, "exceeds maximum length: 256"),
         ("create", {"path": "/memories/../../etc", "content": "x"}, "leave them out"),
@@ -142,7 +142,7 @@ async def test_a_dry_run_refuses_what_a_run_would_and_writes_nothing(memory: Run
     dry = {"dry_run": True}
     assert (await memory("create", content="one", by=dry)).output.startswith("[Dry Run] Wrote /memories/a.md")
     assert (await memory("delete", by=dry)).error_code == "DOCUMENT_NOT_FOUND"
-    assert (await memory("list", "/memories")).output == "Nothing is kept yet"
+    assert (await memory("list", "/memories")).output == "There are no documents yet"
 
 
 async def test_executors_without_a_reach_share_the_memory_of_the_process_and_one_without_documents_says_so() -> None:
@@ -153,7 +153,7 @@ async def test_executors_without_a_reach_share_the_memory_of_the_process_and_one
     seen = await ToolExecutor(registry).execute("Memory", context, command="view", path="a")
     cut_off = ToolExecutor(registry, reach=Reach(documents=None))
 
-    assert kept.output.endswith("[kept in the memory of this process alone: there is no database here]")
+    assert kept.output.endswith("[kept only in the memory of this process: there is no database here]")
     assert seen.output == "     1\tone"
     refused = await cut_off.execute("Memory", context, command="list")
     assert (refused.error_code, "Run it in the async lane" in (refused.error or "")) == ("SERVICE_UNAVAILABLE", True)

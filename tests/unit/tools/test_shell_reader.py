@@ -31,5 +31,5 @@ async def test_the_wait_is_over_when_it_is_though_there_is_more_to_search(calls:
     assert result.metadata["matched"] is False
     searched_to = result.metadata["searched_to"]
     assert 0 < searched_to < 40_000_000
-    assert f"[no line has matched wait_for before byte {searched_to:,}: the time was over]" in result.output
+    assert f"[no line has matched wait_for before byte {searched_to:,}: the time ran out]" in result.output
     assert (await calls.output(handle, wait_for="the [e]nd", since=39_000_000)).metadata["matched_line"] == "the end"

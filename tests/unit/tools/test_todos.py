@@ -88,7 +88,7 @@ async def test_lists_and_sessions_see_nothing_of_each_other(session: Session) ->
     [
         ({"todos": [{"content": "a"}], "expected_version": 7}, "VERSION_CONFLICT", "at version 1, not 7. Read it"),
         ({"todos": [{"content": "a"}], "expected_version": 0}, "VERSION_CONFLICT", "at version 1, not 0. Read it"),
-        ({"todos": [{"id": "x", "content": "a"}] * 2}, "VALIDATION_ERROR", "given to several todos: x"),
+        ({"todos": [{"id": "x", "content": "a"}] * 2}, "VALIDATION_ERROR", "have the same id: x"),
         ({"todos": [{"id": "nix", "status": "completed"}], "merge": True}, "VALIDATION_ERROR", "no todo 'nix'"),
         ({"todos": [{"content": "a"}] * 10_000}, "VALIDATION_ERROR", "more items than maximum: 200"),
         ({"todos": [{"content": "a"}] * 200, "merge": True}, "VALIDATION_ERROR", "201 todos; the limit is 200"),
@@ -117,7 +117,7 @@ async def test_what_is_probably_not_meant_is_said(session: Session) -> None:
 
     assert len(written.metadata["warnings"]) == 2
     assert "[warning: 2 todos are in_progress at once" in written.output
-    assert f"[warning: {known} was 'Write tests', and stands for something else now]" in written.output
+    assert f"[warning: {known} was 'Write tests', and now means something else]" in written.output
 
 
 async def test_nothing_in_a_todo_reaches_the_terminal(session: Session) -> None:
@@ -133,7 +133,7 @@ async def test_a_dry_run_tells_the_list_and_writes_nothing(session: Session) -> 
 
     assert told.output.startswith("[Dry Run] The list would be:\n[ ] ")
     assert (await session.read()).metadata["version"] == 0
-    assert "[kept in the memory of this process alone" in (await session.write("Write")).output
+    assert "[kept only in the memory of this process" in (await session.write("Write")).output
 
 
 async def test_of_a_call_that_is_started_again_the_store_is_told(

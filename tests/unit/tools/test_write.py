@@ -82,9 +82,9 @@ async def test_the_caller_may_say_how(call: Call, ws: Path, options: dict[str, A
 @pytest.mark.parametrize(
     ("old", "content", "options", "says"),
     [
-        (None, "a\ud800", {}, "content holds half a surrogate pair at character 2, which no encoding can hold"),
-        (None, "a€", {"encoding": "latin-1"}, "content holds '€' at character 2, which iso8859-1 cannot hold"),
-        (b"caf\xe9", "é", {}, "f is not UTF-8, and content has 'é': say how it is written there"),
+        (None, "a\ud800", {}, "content contains half a surrogate pair at character 2, which no encoding can represent"),
+        (None, "a€", {"encoding": "latin-1"}, "content contains '€' at character 2, which iso8859-1 cannot represent"),
+        (b"caf\xe9", "é", {}, "f is not UTF-8, and content has 'é': name the file's encoding"),
         (None, "a", {"encoding": "rot13"}, "Unknown text encoding 'rot13'"),
     ],
 )
@@ -118,7 +118,7 @@ async def test_the_etag_of_a_reading_is_the_key_to_a_writing(
 async def test_a_file_can_be_asked_to_be_new(call: Call, write: Put) -> None:
     assert (await call(file_path="f", content="x", if_none_match="*")).success
     refused = await call(file_path="f", content="y", if_none_match="*")
-    assert (refused.error_code, "exists already" in refused.error) == ("STALE_FILE", True)
+    assert (refused.error_code, "already exists" in refused.error) == ("STALE_FILE", True)
     assert (await call(file_path="g", content="y", if_match="b2:00")).error_code == "STALE_FILE"
 
 
@@ -127,7 +127,7 @@ async def test_the_same_content_touches_nothing(call: Call, write: Put) -> None:
     before = path.stat()
     result = await call(file_path="f", content="same\n")
     assert (result.output, result.metadata["changed"]) == (
-        "Unchanged: f holds exactly that already (1 line, 6 bytes)",
+        "Unchanged: f already has exactly this content (1 line, 6 bytes)",
         False,
     )
     assert path.stat() == before
@@ -136,7 +136,7 @@ async def test_the_same_content_touches_nothing(call: Call, write: Put) -> None:
 async def test_only_the_execute_bits_may_change(call: Call, write: Put) -> None:
     path = write("f", b"#!/bin/sh\n")
     result = await call(file_path="f", content="#!/bin/sh\n", executable=True)
-    assert result.output == "Made f executable; its content stays"
+    assert result.output == "Made f executable; its content is unchanged"
     assert path.stat().st_mode & 0o111
     await call(file_path="f", content="#!/bin/bash\n", executable=False)
     assert not path.stat().st_mode & 0o111

@@ -178,7 +178,7 @@ def test_what_was_encrypted_for_another_row_opens_in_none(settings: Settings, en
     opened, [refused] = decrypted(settings, {LOGIN.name: LOGIN}, {}, [swapped])
 
     assert opened == []
-    assert "does not belong to this call" in (refused.error or "")
+    assert "do not belong to this call" in (refused.error or "")
     assert json.loads(refused.metadata) == {"retryable": False}
 
 

@@ -331,7 +331,7 @@ async def test_what_has_expired_is_purged_now_and_then(
 
 
 def test_a_quota_that_holds_no_artifact_is_refused() -> None:
-    with pytest.raises(ValueError, match="must hold an artifact"):
+    with pytest.raises(ValueError, match="must be at least artifact_max_bytes"):
         Settings(artifact_quota=1000)
 
 

@@ -41,7 +41,7 @@ def test_who_waits_too_long_is_told(ws: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(places, "PATIENCE", 0.05)
     with place_in(ws) as one, place_in(ws) as other, one.locked(lambda: None):
         late = other.locked(lambda: None)
-        with pytest.raises(SandboxError, match="holds the folder of f") as refused:
+        with pytest.raises(SandboxError, match="has held the folder of f") as refused:
             late.__enter__()
     assert refused.value.code == "LOCK_TIMEOUT"
 

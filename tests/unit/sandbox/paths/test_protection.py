@@ -72,7 +72,7 @@ def test_a_refusal_says_why_and_what_to_do(filled: Path) -> None:
         SandboxError, match=r"^Path is protected by policy: \.env: \.env may hold secrets.*\.env\.example"
     ):
         Workspace(filled).open(".env")
-    with pytest.raises(SandboxError, match=r"its own commands alone.*Run that command with Bash$"):
+    with pytest.raises(SandboxError, match=r"by its own commands.*Run that command with Bash$"):
         Workspace(filled).place(".git/config")
 
 

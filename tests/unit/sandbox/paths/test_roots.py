@@ -38,7 +38,7 @@ def test_each_root_is_reached_by_its_own_path(way: str, both: Workspace, ws: Pat
 
 
 def test_what_is_only_to_be_read_is_not_written(way: str, both: Workspace, docs: Path) -> None:
-    with pytest.raises(SandboxError, match=r"read-only\. Write elsewhere") as refused:
+    with pytest.raises(SandboxError, match=r"read-only part of the workspace\. Write elsewhere") as refused:
         both.place(f"{docs}/guide.md")
     assert refused.value.code == "READ_ONLY_WORKSPACE"
     both.place("new.md").close()

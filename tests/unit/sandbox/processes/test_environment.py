@@ -34,7 +34,7 @@ def test_the_caller_may_not_change_which_programs_run(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("", "x"), ("a=b", "x"), ("a\0", "x"), ("a", "x\0"), ("a\n", "x")])
 def test_variables_that_no_process_can_have_are_refused(name: str, value: str) -> None:
-    with pytest.raises(SandboxError, match="cannot be given to a process"):
+    with pytest.raises(SandboxError, match="cannot be passed to a process"):
         child_environment({name: value})
 
 

@@ -98,7 +98,7 @@ async def test_images_are_parts_and_only_ten_of_them(read: Call) -> None:
     assert isinstance((await read(notebook(code(outputs=plots)), include_images=False)).output, str)
     said, *many = (await read(notebook(code(outputs=plots * 6)))).output
     assert len(many) == 10
-    assert "[2 more images: read their cells alone]" in said
+    assert "[2 more images: read their cells one at a time]" in said
 
 
 async def test_outputs_are_bounded_for_each_cell(read: Call) -> None:
@@ -168,9 +168,9 @@ async def test_every_minor_format_can_be_read(read: Call, minor: int) -> None:
         (b'\xff\xfe{\0}\0', "not UTF-8"),
         (b'{"worksheets": [],\n "nbformat": 3}', "format 3 (line 2)"),
         (b'{"cells": [],\n "nbformat": 5}', "format 5 (line 2)"),
-        (b'{"cells": [\n1], "nbformat": 4}', "cell 0 at line 2 is no object"),
-        (b'{"cells": [{"cell_type": "heading"}], "nbformat": 4}', "has no cell_type"),
-        (b'{"cells": [{"cell_type": "raw", "source": [1]}], "nbformat": 4}', "no text"),
+        (b'{"cells": [\n1], "nbformat": 4}', "cell 0 at line 2 is not an object"),
+        (b'{"cells": [{"cell_type": "heading"}], "nbformat": 4}', "has no valid cell_type"),
+        (b'{"cells": [{"cell_type": "raw", "source": [1]}], "nbformat": 4}', "not text"),
     ],
 )  # fmt: skip
 async def test_what_is_no_notebook_is_refused_with_its_line(read: Call, data: bytes, said: str) -> None:

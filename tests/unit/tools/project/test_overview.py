@@ -26,7 +26,7 @@ async def test_a_project_is_told_section_by_section(project: Fill, overview: Cal
     assert "- Engine (named in 2 files) [src/core.py:1; likely]" in told
     assert "- 1 test file [tests/test_core.py:1; likely]" in told
     assert "- flask [pyproject.toml:2; certain]" in told
-    assert "- 5 files, 106 bytes, without what rules ignore" in told
+    assert "- 5 files, 106 bytes, without ignored files" in told
     assert (await overview(sections=["size"])).output.startswith("## Size\n")
     assert (await overview(sections=["sizes"])).error_code == "VALIDATION_ERROR"
 

@@ -69,7 +69,7 @@ async def test_a_selector_shows_a_part() -> None:
 async def test_a_selector_that_is_none_is_said_so() -> None:
     result = await fetch({"/": page(HTML.encode())}, selector="h1[")
 
-    assert "is no selector of CSS" in (result.error or "")
+    assert "is not a CSS selector" in (result.error or "")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ async def test_what_is_no_plain_url_is_refused(url: str) -> None:
 async def test_other_ports_are_refused() -> None:
     result = await fetched(Web(), "http://site.example:22/")
 
-    assert result.error == "Port 22 is not reached from here; 80, 443, 8080, 8443 are. See FORGE_WEB_PORTS"
+    assert result.error == "Port 22 is not allowed; 80, 443, 8080, 8443 are. See FORGE_WEB_PORTS"
 
 
 async def test_one_address_that_is_not_public_refuses_the_host() -> None:

@@ -113,7 +113,7 @@ async def test_a_query_of_blanks_and_domains_that_contradict_are_refused() -> No
         blank = await search(one, query="   ")
         both = await search(one, allowed_domains=["a.b"], blocked_domains=["c.d"])
 
-    assert "must have a word" in (blank.error or "")
+    assert "must contain a word" in (blank.error or "")
     assert "exclude each other" in (both.error or "")
     assert one.requests == []
 
