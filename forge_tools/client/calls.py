@@ -164,8 +164,8 @@ class Calls:
         Tools see the artifacts of their call's session alone: `session_id` names it. The handle lasts for FORGE_ARTIFACT_TTL.
 
         Raises:
-            InvalidCallError: the file is larger than FORGE_MAX_PART_SIZE, or was changed meanwhile; or the database has this
-                client call tools alone.
+            InvalidCallError: the file is larger than FORGE_MAX_PART_SIZE, or was changed meanwhile; or the rights of this
+                client's role are out of date.
             OSError: it cannot be read.
         """
         settings, artifacts = self._settings, self._connection.store.artifacts
@@ -174,9 +174,9 @@ class Calls:
         try:
             kept = await artifacts.upload(Path(path), ttl=settings.artifact_ttl, session_id=session_id, **bounds)
         except ForbiddenError as error:
-            said = f"This client's role in the database may not keep {path}: who writes artifacts can change those of others"
+            said = f"This client's role in the database may not keep {path}"
             raise InvalidCallError(
-                f"{said}. Upload it with the role of a worker, or have a tool write the file"
+                f"{said}. Have the owner of the tables run deploy/postgres/roles.sql of this version, or a tool write the file"
             ) from error
         return kept.handle
 

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, true, update
+from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.media import media_type
@@ -26,6 +26,7 @@ from forge_tools.errors import (
 from forge_tools.model import Artifact, ArtifactPage, PageWish
 from forge_tools.model.artifacts import SCHEME
 from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.faults import ForbiddenError
 from forge_tools.storage.functions import any_of, from_now
 from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.tables import artifact_owners, artifact_parts, artifacts
@@ -40,6 +41,12 @@ P = ParamSpec("P")
 
 _IN_A_FILE = b""  # no packed part is empty
 _is_in_a_file = func.length(part.data) == 0
+
+_OWN = text(
+    "INSERT INTO artifacts (size, media_type, is_whole, created_at, expires_at, digest) VALUES"
+    " (:size, :media_type, false, now(), now() + make_interval(secs => :seconds), :digest) RETURNING id"
+)
+"""Names no id, and nobody who uploaded it: clients may say neither."""
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +80,7 @@ class StoredArtifacts:
                 is_whole=False,
                 created_at=from_now(0.0),
                 expires_at=from_now(UPLOAD_SECONDS),
+                uploaded_by=None,  # rather than the default, which is for clients
             )
             .on_conflict_do_update(index_elements=["id"], set_={"expires_at": _lasting(keeping, UPLOAD_SECONDS)})
             .returning(artifacts)
@@ -157,7 +165,10 @@ class StoredArtifacts:
             new = Artifact(id=whole.id, size=whole.size, media_type=media_type(whole.head), session_id=session_id)
             if new.size > limit:
                 raise InvalidCallError(f"{path} has {new.size:,} bytes; FORGE_MAX_PART_SIZE allows {limit:,}")
-            kept = await self.begin(new, keeping)
+            try:
+                kept = await self.begin(new, keeping)
+            except ForbiddenError:  # a client that may only keep what is its own
+                new, kept = await self._begin_own(new), None
             for number in range(count_parts(new.size)) if kept is None else ():
                 data = await asyncio.to_thread(file.read, PART_BYTES)
                 await self.add(new.id, number, await asyncio.to_thread(pack, data, new.media_type), data.count(b"\n"))
@@ -165,6 +176,15 @@ class StoredArtifacts:
             if kept is None or await asyncio.to_thread(measured, file) != whole:
                 raise InvalidCallError(f"{path} was changed while it was read. Upload it again")
         return kept
+
+    async def _begin_own(self, new: Artifact) -> Artifact:
+        """Announce an artifact under an id that the database makes up: it could not tell whether given bytes are those of a digest."""
+
+        async def work(connection: AsyncConnection) -> str:
+            facts = {"size": new.size, "media_type": clean(new.media_type), "digest": new.id}
+            return str(await connection.scalar(_OWN, facts | {"seconds": UPLOAD_SECONDS}))
+
+        return replace(new, id=await self._database.write(work), digest=new.id)
 
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
         """Read what is known of an artifact of that session; None if it has none of that id, or no longer."""
@@ -321,8 +341,9 @@ class StoredArtifacts:
         excess: Sequence[str] = await self._database.scalars(
             select(rows.c.artifact_id).where(rows.c.held > keeping.quota)
         )
-        for one in sorted(excess):
-            await self._database.write(partial(disown, [one], owner.session_key == key))
+        with suppress(ForbiddenError):  # a client deletes nothing; the next worker that keeps something there does
+            for one in sorted(excess):
+                await self._database.write(partial(disown, [one], owner.session_key == key))
         return artifact
 
 

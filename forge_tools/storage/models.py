@@ -289,9 +289,15 @@ artifacts = Relation(
     Column("is_whole", Flag, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("expires_at", Moment, nullable=False),
+    Column("digest", Text),
+    Column("uploaded_by", Text),
     Index("artifacts_expiry", ("expires_at",)),
 )
-"""One row for the same bytes, whoever kept them; nobody sees it before it `is_whole`."""
+"""One row for the same bytes, whoever kept them; nobody sees it before it `is_whole`.
+
+What a client keeps whose role is bound by rights has a row of its own: the database names it, `digest` is that of its bytes,
+and `uploaded_by` its login, as the default of that column says.
+"""
 
 artifact_parts = Relation(
     "artifact_parts",
