@@ -171,7 +171,8 @@ def report(face: Face, name: str, result: ToolResult | None) -> None:
 def _print_failure(face: Face, name: str, result: ToolResult) -> None:
     if result.output is not None:  # its output before it failed
         face.raw(ToolResult.ok(result.output).to_text())
-    for error in result.metadata.get("errors") or [result.error]:
+    errors = result.metadata.get("errors") or [result.error]
+    for error in errors:
         face.note(f"Error: {error}", style="red")
     if hint := str(result.metadata.get("hint") or ""):
         face.note(hint[:1].upper() + hint[1:], style="yellow")
@@ -179,7 +180,7 @@ def _print_failure(face: Face, name: str, result: ToolResult) -> None:
         face.note(from_here(result.diagnosis.summary))
     if "available" in result.metadata:
         face.note(f"There are: {result.metadata['available']}. forge-tools tools lists all of them.")
-    if result.error_code == ErrorCode.VALIDATION_ERROR:
+    if result.error_code == ErrorCode.VALIDATION_ERROR and "did you mean" not in str(errors):
         face.note(f"What it takes: {shlex.join(['forge-tools', 'tools', name])}")
     if "not_retried" in result.metadata:
         face.note(f"Not retried: {result.metadata['not_retried']}", style="yellow")

@@ -102,6 +102,7 @@ def test_a_call_that_the_tool_refuses_says_everything_and_is_recorded(cli: Cli) 
     assert done.returncode == 1
     assert "Missing required parameter: b" in done.stderr
     assert "Unknown parameter 'c'" in done.stderr
+    assert "What it takes: forge-tools tools Add" in done.stderr
     (row,) = cli.lines("history", "--agent", "refused")
     assert (row["status"], row["error_code"]) == ("rejected", "VALIDATION_ERROR")
 

@@ -67,7 +67,7 @@ async def test_calls_run_and_are_cancelled_and_are_seen_by_their_client_alone(
                 result = await mallory.execute("Read", asked, file_path=handle)
                 assert said in f"{result.output} {result.error_code}"
             admin(fresh_postgres, "REVOKE INSERT ON artifacts FROM forge_client")
-            with pytest.raises(InvalidCallError, match="run deploy/postgres/roles.sql of this version"):
+            with pytest.raises(InvalidCallError, match=r"run deploy/postgres/roles\.sql of this version"):
                 await alice.upload(note)
     finally:
         fleet.stop()
