@@ -63,15 +63,6 @@ def test_a_second_signal_cuts_the_wait_short_and_what_ran_is_still_settled(cli: 
     assert all("was stopped" in end["error"] for end in ends)
 
 
-def test_the_first_command_to_try_runs_a_tool_of_the_users_own(cli: Cli) -> None:
-    up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
-    first = up.said().partition("Try, in another terminal:")[2].split("\n")[1]
-    program, _, words = first.strip().partition(" ")
-    assert (program.endswith("forge-tools"), words) == (True, "run Add a=1 b=1"), up.said()
-    assert cli.run(*words.split()).stdout == "2\n"
-    assert up.stop() == 0
-
-
 def test_after_kill_9_of_up_alone_the_next_one_simply_works(cli: Cli) -> None:
     killed = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True).wait_ready()
     tree = killed.tree()
