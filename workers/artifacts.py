@@ -272,7 +272,8 @@ def _facts(artifact: Artifact | None) -> Message:
     if artifact is None or artifact.created_at is None or artifact.expires_at is None:
         return {}
     created, expires = artifact.created_at.isoformat(), artifact.expires_at.isoformat()
-    return {"size": artifact.size, "created_at": created, "expires_at": expires}
+    facts = {"size": artifact.size, "digest": artifact.digest or artifact.id}
+    return facts | {"created_at": created, "expires_at": expires}
 
 
 def _mark(data: bytes) -> bytes:

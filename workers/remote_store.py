@@ -157,7 +157,7 @@ class WorkerArtifacts:
         if (fd := self._recent.open(found)) is not None:
             return fd
         try:
-            fetched = await self._fetch(handle, found, facts["size"], context)
+            fetched = await self._fetch(handle, found, facts, context)
             fd = fetched.take(datetime.fromisoformat(facts["created_at"]).timestamp())
             self._recent.add(found, fd)
         except OSError as error:
@@ -186,16 +186,16 @@ class WorkerArtifacts:
             expires_at=datetime.fromisoformat(facts["expires_at"]),
         )
 
-    async def _fetch(self, handle: str, found: str, size: int, context: ExecutionContext) -> Gathered:
-        gathered = Gathered()
+    async def _fetch(self, handle: str, found: str, facts: Message, context: ExecutionContext) -> Gathered:
+        gathered, size = Gathered(), facts["size"]
         try:
             for number in range(count_parts(size)):
                 answer = await self._asked("part", context, id=found, size=size, number=number)
                 if not answer:
                     raise unknown(handle)
                 await asyncio.to_thread(_unpack_into, gathered, answer["data"], number, size)
-            if gathered.id != found:
-                raise ValueError("other bytes than the id says")
+            if gathered.id != facts["digest"]:
+                raise ValueError("other bytes than were kept")
         except ValueError:
             gathered.close()
             await self._asked("check", context, id=found, size=0)

@@ -31,6 +31,11 @@ GRANT SELECT ON alembic_version TO forge_client, forge_worker, forge_keeper, for
 ALTER TABLE executions ALTER COLUMN submitted_by SET DEFAULT session_user;
 CREATE INDEX IF NOT EXISTS executions_by_submitter ON executions (submitted_by, id);
 
+-- So is who uploaded an artifact. Its id is made up here: a client that chose it could keep other bytes under the digest that
+-- names somebody's, and this database cannot compute that digest.
+ALTER TABLE artifacts ALTER COLUMN uploaded_by SET DEFAULT session_user;
+ALTER TABLE artifacts ALTER COLUMN id SET DEFAULT md5(gen_random_uuid()::text || gen_random_uuid()::text);
+
 -- A view reads with the rights of its owner unless told otherwise, and so would show everybody everything.
 ALTER VIEW tool_executions SET (security_invoker = true);
 
@@ -52,6 +57,7 @@ BEGIN
   PERFORM pg_temp.forge_grant('INSERT', 'executions', ARRAY['submitted_by'], 'forge_client');
   PERFORM pg_temp.forge_grant('INSERT', 'execution_queue', ours, 'forge_client');
   PERFORM pg_temp.forge_grant('INSERT', 'execution_attempts', ours, 'forge_client');
+  PERFORM pg_temp.forge_grant('INSERT', 'artifacts', ARRAY['id', 'uploaded_by'], 'forge_client');
 END $$;
 
 GRANT SELECT ON executions, execution_attempts, execution_events, execution_reports, tool_executions,
@@ -59,6 +65,9 @@ GRANT SELECT ON executions, execution_attempts, execution_events, execution_repo
   idempotency_keys TO forge_client;
 GRANT INSERT (execution_id, at, kind, actor, detail, token) ON execution_events TO forge_client;
 GRANT INSERT, DELETE ON idempotency_keys TO forge_client;
+GRANT UPDATE (is_whole, size, expires_at) ON artifacts TO forge_client;
+GRANT INSERT, UPDATE (data, breaks) ON artifact_parts TO forge_client;
+GRANT INSERT, UPDATE (execution_id, kept_at) ON artifact_owners TO forge_client;
 
 -- What a worker may do: history is only added to.
 
@@ -120,6 +129,19 @@ BEGIN
   RETURN EXISTS (SELECT FROM executions e WHERE e.id = id_ AND e.submitted_by = session_user);
 END $$;
 
+CREATE OR REPLACE FUNCTION forge_uploaded(id_ text)
+RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM artifacts a WHERE a.id = id_ AND a.uploaded_by = session_user);
+END $$;
+
+CREATE OR REPLACE FUNCTION forge_uploading(id_ text, start_ bigint)
+RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM artifacts a
+    WHERE a.id = id_ AND a.uploaded_by = session_user AND NOT a.is_whole AND start_ BETWEEN 0 AND a.size);
+END $$;
+
 -- Cancel, as `Endings.cancel` does it for who may write to the queue. 'unknown' is also the answer for others' calls.
 
 CREATE OR REPLACE FUNCTION forge_cancel(id_ uuid, actor_ text, reason_ text)
@@ -153,8 +175,9 @@ BEGIN
   RETURN 'cancelled';
 END $$;
 
-REVOKE ALL ON FUNCTION forge_may_enqueue, forge_may_reject, forge_owns, forge_cancel FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION forge_may_enqueue, forge_may_reject, forge_owns, forge_cancel TO forge_client;
+REVOKE ALL ON FUNCTION forge_may_enqueue, forge_may_reject, forge_owns, forge_cancel, forge_uploaded, forge_uploading FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION forge_may_enqueue, forge_may_reject, forge_owns, forge_cancel, forge_uploaded, forge_uploading
+  TO forge_client;
 
 -- Row-level security. The owner of the tables is not bound by it, so that migrations and stacks without roles go on as they are.
 
@@ -168,6 +191,7 @@ BEGIN
     EXECUTE format('CREATE POLICY staff ON %I TO forge_worker, forge_keeper, forge_auditor USING (true) WITH CHECK (true)', one);
     EXECUTE format('DROP POLICY IF EXISTS client_reads ON %I', one);
     EXECUTE format('DROP POLICY IF EXISTS client_writes ON %I', one);
+    EXECUTE format('DROP POLICY IF EXISTS client_changes ON %I', one);
     EXECUTE format('DROP POLICY IF EXISTS client_deletes ON %I', one);
   END LOOP;
 END $$;
@@ -201,12 +225,23 @@ CREATE POLICY client_reads ON idempotency_keys FOR SELECT TO forge_client
 CREATE POLICY client_writes ON idempotency_keys FOR INSERT TO forge_client WITH CHECK (claimed_at = now());
 CREATE POLICY client_deletes ON idempotency_keys FOR DELETE TO forge_client USING (forge_owns(execution_id));
 
-CREATE POLICY client_reads ON artifact_owners FOR SELECT TO forge_client
-  USING (CASE WHEN execution_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN forge_owns(execution_id::uuid) ELSE false END);
+-- A client reads what its calls kept and what it uploaded. It changes an upload until that is whole, and nothing afterwards.
+CREATE POLICY client_reads ON artifact_owners FOR SELECT TO forge_client USING (forge_uploaded(artifact_id) OR
+  CASE WHEN execution_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN forge_owns(execution_id::uuid) ELSE false END);
+CREATE POLICY client_writes ON artifact_owners FOR INSERT TO forge_client
+  WITH CHECK (forge_uploaded(artifact_id) AND execution_id IS NULL AND kept_at = now());
+CREATE POLICY client_changes ON artifact_owners FOR UPDATE TO forge_client USING (forge_uploaded(artifact_id))
+  WITH CHECK (forge_uploaded(artifact_id) AND execution_id IS NULL AND kept_at = now());
 CREATE POLICY client_reads ON artifacts FOR SELECT TO forge_client
-  USING (EXISTS (SELECT FROM artifact_owners o WHERE o.artifact_id = artifacts.id));
+  USING (uploaded_by = session_user OR EXISTS (SELECT FROM artifact_owners o WHERE o.artifact_id = artifacts.id));
+CREATE POLICY client_writes ON artifacts FOR INSERT TO forge_client WITH CHECK (
+  uploaded_by = session_user AND NOT is_whole AND created_at = now() AND expires_at <= now() + interval '1 hour');
+CREATE POLICY client_changes ON artifacts FOR UPDATE TO forge_client USING (uploaded_by = session_user AND NOT is_whole)
+  WITH CHECK (uploaded_by = session_user AND expires_at <= now() + interval '1 year');
 CREATE POLICY client_reads ON artifact_parts FOR SELECT TO forge_client
-  USING (EXISTS (SELECT FROM artifact_owners o WHERE o.artifact_id = artifact_parts.artifact_id));
+  USING (EXISTS (SELECT FROM artifact_owners o WHERE o.artifact_id = artifact_parts.artifact_id) OR forge_uploaded(artifact_id));
+CREATE POLICY client_writes ON artifact_parts FOR INSERT TO forge_client WITH CHECK (forge_uploading(artifact_id, start));
+CREATE POLICY client_changes ON artifact_parts FOR UPDATE TO forge_client USING (forge_uploading(artifact_id, start));
 CREATE POLICY client_reads ON shells FOR SELECT TO forge_client
   USING (CASE WHEN execution_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN forge_owns(execution_id::uuid) ELSE false END);
 CREATE POLICY client_reads ON session_workspaces FOR SELECT TO forge_client USING (true);

@@ -8,7 +8,7 @@ import termios
 import threading
 import tty
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import import_module
@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from typer import Argument
 
 import forge_tools
+from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import measured, noted
 from forge_tools.cli.text import as_text, from_here, one_line, took
@@ -39,9 +40,12 @@ from forge_tools.model import (
     Progress,
     StateChange,
     ToolResult,
+    ToolSpec,
 )
 from forge_tools.project import find_project, is_path
 from forge_tools.sandbox.walls.privileges import harden
+from forge_tools.storage import Store
+from forge_tools.tool import load_tools
 
 CONCURRENCY = 2
 """How many process lane calls run at once: each new generation forks that many processes."""
@@ -147,6 +151,23 @@ class _DevStack(AnnouncedStack):
             else f"New code serves after {took(seconds * 1000)}."
         )
         self._tell({"event": "serving", "seconds": round(seconds, 3)}, said, "green")
+        if first and not self._dev_face.is_json:
+            threading.Thread(target=self._suggest_own, name="forge-own", daemon=True).start()
+
+    def suggest(self, own: Sequence[ToolSpec]) -> None:
+        """Suggest nothing before the workers have imported the tools of the user: this process never does."""
+        if own:
+            super().suggest(own)
+
+    def _suggest_own(self) -> None:
+        given = {tool.spec.name for tool in load_tools()}
+
+        async def hosted(store: Store) -> list[ToolSpec]:
+            own = [spec for spec in (await store.directories.read()).enabled if spec.name not in given]
+            return [spec for spec in own if await store.catalogue.hosts_of(spec.name, spec.digest)]
+
+        with suppress(ForgeError):  # it is only a suggestion
+            self.suggest(with_store(hosted, self.settings))
 
     def refused(self, said: str) -> None:
         goes_on = " The old code goes on." if self._has_served else " Mend it and save."

@@ -1,7 +1,9 @@
-"""Converts `key=value` on the command line to the values that a tool declares."""
+"""Converts `key=value` on the command line to the values that a tool declares, and writes an example of it."""
 
 import json
+import math
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import typer
 
 from forge_tools.model import ToolParameter, ToolSpec
+from forge_tools.schema import Validator
 
 _ASSIGNMENT = re.compile(r"(?P<name>[^=\s]+?)(?P<sign>:=|=)(?P<value>.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -54,13 +57,41 @@ def parse_parameters(words: Sequence[str], whole: str | None, spec: ToolSpec | N
     return parameters
 
 
+def example_command(spec: ToolSpec) -> str:
+    """Write a `forge-tools` command that runs the tool with valid parameters, or shows it where none can be made up."""
+    made = {one.name: _example(one.to_json_schema()) for one in spec.declared if one.required}
+    if Validator.for_spec(spec).all_errors(made):
+        return shlex.join(["tools", spec.name])
+    words = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in made.items())
+    return shlex.join(["run", spec.name, *words])
+
+
+def _example(schema: Mapping[str, Any]) -> Any:
+    """Make up a value of that schema; one that it refuses, where it asks for more than its type."""
+    for choices in ("examples", "enum"):
+        if schema.get(choices):
+            return schema[choices][0]
+    one_of = schema.get("anyOf") or schema.get("oneOf")
+    if one_of:
+        return _example(one_of[0])
+    kind = schema.get("type")
+    if kind == "array":
+        return [_example(schema["items"])] if isinstance(schema.get("items"), dict) else []
+    if kind == "object":
+        inner = schema.get("properties") or {}
+        return {name: _example(inner[name]) for name in schema.get("required") or () if name in inner}
+    if kind in {"integer", "number"}:
+        return max(schema.get("minimum", -math.inf), min(schema.get("maximum", 1), 1))
+    return kind == "boolean" or "hello"
+
+
 def _whole(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     value = _json(_content(text, "--json"), "--json")
     if not isinstance(value, dict):
         raise ValueError(  # noqa: TRY004 what a user typed, not what a programmer passed
-            f"--json is {_kind(value)}; it must be an object with parameters as keys."
+            f"--json: that is {_kind(value)}; it must be an object with parameters as keys."
         )
     return value
 

@@ -1,5 +1,6 @@
 """`forge-tools run`: one tool call, on a worker or in this process."""
 
+import shlex
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -9,13 +10,14 @@ import typer
 from typer import Argument, Option
 
 import forge_tools
+from forge_tools.cli.completion import completed_parameters, completed_tools
 from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.live import View, awaited, cancellable
 from forge_tools.cli.parameters import find_spec, parameters_of
 from forge_tools.cli.pictures import pictures_of
 from forge_tools.cli.text import from_here, took
 from forge_tools.config import Settings
-from forge_tools.errors import ErrorCode, ForgeError
+from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, ToolSpec
 
 if TYPE_CHECKING:
@@ -40,28 +42,6 @@ class _Call:
 
     def parameters(self, spec: ToolSpec | None) -> dict[str, Any]:
         return parameters_of(self.words, self.whole, spec)
-
-
-def completed_tools(incomplete: str) -> list[tuple[str, str]]:
-    """Complete the name of a published tool."""
-    return [(spec.name, spec.description) for spec in _published() if spec.name.startswith(incomplete)]
-
-
-def completed_parameters(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Complete a parameter of the tool on the command line."""
-    spec = find_spec(_published(), context.params.get("name") or "")
-    words = [(f"{one.name}=", one.description) for one in (spec.declared if spec else ())]
-    return [(word, described) for word, described in words if word.startswith(incomplete)]
-
-
-def _published() -> list[ToolSpec]:
-    try:
-        found: list[ToolSpec] = import_module("forge_tools.cli.database").with_store(
-            lambda store: store.catalogue.specs()
-        )
-    except ForgeError:  # no database, nothing to offer
-        return []
-    return found
 
 
 @app.command()
@@ -147,14 +127,14 @@ def run(  # noqa: PLR0913 one option each
     if local:
         if face.is_json:
             face.claim_output()
-        report(face, _run_here(face, call, settings, tools or []))
+        report(face, name, _run_here(face, call, settings, tools or []))
         return
     options = {
         "queue": queue or ("background" if background else None),
         "retry": RetryPolicy(retry + 1, retry_delay, backoff=2.0) if retry else None,
         "idempotency_key": key,
     }
-    report(face, cancellable(_run_on_worker(face, call, settings, options, is_left=background)))
+    report(face, name, cancellable(_run_on_worker(face, call, settings, options, is_left=background)))
 
 
 async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResult:
@@ -167,8 +147,8 @@ async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResu
     return result
 
 
-def report(face: Face, result: ToolResult | None) -> None:
-    """Print a result, if there is one: the output unchanged, the error on the error stream, the facts beside them.
+def report(face: Face, name: str, result: ToolResult | None) -> None:
+    """Print the result of that tool, if there is one: the output unchanged, the error on the error stream, the facts beside them.
 
     Raises:
         typer.Exit: with 1 if the call failed.
@@ -185,23 +165,26 @@ def report(face: Face, result: ToolResult | None) -> None:
         if face.err.is_terminal:
             face.note(facts)
     else:
-        _print_failure(face, result)
+        _print_failure(face, name, result)
         face.note(f"{result.error_code}  {facts}" if result.error_code else facts)
     if not result.success:
         raise typer.Exit(FAILED)
 
 
-def _print_failure(face: Face, result: ToolResult) -> None:
+def _print_failure(face: Face, name: str, result: ToolResult) -> None:
     if result.output is not None:  # its output before it failed
         face.raw(ToolResult.ok(result.output).to_text())
-    for error in result.metadata.get("errors") or [result.error]:
+    errors = result.metadata.get("errors") or [result.error]
+    for error in errors:
         face.note(f"Error: {error}", style="red")
     if hint := str(result.metadata.get("hint") or ""):
         face.note(hint[:1].upper() + hint[1:], style="yellow")
     if result.error_code == ErrorCode.EXECUTION_ERROR and result.diagnosis is not None:
         face.note(from_here(result.diagnosis.summary))
     if "available" in result.metadata:
-        face.note(f"There are: {result.metadata['available']}")
+        face.note(f"There are: {result.metadata['available']}. forge-tools tools lists all of them.")
+    if result.error_code == ErrorCode.VALIDATION_ERROR and "did you mean" not in str(errors):
+        face.note(f"What it takes: {shlex.join(['forge-tools', 'tools', name])}")
     if "not_retried" in result.metadata:
         face.note(f"Not retried: {result.metadata['not_retried']}", style="yellow")
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from forge_tools.cli.completion import completed_tools
 from forge_tools.cli.database import with_history
 from forge_tools.cli.text import one_line, parse_since
 from forge_tools.errors import ExecutionNotFoundError, ForgeError
@@ -98,7 +99,7 @@ def _if_given(text: str | None) -> datetime | None:
 _TIME = {"metavar": "TIME", "callback": _if_given}
 _OPTIONS: dict[str, tuple[str, Any, str, dict[str, Any]]] = {
     "kind": ("kind", str, "Only events of this kind: cancel, requeue, lost, replay, prune, ...", {"metavar": "KIND"}),
-    "tool": ("tool", str, "Only this tool.", {}),
+    "tool": ("tool", str, "Only this tool.", {"autocompletion": completed_tools}),
     "category": ("category", ToolCategory, f"One of {', '.join(ToolCategory)}.", {"metavar": "CATEGORY"}),
     "status": ("status", ExecutionStatus, f"One of {', '.join(ExecutionStatus)}.", {"metavar": "STATUS"}),
     "agent": ("agent_id", str, "Only calls of this agent.", {}),

@@ -20,9 +20,6 @@ NARROW = 70
 WIDE = 100
 """From this terminal width on there is room for everything."""
 
-GAP = 3
-"""The gap between two columns of a table."""
-
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters except tab and newline, marks that reorder text on a terminal, and lone surrogates."""
 
@@ -71,10 +68,21 @@ def table(columns: Sequence[Column], records: Iterable[Any], width: int = WIDE) 
     rows = [[one.cell(record) for one in columns] for record in records]
     if width < NARROW:
         return _blocks([one.title for one in columns], rows)
+    sides = gap(width) // 2
     made = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold", border_style="dim"
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, sides),
+        header_style="bold",
+        border_style="dim",
     )
     return filled(made, columns, rows)
+
+
+def gap(width: int) -> int:
+    """Return how many cells lie between two columns of a table on a terminal of that width."""
+    return 3 if width >= WIDE else 1
 
 
 def filled(made: Table, columns: Iterable[Column], rows: Iterable[Iterable[str | Text]]) -> Table:
@@ -147,12 +155,22 @@ def iso(moment: datetime | None) -> str | None:
 
 def compact(moment: datetime | None, now: datetime | None = None) -> str:
     """Format as `14:03:22Z 2m`: the time in UTC and its age; the date replaces the seconds after a day."""
-    if moment is None:
-        return "-"
-    moment = moment.astimezone(UTC)
-    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
-    form = "%H:%M:%SZ" if seconds < 86_400 else "%m-%d %H:%MZ"
-    return f"{moment.strftime(form)} {age(seconds)}"
+    return "-" if moment is None else f"{clock(moment, now)} {since(moment, now)}"
+
+
+def clock(moment: datetime, now: datetime | None = None) -> str:
+    """Format as `14:03:22Z`, the time in UTC; the date replaces the seconds after a day."""
+    form = "%H:%M:%SZ" if _elapsed(moment, now) < 86_400 else "%m-%d %H:%MZ"
+    return moment.astimezone(UTC).strftime(form)
+
+
+def since(moment: datetime, now: datetime | None = None) -> str:
+    """Format as `2m`: how long ago it was."""
+    return age(_elapsed(moment, now))
+
+
+def _elapsed(moment: datetime, now: datetime | None) -> float:
+    return ((now or datetime.now(UTC)) - moment).total_seconds()
 
 
 def age(seconds: float) -> str:

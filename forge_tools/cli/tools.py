@@ -9,6 +9,7 @@ from rich.text import Text
 from typer import Argument, Option
 from typer.core import TyperGroup
 
+from forge_tools.cli.completion import completed_tools, completed_tools_or_commands
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.local import local_tools
@@ -21,7 +22,7 @@ from forge_tools.schema.formats import FORMATS, render
 from forge_tools.storage import Store
 from forge_tools.storage.catalogue import chosen
 
-NameArgument = Annotated[str, Argument(help="The tool, by name or alias.")]
+NameArgument = Annotated[str, Argument(help="The tool, by its name or an alias.", autocompletion=completed_tools)]
 
 _MARKS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
 
@@ -130,7 +131,10 @@ def unpin(face: Face, name: NameArgument) -> None:
 )
 def list_tools(
     face: Face,
-    name: Annotated[str | None, Argument(help="Only this tool, with its parameters.")] = None,
+    name: Annotated[
+        str | None,
+        Argument(help="Only this tool, with its parameters.", autocompletion=completed_tools_or_commands),
+    ] = None,
     *,
     category: Annotated[
         ToolCategory | None, Option(metavar="CATEGORY", help=f"One of {', '.join(ToolCategory)}.")

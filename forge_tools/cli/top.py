@@ -17,7 +17,7 @@ from forge_tools.cli.database import with_store
 from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
 from forge_tools.cli.screen import Frame, Screen, save
 from forge_tools.cli.selection import Chosen, filtered
-from forge_tools.cli.text import GAP, Column, age, flexible, number, short_path, table, took
+from forge_tools.cli.text import Column, age, flexible, gap, number, short_path, table, took
 from forge_tools.config import Settings
 from forge_tools.errors import StorageError
 from forge_tools.model import CallFigures, Grouping, Overview, QueueDepth, StuckCalls, WorkerRecord
@@ -262,7 +262,7 @@ def _figures_table(by: Grouping, calls: Sequence[CallFigures], width: int) -> Ta
         columns = _figures(by, waits)
         widths = [max(map(len, (one.title, *map(one.cell, calls)))) for one in columns]
         widths[0] = widths[0] if by is Grouping.HOUR else min(widths[0], LEAST_KEY)
-        if sum(widths) + GAP * (len(widths) - 1) <= width:
+        if sum(widths) + gap(width) * (len(widths) - 1) <= width:
             return table(columns, calls, width)
     return table(columns, calls, 0)
 

@@ -21,6 +21,7 @@ from typer import Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
+from forge_tools.cli.parameters import example_command
 from forge_tools.cli.text import short_path, took
 from forge_tools.cli.worker import worker_argv
 from forge_tools.config import Settings, given_secrets, marker_of
@@ -126,8 +127,22 @@ class AnnouncedStack(EmbeddedStack):
         if self._face.is_json:
             self._face.document(asdict(status))
         else:
-            _print_stack(self._face, self.settings, status, self._own)
+            _print_stack(self._face, self.settings, status)
+            self.suggest(self._own)
+            way_out = "Ctrl-C" if not_ignored(signal.SIGINT) else f"kill {status.pid}"
+            self._face.say(f"\n{way_out} stops everything. Starting the workers ...")
         threading.Thread(target=self.await_workers, name="forge-ready", daemon=True).start()
+
+    def suggest(self, own: Sequence[ToolSpec]) -> None:
+        """Print commands to copy, the first of them for a tool of the user."""
+        program = command_line(self.settings)
+        runs = [example_command(spec) for spec in own[:1]] or [
+            "run Bash command='uname -a'",
+            "run Grep pattern=TODO output_mode=count",
+        ]
+        self._face.say("\nTry, in another terminal:")
+        for line in (*runs, "history", "tools", "doctor"):
+            self._face.say(f"  {program} {line}", style="cyan")
 
     def stop(self) -> None:
         if not self._is_up:
@@ -196,7 +211,7 @@ def _cut(running: Sequence[ExecutionRecord], seconds: float) -> str:
     )
 
 
-def _print_stack(face: Face, settings: Settings, status: StackStatus, own: Sequence[ToolSpec]) -> None:
+def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
     face.say("forge-tools is up", style="bold")
     face.say()
     face.out.print(_overview(status))
@@ -204,24 +219,6 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus, own: Seque
         face.say(f"\nTools work in {settings.workspace}.")
     if settings.walls is None and given().tier != "landlock":
         face.say(f"\nTools that ask for walls run without them here ({given()}).")
-    program = command_line(settings)
-    face.say("\nTry, in another terminal:")
-    for line in (
-        "tools",
-        *(_example(spec) for spec in own[:1]),
-        "run Bash command='uname -a'",
-        "run Grep pattern=TODO output_mode=count",
-        "history",
-        "doctor",
-    ):
-        face.say(f"  {program} {line}", style="cyan")
-    way_out = "Ctrl-C" if not_ignored(signal.SIGINT) else f"kill {status.pid}"
-    face.say(f"\n{way_out} stops everything. Starting the workers ...")
-
-
-def _example(spec: ToolSpec) -> str:
-    words = (f"{one.name}={'...' if one.type == 'string' else one.type}" for one in spec.declared if one.required)
-    return " ".join(["run", spec.name, *words])
 
 
 def _overview(status: StackStatus) -> Table:

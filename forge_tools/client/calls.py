@@ -165,8 +165,8 @@ class Calls:
         FORGE_ARTIFACT_TTL.
 
         Raises:
-            InvalidCallError: the file is larger than FORGE_MAX_PART_SIZE, or changed meanwhile; or the database lets
-                this client only call tools.
+            InvalidCallError: the file is larger than FORGE_MAX_PART_SIZE, or was changed meanwhile; or the rights of this
+                client's role are out of date.
             OSError: it cannot be read.
         """
         settings, artifacts = self._settings, self._connection.store.artifacts
@@ -175,9 +175,9 @@ class Calls:
         try:
             kept = await artifacts.upload(Path(path), ttl=settings.artifact_ttl, session_id=session_id, **bounds)
         except ForbiddenError as error:
-            said = f"This client's database role may not store {path}: a role that can write artifacts could change those of others"
+            said = f"This client's role in the database may not store {path}"
             raise InvalidCallError(
-                f"{said}. Upload it with the role of a worker, or have a tool write the file"
+                f"{said}. Have the owner of the tables run deploy/postgres/roles.sql of this version, or a tool write the file"
             ) from error
         return kept.handle
 

@@ -46,6 +46,9 @@ LARGEST = 10_000_000
 PAGE_BYTES = 100_000
 """The default size of a page in bytes; it will most likely reach a model."""
 
+MOST_COMPLETED = 100
+"""The most values that the protocol lets an answer have."""
+
 RESOURCE_NOT_FOUND = -32002
 """The protocol's code for it until 2025-11-25."""
 
@@ -193,6 +196,8 @@ class ArtifactReader(Protocol):
 
     async def find(self, id: str, session_id: str | None, /) -> Artifact | None: ...
 
+    async def ids(self, session_id: str | None, beginning: str, most: int, /) -> list[str]: ...
+
     def read(self, artifact: Artifact, /) -> AsyncIterator[bytes]: ...
 
     async def page(self, artifact: Artifact, wish: PageWish, /) -> ArtifactPage: ...
@@ -212,6 +217,23 @@ class Resources:
         self, _ctx: Context, _params: types.PaginatedRequestParams
     ) -> types.ListResourceTemplatesResult:
         return types.ListResourceTemplatesResult(resource_templates=_TEMPLATES)
+
+    async def complete(self, ctx: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+        """Complete the `id` of a template with the artifacts of the session; its numbers could be any."""
+        ref, argument = params.ref, params.argument
+        if isinstance(ref, types.PromptReference) or ref.uri not in {one.uri_template for one in _TEMPLATES}:
+            known = " or ".join(one.uri_template for one in _TEMPLATES)
+            asked = ref.name if isinstance(ref, types.PromptReference) else ref.uri
+            raise MCPError(
+                code=INVALID_PARAMS, message=f"There is nothing to complete for {shown(asked)}; ask for {known}"
+            )
+        ids, session = list[str](), self._calls.caller(ctx).session_id
+        # Clients over HTTP in a protocol without sessions share one, and are told of no handle of each other's.
+        is_shared = ctx.request is not None and session == self._calls.offer.session_id
+        if argument.name == "id" and not is_shared:
+            ids = await self._artifacts.ids(session, argument.value, MOST_COMPLETED + 1)
+        values, has_more = ids[:MOST_COMPLETED], len(ids) > MOST_COMPLETED
+        return types.CompleteResult(completion=types.Completion(values=values, has_more=has_more))
 
     async def read(self, ctx: Context, params: types.ReadResourceRequestParams) -> ReadResourceResult:
         address, is_paged, query = params.uri.partition("?")

@@ -16,6 +16,7 @@ from mcp.types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolRequestParams,
+    CompleteRequestParams,
     ListToolsResult,
     NotificationParams,
     PaginatedRequestParams,
@@ -86,6 +87,7 @@ class ToolServer(Server[None]):
             self.add_request_handler("resources/list", PaginatedRequestParams, resources.list)
             self.add_request_handler("resources/templates/list", PaginatedRequestParams, resources.templates)
             self.add_request_handler("resources/read", ReadResourceRequestParams, resources.read)
+            self.add_request_handler("completion/complete", CompleteRequestParams, resources.complete)
 
     def get_capabilities(
         self,

@@ -13,7 +13,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """One artifact. `id` is the 128-bit BLAKE2b of the bytes, in hex; `size` counts them."""
+    """One artifact. `id` is the 128-bit BLAKE2b of the bytes, in hex, unless `digest` is; `size` counts the bytes."""
 
     id: str
     size: int
@@ -22,6 +22,7 @@ class Artifact:
     session_id: str | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
+    digest: str | None = None
 
     @property
     def handle(self) -> str:

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -159,6 +159,10 @@ class FolderArtifacts:
                 return None
             return Artifact(id=id, size=size, session_id=session_id)
 
+    async def ids(self, session_id: str | None, beginning: str, most: int) -> list[str]:
+        """List the artifacts of a session whose ids begin so, those that it kept last first."""
+        return (await asyncio.to_thread(self._ids, session_id, beginning))[:most]
+
     async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
         """Yield the bytes of what `find` returned, one part in memory at a time."""
         async with self._refusing(artifact.id):
@@ -202,6 +206,14 @@ class FolderArtifacts:
         if changed < time.time() - self._ttl:
             raise FileNotFoundError
         return size, changed
+
+    def _ids(self, session_id: str | None, beginning: str) -> list[str]:
+        found = list[tuple[float, str]]()
+        for mark in self._session(session_id).glob(f"{beginning}*") if beginning.isalnum() or not beginning else ():
+            with suppress(FileNotFoundError):  # it expired, or somebody deletes it
+                self._find(mark.name, session_id)
+                found.append((mark.stat().st_mtime, mark.name))
+        return [name for _, name in sorted(found, reverse=True)]
 
     def _unpacked(self, found: str, size: int) -> Gathered:
         gathered = Gathered()

@@ -2,19 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, true, update
+from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.media import media_type
-from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, measured, pack, unpack
+from forge_tools.artifacts.parts import PART_BYTES, count_parts, measured, pack, unpack
 from forge_tools.artifacts.reader import Pages, whole
 from forge_tools.errors import (
     ArtifactDamagedError,
@@ -26,20 +25,22 @@ from forge_tools.errors import (
 from forge_tools.model import Artifact, ArtifactPage, PageWish
 from forge_tools.model.artifacts import SCHEME
 from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.faults import ForbiddenError
 from forge_tools.storage.functions import any_of, from_now
+from forge_tools.storage.parts import Parts, session_key
 from forge_tools.storage.rows import clean, record_of
-from forge_tools.storage.tables import artifact_owners, artifact_parts, artifacts
+from forge_tools.storage.tables import artifact_owners, artifacts
 
 UPLOAD_SECONDS = 3600.0
 """An artifact that is not whole is given up when no part arrives for so long."""
 
-kept, part, owner = artifacts.c, artifact_parts.c, artifact_owners.c
+kept, owner = artifacts.c, artifact_owners.c
 
-T = TypeVar("T")
-P = ParamSpec("P")
-
-_IN_A_FILE = b""  # no packed part is empty
-_is_in_a_file = func.length(part.data) == 0
+_OWN = text(
+    "INSERT INTO artifacts (size, media_type, is_whole, created_at, expires_at, digest) VALUES"
+    " (:size, :media_type, false, now(), now() + make_interval(secs => :seconds), :digest) RETURNING id"
+)
+"""Names no id, and nobody who uploaded it: clients may say neither."""
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class StoredArtifacts:
                 is_whole=False,
                 created_at=from_now(0.0),
                 expires_at=from_now(UPLOAD_SECONDS),
+                uploaded_by=None,  # rather than the default, which is for clients
             )
             .on_conflict_do_update(index_elements=["id"], set_={"expires_at": _lasting(keeping, UPLOAD_SECONDS)})
             .returning(artifacts)
@@ -157,7 +159,10 @@ class StoredArtifacts:
             new = Artifact(id=whole.id, size=whole.size, media_type=media_type(whole.head), session_id=session_id)
             if new.size > limit:
                 raise InvalidCallError(f"{path} has {new.size:,} bytes; FORGE_MAX_PART_SIZE allows {limit:,}")
-            kept = await self.begin(new, keeping)
+            try:
+                kept = await self.begin(new, keeping)
+            except ForbiddenError:  # a client that may only keep what is its own
+                new, kept = await self._begin_own(new), None
             for number in range(count_parts(new.size)) if kept is None else ():
                 data = await asyncio.to_thread(file.read, PART_BYTES)
                 await self.add(new.id, number, await asyncio.to_thread(pack, data, new.media_type), data.count(b"\n"))
@@ -166,6 +171,15 @@ class StoredArtifacts:
                 raise InvalidCallError(f"{path} was changed while it was read. Upload it again")
         return kept
 
+    async def _begin_own(self, new: Artifact) -> Artifact:
+        """Announce an artifact under an id that the database makes up: it could not tell whether given bytes are those of a digest."""
+
+        async def work(connection: AsyncConnection) -> str:
+            facts = {"size": new.size, "media_type": clean(new.media_type), "digest": new.id}
+            return str(await connection.scalar(_OWN, facts | {"seconds": UPLOAD_SECONDS}))
+
+        return replace(new, id=await self._database.write(work), digest=new.id)
+
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
         """Read the metadata of an artifact of that session; None if it has none of that id, or no longer."""
         return await self._one(kept.id == id, owner.session_key == session_key(session_id))
@@ -173,6 +187,18 @@ class StoredArtifacts:
     async def get(self, id: str) -> Artifact | None:
         """Read the metadata of an artifact of any session: for people, not for tools."""
         return await self._one(kept.id == clean(id))
+
+    async def ids(self, session_id: str | None, beginning: str, most: int) -> list[str]:
+        """List the artifacts of a session whose ids begin so, those that it kept last first."""
+        query = (
+            select(kept.id)
+            .join(artifact_owners, owner.artifact_id == kept.id)
+            .where(owner.session_key == session_key(session_id), kept.id.startswith(clean(beginning), autoescape=True))
+            .where(kept.is_whole, kept.expires_at > from_now(0.0))
+            .order_by(owner.kept_at.desc(), kept.id)
+            .limit(most)
+        )
+        return list(await self._database.scalars(query))
 
     async def of_execution(self, execution_id: str) -> list[Artifact]:
         """List what an execution kept."""
@@ -321,8 +347,9 @@ class StoredArtifacts:
         excess: Sequence[str] = await self._database.scalars(
             select(rows.c.artifact_id).where(rows.c.held > keeping.quota)
         )
-        for one in sorted(excess):
-            await self._database.write(partial(disown, [one], owner.session_key == key))
+        with suppress(ForbiddenError):  # a client deletes nothing; the next worker that keeps something there does
+            for one in sorted(excess):
+                await self._database.write(partial(disown, [one], owner.session_key == key))
         return artifact
 
 
@@ -341,105 +368,3 @@ def _lasting(keeping: Keeping, otherwise: float) -> ColumnElement[Any]:
     is_longer = kept.is_whole & (kept.expires_at > from_now(keeping.ttl))
     seconds = case((kept.is_whole, keeping.ttl), else_=otherwise)
     return case((is_longer, kept.expires_at), else_=from_now(seconds))
-
-
-class Parts:
-    """Packed parts. Methods that take a connection need the artifact's row locked in its transaction.
-
-    Files are written and deleted while that lock is held, so that nobody deletes what somebody else is writing.
-    """
-
-    def __init__(self, database: Database, folder: Path | None) -> None:
-        self._database = database
-        self._files = None if folder is None else PartFiles(folder)
-
-    async def write(self, connection: AsyncConnection, id: str, number: int, data: bytes, breaks: int | None) -> None:
-        """Store a part, in which `breaks` lines end."""
-        held = data
-        if self._files is not None:
-            await self._on_disk(self._files.write, id, number, data)
-            held = _IN_A_FILE
-        row = self._database.upsert(artifact_parts).values(
-            artifact_id=id, number=number, start=number * PART_BYTES, data=held, breaks=breaks
-        )
-        facts = {"data": held, "breaks": breaks}
-        await connection.execute(row.on_conflict_do_update(index_elements=["artifact_id", "number"], set_=facts))
-
-    async def are_all_there(self, connection: AsyncConnection, artifact: Artifact) -> bool:
-        """Return whether no part is missing; files in a folder that this process does not know count as present."""
-        expected = part.artifact_id == artifact.id, part.number < count_parts(artifact.size)
-        rows = (await connection.execute(select(part.number, _is_in_a_file).where(*expected))).all()
-        in_files = [number for number, is_in_a_file in rows if is_in_a_file]
-        if len(rows) < count_parts(artifact.size):
-            return False
-        return not in_files or self._files is None or await self._on_disk(self._files.are_there, artifact.id, in_files)
-
-    async def read(self, artifact: Artifact, number: int) -> bytes | None:
-        """Read a part of what its session kept; None if it is not there, or no longer.
-
-        Raises:
-            ArtifactDamagedError: its file is missing.
-            ArtifactFolderError: this process cannot read it.
-        """
-        mine = exists().where(owner.artifact_id == artifact.id, owner.session_key == session_key(artifact.session_id))
-        query = select(part.data).where(part.artifact_id == artifact.id, part.number == number, mine)
-        data = await self._database.scalar(query)
-        if data is None or data != _IN_A_FILE:
-            return None if data is None else bytes(data)
-        return await self._read_file(artifact, number)
-
-    async def breaks(self, artifact: Artifact) -> list[int | None]:
-        """Return how many lines end in each part; None for a part whose lines were not counted."""
-        query = select(part.breaks).where(part.artifact_id == artifact.id).order_by(part.number)
-        return list(await self._database.scalars(query))
-
-    async def delete(self, connection: AsyncConnection, id: str) -> None:
-        """Delete all parts.
-
-        Raises:
-            ArtifactFolderError: files cannot be deleted.
-        """
-        if self._files is not None:
-            await self._on_disk(self._files.remove, id)
-        await connection.execute(delete(artifact_parts).where(part.artifact_id == id))
-
-    @property
-    def can_delete(self) -> ColumnElement[bool]:
-        """The condition for artifacts whose bytes this process can reach."""
-        in_files = exists().where(part.artifact_id == artifacts.c.id, _is_in_a_file)
-        return true() if self._files is not None else ~in_files
-
-    async def _read_file(self, artifact: Artifact, number: int) -> bytes | None:
-        if self._files is None:
-            raise ArtifactFolderError(
-                f"{artifact.handle} is kept in a folder that this process does not know. "
-                "Set FORGE_ARTIFACT_DIR to what it is for the workers"
-            )
-        try:
-            return await self._on_disk(self._files.read, artifact.id, number)
-        except FileNotFoundError:
-            if await self._database.scalar(select(artifacts.c.id).where(artifacts.c.id == artifact.id)) is None:
-                return None
-            where = f"part {number} is missing in {self._files.folder}"
-            raise ArtifactDamagedError(f"{artifact.handle} is damaged: {where}. Run the call again") from None
-
-    async def _on_disk(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await asyncio.to_thread(work, *args, **kwargs)
-        except FileNotFoundError:
-            if self._files is not None and self._files.folder.exists():
-                raise
-            raise self._unusable("it does not exist") from None
-        except OSError as error:
-            raise self._unusable(error.strerror or str(error)) from error
-
-    def _unusable(self, reason: str) -> ArtifactFolderError:
-        folder = self._files and self._files.folder
-        return ArtifactFolderError(f"The folder of artifacts {folder} (FORGE_ARTIFACT_DIR) cannot be used: {reason}")
-
-
-def session_key(session_id: str | None) -> str:
-    """Return the session as the key of a row; calls without a session share one."""
-    if session_id is None:
-        return ""
-    return blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -293,9 +293,15 @@ artifacts = Relation(
     Column("is_whole", Flag, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("expires_at", Moment, nullable=False),
+    Column("digest", Text),
+    Column("uploaded_by", Text),
     Index("artifacts_expiry", ("expires_at",)),
 )
-"""One row for equal bytes, whoever kept them; nobody sees it before it `is_whole`."""
+"""One row for equal bytes, whoever kept them; nobody sees it before it `is_whole`.
+
+A client with a restricted role has a row of its own: the database chooses its id, `digest` is that of its bytes, and
+`uploaded_by` is the client's login, by the default of that column.
+"""
 
 artifact_parts = Relation(
     "artifact_parts",

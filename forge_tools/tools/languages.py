@@ -147,6 +147,12 @@ def language_of(path: str) -> Language | None:
     return _BY_SUFFIX.get(_suffix(path))
 
 
+def is_of(path: str, name: str) -> bool:
+    """Whether a file is of the language of that name; a header may be of C and of C++."""
+    found = language_of(path)
+    return found is not None and (name == found.name or (name, _suffix(path)) == ("c", ".h"))
+
+
 def title_of(path: str) -> str | None:
     """What people call the language of a file."""
     return _TITLES.get(_suffix(path))

@@ -16,7 +16,8 @@ from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack
 from forge_tools.errors import ArtifactDamagedError, StorageError
 from forge_tools.model import Artifact
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.artifacts import Keeping, session_key
+from forge_tools.storage.artifacts import Keeping
+from forge_tools.storage.parts import session_key
 from forge_tools.storage.tables import artifact_owners, artifact_parts, artifacts
 from tests.waiting import within
 

@@ -1,17 +1,20 @@
 """The roles of deploy/postgres/, with real logins: what each may do, and what a hostile client gets nowhere with."""
 
+import random
 import secrets
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
 
-from forge_tools.errors import ExecutionNotFoundError, ForgeError
-from forge_tools.model import DocumentScope, DocumentWriter, ExecutionStatus, Outcome, Wakeup, new_id
+from forge_tools.artifacts.parts import PART_BYTES, pack
+from forge_tools.errors import ArtifactDamagedError, ArtifactNotFoundError, ExecutionNotFoundError, ForgeError
+from forge_tools.model import Artifact, DocumentScope, DocumentWriter, ExecutionStatus, Outcome, Wakeup, new_id
 from forge_tools.model.audit import Pruning
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.retention import PruneRun
@@ -89,6 +92,7 @@ WITHHELD = {
     ("SELECT", "execution_queue"): {"token", "encrypted", "reply_key"},
     ("INSERT", "execution_queue"): {"token", "owner", "hostname", "pid", "started_at", "cancel_requested_at"},
     ("INSERT", "execution_attempts"): {"token", "worker_id", "hostname", "pid", "started_at"},
+    ("INSERT", "artifacts"): {"id", "uploaded_by"},
 }
 
 
@@ -162,6 +166,56 @@ async def test_a_client_sees_nothing_of_others(alice: Store, mallory: Store, wal
         await mallory.history.get(done.id)
 
 
+async def uploaded(store: Store, folder: Path, data: bytes = b"report", session: str | None = "s") -> Artifact:
+    path = folder / "report.bin"
+    path.write_bytes(data)
+    return await store.artifacts.upload(path, ttl=3600.0, quota=1 << 30, limit=1 << 30, session_id=session)
+
+
+async def read(store: Store, artifact: Artifact) -> bytes:
+    return b"".join([chunk async for chunk in store.artifacts.read(artifact)])
+
+
+async def test_a_client_uploads_what_it_and_the_session_at_a_worker_read_and_no_other_client(
+    logins: Logins, alice: Store, mallory: Store, walter: Store, tmp_path: Path
+) -> None:
+    data = random.Random(1).randbytes(PART_BYTES + 17)
+    kept = await uploaded(alice, tmp_path, data)
+    again = await uploaded(alice, tmp_path, data)
+
+    assert again.id != kept.id, "the database made up the ids"
+    assert await read(alice, await alice.artifacts.named(kept.handle)) == data
+    there = await walter.artifacts.find(kept.id, "s")
+    assert there is not None
+    assert await read(walter, there) == data
+    assert await walter.artifacts.find(kept.id, "other") is None
+    with pytest.raises(ArtifactNotFoundError):
+        await mallory.artifacts.named(kept.handle)
+    assert await mallory.artifacts.find(kept.id, "s") is None
+    [row] = await sql(logins.owner, "SELECT uploaded_by FROM artifacts WHERE id = $1", kept.id)
+    assert row["uploaded_by"] == logins.names["alice"]
+
+
+async def test_what_a_worker_keeps_is_one_copy_beside_what_clients_uploaded(
+    logins: Logins, alice: Store, walter: Store, tmp_path: Path
+) -> None:
+    theirs = await uploaded(alice, tmp_path)
+    ours = await uploaded(walter, tmp_path)
+    assert await uploaded(walter, tmp_path, session="t") == replace(ours, session_id="t", expires_at=ANY)
+    assert theirs.id != ours.id
+    rows = await sql(logins.owner, "SELECT id, digest, uploaded_by FROM artifacts ORDER BY uploaded_by")
+    assert [tuple(row) for row in rows] == [(theirs.id, ours.id, logins.names["alice"]), (ours.id, None, None)]
+
+
+async def test_other_bytes_than_a_client_announced_are_told_apart(
+    logins: Logins, mallory: Store, walter: Store, tmp_path: Path
+) -> None:
+    kept = await uploaded(mallory, tmp_path)
+    await sql(logins.owner, "UPDATE artifact_parts SET data = $1", pack(b"change", kept.media_type))
+    with pytest.raises(ArtifactDamagedError):
+        await read(walter, await walter.artifacts.named(kept.handle))
+
+
 HOSTILE = [
     # alter
     "UPDATE executions SET tool = 'Bash'",
@@ -180,6 +234,28 @@ HOSTILE = [
     "UPDATE encryption_keys SET public = 'mine'",
     "INSERT INTO encryption_keys (id, public, created_at) VALUES ('m', 'mine', now())",
     "DELETE FROM session_workspaces",
+    "DELETE FROM artifacts",
+    "DELETE FROM artifact_parts",
+    "DELETE FROM artifact_owners",
+    # keep bytes under the name of others', or in what others uploaded
+    "INSERT INTO artifacts (id, size, media_type, is_whole, created_at, expires_at)"
+    " VALUES (md5('x'), 1, 'text/plain', false, now(), now())",
+    "INSERT INTO artifacts (size, media_type, is_whole, created_at, expires_at, uploaded_by)"
+    " VALUES (1, 'text/plain', false, now(), now(), '{alice}')",
+    "INSERT INTO artifacts (size, media_type, is_whole, created_at, expires_at)"
+    " VALUES (1, 'text/plain', true, now(), now())",
+    "INSERT INTO artifacts (size, media_type, is_whole, created_at, expires_at)"
+    " VALUES (1, 'text/plain', false, now(), now() + interval '1 day')",
+    "INSERT INTO artifact_parts (artifact_id, number, start, data) VALUES ('{upload}', 0, 0, 'x')",
+    "INSERT INTO artifact_parts (artifact_id, number, start, data) VALUES ('{upload}', 9, 0, 'x')",
+    "INSERT INTO artifact_owners (artifact_id, session_key, size, kept_at) VALUES ('{upload}', 'mine', 1, now())",
+    "INSERT INTO artifact_owners (artifact_id, session_key, size, kept_at) VALUES ('{own}', 'mine', 1, now() - interval '1 day')",
+    "INSERT INTO artifact_owners (artifact_id, session_key, size, kept_at, execution_id)"
+    " VALUES ('{own}', 'mine', 1, now(), '{theirs}')",
+    "INSERT INTO artifact_parts (artifact_id, number, start, data) VALUES ('{own}', 9, 0, 'added to what is whole')",
+    "UPDATE artifacts SET id = '{upload}'",
+    "UPDATE artifacts SET digest = ''",
+    "UPDATE artifact_parts SET artifact_id = '{upload}'",
     # read what is for workers
     "SELECT encrypted FROM execution_queue",
     "SELECT token FROM execution_queue",
@@ -227,19 +303,20 @@ COPY = """INSERT INTO executions (tool, tool_key, tool_version, tool_digest, cat
 
 @dataclass(frozen=True)
 class Scene:
-    """A call of Alice's, and two of Mallory's: one over, one waiting."""
+    """A call of Alice's, and two of Mallory's: one over, one waiting; and an upload of each."""
 
     words: dict[str, str]
 
 
 @pytest.fixture
-async def scene(logins: Logins, alice: Store, mallory: Store, walter: Store) -> Scene:
+async def scene(logins: Logins, alice: Store, mallory: Store, walter: Store, tmp_path: Path) -> Scene:
     theirs, mine, waits = call(), call(), call()
     await alice.queue.submit(theirs)
     await mallory.queue.submit_many([mine, waits])
     await worked_off(walter, mine.id)
     ids = {"theirs": theirs.id, "mine": mine.id, "waits": waits.id, "fresh": new_id()}
-    return Scene(ids | {"alice": logins.names["alice"], "copy": COPY})
+    uploads = {"upload": (await uploaded(alice, tmp_path)).id, "own": (await uploaded(mallory, tmp_path)).id}
+    return Scene(ids | uploads | {"alice": logins.names["alice"], "copy": COPY})
 
 
 async def snapshot(logins: Logins) -> list[Any]:
@@ -251,6 +328,9 @@ async def snapshot(logins: Logins) -> list[Any]:
         "leases",
         "audit_executions",
         "tools",
+        "artifacts",
+        "artifact_parts",
+        "artifact_owners",
     )
     return [[tuple(row) for row in await sql(logins.owner, f"SELECT * FROM {table} ORDER BY 1")] for table in tables]
 
@@ -262,6 +342,14 @@ async def test_a_hostile_client_gets_nowhere(logins: Logins, scene: Scene) -> No
         with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.UniqueViolationError)):
             print(statement, await connection.fetch(statement.format(**scene.words)))
     await connection.close()
+    assert await snapshot(logins) == before
+
+
+async def test_a_client_changes_neither_what_is_whole_nor_what_is_anothers(logins: Logins, scene: Scene) -> None:
+    before = await snapshot(logins)
+    for statement in ("UPDATE artifacts SET is_whole = false", "UPDATE artifacts SET expires_at = now()",
+                      "UPDATE artifact_parts SET data = 'x'"):  # fmt: skip
+        await sql(logins.urls["mallory"], statement)
     assert await snapshot(logins) == before
 
 

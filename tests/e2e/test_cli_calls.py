@@ -39,7 +39,13 @@ def cli(up: Up) -> Cli:
 def test_up_says_what_runs_and_what_to_try(up: Up) -> None:
     said = up.said()
     assert all(word in said for word in ("valkey", "async", "process", "background", "SQLite", "logs/async.log"))
-    assert "run Grep pattern=TODO" in said
+
+
+def test_the_first_command_to_try_runs_a_tool_of_the_users_own(up: Up, cli: Cli) -> None:
+    first = up.said().partition("Try, in another terminal:")[2].split("\n")[1]
+    program, _, words = first.strip().partition(" ")
+    assert (program.endswith("forge-tools"), words) == (True, "run Add a=1 b=1"), up.said()
+    assert cli.run(*words.split()).stdout == "2\n"
 
 
 def test_a_second_up_says_who_holds_the_folder(up: Up, cli: Cli) -> None:
@@ -102,6 +108,7 @@ def test_a_call_that_the_tool_refuses_says_everything_and_is_recorded(cli: Cli) 
     assert done.returncode == 1
     assert "Missing required parameter: b" in done.stderr
     assert "Unknown parameter 'c'" in done.stderr
+    assert "What it takes: forge-tools tools Add" in done.stderr
     (row,) = cli.lines("history", "--agent", "refused")
     assert (row["status"], row["error_code"]) == ("rejected", "VALIDATION_ERROR")
 

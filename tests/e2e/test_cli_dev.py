@@ -65,6 +65,7 @@ def test_a_day_with_it(cli: Cli, terminal: Terminal, client: SyncExecutorClient)
         wait_until(lambda: text in terminal.written, 60, lambda: terminal.written)
 
     tools = cli.folder / "mytools.py"
+    shows("run dawdle seconds=1")
     assert client.execute("say", CONTEXT, text="hi").output == "OLD hi"
     running = client.submit("dawdle", {"seconds": 6}, CONTEXT)
     waiting = client.submit("say", {"text": "waited"}, CONTEXT, delay=3.0)

@@ -12,7 +12,14 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.client import ConnectMode
 from mcp.client.streamable_http import streamable_http_client
-from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, ResourceLink, TextContent, TextResourceContents
+from mcp.types import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    ResourceLink,
+    ResourceTemplateReference,
+    TextContent,
+    TextResourceContents,
+)
 
 from forge_tools.client import ExecutorClient
 from forge_tools.mcp.tasks import EXTENSION
@@ -204,6 +211,11 @@ async def test_what_was_too_long_is_a_resource_of_its_session(
             await agent.read_resource("artifact://" + "0" * 32)
         with pytest.raises(MCPError, match="Resource not found"):
             await agent.read_resource("file:///etc/passwd")
+        ref = ResourceTemplateReference(uri="artifact://{id}")
+        completed = (await agent.complete(ref, {"name": "id", "value": ""})).completion.values
+        assert completed == ([link.uri.removeprefix("artifact://")] if era == "legacy" else []), (
+            "others share that session"
+        )
     async with Client(forked(fleet.environment())) as stranger:
         with pytest.raises(MCPError, match="Resource not found"):
             await stranger.read_resource(link.uri)

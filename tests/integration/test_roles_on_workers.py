@@ -37,7 +37,7 @@ def people(fresh_postgres: str) -> Iterator[dict[str, str]]:
 
 
 async def test_calls_run_and_are_cancelled_and_are_seen_by_their_client_alone(
-    tmp_path: Path, valkey: Any, people: dict[str, str]
+    tmp_path: Path, valkey: Any, fresh_postgres: str, people: dict[str, str]
 ) -> None:
     fleet = Fleet(tmp_path, valkey.url, people["walter"], kill_grace=1.0)
     try:
@@ -59,7 +59,15 @@ async def test_calls_run_and_are_cancelled_and_are_seen_by_their_client_alone(
             await alice.calls.cancel(handle.id)
             assert (await handle.result(timeout=30)).error_code == "CANCELLED"
             assert len(await alice.history.list()) == 2
-            with pytest.raises(InvalidCallError, match="Upload it with the role of a worker"):
-                await alice.upload(__file__)
+            note = tmp_path / "note.txt"
+            note.write_text("from alice")
+            handle = await alice.upload(note, session_id="hers")
+            for session, said in (("hers", "from alice"), ("his", "ARTIFACT_NOT_FOUND")):
+                asked = context.model_copy(update={"session_id": session})
+                result = await mallory.execute("Read", asked, file_path=handle)
+                assert said in f"{result.output} {result.error_code}"
+            admin(fresh_postgres, "REVOKE INSERT ON artifacts FROM forge_client")
+            with pytest.raises(InvalidCallError, match=r"run deploy/postgres/roles\.sql of this version"):
+                await alice.upload(note)
     finally:
         fleet.stop()

@@ -12,7 +12,7 @@ from forge_tools.tools.code.codebase import Codebase, Having, lines_of, read
 from forge_tools.tools.code.facts import parsed
 from forge_tools.tools.code.tool import CodeTool, below, line, place
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.languages import BY_NAME, Language
+from forge_tools.tools.languages import BY_NAME, Language, is_of
 
 INVALID_PATTERN = "INVALID_PATTERN"
 
@@ -31,7 +31,7 @@ class Wish:
     path: str = below()
     mode: Literal["auto", "symbol", "pattern"] = option("auto: a pattern if it has a $, else a symbol.", "auto")
     language: Literal["", "python", "typescript", "tsx", "javascript", "go", "rust", "java", "c", "cpp"] = option(
-        "Only this language.", ""
+        "Only this language; .h is both c and cpp.", ""
     )
     kind: str = option("Only this kind of symbol: class, function, method, type, ...", "", max_length=40)
     limit: int = option("Maximum number of hits shown.", 50, minimum=1, maximum=500)
@@ -59,7 +59,7 @@ def _named(wish: Wish, workspace: Workspace, deadline: Deadline) -> ToolResult:
     hits = [
         (score, source, one)
         for source, one in codebase.definitions()
-        if wish.language in {"", source.language.name} and wish.kind in {"", one.kind}
+        if wish.kind in {"", one.kind} and (not wish.language or is_of(source.path, wish.language))
         if (score := _score(wish.query, one.name, one.path))
     ]
     hits.sort(key=lambda hit: (-hit[0], not hit[2].is_public, hit[1].path, hit[2].line))
@@ -88,7 +88,8 @@ def _score(query: str, name: str, path: str) -> int:
 def _matching(wish: Wish, workspace: Workspace, deadline: Deadline) -> ToolResult:
     word = max(re.findall(r"[^\W\d]\w+", _META.sub(" ", wish.query)), key=len, default=None)
     codebase = read(workspace, wish.path, deadline, Having.name(word))
-    languages = sorted(codebase.seen.keys() if not wish.language else codebase.seen.keys() & {wish.language})
+    asked = {"c": {"c", "cpp"}}.get(wish.language, {wish.language})  # headers of C are read as C++
+    languages = sorted(codebase.seen.keys() if not wish.language else codebase.seen.keys() & asked)
     usable = {one for one in languages if _is_code(wish.query, BY_NAME[one])}
     if languages and not usable:
         raise SandboxError(
@@ -107,8 +108,9 @@ def _matches(
     wish: Wish, workspace: Workspace, codebase: Codebase, usable: set[str], deadline: Deadline
 ) -> list[dict[str, Any]]:
     hits: list[dict[str, Any]] = []
+    wanted = [one.path for one in codebase.sources.values() if one.language.name in usable]
     for path, text in lines_of(
-        workspace, [one.path for one in codebase.sources.values() if one.language.name in usable]
+        workspace, [path for path in wanted if not wish.language or is_of(path, wish.language)]
     ).items():
         if deadline.is_over:
             codebase.is_partial = True

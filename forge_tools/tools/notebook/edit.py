@@ -83,7 +83,9 @@ class Editing:
             raise place.not_found()
         if seen.data is None:
             what = f"{place.shown} is {seen.status.st_size:,} bytes; the limit for editing notebooks is {KEPT_BYTES:,}"
-            raise SandboxError(f"{what}. Clear its outputs with a command first", TOO_LARGE)
+            raise SandboxError(
+                f"{what}. Clear its outputs first (jupyter nbconvert --clear-output --inplace {place.shown})", TOO_LARGE
+            )
         encode(self.new_source or "", Encoding("utf-8"), place.shown, "new_source")
         notebook = Notebook.of(seen.data, place.shown)
         check()

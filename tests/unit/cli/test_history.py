@@ -48,14 +48,14 @@ def drawn(shown: Table, width: int) -> str:
 def test_an_attempt_is_a_line_with_its_error_where_there_is_room(width: int) -> None:
     text = drawn(rows_table(Rows.ATTEMPTS, [ATTEMPT], width), width)
     assert all(word in text for word in (ID[:23], " 2 ", "Grep", "failed", "1.0 s"))
-    assert ("disk\\x1b[2J full" in text, "host-1 11" in text) == (width == 140, width == 140)
+    assert ("disk\\x1b[2J" in text, "host-1 11" in text) == (True, width == 140)
 
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_an_event_is_a_line_with_its_detail_where_there_is_room(width: int) -> None:
     text = drawn(rows_table(Rows.EVENTS, [EVENT], width), width)
     assert all(word in text for word in ("cancel", "ada\\x1b[31m", ID[:23], "Grep"))
-    assert ("reason=slow n=3" in text) == (width == 140)
+    assert "reason=slow" in text
 
 
 def test_a_page_goes_on_behind_its_last_row() -> None:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.cli.text import NARROW, WIDE
+from forge_tools.cli.database import with_store
 from forge_tools.client import SyncExecutorClient
 from forge_tools.config import Settings
-from forge_tools.model import ExecutionContext
+from forge_tools.model import ExecutionContext, new_id
+from forge_tools.tools.file.grep import Grep
 from tests.unit.cli.conftest import Command
 
 CONTEXT = ExecutionContext(working_dir=".")
@@ -31,18 +32,42 @@ def test_the_last_one_the_one_before_and_the_end_of_an_id_are_understood(command
 
 @pytest.mark.parametrize(
     ("line", "offered"),
-    [("forge-tools show @", "@last"), ("forge-tools hist", "history"), ("forge-tools cancel 0", None)],
+    [
+        ("forge-tools show @", "@last"),
+        ("forge-tools hist", "history"),
+        ("forge-tools cancel 0", None),
+        ("forge-tools run Gr", "Grep"),
+        ("forge-tools run Grep pa", "pattern="),
+        ("forge-tools tools Gr", "Grep"),
+        ("forge-tools tools en", "enable"),
+        ("forge-tools tools enable Gr", "Grep"),
+        ("forge-tools history --tool Gr", "Grep"),
+    ],
 )
 def test_a_shell_is_offered_what_could_follow(
     line: str, offered: str | None, command: Command, ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with_store(lambda store: store.catalogue.publish([Grep().spec], new_id()))
     monkeypatch.setenv("_FORGE_TOOLS_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
 
-    _, out, _ = command()
+    _, out, err = command()
 
     assert (offered or ids[0]) in out.split()
+    assert err == ""
+
+
+def test_without_a_database_a_shell_is_offered_nothing_and_told_nothing(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORGE_DATABASE_URL", f"sqlite:///{tmp_path / 'missing.db'}")
+    monkeypatch.setenv("_FORGE_TOOLS_COMPLETE", "complete_bash")
+    for line in ("forge-tools run G", "forge-tools run Grep p", "forge-tools show @"):
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
+        _, out, err = command()
+        assert (out.strip(), err) == ("", "")
 
 
 @pytest.mark.parametrize("width", [40, 60, 69, 70, 80, 120])
@@ -55,7 +80,8 @@ def test_no_width_loses_what_identifies_a_row(
         assert all(name in out for name in ("One", "Two", "Three")), out
     _, out, _ = command("history")
     assert all(id_[:23] in out for id_ in ids)
-    assert ("Unknown tool: Three" in out) == (width < NARROW or width >= WIDE), "a list of facts has room for them"
+    assert all(len(line.rstrip()) <= width for line in out.splitlines())
+    assert "Unknown tool:" in out, "what a call was about identifies it too"
 
 
 def test_an_unknown_tool_is_told_with_what_is_meant(command: Command, ids: list[str]) -> None:

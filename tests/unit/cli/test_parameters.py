@@ -1,13 +1,15 @@
 """key=value on the command line, by the types that tools declare."""
 
 import io
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from forge_tools.cli.parameters import parse_parameters
+from forge_tools.cli.parameters import example_command, parse_parameters
 from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
+from forge_tools.schema import Validator
 
 
 def parameter(name: str, type: str, **fields: object) -> ToolParameter:
@@ -118,9 +120,34 @@ def test_words_override_the_whole_object() -> None:
     ("whole", "kind"), [("[1]", "an array"), ('"a"', "a text"), ("null", "null"), ("3", "a number")]
 )
 def test_the_whole_must_be_an_object(whole: str, kind: str) -> None:
-    with pytest.raises(ValueError, match=f"--json is {kind}; it must be an object"):
+    with pytest.raises(ValueError, match=f"--json: that is {kind}; it must be an object"):
         parse_parameters([], whole, SPEC)
 
 
 def test_without_a_definition_every_value_is_text() -> None:
     assert parse_parameters(["count=1", "flag=true"], None, None) == {"count": "1", "flag": "true"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "command"),
+    [
+        ([parameter("text", "string")], "run T text=hello"),
+        ([parameter("n", "integer", minimum=3), parameter("x", "number", maximum=0.5)], "run T n=3 x=0.5"),
+        ([parameter("mode", "string", enum=["up", "down"])], "run T mode=up"),
+        ([parameter("on", "boolean"), parameter("late", "string", required=False)], "run T on=true"),
+        ([parameter("names", "array", items={"type": "string"})], """run T 'names=["hello"]'"""),
+        (
+            [parameter("env", "object", properties={"a": {"type": "integer"}}, required_properties=("a",))],
+            """run T 'env={"a": 1}'""",
+        ),
+        ([], "run T"),
+        ([parameter("code", "string", keywords={"pattern": "^[0-9]{5}$"})], "tools T"),
+        ([parameter("image", "file")], "tools T"),
+    ],
+)
+def test_an_example_of_a_call_is_valid_or_the_tool_is_shown(parameters: list[ToolParameter], command: str) -> None:
+    spec = ToolSpec(name="T", description="x", category=ToolCategory.OTHER, parameters=tuple(parameters))
+    assert example_command(spec) == command
+    words = shlex.split(command)
+    if words[0] == "run":
+        assert Validator.for_spec(spec).all_errors(parse_parameters(words[2:], None, spec)) == []

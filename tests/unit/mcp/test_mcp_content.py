@@ -211,6 +211,32 @@ async def test_the_templates_say_how(connect: Callable[[], Client]) -> None:
     }
 
 
+async def test_the_id_of_a_template_is_completed_with_what_the_session_kept(
+    connect: Callable[[], Client], store: Store
+) -> None:
+    mine = [(await put(store, data)).id for data in (b"one", b"two", b"three")]
+    await put(store, b"another's", session="t")
+    async with connect() as client:
+        template = (await client.list_resource_templates()).resource_templates[0]
+        ref = types.ResourceTemplateReference(uri=template.uri_template)
+        for beginning, meant in (("", mine[::-1]), (mine[0][:6], [mine[0]]), ("%", []), ("_", [])):
+            found = (await client.complete(ref, {"name": "id", "value": beginning})).completion
+            assert (found.values, found.has_more) == (meant, False)
+        assert (await client.complete(ref, {"name": "offset", "value": "1"})).completion.values == []
+        for strange in (types.PromptReference(name="review"), types.ResourceTemplateReference(uri="file:///{path}")):
+            with pytest.raises(MCPError, match="There is nothing to complete for"):
+                await client.complete(strange, {"name": "id", "value": ""})
+
+
+async def test_more_than_a_hundred_are_said_to_be_more(connect: Callable[[], Client], store: Store) -> None:
+    for number in range(content.MOST_COMPLETED + 1):
+        await put(store, str(number).encode())
+    async with connect() as client:
+        ref = types.ResourceTemplateReference(uri="artifact://{id}")
+        found = (await client.complete(ref, {"name": "id", "value": ""})).completion
+    assert (len(found.values), found.has_more) == (100, True)
+
+
 @pytest.mark.parametrize(
     ("query", "problem"),
     [

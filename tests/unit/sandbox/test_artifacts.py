@@ -77,6 +77,17 @@ def kept(tmp_path: Path) -> FolderArtifacts:
     return FolderArtifacts(tmp_path / "kept")
 
 
+async def test_the_ids_of_a_session_are_told_by_their_beginning(kept: FolderArtifacts, tmp_path: Path) -> None:
+    first, second = [(await put(kept, data)).removeprefix("artifact://") for data in (b"one", b"two")]
+    await put(kept, b"another's", of="t")
+    assert sorted(await kept.ids("s", "", 9)) == sorted([first, second])
+    assert await kept.ids("s", first[:8], 9) == [first]
+    assert len(await kept.ids("s", "", 1)) == 1
+    for strange in ("../", "*", "[a-f]", "nobody"):
+        assert await kept.ids("s", strange, 9) == []
+    assert await FolderArtifacts(tmp_path / "kept", ttl=-1.0).ids("s", "", 9) == []
+
+
 @pytest.mark.parametrize("data", [b"", b"x", BYTES, bytes(3_000_000)])
 async def test_what_was_put_is_read_byte_for_byte(kept: FolderArtifacts, data: bytes) -> None:
     assert await read(kept, await put(kept, data)) == data

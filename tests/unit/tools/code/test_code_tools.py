@@ -65,6 +65,23 @@ async def test_definitions_in_odd_places_are_found_without_an_index(name: str, p
     assert (await answer(SymbolInfo, project, symbol=name)).metadata["symbol"]["path"] == "a.py"
 
 
+@pytest.mark.parametrize(
+    ("language", "paths"),
+    [("c", ["a.c", "a.h"]), ("cpp", ["a.cpp", "a.h"]), ("python", [])],
+)
+async def test_a_header_is_of_c_and_of_cpp(language: str, paths: list[str], project: Path) -> None:
+    write(project, dict.fromkeys(("a.c", "a.cpp", "a.h"), "struct lock { int held; };\nint held = take(1);\n"))
+
+    for query in ("lock", "int held = take($X);"):
+        hits = (await answer(SearchCode, project, query=query, language=language)).metadata["hits"]
+        assert sorted(hit["path"] for hit in hits) == paths, query
+
+
+async def test_where_there_are_only_headers_a_pattern_of_c_finds_them(project: Path) -> None:
+    write(project, {"a.h": "int held = take(1);\n"})
+    assert (await answer(SearchCode, project, query="int held = take($X);", language="c")).metadata["total"] == 1
+
+
 @pytest.mark.parametrize("language", PROJECTS)
 async def test_imports_lead_to_their_files(language: str, project: Path) -> None:
     write(project, PROJECTS[language].files)
