@@ -191,7 +191,7 @@ async def test_what_is_too_large_is_refused_unread(caller: Callable[[BaseTool], 
         file.truncate(200 << 20)
     refused = await caller(NotebookRead())(notebook_path="big.ipynb")
     assert refused.error_code == "FILE_TOO_LARGE"
-    assert "notebooks are read up to 67,108,864" in str(refused.error)
+    assert "the limit for reading notebooks is 67,108,864" in str(refused.error)
     assert "jupyter nbconvert --clear-output --inplace" in str(refused.error)
 
 
