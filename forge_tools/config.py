@@ -15,7 +15,7 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Ladder
 from forge_tools.project import Marker, find_project
 from forge_tools.setting_types import OpenPath, RetentionRule, RootSettings, WorkspaceSettings
-from forge_tools.urls import require_readable, with_password
+from forge_tools.urls import database_id, require_readable, with_password
 
 LONGEST_DRAIN = 900.0
 """Seconds that a worker which leaves has for what it runs; most bodies end long before, by their own timeouts."""
@@ -162,6 +162,8 @@ class Settings(BaseSettings):
     """Seconds between two batches of the chain of hashes; 0 makes none."""
     audit_key: Path | None = None
     """A file with the key that signs the chain. Embedded: `audit.key` in `home`."""
+    audit_heads: Path | None = None
+    """The file outside the database in which the last heads of the chain are kept. Embedded: `audit.heads` in `home`; else a file for each database beside the homes."""
     log_format: Literal["text", "json"] = "text"
     """`json` has programs log one object a line."""
     web_allowed: tuple[str, ...] = ()
@@ -342,6 +344,12 @@ class Settings(BaseSettings):
     def embedded_audit_key(self) -> Path:
         """The key that the embedded stack makes for itself, to sign history with."""
         return self.home.resolve() / "audit.key"
+
+    @property
+    def audit_heads_file(self) -> Path:
+        """Where the last heads of the audit chain are kept, one file for a database, whoever reaches it."""
+        name = f"audit-{database_id(self.database_url)}.heads"
+        return self.audit_heads or (_homes() / name if self.database_url else self.home.resolve() / "audit.heads")
 
     @property
     def shells_folder(self) -> Path:

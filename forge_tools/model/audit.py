@@ -63,6 +63,8 @@ class AuditReport:
     """The longest time, in seconds, from the end of an execution to its seal; until it is sealed, nothing proves it."""
     signatures: int = 0
     """Batches with a valid signature."""
+    kept_heads: int = 0
+    """Heads that were kept elsewhere, and compared."""
     key_ids: list[str] = field(default_factory=list)
     found: int = 0
     findings: list[Finding] = field(default_factory=list)

@@ -22,6 +22,7 @@ from forge_tools.storage.audit.hashes import (
     reading_raw,
     root_of,
 )
+from forge_tools.storage.audit.heads import KeptHead
 from forge_tools.storage.audit.keys import Signer, Trust
 from forge_tools.storage.audit.verification import Verification
 from forge_tools.storage.connection.database import Database
@@ -128,10 +129,11 @@ class AuditChain:
             if behind != ALL and time.monotonic() - looked_back_at >= LOOK_BACK_SECONDS:
                 behind, looked_back_at = None, time.monotonic()
 
-    async def holds(self, head: Head) -> bool:
+    async def holds(self, head: KeptHead) -> bool:
         """Whether that batch is still in the chain."""
-        query = select(audit_batches.c.hash).where(audit_batches.c.sequence == head.sequence)
-        return bool(await self._database.scalar(query) == head.hash)
+        sequence, hash_ = head
+        query = select(audit_batches.c.hash).where(audit_batches.c.sequence == sequence)
+        return bool(await self._database.scalar(query) == hash_)
 
     async def head(self) -> Head | None:
         """The newest batch; None before the first."""
@@ -148,17 +150,17 @@ class AuditChain:
         self,
         trust: Trust | None = None,
         *,
-        head: tuple[int, str] | None = None,
+        heads: Sequence[KeptHead] = (),
         signed_from: int = 1,
         told: Callable[[int], object] = lambda _: None,
     ) -> AuditReport:
         """Compare all that is stored with the chain. `told` is called with the number of executions compared so far.
 
-        `trust` are the keys that may have signed it; batches before `signed_from` need no signature. `head` was kept
-        elsewhere and has to be in the chain.
+        `trust` are the keys that may have signed it; batches before `signed_from` need no signature. `heads` were kept
+        elsewhere and have to be in the chain; read them before.
         """
         return await Verification(
-            self._database, trust or Trust(), kept_head=head, signed_from=signed_from, told=told
+            self._database, trust or Trust(), kept_heads=heads, signed_from=signed_from, told=told
         ).run()
 
 

@@ -22,6 +22,7 @@ from forge_tools.storage.audit.hashes import (
     root_of,
     split_hashes,
 )
+from forge_tools.storage.audit.heads import KeptHead
 from forge_tools.storage.audit.keys import Trust
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import database_now, stored
@@ -53,14 +54,15 @@ class Verification:
         database: Database,
         trust: Trust,
         *,
-        kept_head: tuple[int, str] | None,
+        kept_heads: Sequence[KeptHead],
         signed_from: int,
         told: Callable[[int], object],
     ) -> None:
         self.report = AuditReport()
         self._database = database
         self._trust = trust
-        self._kept_head = kept_head
+        self._missed = set(kept_heads)
+        self.report.kept_heads = len(self._missed)
         self._signed_from = signed_from
         self._told = told
         self._portions: dict[int, list[Portion]] = defaultdict(list)
@@ -74,7 +76,7 @@ class Verification:
                 if _is_numbered(batch):
                     await self._rows(connection, batch)
             await UnsealedRows(connection, self).look(last, is_signed=bool(self._trust))
-        self._compare_kept_head()
+        self._compare_kept_heads()
         return self.report
 
     def note(self, fault: Fault, table: str, key: object, said: str, batch: int | None = None) -> None:
@@ -115,8 +117,7 @@ class Verification:
         report = self.report
         report.batches += 1
         report.head = batch.head
-        if self._kept_head and self._kept_head[0] == number and self._kept_head[1] == batch.hash:
-            self._kept_head = None
+        self._missed.discard((number, batch.hash))
 
     def _check_signature(self, batch: Batch) -> None:
         number, key_id = batch.sequence, batch.key_id
@@ -148,11 +149,17 @@ class Verification:
             self._portions[portion.batch].append(portion)
             self.report.pruned += portion.executions
 
-    def _compare_kept_head(self) -> None:
-        if self._kept_head is not None:
-            sequence, hash_ = self._kept_head
-            said = f"the head that was kept elsewhere, {sequence}:{hash_}, is not in the chain"
-            self.note(Fault.OTHER_HEAD, "audit_batches", sequence, said, sequence)
+    def _compare_kept_heads(self) -> None:
+        if not self._missed:
+            return
+        sequence, hash_ = min(self._missed)
+        said = (
+            f"{len(self._missed):,} of {self.report.kept_heads:,} heads that were kept elsewhere are not in the chain"
+        )
+        if len(self._missed) == self.report.kept_heads:
+            said += ": they are of another database, or it was made anew"
+        said += f"; the first is {sequence}:{hash_}"
+        self.note(Fault.OTHER_HEAD, "audit_batches", sequence, said, sequence)
 
     # The rows of a batch.
 
