@@ -200,7 +200,10 @@ def _shown(finding: Finding) -> Text:
 
 
 def _facts(report: AuditReport) -> Iterator[tuple[str, object]]:
-    yield "compared", f"{report.executions:,} executions with their attempts, {report.events:,} events"
+    yield (
+        "compared",
+        f"{report.executions:,} executions with their attempts, {report.events:,} events, {report.definitions:,} definitions of tools",
+    )
     if report.ended_from is not None:
         yield "ended", f"from {iso(report.ended_from)} to {iso(report.ended_until)}"
         yield (

@@ -53,6 +53,8 @@ class AuditReport:
     batches: int = 0
     executions: int = 0
     events: int = 0
+    definitions: int = 0
+    """Of tools."""
     pruned: int = 0
     checkpoints: int = 0
     unsealed: int = 0

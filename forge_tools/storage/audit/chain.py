@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.model.audit import AuditReport, Head
 from forge_tools.storage.audit import batches
 from forge_tools.storage.audit.batches import NOTHING_BEFORE, Batch, OvertakenError
+from forge_tools.storage.audit.definitions import Definition, hashes_of_definitions, listing, unsealed_since
 from forge_tools.storage.audit.hashes import (
     NO_ROW,
     hashes_of_events,
@@ -172,6 +173,7 @@ class Unsealed:
     now: datetime
     ends: Sequence[Row[Any, Any]]
     events: Sequence[int]
+    definitions: Mapping[Definition, bytes]
 
 
 async def _require_unpruned(connection: AsyncConnection, hashes: Mapping[str, bytes]) -> None:
@@ -194,11 +196,13 @@ async def _unsealed(connection: AsyncConnection, most: int, behind: datetime | N
     entry = exists().where(audit_events.c.event_id == event.id)
     known = 0 if behind == EVER else await batches.event_floor(connection, head)
     events = select(event.id).where(event.id > known, ~entry)
+    since = EVER if behind == EVER else await unsealed_since(connection, head)
     return Unsealed(
         head,
         now,
         (await connection.execute(ends.order_by(ended.completed_at).limit(most))).all(),
         (await connection.scalars(events.order_by(event.id).limit(most))).all(),
+        await hashes_of_definitions(connection, since),
     )
 
 
@@ -222,4 +226,5 @@ def _batch(
         previous=head.hash if head else NOTHING_BEFORE,
         sealed_at=found.now,
         sealer=sealer,
+        detail=listing(found.definitions),
     ).signed(signer)
