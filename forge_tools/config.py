@@ -130,6 +130,8 @@ class Settings(BaseSettings):
     """What stands between bodies of the process lane and their host, for all tools. Without it each tool says so; the code tools say `landlock`."""
     walls_paths: tuple[OpenPath, ...] = ()
     """Paths, as a JSON list, that these walls leave open to all tools: `/data:ro` to be read, `/data:rw` also to be written."""
+    run_as: str = ""
+    """The user that a worker which root starts becomes in its process lane, as `user` or `user:group`. Empty: it stays root, without capabilities."""
     tool_memory: int = Field(default=2**31, ge=0)
     """Bytes of memory for one call of the process lane with all its processes; 0 sets no limit."""
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)
@@ -225,9 +227,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _quota_holds_an_artifact(self) -> Self:
         if self.artifact_quota < self.artifact_max_bytes:
-            raise ValueError(
-                f"artifact_quota {self.artifact_quota:,} must hold an artifact of {self.artifact_max_bytes:,} bytes"
-            )
+            raise ValueError(f"artifact_quota must hold an artifact of {self.artifact_max_bytes:,} bytes")
         return self
 
     @field_validator("artifact_dir")
