@@ -15,7 +15,7 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Ladder
 from forge_tools.project import Marker, find_project
 from forge_tools.setting_types import OpenPath, RetentionRule, RootSettings, WorkspaceSettings
-from forge_tools.urls import require_readable, with_password
+from forge_tools.urls import database_id, require_readable, with_password
 
 LONGEST_DRAIN = 900.0
 """Seconds that a departing worker has for its running calls; most bodies end long before, by their own timeouts."""
@@ -132,6 +132,8 @@ class Settings(BaseSettings):
     """
     walls_paths: tuple[OpenPath, ...] = ()
     """Paths, as a JSON list, that walls leave open to all tools: `/data:ro` to read, `/data:rw` also to write."""
+    run_as: str = ""
+    """The user that the process lane of a worker started by root runs as, `user` or `user:group`. Empty: root, without capabilities."""
     tool_memory: int = Field(default=2**31, ge=0)
     """Bytes of memory for one call of the process lane, with all its processes; 0: no limit."""
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)
@@ -164,6 +166,8 @@ class Settings(BaseSettings):
     """Seconds between two batches of the audit chain; 0: no chain."""
     audit_key: Path | None = None
     """A file with the key that signs the audit chain. Embedded: `audit.key` in `home`."""
+    audit_heads: Path | None = None
+    """The file outside the database with the last heads of the audit chain. Embedded: `audit.heads` in `home`; else one per database beside the homes."""
     log_format: Literal["text", "json"] = "text"
     """`json` logs one object per line."""
     web_allowed: tuple[str, ...] = ()
@@ -344,6 +348,12 @@ class Settings(BaseSettings):
     def embedded_audit_key(self) -> Path:
         """The key that the embedded stack generates to sign history."""
         return self.home.resolve() / "audit.key"
+
+    @property
+    def audit_heads_file(self) -> Path:
+        """Where the last heads of the audit chain are kept, one file for a database, whoever reaches it."""
+        name = f"audit-{database_id(self.database_url)}.heads"
+        return self.audit_heads or (_homes() / name if self.database_url else self.home.resolve() / "audit.heads")
 
     @property
     def shells_folder(self) -> Path:

@@ -1,7 +1,9 @@
 """URLs of brokers and databases, several separated by `;`: what people may see of them, and which are refused."""
 
+import hashlib
 import re
-from urllib.parse import quote, urlsplit
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
 
 HIDDEN = "***"
 
@@ -37,6 +39,17 @@ def with_password(url: str, password: str) -> str:
     if not url or not password:
         raise ValueError("it takes a URL without a password, and a file with one")
     return ";".join(_with_password(one, password) for one in _BETWEEN.split(url))
+
+
+def database_id(url: str) -> str:
+    """Identify the database that a URL means, by its hosts or file and its name, whichever user and driver reach it."""
+    scheme, _, rest = url.partition("://")
+    place = str(Path(rest.partition("?")[0].removeprefix("/")).resolve())
+    if not scheme.startswith("sqlite"):
+        parts = urlsplit(url)
+        sockets = parse_qs(parts.query).get("host", [])
+        place = f"{parts.netloc.rpartition('@')[2]}{','.join(sockets)}{parts.path}"
+    return hashlib.blake2b(place.encode(), digest_size=8).hexdigest()
 
 
 def for_redis(url: str) -> str:

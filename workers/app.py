@@ -56,7 +56,8 @@ def worker_app(setup: Setup, engine: Engine) -> Celery:
     app.conf.broker_transport_options["reception"] = setup.reception
     app.steps["worker"].add(drain_step(engine))
     if isinstance(lane, ChildrenLane):
-        child = Child(setup.executor, settings.max_output_bytes, memory_limit=settings.tool_memory)
+        limits = {"max_output_bytes": settings.max_output_bytes, "memory_limit": settings.tool_memory}
+        child = Child(setup.executor, **limits, user=setup.user)
         _serve_from_children(app, child, lane)
     else:
         _serve_from_engine(app, engine.worker.claims)
@@ -69,8 +70,11 @@ def worker_app(setup: Setup, engine: Engine) -> Celery:
 def run_worker(app: Celery, setup: Setup, engine: Engine) -> int:
     """Run until stopped; returns the exit code."""
     silence_warnings()
-    if os.getuid() == 0:
-        logger.warning("Running as root; tools run as root too. Use a user of its own outside a container.")
+    if os.getuid() == 0 and (setup.user is None or setup.lane == "async"):
+        logger.warning(
+            "Running as root; tools run as root too. Use a user of its own outside a container. FORGE_RUN_AS gives one to "
+            "the process lane alone."
+        )
     worker = _worker_class(app, engine)(
         hostname=f"{setup.lane}-{os.getpid()}@{setup.settings.hostname}",
         concurrency=setup.concurrency if setup.lane == "process" else MESSAGES_AT_ONCE,

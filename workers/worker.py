@@ -22,6 +22,7 @@ from forge_tools.model import (
     new_id,
 )
 from forge_tools.sandbox.reach import Reach
+from forge_tools.sandbox.walls.user import User
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Heartbeat, Question
 from forge_tools.tool.executor import ToolExecutor
@@ -68,6 +69,8 @@ class Setup:
     registry: ScopedRegistry = field(default_factory=ScopedRegistry)
     """Where the tools of the servers are registered: the executor's registry."""
     reception: Reception = field(default_factory=Reception)
+    user: User | None = None
+    """Whom children become."""
     worker_id: str = field(default_factory=new_id)
 
     def scope(self) -> Scope:
@@ -235,7 +238,7 @@ def lane_of(setup: Setup) -> BodyLane:
             ladder=settings.ladder,
             max_output_bytes=settings.max_output_bytes,
             memory_limit=settings.tool_memory,
-            walls=Walls(settings, setup.executor.reach or Reach(), setup.executor.specs()),
+            walls=Walls(settings, setup.executor.reach or Reach(), setup.executor.specs(), user=setup.user),
         )
     return LoopLane(
         setup.executor,

@@ -16,22 +16,21 @@ from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import moving_line
 from forge_tools.cli.text import counted, facts, iso, one_line, printable, took
 from forge_tools.config import Settings
-from forge_tools.errors import ForgeError
+from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.model.audit import AuditReport, Finding
 from forge_tools.storage import Store
-from forge_tools.storage.audit import OvertakenError, Signer, Trust
+from forge_tools.storage.audit import HeadFile, OvertakenError, Signer, Trust
 from forge_tools.storage.audit.chain import ALL
 from forge_tools.storage.audit.keys import make_key
 
 app = App(no_args_is_help=True)
 
 _SHOWN = 20
-_HASH_DIGITS = 64
 _TRIES, _PAUSE = 50, 0.1
 
 UNSIGNED = (
     "It is not signed: this finds changes by someone who does not know about the chain. Anyone who can write to the database "
-    "can rebuild all of it. Set FORGE_AUDIT_KEY, or keep `forge-tools audit head` elsewhere and compare it with --head."
+    "can rebuild all of it. Set FORGE_AUDIT_KEY, or keep `forge-tools audit head` elsewhere and compare it with --heads."
 )
 UNCHECKED = "It is signed, but no key was given: pass the public key with --key, or the signatures prove nothing."
 
@@ -49,30 +48,34 @@ def verify(
         list[Path] | None,
         Option(metavar="FILE", help="A trusted key, in PEM; repeat for several. Default: FORGE_AUDIT_KEY."),
     ] = None,
-    head: Annotated[
-        str | None, Option(metavar="N:HASH", help="A head that was kept elsewhere; it must be in the chain.")
+    heads: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Heads kept elsewhere, which must be in the chain. Else FORGE_AUDIT_HEADS."),
     ] = None,
     signed_from: Annotated[
         int, Option(metavar="N", min=1, help="The first batch that must be signed, if there was no key before.")
     ] = 1,
 ) -> None:
-    """Compare every row with its hash, and the chain with its signatures. Exit code 1 if anything is not as it was."""
+    """Compare every row with its hash, and the chain with its signatures and the heads that were kept. Exit code 1 if anything is not as it was."""
     settings = Settings.load()
     own = _own_key(settings)
-    trust, kept = Trust.load(key or ([] if own is None else [own])), _kept(head)
+    trust = Trust.load(key or ([] if own is None else [own]))
+    file = HeadFile(heads or settings.audit_heads_file)
+    kept = file.read()  # before the chain is: each of them is in it by now
 
     async def compare(store: Store) -> AuditReport:
         columns = (TextColumn("Comparing"), BarColumn(), MofNCompleteColumn())
         with moving_line(face, *columns, total=await store.audit.count()) as told:
             return await store.audit.verify(
-                trust, head=kept, signed_from=signed_from, told=lambda count: told(completed=count)
+                trust, heads=kept, signed_from=signed_from, told=lambda count: told(completed=count)
             )
 
     report = with_store(compare, settings)
+    said = _said_of_heads(file, report)
     if face.is_json:
-        face.document(_document(report, trust))
+        face.document(_document(report, trust) | {"heads": said})
     else:
-        _print(face, report, trust)
+        _print(face, report, trust, said)
     if not report.is_intact:
         raise typer.Exit(1)
 
@@ -148,13 +151,17 @@ def _own_key(settings: Settings) -> Path | None:
     return settings.audit_key or (own if settings.is_embedded and own.exists() else None)
 
 
-def _kept(head: str | None) -> tuple[int, str] | None:
-    if head is None:
-        return None
-    number, _, hash_ = head.strip().partition(":")
-    if not (number.isascii() and number.isdigit()) or len(hash_) != _HASH_DIGITS:
-        raise typer.BadParameter("write it as `forge-tools audit head` prints it.", param_hint="--head")
-    return int(number), hash_.lower()
+def _said_of_heads(file: HeadFile, report: AuditReport) -> str:
+    """Keep the head of a chain that is intact, and say what the file was good for."""
+    said = f"{counted(report.kept_heads, 'head')} kept in {file.path}"
+    if not report.kept_heads:
+        said += ", so nothing shows whether the chain was longer before"
+    if report.is_intact and report.head is not None:
+        try:
+            file.keep(report.head)
+        except ConfigurationError as error:
+            said += f". {error}"
+    return said
 
 
 def _document(report: AuditReport, trust: Trust) -> dict[str, Any]:
@@ -170,13 +177,13 @@ def _proof(report: AuditReport, trust: Trust) -> str:
     return f"{report.signatures:,} of {report.batches:,} batches are signed by a given key."
 
 
-def _print(face: Face, report: AuditReport, trust: Trust) -> None:
+def _print(face: Face, report: AuditReport, trust: Trust, heads: str) -> None:
     if report.findings:
         face.out.print(facts((one.fault.value, _shown(one)) for one in report.findings[:_SHOWN]))
         if report.found > _SHOWN:
             face.say(f"... and {report.found - _SHOWN:,} more; --output json has the first {len(report.findings):,}.")
         face.say()
-    face.out.print(facts(_facts(report)))
+    face.out.print(facts([*_facts(report), ("heads", heads)]))
     face.say(f"head        {report.head}\n" if report.head else "")
     if report.head is None and report.is_intact:
         face.say("Nothing is sealed, so nothing is proven.", style="bold yellow")
@@ -195,7 +202,10 @@ def _shown(finding: Finding) -> Text:
 
 
 def _facts(report: AuditReport) -> Iterator[tuple[str, object]]:
-    yield "compared", f"{report.executions:,} executions with their attempts, {report.events:,} events"
+    yield (
+        "compared",
+        f"{report.executions:,} executions with their attempts, {report.events:,} events, {report.definitions:,} definitions of tools",
+    )
     if report.ended_from is not None:
         yield "ended", f"from {iso(report.ended_from)} to {iso(report.ended_until)}"
         yield (

@@ -53,6 +53,8 @@ class AuditReport:
     batches: int = 0
     executions: int = 0
     events: int = 0
+    definitions: int = 0
+    """Of tools."""
     pruned: int = 0
     checkpoints: int = 0
     unsealed: int = 0
@@ -63,6 +65,8 @@ class AuditReport:
     """The longest time, in seconds, from the end of an execution to its seal; until it is sealed, nothing proves it."""
     signatures: int = 0
     """Batches with a valid signature."""
+    kept_heads: int = 0
+    """Heads that were kept elsewhere, and compared."""
     key_ids: list[str] = field(default_factory=list)
     found: int = 0
     findings: list[Finding] = field(default_factory=list)

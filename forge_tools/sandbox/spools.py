@@ -234,8 +234,8 @@ def remove_leftovers(parent: Path, prefix: str) -> None:
             with suppress(OSError):  # a link or a file, somebody else's, or gone by now
                 folder = os.open(path, ENTER_FOLDER)
                 try:
-                    facts = os.fstat(folder)  # as `mkdtemp` creates it for this user?
-                    if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) == 0o700:
+                    facts = os.fstat(folder)  # as `mkdtemp` creates it for this user, whoever may pass through it?
+                    if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) & ~0o011 == 0o700:
                         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         _remove(path, folder)
                 finally:

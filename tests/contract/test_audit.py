@@ -11,12 +11,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
-from forge_tools.model import Kept
-from forge_tools.model.audit import Fault
+from forge_tools.model import Kept, new_id
+from forge_tools.model.audit import Fault, Pruning
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.audit import Signer, Trust, batches
 from forge_tools.storage.audit.batches import OvertakenError
 from forge_tools.storage.audit.chain import ALL
+from forge_tools.storage.retention import PruneRun
 from forge_tools.storage.tables import audit_batches, audit_executions, execution_attempts, execution_events, executions
 from tests.contract.calls import call, claimed, ended, finished, running, submitted
 from tests.contract.sealed import (
@@ -280,13 +281,38 @@ async def test_a_tail_that_is_cut_off_is_found_by_a_head_that_was_kept_elsewhere
     await sealed_past(store, signer)
     head = await store.audit.head()
     assert head is not None
-    kept = (head.sequence, head.hash)
-    assert (await verified(store, signer, head=kept)).is_intact
+    kept = [(head.sequence, head.hash)]
+    report = await verified(store, signer, heads=kept)
+    assert (report.is_intact, report.kept_heads) == (True, 1)
     cut = ("audit_batches WHERE sequence = 2", "audit_executions WHERE batch = 2", "audit_events WHERE batch = 2")
     await forge(store, *(f"DELETE FROM {one}" for one in cut))
-    assert said(await verified(store, signer, head=kept)) == {(Fault.OTHER_HEAD.value, "audit_batches")}
+    assert said(await verified(store, signer, heads=kept)) == {(Fault.OTHER_HEAD.value, "audit_batches")}
     await seal_all(store, signer)  # a sealer that goes on from there does not mend it
-    assert said(await verified(store, signer, head=kept)) == {(Fault.OTHER_HEAD.value, "audit_batches")}
+    assert said(await verified(store, signer, heads=kept)) == {(Fault.OTHER_HEAD.value, "audit_batches")}
+
+
+async def test_heads_of_another_chain_are_one_finding_that_says_so(store: Store, signer: Signer) -> None:
+    await sealed_past(store, signer)
+    head = await store.audit.head()
+    assert head is not None
+    ours, others = (head.sequence, head.hash), [(number, "0" * 64) for number in (1, 2, 3)]
+    [finding] = (await verified(store, signer, heads=[ours, *others])).findings
+    assert finding.said.startswith("3 of 4 heads that were kept elsewhere are not in the chain; the first is 1:0000")
+    [finding] = (await verified(store, signer, heads=others)).findings
+    assert "3 of 3 heads that were kept elsewhere are not in the chain: they are of another database" in finding.said
+
+
+async def test_pruning_leaves_every_head_where_it_was(store: Store, signer: Signer) -> None:
+    kept = []
+    for _ in range(2):
+        await sealed_past(store, signer)
+        head = await store.audit.head()
+        assert head is not None
+        kept.append((head.sequence, head.hash))
+    what = Pruning(ended_before=datetime.now(UTC) + timedelta(hours=1))
+    gone = await store.retention.prune(what, PruneRun(new_id(), "tester", signer))
+    assert gone.executions == 6
+    assert (await verified(store, signer, heads=kept)).is_intact
 
 
 async def rebuilt(store: Store, by: Signer | None) -> None:

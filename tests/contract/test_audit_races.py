@@ -1,7 +1,6 @@
 """Sealers, pruners and slow transactions in each other's way: nothing is left out, and nobody is accused."""
 
 import asyncio
-import logging
 from typing import Any
 
 import asyncpg
@@ -9,7 +8,6 @@ import pytest
 from sqlalchemy import event
 
 from forge_tools.artifacts.parts import pack
-from forge_tools.config import Settings
 from forge_tools.model import Artifact
 from forge_tools.storage import Store, open_store, retention
 from forge_tools.storage.artifacts import Keeping
@@ -18,7 +16,6 @@ from tests.contract.calls import finished, submitted
 from tests.contract.sealed import forge, past, seal_all, sealed_past, verified
 from tests.contract.test_retention import by, everything, pruned
 from tests.waiting import reached
-from workers.services.upkeep import AuditChain
 
 
 async def open_ended(url: str, store: Store) -> tuple[asyncpg.Connection, str]:
@@ -109,18 +106,6 @@ async def test_a_chain_that_begins_while_something_is_pruned_has_a_checkpoint_of
     assert await pruned(store, everything()) == 3
     report = await verified(store)
     assert (report.is_intact, report.pruned, report.checkpoints) == (True, 3, 1)
-
-
-async def test_a_worker_says_that_a_batch_it_sealed_is_gone(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    chain = AuditChain(store, "instance-1", Settings(), None)
-    await past(store)
-    assert await chain.append() == 3
-    await forge(store, *(f"DELETE FROM {table}" for table in ("audit_batches", "audit_executions", "audit_events")))
-    with caplog.at_level(logging.ERROR):
-        assert await chain.append() == 3
-    assert [record.levelname for record in caplog.records if "is gone from the audit chain" in record.message] == [
-        "ERROR"
-    ]
 
 
 async def test_an_artifact_that_is_kept_again_while_its_first_call_is_pruned_stays(migrated_postgres: str) -> None:

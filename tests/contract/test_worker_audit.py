@@ -12,10 +12,11 @@ import workers.services.upkeep
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.storage import Store
+from forge_tools.storage.audit import HeadFile
 from forge_tools.storage.audit.keys import make_key
 from forge_tools.storage.heartbeat import Answers, Heartbeat
 from tests.contract.calls import instance, scope
-from tests.contract.sealed import past, sealed_past, verified
+from tests.contract.sealed import forge, past, sealed_past, verified
 from tests.waiting import within
 from workers.services.service import Leadership, keep
 from workers.services.upkeep import AUDIT_LEASE, AuditChain, signer_of
@@ -23,8 +24,8 @@ from workers.services.upkeep import AUDIT_LEASE, AuditChain, signer_of
 OLDEST, YOUNGER = "instance-1", "instance-2"
 
 
-def chain(store: Store, worker_id: str = OLDEST, **options: Any) -> AuditChain:
-    return AuditChain(store, worker_id, Settings(audit_interval=0.01), None, **options)
+def chain(store: Store, worker_id: str = OLDEST, heads: Path | None = None, **options: Any) -> AuditChain:
+    return AuditChain(store, worker_id, Settings(audit_interval=0.01, audit_heads=heads), None, **options)
 
 
 async def test_what_was_appended_once_is_not_appended_again(store: Store) -> None:
@@ -85,6 +86,82 @@ async def test_who_does_not_lead_does_not_ask(store: Store) -> None:
     async with beating(store, chain(store, YOUNGER), younger) as asked:
         await asyncio.sleep(0.2)
     assert asked == []
+
+
+async def test_each_leader_keeps_the_heads_that_it_sealed_and_both_files_prove_the_chain(
+    store: Store, tmp_path: Path
+) -> None:
+    files = [HeadFile(tmp_path / "one" / "heads"), HeadFile(tmp_path / "other" / "heads")]
+    for file in [*files, *files]:
+        await past(store)
+        assert await chain(store, heads=file.path).append() == 3
+    assert [[sequence for sequence, _ in file.read()] for file in files] == [[1, 3], [2, 4]]
+    for file in files:
+        assert (await verified(store, heads=file.read())).is_intact
+
+
+async def test_a_leader_that_was_killed_before_it_kept_a_head_alarms_nobody(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = HeadFile(tmp_path / "heads")
+    await past(store)
+    await chain(store, heads=file.path).append()
+    await sealed_past(store)  # and was not kept
+    assert (await verified(store, heads=file.read())).is_intact
+    await past(store)
+    await chain(store, heads=file.path).append()
+    assert [sequence for sequence, _ in file.read()] == [1, 3]
+    assert (await verified(store, heads=file.read())).is_intact
+    assert not caplog.records
+
+
+async def test_a_lost_file_is_begun_again_and_said(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = HeadFile(tmp_path / "heads")
+    await sealed_past(store)
+    await past(store)
+    await chain(store, heads=file.path).append()
+    assert [one.getMessage() for one in caplog.records] == [
+        "No head of the audit chain was kept here before, or the file of them is lost"
+    ]
+    assert (await verified(store, heads=file.read())).is_intact
+
+
+async def test_a_chain_that_was_cut_is_an_error_in_the_log_and_the_file_stays_as_evidence(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, leader = HeadFile(tmp_path / "heads"), chain(store, heads=tmp_path / "heads")
+    await past(store)
+    await leader.append()
+    kept = file.read()
+    await forge(store, *(f"DELETE FROM {table}" for table in ("audit_batches", "audit_executions", "audit_events")))
+    assert await leader.append() == 3  # history goes on to be sealed
+    await past(store)
+    assert await chain(store, heads=file.path).append() == 3
+    assert file.read() == kept
+    assert not (await verified(store, heads=kept)).is_intact
+    assert [one.levelname for one in caplog.records] == ["ERROR", "ERROR"]
+    assert "the database was restored, or the chain cut" in caplog.text
+    file.path.unlink()
+    await past(store)
+    await leader.append()
+    assert (await verified(store, heads=file.read())).is_intact
+
+
+@pytest.mark.parametrize("content", [b"garbage", None])
+async def test_a_file_that_cannot_be_used_is_named_once_and_sealing_goes_on(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    path = tmp_path / "heads"
+    path.mkdir() if content is None else path.write_bytes(content)
+    leader = chain(store, heads=path)
+    for _ in range(2):
+        await past(store)
+        assert await leader.append() == 3
+    [record] = caplog.records
+    assert str(path) in record.error  # type: ignore[attr-defined]  # beside the message
+    assert content is None or path.read_bytes() == content
 
 
 @asynccontextmanager

@@ -91,14 +91,42 @@ def test_what_somebody_changed_is_a_table_and_exit_code_1(cli: Cli) -> None:
 
 def test_a_head_that_was_kept_proves_that_the_tail_is_still_there(cli: Cli) -> None:
     cli.run("audit", "seal")
-    head = cli.run("audit", "head").stdout.strip()
-    assert cli.run("audit", "verify", "--head", head).returncode == 0
+    (cli.folder / "heads").write_text(cli.run("audit", "head").stdout)
+    assert "1 head kept in heads" in cli.run("audit", "verify", "--heads", "heads").stdout
+    cut_off(cli)
+    assert cli.run("audit", "verify", "--heads", "others").returncode == 0  # which shows nothing, and says so
+    done = cli.run("audit", "verify", "--heads", "heads")
+    assert done.returncode == 1
+    assert "1 of 1 heads that were kept elsewhere are not in the chain" in " ".join(done.stdout.split())
+
+
+def cut_off(cli: Cli) -> None:
+    """Remove the last batch, as who writes to the database can."""
     sql(cli, f"DELETE FROM audit_batches WHERE sequence = {BATCHES}")
     sql(cli, f"DELETE FROM audit_executions WHERE batch = {BATCHES}")
-    assert cli.run("audit", "verify").returncode == 0
-    assert "that was kept elsewhere" in " ".join(cli.run("audit", "verify", "--head", head).stdout.split())
-    wrong = cli.run("audit", "verify", "--head", "12")
-    assert (wrong.returncode, "as `forge-tools audit head` prints it" in wrong.stderr) == (2, True)
+
+
+def test_verify_keeps_the_head_of_an_intact_chain_outside_the_database_and_misses_it_later(cli: Cli) -> None:
+    cli.run("audit", "seal")
+    first = cli.json("audit", "verify")
+    assert (first["kept_heads"], "so nothing shows whether the chain was longer before" in first["heads"]) == (0, True)
+    [file] = (cli.state / "forge-tools").glob("audit-*.heads")
+    assert (file.read_text(), file.stat().st_mode & 0o777) == (f"{first['head']['head']}\n", 0o600)
+    assert cli.json("audit", "verify")["kept_heads"] == 1
+    cut_off(cli)
+    done = cli.json("audit", "verify", code=1)
+    assert [one["fault"] for one in done["findings"]] == ["other head"]
+    assert file.read_text() == f"{first['head']['head']}\n"  # the shorter chain is not kept beside it
+    file.write_text("no heads")
+    wrong = cli.run("audit", "verify")
+    assert (wrong.returncode, "Move it away" in wrong.stderr) == (78, True)
+
+
+def test_heads_that_cannot_be_kept_are_said_and_prove_nothing_wrong(cli: Cli) -> None:
+    cli.run("audit", "seal")
+    cli.settings["FORGE_AUDIT_HEADS"] = "/dev/null/heads"
+    done = cli.run("audit", "verify")
+    assert (done.returncode, "cannot be written: File exists" in " ".join(done.stdout.split())) == (0, True)
 
 
 def test_a_chain_that_nobody_signed_says_what_it_does_not_prove(cli: Cli) -> None:

@@ -128,7 +128,7 @@ def test_workers_wait_for_the_keys_that_are_made_for_them_and_write_none(name: s
     assert OURS[name]["volumes"] == ["keys:/keys"]
     for worker in WORKERS.values():
         assert worker["environment"]["FORGE_AUDIT_KEY"].startswith("/keys/")
-        assert "keys:/keys:ro" in worker["volumes"]
+        assert {"keys:/keys:ro", "heads:/heads"} <= set(worker["volumes"])
         assert worker["depends_on"][name] == {"condition": "service_completed_successfully"}
 
 
@@ -250,6 +250,7 @@ class Containers:
             "FORGE_HOSTNAME": name,
             "FORGE_ENCRYPTION_KEYS": str(self._folder),
             "FORGE_AUDIT_KEY": str(self._folder / "audit.key"),
+            "FORGE_AUDIT_HEADS": str(self._folder / "audit.heads"),
         }
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         machine = {name: value for name, value in os.environ.items() if not name.startswith("FORGE_")}

@@ -25,6 +25,7 @@ def test_without_settings_the_embedded_stack_is_meant() -> None:
     assert settings.is_embedded
     assert settings.broker == f"redis+socket://{broker_socket(settings.home)}"
     assert settings.database == f"sqlite:///{settings.home / 'forge.db'}"
+    assert settings.audit_heads_file == settings.home / "audit.heads"
 
 
 def test_the_home_is_where_the_specification_puts_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,3 +237,11 @@ def test_the_name_of_a_machine_that_cannot_be_one_of_a_queue_is_refused() -> Non
     load = "from forge_tools.config import Settings; Settings.load()"
     done = subprocess.run([sys.executable, "-c", named + load], capture_output=True, text=True, check=False)
     assert "ConfigurationError: FORGE_HOSTNAME" in done.stderr
+
+
+def test_heads_of_the_audit_chain_have_a_file_for_each_database_unless_one_is_named() -> None:
+    urls = ("postgresql://db/one", "postgresql://db/other")
+    files = [Settings.load(database_url=url).audit_heads_file for url in urls]
+    assert len(set(files)) == 2
+    assert {file.parent for file in files} == {Settings.load().home.parent}
+    assert Settings.load(audit_heads="/srv/heads", database_url=urls[0]).audit_heads_file == Path("/srv/heads")

@@ -1,10 +1,11 @@
 """URLs of brokers and databases: as people see them, which can be read, and with a password from elsewhere."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from forge_tools.urls import UNREADABLE, require_readable, with_password, without_passwords
+from forge_tools.urls import UNREADABLE, database_id, require_readable, with_password, without_passwords
 
 
 @pytest.mark.parametrize(
@@ -78,3 +79,12 @@ def test_a_second_password_is_refused() -> None:
     with pytest.raises(ValueError, match="has a password already") as refused:
         with_password("redis://:first@cache", "second")
     assert "first" not in str(refused.value)
+
+
+def test_one_database_is_one_place_whoever_reaches_it_and_two_are_two() -> None:
+    same = ("postgresql://ann@db:5432/forge", "postgresql+asyncpg://bob:x@db:5432/forge?sslmode=require")
+    others = ("postgresql://ann@db:5432/other", "postgresql://ann@elsewhere/forge", "postgresql:///forge?host=/run/pg")
+    assert len({database_id(url) for url in same}) == 1
+    assert len({database_id(url) for url in (*same, *others)}) == 1 + len(others)
+    here = database_id("sqlite:///a.db")
+    assert here == database_id(f"sqlite:///{Path.cwd() / 'a.db'}") != database_id("sqlite:////a.db")

@@ -32,6 +32,7 @@ from forge_tools.sandbox.processes.trees import adopt_orphans, descendants
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.sandbox.walls.privileges import drop_capabilities, gain_nothing, open_up
 from forge_tools.sandbox.walls.profile import Profile
+from forge_tools.sandbox.walls.user import User
 from forge_tools.tool.executor import ToolExecutor
 from workers.capture import ChildOutput, Pipes, siblings_ends
 from workers.lanes.base import execute, outcome_of_task, scope_of
@@ -66,13 +67,16 @@ logger = logging.getLogger(__name__)
 class Child:
     """Runs one call at a time for the engine in the parent, whether a message named it or the engine pulled it."""
 
-    def __init__(self, executor: ToolExecutor, max_output_bytes: int, *, memory_limit: int = 0) -> None:
+    def __init__(
+        self, executor: ToolExecutor, max_output_bytes: int, *, memory_limit: int = 0, user: User | None = None
+    ) -> None:
         self._executor = executor
         if executor.reach is not None and isinstance(artifacts := executor.reach.artifacts, WorkerArtifacts):
             own = WorkerArtifacts(artifacts.max_bytes, self.ask)
             executor.reach = replace(executor.reach, artifacts=own)
         self._max_output_bytes = max_output_bytes
         self._memory_limit = memory_limit
+        self._user = user
         self._body: asyncio.Task[Outcome] | None = None
         self._resting: Future[None] | None = None
         self._claim = ("", 0)
@@ -93,6 +97,11 @@ class Child:
         `end` is our end of the pair that we share with it. A child whose parent died during the fork would live for
         ever, so it ends here instead.
         """
+        if self._user is not None:
+            for number in output.numbers if output is not None else ():
+                os.fchown(number, self._user.uid, self._user.gid)  # or programs could not open /dev/stdout
+            self._user.become()
+            os.environ.update(self._user.variables)
         open_up()
         gain_nothing()
         drop_capabilities()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import scratch_folder
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
+from forge_tools.sandbox.walls.user import User
 from forge_tools.tool.base import BaseTool
 
 SCRATCH = "forge-scratch-"
@@ -47,10 +49,12 @@ def walled(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
 class Walls:
     """The profiles of calls, and the folder of each walled child, in which it alone may write: its home, and its temporary files."""
 
-    def __init__(self, settings: Settings, reach: Reach, specs: Iterable[ToolSpec]) -> None:
+    def __init__(
+        self, settings: Settings, reach: Reach, specs: Iterable[ToolSpec], *, user: User | None = None
+    ) -> None:
         walled = [spec for spec in specs if asked(settings, spec) == "landlock"]
         self._specs = {spec.name: spec for spec in walled} if walled and given().tier == "landlock" else {}
-        self._settings, self._reach = settings, reach
+        self._settings, self._reach, self._user = settings, reach, user
         closed = tuple(_closed(settings, reach)) if self._specs else ()
         self._needed, self._shared = needed_to_run(closed), shared_memory(closed)
         self._until_stopped = ExitStack()
@@ -75,6 +79,10 @@ class Walls:
         name = hashlib.blake2b(repr(profile).encode(), digest_size=8).hexdigest()
         scratch, cache = self._scratch / str(pid), self._settings.cache / "walled" / name
         scratch.mkdir(mode=0o700, exist_ok=True)
+        if self._user is not None:
+            self._scratch.chmod(0o711)
+            os.chown(scratch, self._user.uid, self._user.gid)
+            cache = scratch  # that of root is closed to him
         with suppress(OSError):  # a home that is read-only; calls get slower
             cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         write = [*profile.write, str(cache)]
@@ -111,8 +119,13 @@ def _closed(settings: Settings, reach: Reach) -> Iterator[str]:
     files = (settings.secrets_dir, settings.audit_key, settings.mcp_config, settings.artifact_dir)
     passwords = (value for name, value in settings if name.endswith("_password_file"))
     yield from (str(path.absolute()) for path in (*files, *passwords) if path is not None)
+    yield from (str(root.path.absolute()) for root in all_roots(reach))
+
+
+def all_roots(reach: Reach) -> Iterator[Root]:
+    """Those of every workspace of this host."""
     for roots in (*reach.workspaces.values(), _unnamed(reach)):
-        yield from (str(root.path.absolute()) for root in roots)
+        yield from roots
 
 
 def _unnamed(reach: Reach) -> Sequence[Root]:

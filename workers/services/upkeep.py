@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from forge_tools.config import Settings
-from forge_tools.errors import ForgeError, SandboxError
+from forge_tools.errors import ConfigurationError, ForgeError, SandboxError
 from forge_tools.model import new_id
 from forge_tools.model.audit import Head, Pruning
 from forge_tools.sandbox.processes.endings import end, marked_instances
 from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.setting_types import RetentionRule
 from forge_tools.storage import Store
-from forge_tools.storage.audit import OvertakenError, Signer
+from forge_tools.storage.audit import HeadFile, OvertakenError, Signer
 from forge_tools.storage.heartbeat import NOW, SPENT_KEYS, Answers, Question, Reach, unchained
 from forge_tools.storage.retention import PruneRun
 from workers.services.service import Leadership, Service
@@ -83,7 +83,8 @@ class AuditChain(Service):
         self._signer = signer
         self._is_idle = is_idle
         self._busy_since: float | None = None
-        self._last: Head | None = None
+        self._heads = HeadFile(settings.audit_heads_file)
+        self._complaint = ""
         self._reach: Reach | None = None
         self._asked: Reach | None = None
         self._answer: asyncio.Future[bool] | None = None
@@ -110,11 +111,12 @@ class AuditChain(Service):
         """Append all there is, if no other worker does; returns how many executions that were."""
         if not await self._may_append():
             return 0
-        await self._check_last()
+        is_continued = await self._is_continued()
         count = 0
         with suppress(OvertakenError):  # somebody prunes, or seals by hand
             async for sealed in self._store.audit.sweep(self._signer, sealer=self._worker_id):
-                self._last = sealed.head
+                if is_continued:
+                    await self._keep(sealed.head)
                 count += sealed.executions
                 await asyncio.sleep(_rest(sealed.seconds, sealed.ended_until))
                 if self._is_for_later() or not await self._may_append():
@@ -137,14 +139,44 @@ class AuditChain(Service):
     async def _may_append(self) -> bool:
         return await self._store.workers.take_lease(AUDIT_LEASE, self._worker_id, self._lease)
 
-    async def _check_last(self) -> None:
-        """Log it, if the chain that this worker made is gone."""
-        if self._last is not None and not await self._store.audit.holds(self._last):
-            logger.error(
-                "A batch that this worker sealed is gone from the audit chain: the database was restored, or the chain cut",
-                extra={"head": str(self._last)},
+    async def _is_continued(self) -> bool:
+        """Whether the last head in the file is in the chain. If not, the file stays as it is, and proves that."""
+        try:
+            kept = await asyncio.to_thread(self._heads.read)
+        except ConfigurationError as error:
+            self._complain(
+                logging.WARNING, "Heads of the audit chain are not kept outside the database", error=str(error)
             )
-            self._last = None
+            return False
+        if not kept or await self._store.audit.holds(kept[-1]):
+            return True
+        self._complain(
+            logging.ERROR,
+            "A batch that was sealed is gone from the audit chain: the database was restored, or the chain cut. The file "
+            "stays as it is, for audit verify; move it away to begin another",
+            head="{}:{}".format(*kept[-1]),
+            file=str(self._heads.path),
+        )
+        return False
+
+    async def _keep(self, head: Head) -> None:
+        """Keep it where who writes to the database does not. A worker killed before that has lost nothing: any later head covers it."""
+        try:
+            is_first = await asyncio.to_thread(self._heads.keep, head)
+        except ConfigurationError as error:
+            self._complain(
+                logging.WARNING, "Heads of the audit chain are not kept outside the database", error=str(error)
+            )
+            return
+        if is_first and head.sequence > 1:
+            facts = {"head": str(head), "file": str(self._heads.path)}
+            logger.warning("No head of the audit chain was kept here before, or the file of them is lost", extra=facts)
+
+    def _complain(self, level: int, said: str, **facts: str) -> None:
+        """Log it once, not every few seconds."""
+        if (complaint := f"{said} {facts}") != self._complaint:
+            self._complaint = complaint
+            logger.log(level, said, extra=facts)
 
 
 class Retention(Service):

@@ -92,18 +92,24 @@ async def following(connection: AsyncConnection, after: int, limit: int) -> list
     return await _read(connection, _BATCHES.where(batch.sequence > after).order_by(batch.sequence).limit(limit))
 
 
+async def looked_at(connection: AsyncConnection, head: Batch | None) -> datetime | None:
+    """When the sealer of the last batch up to `head`, the newest of all, looked at what there was; None if that is not known."""
+    found = head.sealed_at if head else None
+    if head is not None and head.kind != SEAL:
+        sealed_at = select(stored(batch.sealed_at)).where(batch.kind == SEAL)
+        found = moment_of(await connection.scalar(sealed_at.order_by(batch.sequence.desc()).limit(1)))
+    return None if found == EPOCH else found
+
+
 async def event_floor(connection: AsyncConnection, head: Batch | None) -> int:
     """The event up to which all are sealed. Numbers are given before commits, so a lower one may still come to light.
 
     Time counts up to when a sealer last looked, not up to now: nobody has seen yet what came to light since.
     """
-    looked_at = head.sealed_at if head else None
-    if head is not None and head.kind != SEAL:
-        sealed_at = select(stored(batch.sealed_at)).where(batch.kind == SEAL)
-        looked_at = moment_of(await connection.scalar(sealed_at.order_by(batch.sequence.desc()).limit(1)))
-    if looked_at is None or looked_at == EPOCH:
+    looked = await looked_at(connection, head)
+    if looked is None:
         return 0
-    before = select(batch.event_frontier).where(batch.kind == SEAL, batch.sealed_at <= max(EVER, looked_at) - OVERLAP)
+    before = select(batch.event_frontier).where(batch.kind == SEAL, batch.sealed_at <= max(EVER, looked) - OVERLAP)
     return await connection.scalar(before.order_by(batch.sequence.desc()).limit(1)) or 0
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.model.audit import AuditReport, Head
 from forge_tools.storage.audit import batches
 from forge_tools.storage.audit.batches import NOTHING_BEFORE, Batch, OvertakenError
+from forge_tools.storage.audit.definitions import Definition, hashes_of_definitions, listing, unsealed_since
 from forge_tools.storage.audit.hashes import (
     NO_ROW,
     hashes_of_events,
@@ -22,6 +23,7 @@ from forge_tools.storage.audit.hashes import (
     reading_raw,
     root_of,
 )
+from forge_tools.storage.audit.heads import KeptHead
 from forge_tools.storage.audit.keys import Signer, Trust
 from forge_tools.storage.audit.verification import Verification
 from forge_tools.storage.connection.database import Database
@@ -128,10 +130,11 @@ class AuditChain:
             if behind != ALL and time.monotonic() - looked_back_at >= LOOK_BACK_SECONDS:
                 behind, looked_back_at = None, time.monotonic()
 
-    async def holds(self, head: Head) -> bool:
+    async def holds(self, head: KeptHead) -> bool:
         """Whether that batch is still in the chain."""
-        query = select(audit_batches.c.hash).where(audit_batches.c.sequence == head.sequence)
-        return bool(await self._database.scalar(query) == head.hash)
+        sequence, hash_ = head
+        query = select(audit_batches.c.hash).where(audit_batches.c.sequence == sequence)
+        return bool(await self._database.scalar(query) == hash_)
 
     async def head(self) -> Head | None:
         """The newest batch; None before the first."""
@@ -148,17 +151,17 @@ class AuditChain:
         self,
         trust: Trust | None = None,
         *,
-        head: tuple[int, str] | None = None,
+        heads: Sequence[KeptHead] = (),
         signed_from: int = 1,
         told: Callable[[int], object] = lambda _: None,
     ) -> AuditReport:
         """Compare all that is stored with the chain. `told` is called with the number of executions compared so far.
 
-        `trust` are the keys that may have signed it; batches before `signed_from` need no signature. `head` was kept
-        elsewhere and has to be in the chain.
+        `trust` are the keys that may have signed it; batches before `signed_from` need no signature. `heads` were kept
+        elsewhere and have to be in the chain; read them before.
         """
         return await Verification(
-            self._database, trust or Trust(), kept_head=head, signed_from=signed_from, told=told
+            self._database, trust or Trust(), kept_heads=heads, signed_from=signed_from, told=told
         ).run()
 
 
@@ -170,6 +173,7 @@ class Unsealed:
     now: datetime
     ends: Sequence[Row[Any, Any]]
     events: Sequence[int]
+    definitions: Mapping[Definition, bytes]
 
 
 async def _require_unpruned(connection: AsyncConnection, hashes: Mapping[str, bytes]) -> None:
@@ -192,11 +196,13 @@ async def _unsealed(connection: AsyncConnection, most: int, behind: datetime | N
     entry = exists().where(audit_events.c.event_id == event.id)
     known = 0 if behind == EVER else await batches.event_floor(connection, head)
     events = select(event.id).where(event.id > known, ~entry)
+    since = EVER if behind == EVER else await unsealed_since(connection, head)
     return Unsealed(
         head,
         now,
         (await connection.execute(ends.order_by(ended.completed_at).limit(most))).all(),
         (await connection.scalars(events.order_by(event.id).limit(most))).all(),
+        await hashes_of_definitions(connection, since),
     )
 
 
@@ -220,4 +226,5 @@ def _batch(
         previous=head.hash if head else NOTHING_BEFORE,
         sealed_at=found.now,
         sealer=sealer,
+        detail=listing(found.definitions),
     ).signed(signer)

@@ -41,11 +41,11 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class RowForm:
-    """How the rows of one table are read, exactly as they are stored, and hashed."""
+    """How the rows of one table, or those of its columns that are named, are read, exactly as they are stored, and hashed."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, names: Sequence[str] = ()) -> None:
         self.table = table
-        self._columns = sorted(table.c, key=lambda column: column.name)
+        self._columns = [table.c[name] for name in sorted(names or table.c.keys())]
         self._prefix = f"forge-tools audit {FORMAT} {table.name}\n".encode()
 
     def columns(self) -> list[ColumnElement[Any]]:

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.model.audit import AuditReport, Fault, Finding
 from forge_tools.storage.audit import batches
 from forge_tools.storage.audit.batches import NOTHING_BEFORE, PRUNE, Batch, Portion, event_floor, portions_of
+from forge_tools.storage.audit.definitions import Definition, hashes_of_definitions, listed, unsealed_since
 from forge_tools.storage.audit.hashes import (
     EPOCH,
     NO_ROW,
@@ -22,6 +23,7 @@ from forge_tools.storage.audit.hashes import (
     root_of,
     split_hashes,
 )
+from forge_tools.storage.audit.heads import KeptHead
 from forge_tools.storage.audit.keys import Trust
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import database_now, stored
@@ -53,28 +55,31 @@ class Verification:
         database: Database,
         trust: Trust,
         *,
-        kept_head: tuple[int, str] | None,
+        kept_heads: Sequence[KeptHead],
         signed_from: int,
         told: Callable[[int], object],
     ) -> None:
         self.report = AuditReport()
         self._database = database
         self._trust = trust
-        self._kept_head = kept_head
+        self._missed = set(kept_heads)
+        self.report.kept_heads = len(self._missed)
         self._signed_from = signed_from
         self._told = told
         self._portions: dict[int, list[Portion]] = defaultdict(list)
+        self._definitions: dict[Definition, bytes] = {}
 
     async def run(self) -> AuditReport:
         """Compare everything."""
         async with reading_raw(self._database) as connection:
             last = await batches.newest(connection)
             await self._chain(connection)
+            await self._compare_definitions(connection, last)
             async for batch in self._batches(connection):
                 if _is_numbered(batch):
                     await self._rows(connection, batch)
             await UnsealedRows(connection, self).look(last, is_signed=bool(self._trust))
-        self._compare_kept_head()
+        self._compare_kept_heads()
         return self.report
 
     def note(self, fault: Fault, table: str, key: object, said: str, batch: int | None = None) -> None:
@@ -93,7 +98,7 @@ class Verification:
                 continue
             self._link(batch, after, previous)
             after, previous = batch.sequence, batch.hash
-            self._note_portions(batch)
+            self._note_detail(batch)
 
     async def _batches(self, connection: AsyncConnection) -> AsyncIterator[Batch]:
         after = batches.BELOW_ALL
@@ -115,8 +120,7 @@ class Verification:
         report = self.report
         report.batches += 1
         report.head = batch.head
-        if self._kept_head and self._kept_head[0] == number and self._kept_head[1] == batch.hash:
-            self._kept_head = None
+        self._missed.discard((number, batch.hash))
 
     def _check_signature(self, batch: Batch) -> None:
         number, key_id = batch.sequence, batch.key_id
@@ -134,25 +138,42 @@ class Verification:
         else:
             self.report.signatures += 1
 
-    def _note_portions(self, batch: Batch) -> None:
-        if batch.kind != PRUNE:
-            return
-        self.report.checkpoints += 1
+    def _note_detail(self, batch: Batch) -> None:
         try:
-            portions = portions_of(batch)
-        except (KeyError, TypeError, ValueError):
-            said = "its detail does not say what was pruned"
+            if batch.kind == PRUNE:
+                self.report.checkpoints += 1
+                self._note_portions(portions_of(batch))
+            else:
+                self._definitions = listed(batch) | self._definitions
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            said = "its detail does not say what was pruned, or which tools were first seen"
             self.note(Fault.BROKEN_BATCH, "audit_batches", batch.sequence, said, batch.sequence)
-            return
+
+    def _note_portions(self, portions: Iterable[Portion]) -> None:
         for portion in portions:
             self._portions[portion.batch].append(portion)
             self.report.pruned += portion.executions
 
-    def _compare_kept_head(self) -> None:
-        if self._kept_head is not None:
-            sequence, hash_ = self._kept_head
-            said = f"the head that was kept elsewhere, {sequence}:{hash_}, is not in the chain"
-            self.note(Fault.OTHER_HEAD, "audit_batches", sequence, said, sequence)
+    async def _compare_definitions(self, connection: AsyncConnection, last: Batch | None) -> None:
+        """Definitions never go; people may enable, pin and disable them."""
+        sealed, now = self._definitions, await hashes_of_definitions(connection)
+        young = await hashes_of_definitions(connection, await unsealed_since(connection, last))
+        self.report.definitions = len(sealed)
+        for key in sorted(sealed.keys() | (now.keys() - young.keys())):
+            if (was := sealed.get(key, NO_ROW)) != (is_ := now.get(key, NO_ROW)):
+                self._compare_row("tools", " ".join(key), was, is_)
+
+    def _compare_kept_heads(self) -> None:
+        if not self._missed:
+            return
+        sequence, hash_ = min(self._missed)
+        said = (
+            f"{len(self._missed):,} of {self.report.kept_heads:,} heads that were kept elsewhere are not in the chain"
+        )
+        if len(self._missed) == self.report.kept_heads:
+            said += ": they are of another database, or it was made anew"
+        said += f"; the first is {sequence}:{hash_}"
+        self.note(Fault.OTHER_HEAD, "audit_batches", sequence, said, sequence)
 
     # The rows of a batch.
 
@@ -236,11 +257,11 @@ class Verification:
             said = "an attempt of it is there twice, or its hashes are none"
             self.note(Fault.INSERTED, "execution_attempts", id_, said, batch)
 
-    def _compare_row(self, table: str, key: object, was: bytes, is_: bytes, batch: int) -> None:
+    def _compare_row(self, table: str, key: object, was: bytes, is_: bytes, batch: int | None = None) -> None:
         fault = Fault.REMOVED if is_ == NO_ROW else Fault.INSERTED if was == NO_ROW else Fault.CHANGED
         said = {
             Fault.REMOVED: "it is gone, and no checkpoint says that it was pruned",
-            Fault.INSERTED: "it was not there when its execution was sealed",
+            Fault.INSERTED: "it was not there when the rest was sealed",
             Fault.CHANGED: f"sealed as {was.hex()[:16]}, is {is_.hex()[:16]}",
         }[fault]
         self.note(fault, table, key, said, batch)

@@ -1,0 +1,127 @@
+"""Another user for what tools run, whom a worker that started as root becomes in its children: who that is, and what has to be open to him."""
+
+import grp
+import json
+import os
+import pwd
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import TypeVar
+
+from forge_tools.errors import ConfigurationError
+from forge_tools.sandbox.paths.confinement import Root
+
+T = TypeVar("T")
+
+_READ, _WRITE = os.R_OK | os.X_OK, os.R_OK | os.W_OK | os.X_OK
+_OURS = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user with one group and no other."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+    @classmethod
+    def parse(cls, text: str) -> "User":
+        """Read `user` or `user:group`.
+
+        Raises:
+            ConfigurationError: this host has none of that name, it is root, or this process is not.
+        """
+        name, _, group = text.partition(":")
+        user = _known(pwd.getpwnam, name, "user")
+        gid = _known(grp.getgrnam, group, "group").gr_gid if group else user.pw_gid
+        if not user.pw_uid or not gid:
+            raise ConfigurationError(
+                f"FORGE_RUN_AS={text} is root, who gives tools all of this host: name another user and group."
+            )
+        if os.geteuid():
+            raise ConfigurationError(
+                f"FORGE_RUN_AS={text}: a worker becomes another user only if root starts it. Start this one as {user.pw_name} without it."
+            )
+        return cls(user.pw_name, user.pw_uid, gid, user.pw_dir)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What programs are told of him."""
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+    def become(self) -> None:
+        """Be him in this process for good: without other groups, and so without capabilities.
+
+        Raises:
+            OSError: this process may not.
+        """
+        os.setgroups([])
+        os.setresgid(self.gid, self.gid, self.gid)
+        os.setresuid(self.uid, self.uid, self.uid)
+
+    def require(self, roots: Iterable[Root]) -> None:
+        """Try in a child that is thrown away whether he can be become, and Python, temporary files and these folders are open to him.
+
+        Raises:
+            ConfigurationError: naming what is closed, and the command that opens it.
+        """
+        programs = [(sys.executable, os.X_OK), (str(_OURS), _READ), (tempfile.gettempdir(), _WRITE)]
+        folders = [(str(root.path), _READ if root.is_read_only else _WRITE) for root in roots]
+        if (closed := self._first_closed([*programs, *folders])) is None:
+            return
+        path, above = closed
+        if not path:
+            why = f"this worker may not become {self.name}: it lacks the capabilities SETUID and SETGID"
+        elif above:
+            why = f"{self.name} cannot reach {path}, because {above} is closed. Have it elsewhere, or: chmod o+x {quote(above)}"
+        elif path in {one for one, _ in folders}:
+            why = f"{self.name} cannot use the workspace {path} as it should. Open it: {self._opening(path)}"
+        else:
+            why = f"{self.name} cannot use {path}, which tools need"
+        raise ConfigurationError(f"FORGE_RUN_AS: {why}.")
+
+    def _opening(self, path: str) -> str:
+        """The command that opens it; what is made in it later gets its group, too."""
+        group, place = grp.getgrgid(self.gid).gr_name, quote(path)
+        return f"chgrp -R {group} {place} && chmod -R g+rwX {place} && chmod g+s {place}"
+
+    def _first_closed(self, needed: Sequence[tuple[str, int]]) -> tuple[str, str] | None:
+        """The first of these paths that he may not use so, and the folder above it that keeps him out, if one does; no path if he cannot be become."""
+        read, write = os.pipe()
+        if (pid := os.fork()) == 0:
+            found = ["", ""]
+            try:
+                self.become()
+                found = next(([path, _closed_above(path)] for path, how in needed if not os.access(path, how)), [])
+            finally:
+                os.write(write, json.dumps(found).encode())
+                os._exit(0)
+        os.close(write)
+        with os.fdopen(read, "rb") as answer:
+            found = json.load(answer)
+        os.waitpid(pid, 0)
+        return (found[0], found[1]) if found else None
+
+
+def _closed_above(path: str) -> str:
+    """The outermost folder above a path, or above what it is a link to, that may not be passed."""
+    above = (str(folder) for one in (path, os.path.realpath(path)) for folder in reversed(Path(one).parents))
+    return next((folder for folder in above if not os.access(folder, os.X_OK)), "")
+
+
+def _known(find: Callable[[str], T], text: str, what: str) -> T:
+    """Look a name or number up.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    try:
+        return find(text)
+    except KeyError as error:
+        raise ConfigurationError(f"FORGE_RUN_AS: this host has no {what} {text!r}.") from error
