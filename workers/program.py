@@ -30,7 +30,7 @@ from workers.artifacts import ArtifactDesk
 from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.lanes.walls import walled
+from workers.lanes.tiers import Tiers, require_known
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
 from workers.worker import Setup
@@ -100,7 +100,7 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
     return Setup(
         settings=settings,
         lane=options.lane,
-        queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
+        queues=tuple(dict.fromkeys((*_served(options, settings), host_queue(settings.hostname)))),
         concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
         executor=ToolExecutor(
             registry,
@@ -119,8 +119,11 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
 
 def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[BaseTool] = ()) -> list[BaseTool]:
     """The tools this worker starts with: the user's own, those `hosted`, and of the rest what `--categories` admits."""
-    named = [*_runnable(load_project(settings, options.tools), options, settings), *hosted]
-    found = _runnable(load_tools(builtins=not options.no_builtins), options, settings)
+    own, others = load_project(settings, options.tools), load_tools(builtins=not options.no_builtins)
+    if settings.walls_of:
+        require_known(settings, [tool.spec.name for tool in (*own, *hosted, *others, *load_tools())])
+    named = [*_runnable(own, settings), *hosted]
+    found = _runnable(others, settings)
     categories = _admitted(options, settings)
     if _hosts_servers(options, settings) and categories == [ToolCategory.MCP]:
         return named  # that none of the servers is there is no mistake in the configuration
@@ -128,10 +131,17 @@ def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[Ba
     return named + [tool for tool in admit(found, categories) if tool.name not in names]
 
 
-def _runnable(tools: Sequence[BaseTool], options: argparse.Namespace, settings: Settings) -> list[BaseTool]:
-    """Leave out what needs an engine, or walls, where this host has none, so that its calls go to hosts that have them."""
-    if options.lane == "process":
-        tools = walled(tools, settings)
+def _served(options: argparse.Namespace, settings: Settings) -> list[str]:
+    """The queues but for those whose calls are to have walls that are not to be had here."""
+    tiers = Tiers(settings, options.lane)
+    served = [queue for queue in options.queues if tiers.serves(queue)]
+    if left := [queue for queue in options.queues if queue not in served]:
+        logger.warning("Queues are left to other workers, since their calls are to have walls", extra={"queues": left})
+    return served
+
+
+def _runnable(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
+    """Leave out what needs an engine where this host has none, so that its calls go to hosts that have one."""
     engineless = [tool.spec.name for tool in tools if tool.spec.capabilities.requires_engine and not settings.engine]
     if engineless:
         way_out = "set FORGE_ENGINE=module:function to offer them here"

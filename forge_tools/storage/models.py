@@ -167,6 +167,8 @@ tools = Relation(
     Column("is_default", Flag, nullable=False),
     Column("first_seen_at", Moment, nullable=False),
     Column("last_seen_at", Moment, nullable=False),
+    Column("walls", Text, nullable=False),
+    Column("moved", Flag, nullable=False),
     Column("demoted_at", Moment),
     Column("demoted_reason", Text),
     Column("pinned_at", Moment),
@@ -175,7 +177,8 @@ tools = Relation(
     Index("tools_disabled", ("name",), where="enabled = false"),
     Index("tools_pinned", ("name",), unique=True, where="pinned_at IS NOT NULL"),
 )
-"""The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares.
+"""The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares, and so does one that
+its operator `moved` there for its walls; `walls` is the tier that it has in that lane.
 
 The default of a tool is the pinned definition, else the one seen last: calls are accepted by it alone. Of a tool with a pinned one, no other is run.
 """
@@ -192,6 +195,7 @@ workers = Relation(
     Column("version", Text, nullable=False),
     Column("tools", JsonObject, nullable=False),
     Column("servers", JsonList, nullable=False),
+    Column("walls", JsonObject, nullable=False),
     Column("started_at", Moment, nullable=False),
     Column("last_seen_at", Moment, nullable=False),
     Column("stopped_at", Moment),
@@ -202,7 +206,7 @@ workers = Relation(
     postgresql_with={"fillfactor": 50},
 )
 """One row a worker instance (one start of a worker process); `tools` maps each name it hosts to `version digest`, `servers` is how its MCP servers
-are, `unfit` says why it claims nothing, and `dropped_messages` counts what came from the broker and was none of ours.
+are, `walls` what it gives and what it leaves to others for that, `unfit` says why it claims nothing, and `dropped_messages` counts what came from the broker and was none of ours.
 """
 
 leases = Relation(

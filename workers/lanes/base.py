@@ -186,10 +186,11 @@ async def execute(
     *,
     memory_limit: int = 0,
     scope: CallScope | None = None,
+    walls: str | None = None,
 ) -> Outcome:
     """Run a claimed execution through the same executor that a notebook uses; whatever the row holds, there is an outcome.
 
-    `scope` is where it reports to. `memory_limit` is what this process may allocate (0: no limit): a MemoryError then says whose limit it met.
+    `scope` is where it reports to. The result says that it had `walls`, where they are given. `memory_limit` is what this process may allocate (0: no limit): a MemoryError then says whose limit it met.
 
     Raises:
         asyncio.CancelledError: the body was cancelled from outside.
@@ -205,6 +206,8 @@ async def execute(
         if memory_limit and result.error_details == {"type": MemoryError.__name__}:
             after_ms = (time.monotonic() - started) * 1000
             return out_of_memory(claim, memory_limit, after_ms, result.diagnosis)
+        if walls is not None:
+            result.metadata["walls"] = walls
         return outcome_of(claim, result, max_output_bytes)
     except ForeignRowError as error:
         return not_run(claim, ToolResult.fail(error.message, error_code=error.code))
