@@ -200,7 +200,7 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus, own: Seque
     face.out.print(_overview(status))
     if settings.workspace.resolve() != Path.cwd():
         face.say(f"\nTools work in {settings.workspace}.")
-    if settings.walls is None and given().tier != "landlock":
+    if settings.walls is settings.walls_minimum is None and given().tier != "landlock":
         face.say(f"\nTools that ask for walls run without them here ({given()}).")
     program = command_line(settings)
     face.say("\nTry, in another terminal:")

@@ -290,4 +290,6 @@ class ToolVersion:
     is_default: bool
     is_pinned: bool
     is_enabled: bool
+    walls: str = "plain"
+    """The tier that it has in the process lane, as the worker says that published it last."""
     demoted_reason: str | None = None
