@@ -14,7 +14,15 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Ladder
 from forge_tools.project import Marker, find_project
-from forge_tools.setting_types import OpenPath, RetentionRule, RootSettings, WorkspaceSettings
+from forge_tools.setting_types import (
+    OpenPath,
+    RetentionRule,
+    RootSettings,
+    SecretPattern,
+    SharedFolder,
+    WalledName,
+    WorkspaceSettings,
+)
 from forge_tools.urls import database_id, require_readable, with_password
 
 LONGEST_DRAIN = 900.0
@@ -109,7 +117,7 @@ class Settings(BaseSettings):
     """The folder of the keys that decrypt what clients encrypted. Empty: `keys` in `home`."""
     secrets_dir: Path | None = None
     """A folder with a file for each secret that calls may refer to as `secret://NAME`; `FORGE_SECRET_<NAME>` gives a single one."""
-    encrypt_patterns: tuple[str, ...] = ()
+    encrypt_patterns: tuple[SecretPattern, ...] = ()
     """Regular expressions, as a JSON list: a value that one of them matches is a secret in any parameter. `well-known` stands for those of known services."""
     references_in: tuple[str, ...] = ()
     """Tools, as a JSON list, for which names of secrets are also resolved inside objects."""
@@ -127,9 +135,11 @@ class Settings(BaseSettings):
     """Seconds that a client gives to connecting, a statement and its retries together."""
 
     walls: Literal["plain", "landlock"] | None = None
-    """What isolates bodies of the process lane from their host, for all tools.
-    Empty: each tool decides; the code tools use `landlock`.
-    """
+    """What isolates bodies of the process lane from their host, for all tools. Empty: each tool decides; the code tools use `landlock`."""
+    walls_of: dict[WalledName, Literal["plain", "landlock"]] = Field(default_factory=dict)
+    """The same as a JSON object, for a tool (`Bash`), else a category (`category:web`), else a queue (`queue:untrusted`)."""
+    walls_minimum: Literal["landlock"] | None = None
+    """The least that isolates every tool: one of the async lane then runs in the process lane, or is refused if it cannot."""
     walls_paths: tuple[OpenPath, ...] = ()
     """Paths, as a JSON list, that walls leave open to all tools: `/data:ro` to read, `/data:rw` also to write."""
     run_as: str = ""
@@ -148,7 +158,7 @@ class Settings(BaseSettings):
     """Bytes of artifacts and parts that one session may keep; beyond that it loses the oldest."""
     artifact_ttl: float = Field(default=7 * 86_400.0, gt=0)
     """Seconds that artifacts and parts are kept."""
-    artifact_dir: Path | None = None
+    artifact_dir: SharedFolder | None = None
     """A folder for their bytes that all hosts share, as an absolute path. Without one they are in the database."""
     idempotency_scope: Literal["agent", "session", "shared"] = "agent"
     """Who shares an idempotency key: one `agent`, one `session`, or all (`shared`)."""
@@ -227,6 +237,17 @@ class Settings(BaseSettings):
         return workspaces
 
     @model_validator(mode="after")
+    def _nothing_asks_for_less_than_the_minimum(self) -> Self:
+        asked = {"FORGE_WALLS": self.walls} | {
+            f"FORGE_WALLS_OF for {name}": tier for name, tier in self.walls_of.items()
+        }
+        if self.walls_minimum is not None and (less := [name for name, tier in asked.items() if tier == "plain"]):
+            raise ValueError(
+                f"walls_minimum is {self.walls_minimum}, but {', '.join(less)} says plain; change one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _quota_holds_an_artifact(self) -> Self:
         if self.artifact_quota < self.artifact_max_bytes:
             raise ValueError(
@@ -234,31 +255,12 @@ class Settings(BaseSettings):
             )
         return self
 
-    @field_validator("artifact_dir")
-    @classmethod
-    def _artifacts_are_in_one_place(cls, folder: Path | None) -> Path | None:
-        if folder is not None and not folder.is_absolute():
-            raise ValueError(f"give an absolute path, not {folder}: workers and clients start in different folders")
-        return folder
-
     @field_validator("digest_key")
     @classmethod
     def _digest_key_cannot_be_guessed(cls, key: SecretStr) -> SecretStr:
         if 0 < len(key.get_secret_value()) < MIN_DIGEST_KEY:
             raise ValueError(f"give {MIN_DIGEST_KEY} characters or more that nobody can guess: openssl rand -hex 32")
         return key
-
-    @field_validator("encrypt_patterns")
-    @classmethod
-    def _patterns_compile(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in patterns:
-            try:
-                matches_nothing = re.compile(pattern).search("") is not None
-            except re.error as error:
-                raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
-            if matches_nothing:
-                raise ValueError(f"{pattern!r} matches an empty text; require at least one character")
-        return patterns
 
     @field_validator("tool_memory")
     @classmethod

@@ -1,12 +1,40 @@
 """Settings that are more than a number or a name, parsed from JSON: workspaces, retention rules, open paths."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 OpenPath = Annotated[str, StringConstraints(pattern=r"^/.*:r[ow]$")]
 """A path that walls leave open, and for what: `/data:ro` or `/data:rw`."""
+
+WalledName = Annotated[str, StringConstraints(pattern=r"^(category:|queue:)?[A-Za-z0-9_][A-Za-z0-9._-]*$")]
+"""What walls are set for: a tool by its name, a category or a queue."""
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        matches_nothing = re.compile(pattern).search("") is not None
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+    if matches_nothing:
+        raise ValueError(f"{pattern!r} matches an empty text; require at least one character")
+    return pattern
+
+
+SecretPattern = Annotated[str, AfterValidator(_compiles)]
+"""A regular expression that a secret matches, and an empty text does not."""
+
+
+def _is_whole(folder: Path) -> Path:
+    if not folder.is_absolute():
+        raise ValueError(f"give the whole path, not {folder}: workers and clients start in different folders")
+    return folder
+
+
+SharedFolder = Annotated[Path, AfterValidator(_is_whole)]
+"""A folder of several programs, by its whole path."""
 
 
 class RootSettings(BaseModel):

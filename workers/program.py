@@ -31,7 +31,8 @@ from workers.artifacts import ArtifactDesk
 from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.lanes.walls import all_roots, walled
+from workers.lanes.tiers import Tiers, require_known
+from workers.lanes.walls import all_roots
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
 from workers.worker import Setup
@@ -106,7 +107,7 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
     return Setup(
         settings=settings,
         lane=options.lane,
-        queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
+        queues=tuple(dict.fromkeys((*_served(options, settings), host_queue(settings.hostname)))),
         concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
         executor=ToolExecutor(
             registry,
@@ -126,8 +127,11 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
 
 def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[BaseTool] = ()) -> list[BaseTool]:
     """Return the tools this worker starts with: the user's own, those `hosted`, and any that `--categories` admits."""
-    named = [*_runnable(load_project(settings, options.tools), options, settings), *hosted]
-    found = _runnable(load_tools(builtins=not options.no_builtins), options, settings)
+    own, others = load_project(settings, options.tools), load_tools(builtins=not options.no_builtins)
+    if settings.walls_of:
+        require_known(settings, [tool.spec.name for tool in (*own, *hosted, *others, *load_tools())])
+    named = [*_runnable(own, settings), *hosted]
+    found = _runnable(others, settings)
     categories = _admitted(options, settings)
     if _hosts_servers(options, settings) and categories == [ToolCategory.MCP]:
         return named  # it is not a configuration error that none of the servers is there yet
@@ -135,10 +139,17 @@ def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[Ba
     return named + [tool for tool in admit(found, categories) if tool.name not in names]
 
 
-def _runnable(tools: Sequence[BaseTool], options: argparse.Namespace, settings: Settings) -> list[BaseTool]:
-    """Leave out tools that need an engine or walls that this host lacks, so that their calls go to other hosts."""
-    if options.lane == "process":
-        tools = walled(tools, settings)
+def _served(options: argparse.Namespace, settings: Settings) -> list[str]:
+    """Return the queues without those whose calls need walls that this machine lacks."""
+    tiers = Tiers(settings, options.lane)
+    served = [queue for queue in options.queues if tiers.serves(queue)]
+    if left := [queue for queue in options.queues if queue not in served]:
+        logger.warning("Queues are left to other workers, since their calls are to have walls", extra={"queues": left})
+    return served
+
+
+def _runnable(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
+    """Leave out tools that need an engine that this host lacks, so that their calls go to hosts that have one."""
     engineless = [tool.spec.name for tool in tools if tool.spec.capabilities.requires_engine and not settings.engine]
     if engineless:
         way_out = "set FORGE_ENGINE=module:function to offer them here"

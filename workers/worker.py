@@ -185,6 +185,7 @@ class Worker:
                 concurrency=setup.concurrency,
                 version=__version__,
                 servers=() if setup.servers is None else setup.servers.states(),
+                walls=self.tools.walls,
             )
         )
         await self.workspaces.announce()

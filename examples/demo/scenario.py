@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import sys
 import time
 from collections import Counter
@@ -13,10 +14,11 @@ from pathlib import Path
 from examples.demo.stage import Stage
 from forge_tools.cli.text import took
 from forge_tools.client import ExecutorClient
-from forge_tools.config import Settings
+from forge_tools.config import Settings, broker_socket
 from forge_tools.embedded.stack import settings_environment
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, ExecutionStatus, ToolCategory, ToolResult
+from forge_tools.sandbox.walls.probe import given
 from forge_tools.storage import open_store
 
 CALLS = 50
@@ -44,6 +46,7 @@ class Scenario:
         await self._in_the_background()
         await self._blocked()
         await self._refused()
+        await self._injected()
         await self._told_by_sql()
 
     def _schemas(self) -> None:
@@ -115,6 +118,26 @@ class Scenario:
         expected = (ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND)
         stage.claim(codes == expected, "wrong calls fail at once, and say what is wrong", codes)
 
+    async def _injected(self) -> None:
+        """What a page told a model to run, by a tool without walls and by the same with them; the last command is an honest one."""
+        settings, python = self.settings, shlex.quote(sys.executable)
+        connect = f"import socket; socket.socket(socket.AF_UNIX).connect({str(broker_socket(settings.home))!r})"
+        database = settings.database.removeprefix("sqlite:///")
+        key = next(one for one in settings.keys_folder.iterdir() if one.is_file())
+        commands = [f"cat {shlex.quote(str(path))}" for path in (key, database)]
+        commands += [f"{python} -c {shlex.quote(connect)}", "ls"]
+        bare, walled = [
+            (await self.client.execute(tool, self._context(), commands=commands)) for tool in ("obey", "obey_walled")
+        ]
+        said = "injected commands reach key, database and broker from a plain tool"
+        self.stage.claim(bare.output == [0, 0, 0, 0], said, bare.to_display())
+        if walled.metadata.get("walls") == "plain":
+            self.stage.text(f"so they do from one that asks for walls; there is {given()}")
+            return
+        *injected, honest = walled.output
+        said = "behind landlock the same are refused, and its own folder is listed"
+        self.stage.claim(all(injected) and honest == 0, said, walled.to_display())
+
     async def _told_by_sql(self) -> None:
         stage = self.stage
         async with await open_store(self.settings.database) as store:
@@ -127,6 +150,8 @@ class Scenario:
             ("hang", ExecutionStatus.TIMED_OUT): 1,
             ("Grep", ExecutionStatus.REJECTED): 1,
             ("Grepp", ExecutionStatus.REJECTED): 1,
+            ("obey", ExecutionStatus.SUCCEEDED): 1,
+            ("obey_walled", ExecutionStatus.SUCCEEDED): 1,
         }
         total = sum(expected.values())
         stage.claim(

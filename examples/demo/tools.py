@@ -1,7 +1,9 @@
 """Tools as a user writes them; a worker loads them by `--tools examples.demo.tools`."""
 
 import asyncio
+import inspect
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -54,3 +56,12 @@ def hang(pid_file: str) -> None:
     """Block for an hour, as careless code does."""
     Path(pid_file).write_text(str(os.getpid()))
     time.sleep(3600)
+
+
+@tool
+def obey(commands: list[str]) -> list[int]:
+    """Run whatever the model says, which may be what a page told it."""
+    return [subprocess.run(["/bin/sh", "-c", one], capture_output=True, check=False).returncode for one in commands]
+
+
+obey_walled = tool(name="obey_walled", walls="landlock")(inspect.unwrap(obey))

@@ -121,13 +121,16 @@ def _walls(settings: Settings) -> Finding:
         return note(
             "walls",
             str(given()),
-            "Tools that ask for more run elsewhere, or without them on the embedded stack (docs/walls.md).",
+            "Tools that ask for more run elsewhere, or without them on the embedded stack; what settings ask for is refused (docs/walls.md).",
         )
     whose = {
         None: "around tools that ask; FORGE_WALLS=landlock for all",
         "landlock": "around all tools of the process lane",
     }
-    return ok("walls", f"{given()}, {whose.get(settings.walls, 'which FORGE_WALLS=plain does without')}")
+    said = f"{given()}, {whose.get(settings.walls, 'which FORGE_WALLS=plain does without')}"
+    few = [f"{name} {tier}" for name, tier in settings.walls_of.items()]
+    least = "; FORGE_WALLS_MINIMUM moves tools of the async lane behind it, or refuses them"
+    return ok("walls", said + (f"; but {', '.join(few)}" if few else "") + (least if settings.walls_minimum else ""))
 
 
 def _artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:

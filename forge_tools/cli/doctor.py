@@ -210,6 +210,10 @@ def _live(worker: WorkerRecord) -> Iterator[Finding]:
         said = f"{_name(worker)} is unfit and claims nothing: {one_line(worker.unfit)}"
         way_out = "It ends by itself, and its supervisor starts a new one. Raise that limit on the host."
         yield problem("worker", said, way_out)
+    if withheld := worker.walls.withheld:
+        said = f"{_name(worker)} leaves calls alone that are to have walls: {', '.join(sorted(withheld))}"
+        whose = ", ".join(sorted({asked.partition(" ")[2] for asked in withheld.values()}))
+        yield note("worker", said, f"Give them another host, or allow less: {whose} asks for landlock (docs/walls.md).")
     if worker.version != __version__:
         said = f"{_name(worker)} runs version {worker.version}, this is {__version__}"
         yield note("worker", said, "Install the new version there and restart it.")
@@ -224,7 +228,7 @@ def _serving(worker: WorkerRecord) -> Finding:
     slots = counted(worker.concurrency, "slot")
     if worker.slots < worker.concurrency:
         slots = f"{worker.slots} of {slots} answer{'s' if worker.slots == 1 else ''}"
-    said = f"{_name(worker)}: {worker.lane} lane, queues {worker.serves}, {slots}, "
+    said = f"{_name(worker)}: {worker.lane} lane, walls {worker.walls}, queues {worker.serves}, {slots}, "
     said += f"seen {age(worker.silent_seconds)} ago"
     if worker.slots >= worker.concurrency:
         return ok("worker", said)

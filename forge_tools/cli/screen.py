@@ -291,6 +291,7 @@ WORKERS = (
     Column("host", lambda one: one.worker.hostname),
     number("pid", lambda one: str(one.worker.pid), least=70),
     Column("lane", lambda one: one.worker.lane),
+    Column("walls", lambda one: one.worker.walls.tier, least=90),
     number("runs", lambda one: _quiet(one.running)),
     number("slots", lambda one: _slots(one.worker)),
     Column("", _bar, least=70),

@@ -45,6 +45,8 @@ def _tools() -> None:
 class _Tool(NamedTuple):
     spec: ToolSpec
     is_enabled: bool
+    tier: str = "none"
+    """The walls that its calls have; here there are none."""
 
 
 class Difference(NamedTuple):
@@ -156,7 +158,8 @@ def list_tools(
         raise typer.BadParameter("it needs the NAME of a tool that workers have published.", param_hint="--version")
     if name is not None and version is not None:
         found = chosen(_versions(name), version)
-        known, name = [_Tool(found.spec, found.is_enabled)], found.spec.name
+        tier = "none" if found.spec.lane == "async" else found.walls
+        known, name = [_Tool(found.spec, found.is_enabled, tier)], found.spec.name
     elif is_local:
         known = [_Tool(tool.spec, is_enabled=True) for tool in local_tools(Settings.load(), load or ())]
     else:
@@ -171,7 +174,7 @@ def list_tools(
         there_are = f"There are: {', '.join(names) or 'none'}{told_of(name, servers)}."
         raise ToolNotFoundError(name, f"there is no such tool{suggestion(name, names)}. {there_are}")
     if format is not None:
-        face.document([render(spec, format) for spec, is_enabled in wanted if is_enabled or version is not None])
+        face.document([render(one.spec, format) for one in wanted if one.is_enabled or version is not None])
     elif face.is_json:
         face.document([_definition(tool) for tool in wanted])
     elif name is not None:
@@ -204,12 +207,14 @@ def _versions(name: str) -> list[ToolVersion]:
 
 async def _published(store: Store) -> tuple[list[_Tool], tuple[ServerState, ...]]:
     found = await store.directories.read()
-    known = [_Tool(spec, is_enabled=True) for spec in found.enabled]
-    return known + [_Tool(spec, is_enabled=False) for spec in found.disabled], found.servers
+    known = [_Tool(spec, is_enabled=True, tier=found.walls.tier_of(spec)) for spec in found.enabled]
+    known += [_Tool(spec, is_enabled=False, tier=found.walls.tier_of(spec)) for spec in found.disabled]
+    return known, found.servers
 
 
 def _definition(tool: _Tool) -> dict[str, Any]:
-    return {**tool.spec.model_dump(mode="json"), "digest": tool.spec.digest, "enabled": tool.is_enabled}
+    facts = {"digest": tool.spec.digest, "enabled": tool.is_enabled, "tier": tool.tier}
+    return tool.spec.model_dump(mode="json") | facts
 
 
 def _print_all(face: Face, tools: Sequence[_Tool]) -> None:
@@ -227,6 +232,7 @@ def _print_one(face: Face, tool: _Tool) -> None:
     pairs = {
         "category": spec.category,
         "lane": spec.lane,
+        "walls": tool.tier,
         "version": f"{spec.version} ({spec.digest})",
         "also called": ", ".join(spec.aliases) or "-",
         "timeout": limit(spec.timeout) if spec.timeout is not None else "set by the call, else the default",
@@ -355,6 +361,7 @@ _TOOLS: tuple[Column, ...] = (
     Column("tool", lambda one: one.spec.name),
     Column("category", lambda one: one.spec.category),
     Column("lane", lambda one: one.spec.lane),
+    Column("walls", lambda one: one.tier),
     Column("version", lambda one: one.spec.version),
     flexible("description", lambda one: f"{'' if one.is_enabled else '(disabled) '}{one.spec.description}"),
 )

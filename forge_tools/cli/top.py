@@ -295,6 +295,7 @@ _WORKERS: tuple[Column, ...] = (
     flexible("host", lambda one: one.hostname),
     number("pid", lambda one: str(one.pid)),
     Column("lane", lambda one: one.lane),
+    Column("walls", lambda one: one.walls.tier),
     flexible("queues", lambda one: one.serves),
     number("slots", lambda one: str(one.slots)),
     number("seen", lambda one: f"{age(one.silent_seconds)} ago"),

@@ -217,7 +217,7 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
     face.out.print(_overview(status))
     if settings.workspace.resolve() != Path.cwd():
         face.say(f"\nTools work in {settings.workspace}.")
-    if settings.walls is None and given().tier != "landlock":
+    if settings.walls is settings.walls_minimum is None and given().tier != "landlock":
         face.say(f"\nTools that ask for walls run without them here ({given()}).")
 
 

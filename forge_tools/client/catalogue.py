@@ -9,6 +9,8 @@ from typing import Self
 from forge_tools.client.connection import NOT_CONNECTED, Connection
 from forge_tools.errors import ConfigurationError, ErrorCode, InvalidCallError
 from forge_tools.model import (
+    THE_TOOL,
+    Lane,
     Schema,
     ServerState,
     ToolCategory,
@@ -21,7 +23,7 @@ from forge_tools.schema import Validator, shown, suggestion
 from forge_tools.schema.formats import render, require_format
 from forge_tools.secrets import Encryptor
 from forge_tools.storage import ToolChangedError
-from forge_tools.storage.directory import Directory
+from forge_tools.storage.directory import ANY_TOOL, NO_WALLS, Directory, Walls, Withheld
 
 REFRESH_INTERVAL = 1.0
 """When a snapshot refuses a call, it is first read again if it is older than so many seconds."""
@@ -30,6 +32,8 @@ SERVED_INTERVAL = 5.0
 """For how many seconds the count of who serves what is used."""
 
 NOWHERE = WorkspacePlaces()
+
+ANOTHER_QUEUE = "Call it in another queue, or change FORGE_WALLS_OF there (docs/walls.md)"
 
 
 class Snapshot:
@@ -45,7 +49,12 @@ class Snapshot:
         disabled: Sequence[ToolSpec] = (),
         encryption_key: bytes | None = None,
         servers: tuple[ServerState, ...] = (),
+        *,
+        walls: Walls = NO_WALLS,
     ) -> None:
+        self._walls = walls
+        self.walls_decide = bool(walls.queues or walls.withheld)
+        """Whether some calls do not run where their tools otherwise do."""
         self._encryption_key = encryption_key
         self.places = places
         self.servers = servers
@@ -62,7 +71,7 @@ class Snapshot:
         """Build it from what was read. A tool that has not changed stays the same object."""
         specs = [before.same(spec) for spec in found.enabled]
         key = found.encryption_key.public if found.encryption_key else None
-        return cls(specs, found.places, found.disabled, key, found.servers)
+        return cls(specs, found.places, found.disabled, key, found.servers, walls=found.walls)
 
     @cached_property
     def encryptor(self) -> Encryptor | None:
@@ -75,7 +84,7 @@ class Snapshot:
         enabled = [spec for spec in self.specs if spec.name != name]
         disabled = [spec for called, spec in self._disabled.items() if called == spec.name != name]
         (enabled if changed.is_enabled else disabled).extend(current)
-        snapshot = type(self)(enabled, self.places, disabled, self._encryption_key, self.servers)
+        snapshot = type(self)(enabled, self.places, disabled, self._encryption_key, self.servers, walls=self._walls)
         snapshot.sessions = self.sessions
         return snapshot
 
@@ -122,6 +131,42 @@ class Snapshot:
         )
         refused.code = ErrorCode.WORKSPACE_NOT_FOUND
         raise refused
+
+    def lane_of(self, spec: ToolSpec, queue: str) -> Lane:
+        """Where a call of that tool runs, in a queue whose calls may all have to run behind walls.
+
+        Raises:
+            InvalidCallError: no live worker gives the walls that it is to have.
+        """
+        walls, lane = self._walls, spec.lane
+        if lane == "async" and queue in walls.queues:
+            if spec.bound_because is not None:
+                said = f"{spec.name} cannot have the walls that queue {queue} asks for: {spec.bound_because}"
+                raise _unwalled(f"{said}. {ANOTHER_QUEUE}")
+            lane = "process"
+        if (of_tool := walls.withheld.get((spec.name, queue, lane))) is not None:
+            raise _unwalled(_withheld(spec, of_tool, f"queue {queue}, {lane} lane"))
+        if (of_queue := walls.withheld.get((ANY_TOOL, queue, lane))) is not None:
+            said = f"Queue {queue} asks for walls={of_queue.asked}, and no live worker that serves it gives them"
+            raise _unwalled(f"{said}: {of_queue.hostname} gives {of_queue.given}. {ANOTHER_QUEUE}")
+        return lane
+
+
+def _withheld(spec: ToolSpec, withheld: Withheld, where: str) -> str:
+    """Why a call would wait for nothing, and which setting would allow less."""
+    setting = f"""set FORGE_WALLS_OF='{{"{spec.name}": "plain"}}'"""
+    change = setting if withheld.whose == THE_TOOL else f"change {withheld.whose}"
+    why = f", and {spec.bound_because}" if spec.lane == "async" and spec.bound_because else ""
+    return (
+        f"{spec.name} is to have walls={withheld.asked}, as {withheld.whose} says, and no live worker of {where}, gives them: "
+        f"{withheld.hostname} gives {withheld.given}{why}. To allow less, {change} there (docs/walls.md)"
+    )
+
+
+def _unwalled(said: str) -> InvalidCallError:
+    refused = InvalidCallError(said)
+    refused.code = ErrorCode.WALLS_NOT_AVAILABLE
+    return refused
 
 
 class Catalogue:

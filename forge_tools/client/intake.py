@@ -168,6 +168,8 @@ class Intake:
             queue = home if home and call.queue is None else queue
         id_ = new_id()
         asked: dict[str, Any] = {"parameters": text}
+        if snapshot.walls_decide:
+            asked["lane"] = snapshot.lane_of(plan.spec, queue)
         if plan.concealment is not None or context.metadata:
             limit, metadata = self._settings.max_parameter_bytes, context.metadata
             encode_json(metadata, "context.metadata", limit)  # what JSON cannot carry is not searched for secrets

@@ -33,6 +33,7 @@ from forge_tools.model.history import (
     StoredResult,
 )
 from forge_tools.model.overview import (
+    THE_TOOL,
     CallFigures,
     DemotedTool,
     FailedCalls,
@@ -45,6 +46,7 @@ from forge_tools.model.overview import (
     Times,
     WorkerLoad,
     WorkerRecord,
+    WorkerWalls,
     told_of,
 )
 from forge_tools.model.places import (
@@ -98,7 +100,17 @@ from forge_tools.model.scope import (
     Told,
     scope_for,
 )
-from forge_tools.model.tools import Capabilities, Lane, Schema, Tier, ToolCategory, ToolParameter, ToolSpec, ToolVersion
+from forge_tools.model.tools import (
+    Capabilities,
+    Lane,
+    Schema,
+    Tier,
+    ToolCategory,
+    ToolParameter,
+    ToolSpec,
+    ToolVersion,
+    ToolWalls,
+)
 
 __all__ = [
     "DEFAULT_TIMEOUT",
@@ -106,6 +118,7 @@ __all__ = [
     "REFERENCE",
     "SCOPE",
     "TERMINAL",
+    "THE_TOOL",
     "Artifact",
     "ArtifactPage",
     "Attempt",
@@ -188,9 +201,11 @@ __all__ = [
     "ToolResult",
     "ToolSpec",
     "ToolVersion",
+    "ToolWalls",
     "Wakeup",
     "WorkerLoad",
     "WorkerRecord",
+    "WorkerWalls",
     "WorkspacePlaces",
     "WorkspaceRecord",
     "artifact_id",

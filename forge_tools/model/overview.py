@@ -1,7 +1,7 @@
 """A stack at one moment, for operators: figures, queues, stuck calls, workers and the MCP servers they host."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
@@ -138,6 +138,27 @@ class StuckCalls:
     hosted: tuple[str, ...] = ()
 
 
+THE_TOOL = "the tool"
+"""Who asks for walls where no setting does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerWalls:
+    """The tier of walls that a worker gives, and why not more.
+
+    `withheld` are the tools and, as `queue:NAME`, the queues that it leaves to others for that: each with the tier, and who asks
+    for it. Calls in `queues` all run behind walls, and so in the process lane.
+    """
+
+    tier: str = "none"
+    why: str = ""
+    withheld: Mapping[str, str] = field(default_factory=dict)
+    queues: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.tier} ({self.why})" if self.why else self.tier
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
     """One worker process. `beat` only grows; `silent_seconds` is the time since it last grew, by the database's clock.
@@ -163,6 +184,7 @@ class WorkerRecord:
     unfit: str | None = None
     servers: tuple[ServerState, ...] = ()
     answering: int | None = None
+    walls: WorkerWalls = field(default_factory=WorkerWalls)
 
     @property
     def serves(self) -> str:

@@ -158,6 +158,7 @@ class Claim:
     idempotent: bool
     reply_to: str | None
     options: str = "{}"
+    queue: str = "default"
     started_at: float | None = None
     encrypted: str | None = None
     reply_key: str | None = field(default=None, repr=False)

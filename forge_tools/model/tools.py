@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -38,6 +38,10 @@ class ToolCategory(StrEnum):
     NOTEBOOK = "notebook"
     MCP = "mcp"
     OTHER = "other"
+
+
+_BOUND = frozenset({ToolCategory.EXECUTION, ToolCategory.TASK, ToolCategory.MCP})
+"""Shells, documents and MCP servers, which a process of one call does not reach."""
 
 
 class ToolParameter(BaseModel):
@@ -181,6 +185,14 @@ class ToolSpec(BaseModel):
         return tool_key(self.name, self.version)
 
     @property
+    def bound_because(self) -> str | None:
+        """Why it cannot move from the async lane to a process behind walls; None where it can."""
+        can = self.capabilities
+        if can.requires_engine or can.executes_commands:
+            return "it has its worker's engine" if can.requires_engine else "its commands run in processes of their own"
+        return f"tools of category {self.category} work on what their worker has" if self.category in _BOUND else None
+
+    @property
     def attempts(self) -> int:
         """How many body starts an execution of this tool may have."""
         if self.max_attempts is not None:
@@ -252,6 +264,13 @@ def _property(name: str, schema: Any, *, required: bool) -> ToolParameter:
     )
 
 
+class ToolWalls(NamedTuple):
+    """The tier that a tool has in the process lane, and whether its operator has it run there for that."""
+
+    tier: str = "plain"
+    is_moved: bool = False
+
+
 def tool_key(name: str, version: str) -> str:
     """Return `name@major`, by which calls are accepted and claimed."""
     return f"{name}@{version.partition('.')[0]}"
@@ -271,4 +290,6 @@ class ToolVersion:
     is_default: bool
     is_pinned: bool
     is_enabled: bool
+    walls: str = "plain"
+    """The tier that it has in the process lane, as the worker says that published it last."""
     demoted_reason: str | None = None

@@ -1,7 +1,8 @@
 """What workers publish for clients: definitions of tools, by default the pinned or last seen one; encryption keys."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
@@ -9,7 +10,7 @@ from sqlalchemy import Row, Update, delete, false, func, or_, select, true, tupl
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError, ToolNotFoundError
-from forge_tools.model import EncryptionKey, ExecutionStatus, ToolSpec, ToolVersion
+from forge_tools.model import EncryptionKey, ExecutionStatus, ToolSpec, ToolVersion, ToolWalls, WorkerWalls
 from forge_tools.schema import shown, suggestion
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.directory import LIVE_SECONDS, Directories
@@ -47,36 +48,52 @@ class Catalogue:
         self._database = database
         self._directories = directories
 
-    async def publish(self, specs: Sequence[ToolSpec], instance: str, *, keeps_first: bool = False) -> list[str]:
+    async def publish(
+        self,
+        specs: Sequence[ToolSpec],
+        instance: str,
+        *,
+        keeps_first: bool = False,
+        walls: WorkerWalls | None = None,
+        places: Mapping[str, ToolWalls] | None = None,
+    ) -> list[str]:
         """Record which tools `instance`, which must be registered, hosts from now on besides those it published before.
 
         With `keeps_first`, each of its tools that is not pinned is pinned to the definition that was the default
-        before. Returns a warning for each tool of which another live instance hosts a different definition under the
-        same version, and for each that is pinned to another definition.
+        before. Tools that its `walls` withhold are left out. `places` maps names of tools to their walls. Returns a
+        warning for each tool of which another live instance hosts a different definition under the same version, and
+        for each that is pinned to another definition.
         """
-        hosted = {spec.name: f"{spec.version} {spec.digest}" for spec in specs}
+        names = [spec.name for spec in specs]
+        hosted = {
+            spec.name: f"{spec.version} {spec.digest}"
+            for spec in specs
+            if walls is None or spec.name not in walls.withheld
+        }
         statement = self._database.upsert(tools).values(
             enabled=True, is_default=False, first_seen_at=from_now(0.0), last_seen_at=from_now(0.0)
         )
         seen = statement.on_conflict_do_update(
-            index_elements=["name", "version", "digest"], set_={"last_seen_at": from_now(0.0)}
+            index_elements=["name", "version", "digest"],
+            set_={"last_seen_at": from_now(0.0), "walls": statement.excluded.walls, "moved": statement.excluded.moved},
         )
 
         async def work(connection: AsyncConnection) -> list[str]:
             await prepare(connection, "catalogue_in_turn")
             if specs:
                 if keeps_first:
-                    await connection.execute(_pin_defaults(list(hosted)))
+                    await connection.execute(_pin_defaults(names))
+                ordered = sorted(specs, key=lambda spec: (spec.name, spec.version, spec.digest))
                 await connection.execute(
-                    seen,
-                    [_values(spec) for spec in sorted(specs, key=lambda spec: (spec.name, spec.version, spec.digest))],
+                    seen, [_values(spec, (places or {}).get(spec.name, ToolWalls())) for spec in ordered]
                 )
                 await connection.execute(_kept_disabled())
-                await _settle_defaults(connection, list(hosted))
+                await _settle_defaults(connection, names)
                 if keeps_first:
-                    await connection.execute(_pin_defaults(list(hosted)))  # those published for the first time
+                    await connection.execute(_pin_defaults(names))  # those published for the first time
             before = await connection.scalar(select(workers.c.tools).where(workers.c.id == instance)) or {}
-            await connection.execute(update(workers).where(workers.c.id == instance).values(tools={**before, **hosted}))
+            facts = {"tools": {**before, **hosted}} | ({} if walls is None else {"walls": asdict(walls)})
+            await connection.execute(update(workers).where(workers.c.id == instance).values(facts))
             return _disagreements(await _live(connection), instance) + await _left_alone(connection, specs)
 
         return await self._database.write(work)
@@ -296,11 +313,13 @@ async def _left_alone(connection: AsyncConnection, specs: Sequence[ToolSpec]) ->
     ]
 
 
-def _values(spec: ToolSpec) -> dict[str, object]:
+def _values(spec: ToolSpec, walls: ToolWalls) -> dict[str, object]:
     said = spec.model_dump(mode="json")
     return {name: said[name] for name in ("name", "version", "category", "lane", "timeout")} | {
         "digest": spec.digest,
         "spec": said,
+        "walls": walls.tier,
+        "moved": walls.is_moved,
     }
 
 

@@ -4,13 +4,14 @@ import base64
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 from pydantic import ValidationError
 
-from forge_tools.model import ServerState, ToolSpec, WorkspacePlaces
+from forge_tools.model import ServerState, ToolSpec, WorkerWalls, WorkspacePlaces
 from forge_tools.schema import decode_json
 from forge_tools.storage.rows import clean, spec_of
 
@@ -32,10 +33,51 @@ class PublicKey(NamedTuple):
     public: bytes
 
 
-class Directory(NamedTuple):
-    """Tools are sorted by name, each in its default definition: the pinned one, else the one seen last.
+class Withheld(NamedTuple):
+    """Why calls of a tool would wait: the tier `asked` for, `whose` wish that is, and a live worker that would host it but for its walls."""
 
-    Demoted ones have lane `process`. `servers` are the MCP servers that live workers host, `queues` how many of those
+    asked: str
+    whose: str
+    hostname: str
+    given: WorkerWalls
+
+    @classmethod
+    def of(cls, said: str, hostname: str, given: WorkerWalls) -> Self:
+        """Make it of what the row of that worker says."""
+        asked, _, whose = said.partition(" ")
+        return cls(asked, whose, hostname, given)
+
+
+class Walls(NamedTuple):
+    """`tiers` are those of tools by name, in the process lane, and `given` those that its live workers give. Calls in `queues` all run
+    there, behind walls. Those of `withheld` tools, by (tool, queue, lane), no live worker claims.
+    """
+
+    tiers: Mapping[str, str] = MappingProxyType({})
+    given: frozenset[str] = frozenset()
+    queues: frozenset[str] = frozenset()
+    withheld: Mapping[tuple[str, str, str], Withheld] = MappingProxyType({})
+
+    def tier_of(self, spec: ToolSpec) -> str:
+        """The tier that calls of it get: on the embedded stack that may be less than its tool asks for."""
+        if spec.lane == "async":
+            return "none"
+        tier = self.tiers.get(spec.name, "plain")
+        is_less = tier != "plain" and bool(self.given) and tier not in self.given
+        return max(self.given) if is_less and all(tool != spec.name for tool, *_ in self.withheld) else tier
+
+
+NO_WALLS = Walls()
+ANY_TOOL = ""
+QUEUE = "queue:"
+"""How the name of a queue begins that a worker withholds as a whole."""
+
+
+class Directory(NamedTuple):
+    """Tools are sorted by name, each in its default definition: the pinned one, else the one seen last. One that was demoted
+    or moved has the lane `process`.
+
+    `servers` are the MCP servers that live workers host, `queues` how many of those
     workers serve each (queue, lane).
     """
 
@@ -46,6 +88,7 @@ class Directory(NamedTuple):
     """The newest that is not retired."""
     servers: tuple[ServerState, ...]
     queues: Counter[tuple[str, str]]
+    walls: Walls
 
 
 class Directories:
@@ -55,12 +98,10 @@ class Directories:
         self._read = read
         self._unreadable: set[str] = set()
 
-    def definition(
-        self, name: str, version: str, digest: str, spec: Any, *, is_demoted: bool = False
-    ) -> ToolSpec | None:
+    def definition(self, name: str, version: str, digest: str, spec: Any, *, is_moved: bool = False) -> ToolSpec | None:
         """Return the definition of a tool; None, and one warning, if newer code published it."""
         try:
-            return spec_of(spec, digest, is_demoted=is_demoted)
+            return spec_of(spec, digest, is_moved=is_moved)
         except ValidationError as error:
             if digest not in self._unreadable:
                 self._unreadable.add(digest)
@@ -80,30 +121,60 @@ class Directories:
         [[said]] = await self._read("directory", within=within)
         told = json.loads(said)
         enabled, disabled = list[ToolSpec](), list[ToolSpec]()
-        for name, version, digest, is_enabled, is_demoted, spec in told["tools"] or ():
-            found = self.definition(name, version, digest, decode_json(spec), is_demoted=bool(is_demoted))
+        for name, version, digest, is_enabled, is_moved, spec, _ in told["tools"] or ():
+            found = self.definition(name, version, digest, decode_json(spec), is_moved=bool(is_moved))
             if found is not None:
                 (enabled if is_enabled else disabled).append(found)
         hosts: dict[str, str | None] = {}
         for name, hostname, is_shared in told["workspaces"] or ():
             hosts.setdefault(name, None if is_shared else hostname)
         workers = [
-            (host, lane, decode_json(queues), decode_json(states))
-            for host, lane, queues, states in told["workers"] or ()
+            (host, lane, decode_json(queues), decode_json(states), walls_of(decode_json(walls)))
+            for host, lane, queues, states, walls in told["workers"] or ()
         ]
         return Directory(
             enabled,
             disabled,
             WorkspacePlaces(hosts=hosts, has_sessions=bool(told["has_sessions"])),
             PublicKey(told["key"][0], base64.b64decode(told["key"][1])) if told["key"] else None,
-            tuple(state for host, _, _, states in workers for state in servers_of(host, states)),
-            Counter((queue, lane) for _, lane, queues, _ in workers for queue in queues),
+            tuple(state for host, _, _, states, _ in workers for state in servers_of(host, states)),
+            Counter((queue, lane) for _, lane, queues, _, _ in workers for queue in queues),
+            Walls(
+                {name: tier for name, *_, tier in told["tools"] or ()},
+                frozenset(walls.tier for _, lane, *_, walls in workers if lane == "process"),
+                frozenset(queue for *_, walls in workers for queue in walls.queues),
+                _withheld(told["withheld"] or (), workers),
+            ),
         )
 
     async def workspace_of(self, session_id: str) -> str | None:
         """Return the workspace that a session was bound to, if any."""
         rows = await self._read("workspace_of_session", session_id=clean(session_id))
         return rows[0][0] if rows else None
+
+
+def _withheld(
+    tools: Iterable[Sequence[str]], workers: Sequence[tuple[str, str, Any, Any, WorkerWalls]]
+) -> dict[tuple[str, str, str], Withheld]:
+    """What no live worker claims: tools, as SQL says, and all of queues that no worker with their walls serves."""
+    served = {(queue, lane) for _, lane, queues, *_ in workers for queue in queues}
+    found = dict[tuple[str, str, str], Withheld]()
+    for hostname, lane, _, _, walls in workers:
+        for name, asked in walls.withheld.items():
+            queue = name.removeprefix(QUEUE)
+            if queue != name and (queue, lane) not in served:
+                found[ANY_TOOL, queue, lane] = Withheld.of(asked, hostname, walls)
+    for tool, queue, lane, asked, hostname, walls_there in tools:
+        if not tool.startswith(QUEUE):
+            found[tool, queue, lane] = Withheld.of(asked, hostname, walls_of(decode_json(walls_there)))
+    return found
+
+
+def walls_of(told: Mapping[str, Any]) -> WorkerWalls:
+    """What the row of a worker says of its walls; newer code may say more."""
+    names = WorkerWalls.__dataclass_fields__
+    said = {name: value for name, value in told.items() if name in names}
+    return WorkerWalls(**said | {"queues": tuple(said.get("queues", ()))})
 
 
 def servers_of(hostname: str, states: Sequence[Any]) -> Iterator[ServerState]:

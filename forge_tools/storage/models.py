@@ -168,6 +168,8 @@ tools = Relation(
     Column("is_default", Flag, nullable=False),
     Column("first_seen_at", Moment, nullable=False),
     Column("last_seen_at", Moment, nullable=False),
+    Column("walls", Text, nullable=False),
+    Column("moved", Flag, nullable=False),
     Column("demoted_at", Moment),
     Column("demoted_reason", Text),
     Column("pinned_at", Moment),
@@ -176,7 +178,8 @@ tools = Relation(
     Index("tools_disabled", ("name",), where="enabled = false"),
     Index("tools_pinned", ("name",), unique=True, where="pinned_at IS NOT NULL"),
 )
-"""The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares.
+"""The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares, and so does one that
+its operator `moved` there for its walls; `walls` is the tier that it has in that lane.
 
 The default of a tool is the pinned definition, else the one seen last; only by the default are calls accepted. If a
 definition is pinned, no other runs.
@@ -194,6 +197,7 @@ workers = Relation(
     Column("version", Text, nullable=False),
     Column("tools", JsonObject, nullable=False),
     Column("servers", JsonList, nullable=False),
+    Column("walls", JsonObject, nullable=False),
     Column("started_at", Moment, nullable=False),
     Column("last_seen_at", Moment, nullable=False),
     Column("stopped_at", Moment),
@@ -205,8 +209,8 @@ workers = Relation(
 )
 """One row per worker instance (one start of a worker process). `tools` maps each hosted name to `version digest`.
 
-`servers` is the state of its MCP servers, `unfit` says why it claims nothing, and `dropped_messages` counts messages
-from the broker that were not ours.
+`servers` is the state of its MCP servers, `walls` what it can give and which tools it leaves to others, `unfit` says why
+it claims nothing, and `dropped_messages` counts messages from the broker that were not ours.
 """
 
 leases = Relation(

@@ -141,10 +141,10 @@ def links(new_id: str, replay: Replay) -> tuple[str, str]:
     return json.dumps({"of": replay.of, **said}), json.dumps({"as": new_id, **said})
 
 
-def spec_of(published: Any, digest: str, *, is_demoted: bool) -> ToolSpec:
-    """Read a definition with the digest it was published with; a demoted one gets the lane where it runs now."""
+def spec_of(published: Any, digest: str, *, is_moved: bool) -> ToolSpec:
+    """Read a definition with the digest it was published with; one that was moved gets the lane where it runs now."""
     spec = ToolSpec.model_validate(published)
-    if is_demoted:
+    if is_moved:
         spec = spec.model_copy(update={"lane": "process"})
     vars(spec)["digest"] = digest  # this code may compute it differently than the worker that published it
     return spec
@@ -168,7 +168,7 @@ class ToolChangedError(ToolError):
 def refusal(new: NewExecution, skew: float, *current: Any) -> ForgeError:
     """Say why an insert refused a call: `skew` of its id from the clock in seconds, or its tool now.
 
-    `current` is that tool's name, spec, digest, enabled and demoted.
+    `current` is that tool's name, spec, digest, enabled and moved.
     """
     if abs(skew) > MAX_SKEW:
         direction = "ahead of" if skew > 0 else "behind"
@@ -176,9 +176,9 @@ def refusal(new: NewExecution, skew: float, *current: Any) -> ForgeError:
             f"Execution id {new.id} was made {abs(skew):.0f} s {direction} the database's clock; "
             f"the limit is {MAX_SKEW:.0f} s. Set this host's clock (NTP) and submit again with a new id."
         )
-    name, published, digest, is_enabled, is_demoted = current
+    name, published, digest, is_enabled, is_moved = current
     try:
-        spec = spec_of(json.loads(published), digest, is_demoted=bool(is_demoted))
+        spec = spec_of(json.loads(published), digest, is_moved=bool(is_moved))
     except ValueError:  # newer code published it
         spec = None
     return ToolChangedError(name, spec, is_enabled=bool(is_enabled))

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType, TracebackType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from forge_tools.errors import ErrorCode, ForgeError, ToolFailure
 from forge_tools.model import Diagnosis, Frame, Raised, ToolResult, ToolSpec
@@ -52,6 +52,9 @@ _THEIRS = frozenset(
 """Classes of network failures in the libraries above. They are known by name, as none of the libraries need be installed."""
 
 _WALLS = "walls=landlock: a call reaches its workspace, the system and what Python imports"
+_PATHS = "Open more with FORGE_WALLS_PATHS, or in the tool with Capabilities(paths=...)"
+_NETWORK = "A tool that needs the network declares Capabilities(accesses_network=True); see docs/walls.md"
+_UNIX = 'Unix sockets are open to no tool with it: one that needs them declares walls="plain"; see docs/walls.md'
 
 MOST_BYTES = 16_384
 """Of a diagnosis as JSON."""
@@ -132,28 +135,48 @@ def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) ->
         more = {"retryable": error.retry and can_repeat, **({"hint": error.hint} if error.hint else {})}
         text = said_by(error, scrubber) or "failed without saying why"
         return ToolResult.fail(text, error_code=error.code, error_details=error.details, **more)
-    text, details = text_of(error, scrubber) + _of_walls(error), {"type": type(error).__name__}
+    way_out, details = _past_walls(error), {"type": type(error).__name__}
+    text = text_of(error, scrubber) + (way_out and f" ({_WALLS}. {way_out})")
+    is_hopeless: dict[str, Any] = {"retryable": False} if way_out else {}
     if isinstance(error, ForgeError):
         return ToolResult.fail(text, error_code=error.code, error_details=details)
     shown = error if scrubber is None else _disguised(error, scrubber)
     _logger.error("Unexpected error in %s", spec.name, exc_info=shown, extra={"tool": spec.name})
     if not any(_is_of_the_network(one) for one, _ in _chain(error)):
-        return ToolResult.fail(f"Unexpected error: {text}", error_code=ErrorCode.EXECUTION_ERROR, error_details=details)
+        text, code = f"Unexpected error: {text}", ErrorCode.EXECUTION_ERROR
+        return ToolResult.fail(text, error_code=code, error_details=details, **is_hopeless)
     return ToolResult.fail(
         f"Service unavailable: {text}",
         error_code=ErrorCode.SERVICE_UNAVAILABLE,
         error_details=details,
-        **({"retryable": True} if can_repeat else {}),
+        **(is_hopeless or ({"retryable": True} if can_repeat else {})),
     )
 
 
-def _of_walls(error: BaseException) -> str:
-    """What may be behind a refusal of the kernel, where walls stand, and the way out."""
-    if applied() is None or not isinstance(error, PermissionError):
-        return ""
-    if error.filename is None:
-        return f" ({_WALLS}. A tool that needs the network declares Capabilities(accesses_network=True); see docs/walls.md)"
-    return f" ({_WALLS}. Open more with FORGE_WALLS_PATHS, or in the tool with Capabilities(paths=...))"
+def _past_walls(error: BaseException) -> str:
+    """What a tool or its operator would declare for what the kernel may have refused it, where walls stand."""
+    walls = applied()
+    found = (_way_out(one, has_network=walls.network) for one, _ in _chain(error)) if walls is not None else ()
+    return next(filter(None, found), "")
+
+
+def _way_out(error: BaseException, *, has_network: bool) -> str:
+    match error:
+        case PermissionError(filename=None, errno=errno.EACCES) if _family_in(error.__traceback__) == socket.AF_UNIX:
+            return _UNIX
+        case PermissionError(filename=None, errno=errno.EACCES) | socket.gaierror() | socket.herror() if (
+            not has_network
+        ):
+            return _NETWORK
+        case PermissionError():
+            return "See docs/walls.md" if error.filename is None else _PATHS
+    return _NETWORK if _is_of_a_client(error) and not has_network else ""
+
+
+def _family_in(trace: TracebackType | None) -> object:
+    """That of a socket which could not be made."""
+    making = (frame for frame, _ in walk_tb(trace) if frame.f_code is socket.socket.__init__.__code__)
+    return next((frame.f_locals.get("family") for frame in making), None)
 
 
 def _disguised(error: BaseException, scrubber: Scrubber) -> BaseException:
@@ -172,6 +195,10 @@ def _is_of_the_network(error: BaseException) -> bool:
         return str(error).endswith("timed out") or _passed_through_a_client(error)
     if type(error) is OSError and str(error).startswith("Multiple exceptions: [Errno "):
         return True  # asyncio, of several addresses
+    return _is_of_a_client(error)
+
+
+def _is_of_a_client(error: BaseException) -> bool:
     return any(_root(kind.__module__) in _CLIENTS and kind.__name__ in _THEIRS for kind in type(error).__mro__)
 
 

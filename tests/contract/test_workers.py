@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from forge_tools.model import ServerState
+from forge_tools.model import ServerState, ToolCategory, ToolSpec, ToolWalls, WorkerWalls
 from forge_tools.storage import Store
 from tests.contract.calls import beat, instance, running, scope
 from tests.waiting import reached
@@ -33,6 +33,42 @@ async def test_how_the_servers_of_live_instances_are_is_told_to_all(store: Store
     told = serving.model_copy(update={"hostname": "host-1"})
     assert (await store.directories.read(30)).servers == (told,)
     assert {one.id: one.servers for one in await store.workers.list()}["instance-1"] == (told,)
+
+
+async def test_what_live_instances_withhold_for_want_of_walls_is_told_unless_another_hosts_it(store: Store) -> None:
+    code = ToolSpec(name="Code", description="x", category=ToolCategory.OTHER)
+    less = WorkerWalls(tier="plain", why="landlock: ENOSYS", withheld={"Code": "landlock the tool"})
+    there = {"lane": "process", "queues": ("default", "code")}
+    await store.workers.register(instance(**there))
+    await store.catalogue.publish([code], "instance-1", walls=less, places={"Code": ToolWalls("landlock")})
+
+    walls = (await store.directories.read(30)).walls
+    withheld = walls.withheld["Code", "default", "process"]
+    assert (withheld.asked, withheld.whose, withheld.hostname) == ("landlock", "the tool", "host-1")
+    assert (withheld.given, walls.tier_of(code)) == (less, "landlock")
+    assert [one.walls for one in await store.workers.list()] == [less]
+
+    await store.workers.register(instance("instance-2", lane="process"))
+    await store.catalogue.publish([code], "instance-2", walls=WorkerWalls(tier="landlock"))
+    assert set((await store.directories.read(30)).walls.withheld) == {("Code", "code", "process")}
+    await store.workers.stop("instance-1")
+    assert (await store.directories.read(30)).walls.withheld == {}
+
+
+async def test_a_queue_whose_calls_are_to_have_walls_is_told_and_who_withholds_it_where_nobody_serves_it(
+    store: Store,
+) -> None:
+    raised = WorkerWalls(queues=("low",))
+    less = WorkerWalls(tier="plain", withheld={"queue:low": "landlock FORGE_WALLS_OF"}, queues=("low",))
+    await store.workers.register(instance(walls=raised))
+    await store.workers.register(instance("instance-2", lane="process", walls=less))
+
+    walls = (await store.directories.read(30)).walls
+    assert walls.queues == {"low"}
+    assert walls.withheld["", "low", "process"].given == less
+
+    await store.workers.register(instance("instance-3", lane="process", queues=("low",)))
+    assert (await store.directories.read(30)).walls.withheld == {}
 
 
 async def test_a_beat_only_grows(store: Store) -> None:

@@ -186,11 +186,12 @@ async def execute(
     *,
     memory_limit: int = 0,
     scope: CallScope | None = None,
+    walls: str | None = None,
 ) -> Outcome:
     """Run a claimed execution through the same executor that a notebook uses; whatever the row holds, there is an outcome.
 
-    `scope` receives its reports. `memory_limit` is what this process may allocate (0: no limit): a MemoryError then
-    says whose limit was reached.
+    `scope` receives its reports; the result names its `walls`, if given. `memory_limit` is what this process may
+    allocate (0: no limit): a MemoryError then says whose limit was reached.
 
     Raises:
         asyncio.CancelledError: the body was cancelled from outside.
@@ -206,6 +207,8 @@ async def execute(
         if memory_limit and result.error_details == {"type": MemoryError.__name__}:
             after_ms = (time.monotonic() - started) * 1000
             return out_of_memory(claim, memory_limit, after_ms, result.diagnosis)
+        if walls is not None:
+            result.metadata["walls"] = walls
         return outcome_of(claim, result, max_output_bytes)
     except ForeignRowError as error:
         return not_run(claim, ToolResult.fail(error.message, error_code=error.code))

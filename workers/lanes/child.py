@@ -186,7 +186,7 @@ class Child:
             self._marking.put(claim.id, claim.attempt)
             scope = scope_of(claim, self._reports.begin(claim.id, claim.attempt), self._pipes.catch_up)
             self._pipes.begin(scope, claim.secrets)
-            self._body = self._loop.create_task(self._run(claim, scope, frame.get("walls")))
+            self._body = self._loop.create_task(self._run(claim, scope, frame.get("walls"), frame.get("tier")))
             self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
         elif "cancel" in frame:
             self._cancel_body()
@@ -199,7 +199,7 @@ class Child:
         elif self._resting is not None and not self._resting.done():
             self._resting.set_result(None)
 
-    async def _run(self, claim: Claim, scope: CallScope, walls: dict[str, Any] | None) -> Outcome:
+    async def _run(self, claim: Claim, scope: CallScope, walls: dict[str, Any] | None, tier: str | None) -> Outcome:
         if walls is not None and not self._is_walled:
             try:
                 self._wall_in(Profile(*walls["profile"]), walls["scratch"], Path(walls["cache"]))
@@ -210,7 +210,7 @@ class Child:
                 )
                 return not_run(claim, failure)
         limits = {"max_output_bytes": self._max_output_bytes, "memory_limit": self._memory_limit}
-        return await execute(self._executor, claim, scope=scope, **limits)
+        return await execute(self._executor, claim, scope=scope, walls=tier, **limits)
 
     def _wall_in(self, profile: Profile, scratch: str, cache: Path) -> None:
         """Apply walls to each thread of this process, and check that there are no others: later threads inherit them.

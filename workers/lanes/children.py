@@ -297,8 +297,10 @@ class ChildrenLane:
         body.limit = child.limit(self._ladder.limits(claim.timeout))
         # The child's code is not trusted, and needs none of these.
         frame: dict[str, Any] = {"run": fields_of(claim, "token", "reply_to", "encrypted", "reply_key")}
-        if self._walls is not None and child.profile is not None:
-            frame["walls"] = self._walls.around(child.pid, child.profile)
+        if self._walls is not None:
+            frame["tier"] = self._walls.worth_telling(claim, child.profile)
+            if child.profile is not None:
+                frame["walls"] = self._walls.around(child.pid, child.profile)
         child.line.send(frame)
 
     # Ending bodies.

@@ -1,8 +1,7 @@
-"""Which walls a call of the process lane gets: the tier that its operator or its tool asks for, and the paths that stay open."""
+"""The walls of each call of the process lane: which paths stay open, and the folders of the children behind them."""
 
 import hashlib
 import json
-import logging
 import os
 import shutil
 import tempfile
@@ -12,38 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.config import Settings
-from forge_tools.model import Claim, Tier, ToolSpec
+from forge_tools.model import Claim, ToolSpec
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import scratch_folder
-from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
 from forge_tools.sandbox.walls.user import User
-from forge_tools.tool.base import BaseTool
+from workers.lanes.tiers import HIGHEST, Tiers
 
 SCRATCH = "forge-scratch-"
-
-logger = logging.getLogger("workers")
-
-
-def asked(settings: Settings, spec: ToolSpec) -> Tier:
-    """The tier that the operator wants for all tools, else that of the tool itself."""
-    return settings.walls or spec.walls or "plain"
-
-
-def walled(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
-    """Those that get what is asked for here. The embedded stack has no other host: there they get what there is, and it says so."""
-    wanting = [tool for tool in tools if asked(settings, tool.spec) == "landlock" and given().tier != "landlock"]
-    if not wanting:
-        return list(tools)
-    facts = {"tools": ",".join(tool.spec.name for tool in wanting), "given": str(given())}
-    if settings.is_embedded and settings.walls is None:
-        logger.warning("Tools run without the walls that they ask for, which this machine has not", extra=facts)
-        return list(tools)
-    logger.warning(
-        "Tools ask for walls that this machine has not; set FORGE_WALLS=plain to offer them here", extra=facts
-    )
-    return [tool for tool in tools if tool not in wanting]
 
 
 class Walls:
@@ -52,17 +28,19 @@ class Walls:
     def __init__(
         self, settings: Settings, reach: Reach, specs: Iterable[ToolSpec], *, user: User | None = None
     ) -> None:
-        walled = [spec for spec in specs if asked(settings, spec) == "landlock"]
-        self._specs = {spec.name: spec for spec in walled} if walled and given().tier == "landlock" else {}
+        self._tiers = tiers = Tiers(settings, "process")
+        self._specs = {spec.name: spec for spec in specs}
         self._settings, self._reach, self._user = settings, reach, user
-        closed = tuple(_closed(settings, reach)) if self._specs else ()
+        are_there = any(tiers.is_walled(spec, queue) for spec in self._specs.values() for queue in ("", *tiers.queues))
+        closed = tuple(_closed(settings, reach)) if are_there else ()
         self._needed, self._shared = needed_to_run(closed), shared_memory(closed)
         self._until_stopped = ExitStack()
         self._scratch: Path | None = None
 
     def profile(self, claim: Claim) -> Profile | None:
         """The walls of that call; None where it has none."""
-        if (spec := self._specs.get(claim.tool)) is None:
+        spec = self._specs.get(claim.tool)
+        if spec is None or not self._tiers.is_walled(spec, claim.queue):
             return None
         roots = self._roots(claim.context)
         opened = [(path[:-3], path[-2:]) for path in (*self._settings.walls_paths, *spec.capabilities.paths)]
@@ -71,6 +49,12 @@ class Walls:
         return Profile(
             (*self._needed, *sorted(read)), (*self._shared, *sorted(write)), network=spec.capabilities.accesses_network
         )
+
+    def worth_telling(self, claim: Claim, profile: Profile | None) -> str | None:
+        """The tier of that call, where it is not the one that its tool declares."""
+        spec, tier = self._specs.get(claim.tool), "plain" if profile is None else HIGHEST
+        declared = "none" if spec is None or spec.lane == "async" else spec.walls or "plain"
+        return None if tier == declared else tier
 
     def around(self, pid: int, profile: Profile) -> dict[str, Any]:
         """What that child is told to apply. Its folders are made here: what is not there cannot be opened up."""

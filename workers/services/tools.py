@@ -15,6 +15,7 @@ from forge_tools.storage.heartbeat import DEMOTED, DISABLED, PINNED, Answers, Qu
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
+from workers.lanes.tiers import Tiers
 from workers.services.service import Service
 
 SETTLE_SECONDS = 0.5
@@ -26,9 +27,9 @@ logger = logging.getLogger(__name__)
 class HostedTools(Service):
     """What an executor hosts, as data, and which of its calls this worker claims.
 
-    A tool that blocks is demoted to the process lane: here at once, in SQL soon after, in other workers within seconds.
-    A tool that is disabled, or pinned to another definition, is not claimed: running calls may finish, the rest wait in
-    SQL.
+    A tool that blocks is demoted to the process lane: here at once, in SQL soon after, in other workers within seconds;
+    one that its operator moved there for its walls is there from the start. A tool that is disabled, pinned to another
+    definition, or needs walls that this machine lacks, is not claimed: running calls may finish, the rest wait in SQL.
     """
 
     name = "demotion"
@@ -52,6 +53,9 @@ class HostedTools(Service):
         self._executor = executor
         self._ban = ban
         self._keeps_first = settings.tool_versions == "pinned"
+        self._tiers = Tiers(settings, scope.lane)
+        self.walls = self._tiers.told(self.specs.values())
+        """What they get here, and which of them get too little."""
         self._published: dict[str, str] = {}
         self._keys: tuple[str, ...] = ()
         self._withdrawn: frozenset[str] = frozenset()
@@ -69,8 +73,18 @@ class HostedTools(Service):
         if self._published and not specs:
             return
         self.specs.update({spec.name: spec for spec in specs})
-        for warning in await self._store.catalogue.publish(specs, self.scope.instance, keeps_first=self._keeps_first):
+        self.walls = self._tiers.told(self.specs.values())
+        warnings = await self._store.catalogue.publish(
+            specs,
+            self.scope.instance,
+            keeps_first=self._keeps_first,
+            walls=self.walls,
+            places={spec.name: self._tiers.place(spec) for spec in specs},
+        )
+        for warning in warnings:
             logger.warning(warning)
+        self._tiers.warn(specs)
+        self._demoted |= {spec.name for spec in self._demotable.values() if self._tiers.moves(spec)}
         await self.settle()
         self._switch(*await self._store.catalogue.switches())
         self._keys = tuple(sorted({spec.key for spec in self.specs.values()}))
@@ -128,7 +142,10 @@ class HostedTools(Service):
             self._narrow()
 
     def _narrow(self) -> None:
-        excluded = {self.specs[name].key for name in self._demoted | self._withdrawn}
+        excluded = {
+            self.specs[name].key
+            for name in self._demoted | self._withdrawn | self.specs.keys() & self.walls.withheld.keys()
+        }
         self.scope = replace(self.scope, tool_keys=tuple(key for key in self._keys if key not in excluded))
 
     def _wake(self) -> None:

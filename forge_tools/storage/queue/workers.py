@@ -1,6 +1,7 @@
 """Worker instances: which live, what they serve, and the leases that only one of them holds."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, or_, select, update
@@ -9,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.model import ServerState, WorkerRecord
 from forge_tools.model.tools import tool_key
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.directory import servers_of
+from forge_tools.storage.directory import servers_of, walls_of
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.storage.queue.batcher import Batcher, Limits
@@ -36,6 +37,7 @@ class Workers:
         facts = {name: getattr(worker, name) for name in names} | {
             "queues": list(worker.queues),
             "servers": [_told(state) for state in worker.servers],
+            "walls": asdict(worker.walls),
             "last_seen_at": from_now(0.0),
             "stopped_at": None,
         }
@@ -158,6 +160,7 @@ def _worker(row: Row[Any]) -> WorkerRecord:
         queues=tuple(row.queues),
         silent_seconds=max(0.0, row.silent_seconds),
         servers=tuple(servers_of(row.hostname, row.servers)),
+        walls=walls_of(row.walls),
     )
 
 

@@ -10,7 +10,7 @@
 -- checked the call; but not if it was stored before: this may be a late repetition.
 -- name: refused
   refused AS MATERIALIZED (
-    SELECT c.ord, c.skew, t.name, t.spec, t.digest, t.enabled, t.demoted_at
+    SELECT c.ord, c.skew, t.name, t.spec, t.digest, t.enabled, t.demoted_at IS NOT NULL OR t.moved AS is_moved
     FROM clocked c LEFT JOIN tools t ON t.name = ANY (ARRAY[c.tool]) AND t.is_default
     WHERE (abs(c.skew) > {max_skew} OR NOT t.enabled OR t.digest <> c.tool_digest)
       AND NOT EXISTS (SELECT FROM executions e WHERE e.id = c.id))
@@ -18,7 +18,7 @@
 -- An execution that is over when it is inserted needs no tool.
 -- name: refused_by_clock
   refused AS MATERIALIZED (
-    SELECT c.ord, c.skew, NULL AS name, NULL AS spec, NULL AS digest, NULL::bool AS enabled, NULL AS demoted_at FROM clocked c
+    SELECT c.ord, c.skew, NULL AS name, NULL AS spec, NULL AS digest, NULL::bool AS enabled, NULL::bool AS is_moved FROM clocked c
     WHERE abs(c.skew) > {max_skew} AND NOT EXISTS (SELECT FROM executions e WHERE e.id = c.id))
 
 -- An id that occurs twice in a batch is inserted once.
@@ -28,7 +28,7 @@
     WHERE abs(c.skew) <= {max_skew} AND c.ord NOT IN (SELECT ord FROM refused) ORDER BY c.id)
 
 -- name: refusals
-SELECT ord, skew, name, spec::text, digest, enabled, demoted_at IS NOT NULL FROM refused
+SELECT ord, skew, name, spec::text, digest, enabled, is_moved FROM refused
 
 -- name: inserted
   inserted AS (
@@ -292,17 +292,25 @@ SELECT version_num FROM alembic_version
 -- name: lives
   w.stopped_at IS NULL AND abs(extract(epoch FROM now() - w.last_seen_at)) <= :within::float8
 
+-- What is withheld is what a live worker would host but for its walls, and no other does in that queue and lane.
 -- name: directory
 SELECT json_build_object(
-  'tools', (SELECT json_agg(json_build_array(name, version, digest, enabled, demoted_at IS NOT NULL, spec::text) ORDER BY name)
-            FROM tools WHERE is_default),
+  'tools', (SELECT json_agg(json_build_array(name, version, digest, enabled, demoted_at IS NOT NULL OR moved, spec::text, walls)
+                            ORDER BY name) FROM tools WHERE is_default),
   'workspaces', (SELECT json_agg(json_build_array(p.name, p.hostname, p.shared)
                                  ORDER BY CASE WHEN {lives} THEN 0 ELSE 1 END, p.announced_at DESC, p.instance)
                  FROM workspaces p LEFT JOIN workers w ON w.id = p.instance),
   'has_sessions', EXISTS (SELECT FROM session_workspaces),
   'key', (SELECT json_build_array(id, public) FROM encryption_keys WHERE retired_at IS NULL ORDER BY created_at DESC, id LIMIT 1),
-  'workers', (SELECT json_agg(json_build_array(w.hostname, w.lane, w.queues::text, w.servers::text) ORDER BY w.id)
-              FROM workers w WHERE {lives}))::text
+  'workers', (SELECT json_agg(json_build_array(w.hostname, w.lane, w.queues::text, w.servers::text, w.walls::text) ORDER BY w.id)
+              FROM workers w WHERE {lives}),
+  'withheld', (SELECT json_agg(json_build_array(t.key, q.value, o.lane, t.value, o.hostname, o.walls::text) ORDER BY o.id)
+               FROM (SELECT * FROM workers w WHERE {lives}) o
+                 CROSS JOIN json_each_text(o.walls -> 'withheld') t CROSS JOIN json_array_elements_text(o.queues) q
+               WHERE NOT EXISTS (
+                 SELECT FROM workers w
+                 WHERE {lives} AND w.lane = o.lane AND w.tools -> t.key IS NOT NULL
+                   AND q.value IN (SELECT json_array_elements_text(w.queues)))))::text
 
 -- name: workspace_of_session
 SELECT workspace FROM session_workspaces WHERE session_id = :session_id

@@ -1,7 +1,10 @@
 -- Each flush is one transaction of the writer thread, with one or a few statements per row.
 
+-- name: is_moved
+  (demoted_at IS NOT NULL OR moved)
+
 -- name: changed
-SELECT name, spec, digest, enabled, demoted_at IS NOT NULL FROM tools
+SELECT name, spec, digest, enabled, {is_moved} FROM tools
 WHERE name = :tool AND is_default AND NOT (enabled AND digest = :tool_digest)
   AND NOT EXISTS (SELECT 1 FROM executions WHERE id = :id)
 
@@ -140,17 +143,23 @@ SELECT version_num FROM alembic_version
 -- name: lives
   w.stopped_at IS NULL AND abs(julianday(:now) - julianday(w.last_seen_at)) * 86400.0 <= :within
 
+-- What is withheld is what a live worker would host but for its walls, and no other does in that queue and lane.
 -- name: directory
 SELECT json_object(
-  'tools', json((SELECT json_group_array(json_array(name, version, digest, enabled, demoted_at IS NOT NULL, spec)) FROM (
+  'tools', json((SELECT json_group_array(json_array(name, version, digest, enabled, {is_moved}, spec, walls)) FROM (
      SELECT * FROM tools WHERE is_default ORDER BY name))),
   'workspaces', json((SELECT json_group_array(json_array(name, hostname, shared)) FROM (
      SELECT p.name, p.hostname, p.shared FROM workspaces p LEFT JOIN workers w ON w.id = p.instance
      ORDER BY CASE WHEN {lives} THEN 0 ELSE 1 END, p.announced_at DESC, p.instance))),
   'has_sessions', EXISTS (SELECT 1 FROM session_workspaces),
   'key', json((SELECT json_array(id, public) FROM encryption_keys WHERE retired_at IS NULL ORDER BY created_at DESC, id LIMIT 1)),
-  'workers', json((SELECT json_group_array(json_array(hostname, lane, queues, servers)) FROM (
-     SELECT * FROM workers w WHERE {lives} ORDER BY w.id))))
+  'workers', json((SELECT json_group_array(json_array(hostname, lane, queues, servers, walls)) FROM (
+     SELECT * FROM workers w WHERE {lives} ORDER BY w.id))),
+  'withheld', json((SELECT json_group_array(json_array(t.key, q.value, o.lane, t.value, o.hostname, o.walls)) FROM (
+     SELECT * FROM workers w WHERE {lives} ORDER BY w.id) AS o, json_each(o.walls, '$.withheld') AS t, json_each(o.queues) AS q
+     WHERE NOT EXISTS (
+       SELECT 1 FROM workers w, json_each(w.tools) AS h, json_each(w.queues) AS s
+       WHERE {lives} AND w.lane = o.lane AND h.key = t.key AND s.value = q.value))))
 
 -- name: workspace_of_session
 SELECT workspace FROM session_workspaces WHERE session_id = :session_id

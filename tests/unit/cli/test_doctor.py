@@ -13,7 +13,7 @@ from forge_tools.cli import checks
 from forge_tools.cli import doctor as fleet
 from forge_tools.cli.checks import Finding, Level, check_broker
 from forge_tools.config import Settings
-from forge_tools.model import EncryptionKey, QueueDepth, ServerState, ToolCategory, ToolSpec, WorkerRecord
+from forge_tools.model import EncryptionKey, QueueDepth, ServerState, ToolCategory, ToolSpec, WorkerRecord, WorkerWalls
 from forge_tools.model.audit import Head
 from tests.migrated import migrated
 from tests.unit.cli.conftest import Command
@@ -62,6 +62,16 @@ def test_a_server_that_fails_is_a_problem_with_its_reason() -> None:
         "The MCP server 'web' on host-1 serves 2 tools since 2026-03-01 12:00:05 UTC",
         "mcp__web__x is not offered: too deep",
     ]
+
+
+def test_a_worker_says_which_walls_it_gives_and_what_it_leaves_alone_for_that() -> None:
+    walls = WorkerWalls(tier="plain", why="landlock: ENOSYS", withheld={"SearchCode": "landlock the tool"})
+
+    serving, noted = fleet._workers(fleet.Fleet(live=[worker(walls=walls)], silent=[], tools=[], backlog=[]))
+
+    assert "walls plain (landlock: ENOSYS)" in serving.said
+    assert (noted.level, noted.said.endswith("that are to have walls: SearchCode")) == (Level.NOTE, True)
+    assert "the tool asks for landlock" in noted.way_out
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from forge_tools.cli.database import with_store
-from forge_tools.model import ToolCategory, ToolSpec, new_id
+from forge_tools.model import ToolCategory, ToolSpec, ToolWalls, new_id
 from tests.unit.cli.conftest import Command
 
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, aliases=("grep",))
@@ -40,6 +40,24 @@ def test_programs_are_told_which_tools_are_enabled(run: Command) -> None:
     listed = {tool["name"]: tool["enabled"] for tool in json.loads(run("-o", "json")[1])}
 
     assert listed == {"Grep": False, "Read": True}
+
+
+def test_the_walls_of_each_tool_are_told(run: Command) -> None:
+    code = ToolSpec(name="Code", description="x", category=ToolCategory.OTHER, walls="landlock")
+    tools = {"Code": ToolWalls("landlock"), "Read": ToolWalls("landlock", is_moved=True)}
+    aside, bash = (READ.model_copy(update={"lane": "async", "name": name}) for name in ("Read", "Bash"))
+    with_store(lambda store: store.catalogue.publish([code, aside, bash], new_id(), places=tools))
+
+    listed = {tool["name"]: (tool["lane"], tool["tier"]) for tool in json.loads(run("-o", "json")[1])}
+
+    assert listed == {
+        "Grep": ("process", "plain"),
+        "Code": ("process", "landlock"),
+        "Read": ("process", "landlock"),
+        "Bash": ("async", "none"),
+    }
+    assert "landlock" in run("Code")[1]
+    assert [one["tier"] for one in json.loads(run("Code", "--version", "1.0.0", "-o", "json")[1])] == ["landlock"]
 
 
 @pytest.mark.parametrize("words", [(), ("list",), ("--category", "file"), ("list", "--category", "file")])

@@ -20,8 +20,10 @@ from forge_tools.model import (
     ToolCategory,
     ToolParameter,
     ToolSpec,
+    WorkerWalls,
 )
 from forge_tools.secrets import KeyFolder, Opener
+from forge_tools.storage.directory import Walls, Withheld
 
 GREET = ToolSpec(
     name="Greet",
@@ -374,3 +376,59 @@ def test_a_rejected_call_of_a_tool_without_secrets_does_not_show_what_says_that_
 
 def test_a_call_says_nothing_of_its_values_where_it_is_printed() -> None:
     assert "hunter22" not in repr(Call("Greet", {"key": "hunter22"}, CONTEXT))
+
+
+RAISED, LESS = WorkerWalls(tier="plain", why="landlock: ENOSYS"), WorkerWalls(why="bodies run in the worker")
+
+
+def walled(name: str = "Greet", queue: str = "default", lane: str = "async", whose: str = "the tool") -> Walls:
+    """Calls of one tool are to have walls that no live worker gives."""
+    given = RAISED if lane == "process" else LESS
+    return Walls(withheld={(name, queue, lane): Withheld("landlock", whose, "host-1", given)})
+
+
+def refused(walls: Walls, *, spec: ToolSpec = GREET, call: Call = CALL) -> str:
+    prepared = Intake(Settings.load(), "me").prepare(call, Snapshot([spec], walls=walls))
+    assert isinstance(prepared, Rejected), prepared
+    assert prepared.result.error_code == ErrorCode.WALLS_NOT_AVAILABLE
+    return prepared.result.error or ""
+
+
+def test_walls_that_no_live_worker_gives_are_said_with_the_setting_that_would_allow_less() -> None:
+    process = GREET.model_copy(update={"lane": "process"})
+
+    said = refused(walled(lane="process"), spec=process)
+
+    assert said.startswith(
+        "Greet is to have walls=landlock, as the tool says, and no live worker of queue default, process"
+    )
+    assert "host-1 gives plain (landlock: ENOSYS)" in said
+    assert """To allow less, set FORGE_WALLS_OF='{"Greet": "plain"}' there""" in said
+    assert "change FORGE_WALLS there" in refused(walled(lane="process", whose="FORGE_WALLS"), spec=process)
+
+
+def test_a_tool_that_cannot_move_says_why() -> None:
+    bash = GREET.model_copy(update={"capabilities": Capabilities(executes_commands=True)})
+
+    said = refused(walled(whose="FORGE_WALLS_MINIMUM"), spec=bash)
+
+    assert "gives none (bodies run in the worker), and its commands run in processes of their own" in said
+    assert "change FORGE_WALLS_MINIMUM" in said
+
+
+def test_calls_in_a_queue_that_asks_for_walls_run_in_the_process_lane_or_are_refused() -> None:
+    raised = Walls(queues=frozenset({"low"}))
+    asks = GREET.model_copy(update={"capabilities": Capabilities(requires_engine=True)})
+    low = replace(CALL, queue="low")
+
+    def lane(call: Call) -> str:
+        prepared = Intake(Settings.load(), "me").prepare(call, Snapshot([GREET], walls=raised))
+        assert isinstance(prepared, Accepted), prepared
+        return prepared.new.lane
+
+    assert (lane(low), lane(CALL)) == ("process", "async")
+    assert "Greet cannot have the walls that queue low asks for: it has" in refused(raised, spec=asks, call=low)
+    unserved = Walls(
+        raised.tiers, queues=raised.queues, withheld=walled("", "low", "process", "FORGE_WALLS_OF").withheld
+    )
+    assert "Queue low asks for walls=landlock, and no live worker that serves it gives" in refused(unserved, call=low)

@@ -1,6 +1,8 @@
 """Network failures, as the libraries that people use raise them, are told from errors of the tool itself."""
 
 import asyncio
+import inspect
+import os
 import pickle
 import socket
 import threading
@@ -8,6 +10,7 @@ import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,8 +20,11 @@ import requests
 
 from forge_tools.errors import ErrorCode, ToolFailure
 from forge_tools.model import Capabilities, ExecutionContext
+from forge_tools.sandbox.walls.probe import given
+from forge_tools.sandbox.walls.profile import Profile, needed_to_run
 from forge_tools.tool.base import BaseTool, ToolCategory, ToolResult
 from forge_tools.tool.executor import may_be_retried
+from tests.walled import NOBODY, in_child
 
 SECONDS = 0.3
 
@@ -183,3 +189,56 @@ def test_a_failure_keeps_what_it_says_when_it_comes_from_another_process() -> No
     found = pickle.loads(pickle.dumps(ToolFailure("no", hint="h", retry=True, details=[1])))
 
     assert (str(found), found.hint, found.retry, found.details) == ("no", "h", True, [1])
+
+
+def by_a_unix_socket(_: str) -> Any:
+    return socket.socket(socket.AF_UNIX)
+
+
+def by_a_signal(_: str) -> Any:
+    return os.kill(1, 0)
+
+
+def by_a_file(_: str) -> Any:
+    return Path("/root/x").read_text()
+
+
+@pytest.mark.parametrize(
+    ("reach", "network", "way_out"),
+    [
+        (by_httpx, False, "accesses_network=True"),
+        (lambda _: by_httpx("http://name.invalid/"), False, "accesses_network=True"),
+        (by_httpx_in_a_thread, False, "accesses_network=True"),
+        (by_urllib, False, "accesses_network=True"),
+        (by_aiohttp, False, "accesses_network=True"),
+        (lambda _: socket.getaddrinfo("name.invalid", 80), False, "accesses_network=True"),
+        (by_a_unix_socket, False, 'declares walls="plain"'),
+        (by_a_unix_socket, True, 'declares walls="plain"'),
+        (by_a_file, False, "Capabilities(paths=...)"),
+        (by_a_signal, False, "See docs/walls.md"),
+        (lambda _: socket.getaddrinfo("name.invalid", 80), True, "Service unavailable"),
+    ],
+)
+def test_what_walls_refuse_says_what_to_declare_and_is_not_tried_again(
+    reach: Callable[[str], Any], network: bool, way_out: str, tmp_path: Path
+) -> None:
+    def inside() -> object:
+        Profile(needed_to_run(()), network=network).apply(str(tmp_path))
+
+        async def fetch() -> Any:
+            done = reach("http://127.0.0.1:9/")
+            return await done if inspect.isawaitable(done) else done
+
+        result = asyncio.run(Fetch(fetch).execute(ExecutionContext(working_dir=".")))
+        return (
+            f"{result.error} {may_be_retried(result.error_code, result.metadata.get('retryable'), Fetch.capabilities)}"
+        )
+
+    said = in_child(inside, uid=NOBODY)
+
+    if given().tier != "landlock":
+        assert said in {"ENOSYS", "EPERM"}
+    else:
+        assert way_out in said
+        assert said.endswith(str(way_out == "Service unavailable"))
+        assert ("walls=landlock" in said) is (way_out != "Service unavailable")

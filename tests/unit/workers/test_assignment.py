@@ -23,6 +23,9 @@ class ByTool(Walls):
     def profile(self, claim: Claim) -> Profile | None:
         return PROFILES.get(claim.tool)
 
+    def worth_telling(self, claim: Claim, profile: Profile | None) -> str | None:
+        return None
+
     def around(self, pid: int, profile: Profile) -> dict[str, Any]:
         return {"write": profile.write}
 

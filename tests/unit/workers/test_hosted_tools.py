@@ -26,13 +26,13 @@ KEYS = ("Grep@1", "Read@2")
 class Hosted:
     """The tools of a worker, and what its lane was told to ban."""
 
-    def __init__(self, store: Store, *specs: ToolSpec, lane: Lane = "async") -> None:
+    def __init__(self, store: Store, *specs: ToolSpec, lane: Lane = "async", **settings: Any) -> None:
         self.banned: set[str] = set()
         self.store = store
         self.specs = list(specs)
         executor: Any = SimpleNamespace(specs=lambda: self.specs)
-        settings = Settings.load(heartbeat=0.01)
-        self.tools = HostedTools(store, scope(lane=lane), executor, self.banned.update, settings)
+        loaded = Settings.load(heartbeat=0.01, **settings)
+        self.tools = HostedTools(store, scope(lane=lane), executor, self.banned.update, loaded)
 
     async def beat(self) -> None:
         """One heartbeat of this worker."""
@@ -43,9 +43,9 @@ class Hosted:
         self.tools.hear(Answers({"demoted": [], "misplaced": False, "disabled": [], "pinned": []} | answers))
 
 
-async def hosting(store: Store, *specs: ToolSpec, lane: Lane = "async") -> Hosted:
+async def hosting(store: Store, *specs: ToolSpec, lane: Lane = "async", **settings: Any) -> Hosted:
     """A worker that has published these."""
-    hosted = Hosted(store, *specs, lane=lane)
+    hosted = Hosted(store, *specs, lane=lane, **settings)
     await hosted.tools.publish()
     return hosted
 
@@ -104,6 +104,33 @@ async def test_it_is_written_with_its_waiting_calls_moved_and_other_workers_lear
         "Grep": "process",
         "Read": "async",
     }
+
+
+async def test_a_tool_below_the_minimum_runs_in_the_process_lane_for_as_long_as_there_is_one(store: Store) -> None:
+    hosted = await hosting(store, GREP, READ, walls_of={"Grep": "landlock"})
+
+    assert (hosted.banned, hosted.tools.scope.tool_keys) == ({"Grep"}, ("Read@2",))
+    assert {spec.name: spec.lane for spec in (await store.directories.read()).enabled} == {
+        "Grep": "process",
+        "Read": "async",
+    }
+
+    again = await hosting(store, GREP, READ)
+
+    assert (again.banned, again.tools.scope.tool_keys) == (set(), KEYS)
+    assert {spec.lane for spec in (await store.directories.read()).enabled} == {"async"}
+
+
+async def test_a_tool_below_the_minimum_that_cannot_move_is_claimed_by_nobody_and_its_worker_says_so(
+    store: Store,
+) -> None:
+    bash = GREP.model_copy(update={"name": "Bash", "category": ToolCategory.EXECUTION})
+    hosted = await hosting(store, bash, walls_minimum="landlock")
+
+    assert hosted.tools.scope.tool_keys == ()
+    [worker] = await store.workers.list()
+    assert worker.walls.withheld == {"Bash": "landlock FORGE_WALLS_MINIMUM"}
+    assert await store.catalogue.hosted(worker.id, "Bash") is None
 
 
 async def test_a_worker_with_another_definition_keeps_its_own(store: Store) -> None:

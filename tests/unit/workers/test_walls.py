@@ -1,11 +1,10 @@
 """Which walls calls get, and the children that wear them: real ones, before a real lane."""
 
-import errno
 import json
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +15,13 @@ from forge_tools.config import Settings
 from forge_tools.errors import InvalidToolError
 from forge_tools.ladder import Ladder
 from forge_tools.sandbox.configured import reach_of
-from forge_tools.sandbox.walls import seccomp
-from forge_tools.sandbox.walls.privileges import gain_nothing
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import SHARED_MEMORY, Profile
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from tests.unit.workers.child_bench import CLAIM
 from tests.unit.workers.test_child import Bench
-from tests.walled import in_child
 from workers.lanes.children import ChildrenLane
-from workers.lanes.walls import Walls, walled
+from workers.lanes.walls import Walls
 
 CALL = replace(CLAIM, tool="Walled", context='{"working_dir": "."}')
 
@@ -124,34 +120,11 @@ def test_walls_around_the_async_lane_are_refused_with_the_way_out() -> None:
         _ = Awaiting().spec
 
 
-def without_landlock(work: Callable[[], object]) -> str:
-    def inside() -> object:
-        gain_nothing()
-        seccomp.refuse(["landlock_create_ruleset"], error=errno.ENOSYS)
-        given.cache_clear()
-        return work()
-
-    return in_child(inside)
-
-
-def test_a_worker_without_landlock_leaves_tools_that_ask_for_it_to_others(settings: Settings) -> None:
-    tools = [Walled(), Unwalled()]
-    served = settings.model_copy(update={"broker_url": "redis://broker", "database_url": "postgresql://db/forge"})
-
-    def names(one: Settings) -> str:
-        return without_landlock(lambda: [tool.name for tool in walled(tools, one)])
-
-    assert names(served) == "['Unwalled']"
-    assert names(served.model_copy(update={"walls": "plain"})) == "['Walled', 'Unwalled']"
-    assert names(settings) == "['Walled', 'Unwalled']", "the embedded stack has no other worker"
-    assert names(settings.model_copy(update={"walls": "landlock"})) == "[]"
-    assert without_landlock(lambda: profile_of(settings, Walled())) == "None"
-
-
 @pytest.fixture
 async def bench(settings: Settings) -> AsyncIterator[Bench]:
     bench, ladder = Bench(), Ladder(grace=5.0, lease=15)
-    walls = walls_of(settings, Walled())
+    raised = settings.model_copy(update={"walls_of": {"queue:untrusted": "landlock"}})
+    walls = walls_of(raised, Walled(), Unwalled())
     bench.lane = ChildrenLane(hostname="here", ladder=ladder, max_output_bytes=1_000_000, walls=walls)
     await bench.lane.start(bench)
     yield bench
@@ -173,6 +146,18 @@ async def test_a_child_runs_more_calls_than_walls_have_layers_in_a_folder_that_g
     assert Path(home).is_dir()
     await bench.lane.stop()
     assert not Path(home).parent.exists()
+
+
+@pytest.mark.usefixtures("held")
+async def test_a_result_says_which_tier_it_had_where_its_tool_declares_another(bench: Bench) -> None:
+    for _ in range(2):
+        bench.fork(tool=Unwalled)
+    await bench.until(lambda: bench.lane.free_slots() == 2)
+    here = replace(CALL, tool="Unwalled")
+
+    said = [json.loads((await bench.run(one)).metadata) for one in (here, replace(here, queue="untrusted"))]
+
+    assert [one.get("walls") for one in said] == [None, "landlock"]
 
 
 @pytest.mark.usefixtures("held")

@@ -1,0 +1,74 @@
+"""Which tier calls get from real workers, and what is said where none gives it."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.client import ExecutorClient
+from forge_tools.errors import ErrorCode
+from forge_tools.model import ExecutionContext, ExecutionStatus
+from forge_tools.sandbox.walls.probe import given
+from tests.fleet import Fleet
+
+GUARDED = "tests/landlock_less_tools.py"
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, valkey_server: Any) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path, valkey_server.url, f"sqlite:///{tmp_path / 'forge.db'}", kill_grace=1.0)
+    yield fleet
+    fleet.stop()
+
+
+@pytest.fixture
+async def client(fleet: Fleet) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(fleet.settings) as client:
+        yield client
+
+
+async def test_a_minimum_moves_tools_behind_walls_and_refuses_those_that_cannot_move(
+    client: ExecutorClient, fleet: Fleet, context: ExecutionContext
+) -> None:
+    for lane in ("async", "process"):
+        fleet.start(lane, walls_minimum="landlock")
+    moved = await client.execute("Echo", context, message="x")
+    refused = await client.execute("Bash", context, command="true")
+
+    assert moved.error_code == (None if given().tier == "landlock" else ErrorCode.WALLS_NOT_AVAILABLE)
+    assert moved.metadata.get("walls") == ("landlock" if moved.success else None)
+    assert refused.error_code == ErrorCode.WALLS_NOT_AVAILABLE
+    assert "its commands run in processes of their own" in (refused.error or "")
+    assert "change FORGE_WALLS_MINIMUM there" in (refused.error or "")
+
+
+async def test_calls_that_no_live_worker_can_give_their_walls_are_refused_until_one_can(
+    client: ExecutorClient, fleet: Fleet, context: ExecutionContext
+) -> None:
+    fleet.start("process", tools=GUARDED, without_landlock="1")
+
+    refused = await client.execute("guarded", context)
+
+    assert refused.error_code == ErrorCode.WALLS_NOT_AVAILABLE
+    assert "gives plain (landlock: ENOSYS)" in (refused.error or "")
+    assert "FORGE_WALLS_OF=" in (refused.error or "")
+    record = await client.history.get(refused.metadata["execution_id"])
+    assert record.status == ExecutionStatus.REJECTED
+
+    if given().tier == "landlock":
+        fleet.start("process", tools=GUARDED)
+        assert (await client.execute("guarded", context)).output == "said"
+
+
+async def test_an_operator_may_allow_less(client: ExecutorClient, fleet: Fleet, context: ExecutionContext) -> None:
+    fleet.start("process", tools=GUARDED, without_landlock="1", walls_of='{"guarded": "plain"}')
+
+    result = await client.execute("guarded", context)
+
+    assert (result.output, result.metadata.get("walls")) == ("said", "plain")
+
+
+async def test_a_worker_with_a_setting_that_means_nothing_says_so_and_does_not_start(fleet: Fleet) -> None:
+    with pytest.raises(AssertionError, match=r"FORGE_WALLS_OF: Bsh is no tool of this host \(did you mean 'Bash'\?\)"):
+        fleet.start("process", walls_of='{"Bsh": "plain"}')

@@ -1,0 +1,110 @@
+"""Which tier of walls each tool gets: what its operator, else the tool itself asks for. What a worker cannot give it leaves to others."""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError
+from forge_tools.model import THE_TOOL, Lane, ToolCategory, ToolSpec, ToolWalls, WorkerWalls
+from forge_tools.sandbox.walls.probe import Given, given
+from forge_tools.schema import suggestion
+
+HIGHEST = "landlock"
+HOSTED = "mcp__"
+"""How the names of tools of MCP servers begin, which are not known before these answer."""
+
+LEFT = "Tools are to have walls that are not to be had here; their calls are left alone"
+BARE = "Tools run without the walls that they ask for, which this machine has not"
+
+_CATEGORY, _QUEUE = "category:", "queue:"
+_NO_PROCESS = "bodies of the async lane run in the worker's own process"
+
+logger = logging.getLogger("workers")
+
+
+class Tiers:
+    """Judges tools by the settings of a worker, and by what its lane can give on this machine."""
+
+    def __init__(self, settings: Settings, lane: Lane) -> None:
+        self._settings = settings
+        self._lane = lane
+        self._given = given() if lane == "process" else Given("none", 0, _NO_PROCESS)
+        self.queues = frozenset(
+            name.removeprefix(_QUEUE)
+            for name, tier in settings.walls_of.items()
+            if name.startswith(_QUEUE) and tier == HIGHEST
+        )
+        """Those whose calls run behind walls, whatever their tools ask for."""
+
+    def asked(self, spec: ToolSpec, queue: str = "") -> tuple[str, str]:
+        """The tier that its calls in that queue have in the process lane, and who asks for it."""
+        for name in (spec.name, f"{_CATEGORY}{spec.category}", f"{_QUEUE}{queue}"):
+            if (tier := self._settings.walls_of.get(name)) is not None:
+                return tier, "FORGE_WALLS_OF"
+        if self._settings.walls_minimum is not None:
+            return self._settings.walls_minimum, "FORGE_WALLS_MINIMUM"
+        if self._settings.walls is not None:
+            return self._settings.walls, "FORGE_WALLS"
+        return spec.walls or "plain", THE_TOOL
+
+    def is_walled(self, spec: ToolSpec, queue: str = "") -> bool:
+        """Whether a call of it runs behind walls here."""
+        return self._given.tier == HIGHEST and self.asked(spec, queue)[0] == HIGHEST
+
+    def moves(self, spec: ToolSpec) -> bool:
+        """Whether its calls run in the process lane for the sake of walls, though it declares the other."""
+        return self._is_raised(spec) and spec.bound_because is None
+
+    def serves(self, queue: str) -> bool:
+        """Whether calls of that queue get here what the queue asks for."""
+        return queue not in self.queues or self._given.tier == HIGHEST
+
+    def told(self, specs: Iterable[ToolSpec]) -> WorkerWalls:
+        """What the row of a worker that hosts these says."""
+        withheld = {spec.name: " ".join(self.asked(spec)) for spec in specs if self._withholds(spec)}
+        if self._lane == "process":
+            withheld |= {
+                f"{_QUEUE}{queue}": f"{HIGHEST} FORGE_WALLS_OF" for queue in self.queues if not self.serves(queue)
+            }
+        return WorkerWalls(tier=self._given.tier, why=self._given.why, withheld=withheld, queues=tuple(self.queues))
+
+    def place(self, spec: ToolSpec) -> ToolWalls:
+        """What the catalogue says of it: whatever this lane gives, the process lane is where walls are."""
+        return ToolWalls(self.asked(spec)[0], self.moves(spec))
+
+    def warn(self, specs: Sequence[ToolSpec]) -> None:
+        """Log which of these are left to other workers, and which run without the walls that they ask for themselves."""
+        left = [spec.name for spec in specs if self._withholds(spec)]
+        bare = [spec.name for spec in specs if self._lacks(spec) and spec.name not in left]
+        for said, names in ((LEFT, left), (BARE, bare)):
+            if names:
+                logger.warning(said, extra={"tools": ",".join(names), "given": str(self._given)})
+
+    def _withholds(self, spec: ToolSpec) -> bool:
+        """Whether its calls are left to others, or to nobody."""
+        if self._lane == "async":
+            return self._is_raised(spec) and not self.moves(spec)
+        return self._lacks(spec) and not (self._settings.is_embedded and self.asked(spec)[1] == THE_TOOL)
+
+    def _lacks(self, spec: ToolSpec) -> bool:
+        return self._lane == "process" and self.asked(spec)[0] == HIGHEST and self._given.tier != HIGHEST
+
+    def _is_raised(self, spec: ToolSpec) -> bool:
+        """Whether it declares the async lane, and its operator asks for what that has not."""
+        tier, whose = self.asked(spec)
+        return spec.lane == "async" and tier == HIGHEST and whose in {"FORGE_WALLS_OF", "FORGE_WALLS_MINIMUM"}
+
+
+def require_known(settings: Settings, tools: Iterable[str]) -> None:
+    """See that each name of `FORGE_WALLS_OF` means something.
+
+    Raises:
+        ConfigurationError: naming one that does not.
+    """
+    categories = [f"{_CATEGORY}{category}" for category in ToolCategory]
+    known = {*tools, *categories}
+    for name in settings.walls_of:
+        is_later = name.startswith(HOSTED) and settings.mcp_config is not None
+        if name not in known and not name.startswith(_QUEUE) and not is_later:
+            what = "category; there are " + ", ".join(categories) if name.startswith(_CATEGORY) else "tool of this host"
+            raise ConfigurationError(f"FORGE_WALLS_OF: {name} is no {what}{suggestion(name, known)}")
