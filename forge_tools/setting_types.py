@@ -29,12 +29,12 @@ SecretPattern = Annotated[str, AfterValidator(_compiles)]
 
 def _is_whole(folder: Path) -> Path:
     if not folder.is_absolute():
-        raise ValueError(f"give the whole path, not {folder}: workers and clients start in different folders")
+        raise ValueError(f"give an absolute path, not {folder}: workers and clients start in different folders")
     return folder
 
 
 SharedFolder = Annotated[Path, AfterValidator(_is_whole)]
-"""A folder of several programs, by its whole path."""
+"""A folder that several programs share, as an absolute path."""
 
 
 class RootSettings(BaseModel):
