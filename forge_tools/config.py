@@ -130,6 +130,10 @@ class Settings(BaseSettings):
     """What stands between bodies of the process lane and their host, for all tools. Without it each tool says so; the code tools say `landlock`."""
     walls_paths: tuple[OpenPath, ...] = ()
     """Paths, as a JSON list, that these walls leave open to all tools: `/data:ro` to be read, `/data:rw` also to be written."""
+    commands_walls: Literal["plain", "namespace"] | None = None
+    """What stands around the commands of `Bash`. Without it `namespace`; the embedded stack does with `plain` where its machine has no such walls."""
+    commands_network: Literal["host", "none"] | None = None
+    """The network of commands in namespaces: that of the machine, or a loopback of their own. Without it `host` on the embedded stack, elsewhere `none`."""
     tool_memory: int = Field(default=2**31, ge=0)
     """Bytes of memory for one call of the process lane with all its processes; 0 sets no limit."""
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)

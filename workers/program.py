@@ -30,7 +30,7 @@ from workers.artifacts import ArtifactDesk
 from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.lanes.walls import walled
+from workers.lanes.walls import command_walls, commanding, walled
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
 from workers.worker import Setup
@@ -83,6 +83,8 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
         if setup.servers is not None:
             setup.servers.close()
         SPAWNER.close()
+        if setup.executor.reach is not None:
+            setup.executor.reach.commands.spawner.close()
         end(instance_mark(setup.worker_id), started=orphans())
 
 
@@ -96,7 +98,12 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
     artifacts = WorkerArtifacts(settings.artifact_max_bytes, ask_engine(desk, store))
     reach = replace(reach_of(settings, artifacts=artifacts), documents=None)  # children have no database to ask
     if options.lane == "async":
-        reach = replace(reach, book=RemoteShells(store), documents=RemoteDocuments(store))
+        reach = replace(
+            reach,
+            book=RemoteShells(store),
+            documents=RemoteDocuments(store),
+            commands=command_walls(settings, reach),
+        )
     return Setup(
         settings=settings,
         lane=options.lane,
@@ -130,8 +137,7 @@ def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[Ba
 
 def _runnable(tools: Sequence[BaseTool], options: argparse.Namespace, settings: Settings) -> list[BaseTool]:
     """Leave out what needs an engine, or walls, where this host has none, so that its calls go to hosts that have them."""
-    if options.lane == "process":
-        tools = walled(tools, settings)
+    tools = walled(tools, settings) if options.lane == "process" else commanding(tools, settings)
     engineless = [tool.spec.name for tool in tools if tool.spec.capabilities.requires_engine and not settings.engine]
     if engineless:
         way_out = "set FORGE_ENGINE=module:function to offer them here"

@@ -202,6 +202,8 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus, own: Seque
         face.say(f"\nTools work in {settings.workspace}.")
     if settings.walls is None and given().tier != "landlock":
         face.say(f"\nTools that ask for walls run without them here ({given()}).")
+    if settings.commands_walls is None and given().no_namespaces:
+        face.say(f"\nCommands run without walls here ({given().no_namespaces}).")
     program = command_line(settings)
     face.say("\nTry, in another terminal:")
     for line in (
