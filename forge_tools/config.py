@@ -144,6 +144,10 @@ class Settings(BaseSettings):
     """Paths, as a JSON list, that walls leave open to all tools: `/data:ro` to read, `/data:rw` also to write."""
     run_as: str = ""
     """The user that the process lane of a worker started by root runs as, `user` or `user:group`. Empty: root, without capabilities."""
+    commands_walls: Literal["plain", "namespace"] | None = None
+    """What isolates the commands of `Bash`. Empty: `namespace`, or on the embedded stack `plain` if the machine has no namespaces."""
+    commands_network: Literal["host", "none"] | None = None
+    """The network of commands in namespaces: the machine's, or only a loopback of their own. Empty: `host` on the embedded stack, elsewhere `none`."""
     tool_memory: int = Field(default=2**31, ge=0)
     """Bytes of memory for one call of the process lane, with all its processes; 0: no limit."""
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)

@@ -14,6 +14,7 @@ import psutil
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import ensure_key
 from forge_tools.sandbox.processes.commands import LAUNCHER
+from forge_tools.sandbox.walls.probe import given
 from forge_tools.storage import open_store
 from forge_tools.storage.connection.drivers import Address
 from tests.migrated import migrated
@@ -147,6 +148,8 @@ class Fleet:
             "FORGE_KILL_GRACE": str(self.settings.kill_grace),
             "FORGE_DRAIN": "6",  # a test ends before the bodies that it leaves
         }
+        if given().no_namespaces:
+            settings["FORGE_COMMANDS_WALLS"] = "plain"  # or Bash would be left to other hosts
         return {**os.environ, **settings, **{f"FORGE_{k.upper()}": v for k, v in overrides.items()}}
 
     def freeze(self, worker: WorkerProcess) -> None:

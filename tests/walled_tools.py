@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import importlib
+import json
 import os
 import signal
 import socket
@@ -81,7 +82,7 @@ def fork() -> None:
 
 def attacks(on: Targets) -> dict[str, Callable[[], object]]:
     """By what the page on walls says of them."""
-    key, engine, other = Path(on["key"]), os.getppid(), on["other"]
+    key, engine, other = Path(on["key"]), on.get("engine") or os.getppid(), on["other"]
     return {
         "read the key that opens what clients encrypt": key.read_bytes,
         "the same by a program": lambda: cat(on["key"]),
@@ -100,8 +101,8 @@ def attacks(on: Targets) -> dict[str, Callable[[], object]]:
         "signal another process": lambda: os.kill(other, 0),
         "read another workspace": (Path(on["workspace"]) / "file").read_bytes,
         "write to another workspace": lambda: write(Path(on["workspace"]) / "new"),
-        "write to the user's home": lambda: write(Path(on["home"]) / "forge-arena"),
-        "write to /tmp": lambda: write(Path("/tmp") / f"forge-arena-{os.getpid()}"),
+        "change a file in the user's home": lambda: Path(on["home"], "file").open("r+b").close(),
+        "change a file in /tmp": lambda: Path(on["temporary"]).open("r+b").close(),
         "connect to a port of this machine": lambda: connect(socket.AF_INET, ("127.0.0.1", on["port"])),
         "send a datagram to this machine": lambda: connect(socket.AF_INET, ("127.0.0.1", 9), socket.SOCK_DGRAM),
         "connect to an abstract socket": lambda: connect(socket.AF_UNIX, f"\0{on['abstract']}"),
@@ -118,13 +119,19 @@ def attacks(on: Targets) -> dict[str, Callable[[], object]]:
 
 
 def tried(on: Targets) -> dict[str, str]:
-    found = {}
+    """A command is told who the engine is, whose half it has not; what it is not shown is not there."""
+    found, refusals = {}, {errno.EACCES, errno.EPERM}
+    if "engine" in on:
+        refusals |= {errno.ENOENT, errno.ESRCH, errno.EROFS}
     for name, attack in attacks(on).items():
+        if "engine" in on and name.startswith("the same from"):  # threads of a child of the process lane
+            found[name] = "-"
+            continue
         try:
             attack()
             found[name] = "yes"
         except OSError as error:
-            found[name] = "no" if error.errno in {errno.EACCES, errno.EPERM} else repr(error)
+            found[name] = "no" if error.errno in refusals else repr(error)
         except Exception as error:
             found[name] = "no" if isinstance(error, subprocess.CalledProcessError) else repr(error)
     return found
@@ -152,3 +159,7 @@ def read_walled(path: str) -> str:
 def connect_walled(port: int) -> None:
     """Connect to a port."""
     connect(socket.AF_INET, ("127.0.0.1", port))
+
+
+if __name__ == "__main__":
+    print(json.dumps(tried(json.loads(sys.argv[1]))))

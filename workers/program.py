@@ -32,7 +32,7 @@ from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
 from workers.lanes.tiers import Tiers, require_known
-from workers.lanes.walls import all_roots
+from workers.lanes.walls import all_roots, command_walls, commanding
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
 from workers.worker import Setup
@@ -86,6 +86,8 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
         if setup.servers is not None:
             setup.servers.close()
         SPAWNER.close()
+        if setup.executor.reach is not None:
+            setup.executor.reach.commands.spawner.close()
         end(instance_mark(setup.worker_id), started=orphans())
 
 
@@ -103,7 +105,12 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
         user.require(all_roots(reach))
         os.umask(os.umask(0o077) & ~0o020)  # what is made in a workspace is for its group to change
     if options.lane == "async":
-        reach = replace(reach, book=RemoteShells(store), documents=RemoteDocuments(store))
+        reach = replace(
+            reach,
+            book=RemoteShells(store),
+            documents=RemoteDocuments(store),
+            commands=command_walls(settings, reach),
+        )
     return Setup(
         settings=settings,
         lane=options.lane,
@@ -130,8 +137,8 @@ def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[Ba
     own, others = load_project(settings, options.tools), load_tools(builtins=not options.no_builtins)
     if settings.walls_of:
         require_known(settings, [tool.spec.name for tool in (*own, *hosted, *others, *load_tools())])
-    named = [*_runnable(own, settings), *hosted]
-    found = _runnable(others, settings)
+    named = [*_runnable(own, options, settings), *hosted]
+    found = _runnable(others, options, settings)
     categories = _admitted(options, settings)
     if _hosts_servers(options, settings) and categories == [ToolCategory.MCP]:
         return named  # it is not a configuration error that none of the servers is there yet
@@ -148,8 +155,10 @@ def _served(options: argparse.Namespace, settings: Settings) -> list[str]:
     return served
 
 
-def _runnable(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
-    """Leave out tools that need an engine that this host lacks, so that their calls go to hosts that have one."""
+def _runnable(tools: Sequence[BaseTool], options: argparse.Namespace, settings: Settings) -> list[BaseTool]:
+    """Leave out tools that need an engine or namespaces that this host lacks, so that their calls go to hosts that have them."""
+    if options.lane == "async":
+        tools = commanding(tools, settings)
     engineless = [tool.spec.name for tool in tools if tool.spec.capabilities.requires_engine and not settings.engine]
     if engineless:
         way_out = "set FORGE_ENGINE=module:function to offer them here"

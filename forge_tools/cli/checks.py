@@ -75,6 +75,7 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
         yield _package("asyncpg", "pip install 'forge-tools[postgres]'")
     yield _ripgrep()
     yield _walls(settings)
+    yield _commands(settings)
     if settings.artifact_dir is not None:
         yield from _artifacts(settings.artifact_dir, settings.workspace)
     if settings.is_embedded:
@@ -131,6 +132,18 @@ def _walls(settings: Settings) -> Finding:
     few = [f"{name} {tier}" for name, tier in settings.walls_of.items()]
     least = "; FORGE_WALLS_MINIMUM moves tools of the async lane behind it, or refuses them"
     return ok("walls", said + (f"; but {', '.join(few)}" if few else "") + (least if settings.walls_minimum else ""))
+
+
+def _commands(settings: Settings) -> Finding:
+    """What stands here between commands of Bash and their host."""
+    if settings.commands_walls == "plain":
+        return ok("commands", "without walls, as FORGE_COMMANDS_WALLS=plain says")
+    if given().no_namespaces:
+        way_out = (
+            "Bash runs elsewhere, or on the embedded stack without; FORGE_COMMANDS_WALLS=plain allows that anywhere."
+        )
+        return note("commands", f"no namespaces ({given().no_namespaces})", way_out)
+    return ok("commands", "in namespaces of their own (docs/walls.md)")
 
 
 def _artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from forge_tools.model import (
 from forge_tools.model.artifacts import TEXT
 from forge_tools.sandbox.documents import ProcessDocuments
 from forge_tools.sandbox.paths.confinement import Root
+from forge_tools.sandbox.processes.walled import CommandWalls
 from forge_tools.sandbox.web.access import Web
 
 
@@ -109,6 +110,8 @@ class Reach:
     documents: Documents | None = field(default_factory=ProcessDocuments)
     """None if they are out of reach, as in the process lane."""
     max_part_bytes: int = 100 << 20
+    commands: CommandWalls = field(default_factory=CommandWalls)
+    """What stands around the commands that tools start; by default nothing."""
 
 
 REACH: ContextVar[Reach] = ContextVar("forge_tools_reach", default=Reach())  # noqa: B039  a frozen value

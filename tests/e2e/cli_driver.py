@@ -14,6 +14,7 @@ from forge_tools.config import Settings
 from forge_tools.embedded.stack import ensure_key
 from forge_tools.project import Marker
 from forge_tools.sandbox.processes.trees import descendants
+from forge_tools.sandbox.walls.probe import given
 from tests.fleet import WorkerProcess, warm_worker
 from tests.migrated import migrated
 from tests.waiting import is_alive, wait_until
@@ -232,8 +233,10 @@ def working(cli: Cli) -> Iterator[Cli]:
 def _worker(cli: Cli, *words: str) -> WorkerProcess:
     log = cli.folder / f"{words[1]}.log"
     words = ("workers", "--queues", "default,background", "--categories", "file,execution,other", *words)
+    lacking = {"FORGE_COMMANDS_WALLS": "plain"} if given().no_namespaces else {}  # or Bash would be left to other hosts
     with log.open("wb") as said:
-        process = warm_worker().start(words, cwd=cli.folder, env=cli.environment(), stdout=said, stderr=said)
+        where: dict[str, Any] = {"cwd": cli.folder, "env": lacking | cli.environment(), "stdout": said, "stderr": said}
+        process = warm_worker().start(words, **where)
     return WorkerProcess(process, log)
 
 

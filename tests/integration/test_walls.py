@@ -3,44 +3,68 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
+import psutil
 import pytest
 
 from forge_tools.config import Settings
+from forge_tools.sandbox.processes.commands import LAUNCHER
 from forge_tools.sandbox.walls.privileges import drop_capabilities
 from forge_tools.sandbox.walls.probe import given
 from tests.e2e.cli_driver import Cli, Up
 from tests.fleet import ROOT
 
 TIERS = ("plain", "landlock")
-ROW = re.compile(r"^\| (?P<attack>[^|]+) \| (?P<plain>yes|no) \| (?P<landlock>yes|no) \|", re.MULTILINE)
+ROW = re.compile(
+    r"^\| (?P<attack>[^|]+) \| (?P<plain>yes|no) \| (?P<landlock>yes|no) \| (?P<namespace>yes|no|-) \|", re.MULTILINE
+)
+
+OF_THE_ENGINE = (
+    "read the environment of the engine",
+    "open the memory of the engine",
+    "see what the engine has open",
+    "trace the engine",
+)
 
 
 def expected(tier: str) -> dict[str, str]:
     page = (ROOT / "docs/walls.md").read_text()
-    return {row["attack"]: row[tier] for row in ROW.finditer(page)}
+    found = {row["attack"]: row[tier] for row in ROW.finditer(page)}
+    if given().no_namespaces.startswith("unshare"):
+        found["make a user namespace"] = "no"
+    return found
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, Up]]:
     base = tmp_path_factory.mktemp("w")
     for name in ("here", "other", "home"):
         (base / name).mkdir()
     (base / "other/file").write_text("of another")
+    (base / "home/file").write_text("of the user")
     workspaces = json.dumps({"other": {"roots": [str(base / "other")]}})
     cli = Cli(base / "here", FORGE_WORKSPACES=workspaces, XDG_CACHE_HOME=str(base / "cache"), HOME=str(base / "home"))
+    cli.settings["FORGE_WALLS_PATHS"] = json.dumps([f"{ROOT}:ro"])  # commands import the attacks
     up = Up(cli, "--tools", str(ROOT / "tests/walled_tools.py"), from_nothing=True).wait_ready()
-    yield cli
+    yield cli, up
     assert up.stop() == 0
     assert not [one for one in Path(os.environ.get("TMPDIR", "/tmp")).glob("forge-scratch-*") if _is_ours(one, up)]
 
 
 def _is_ours(folder: Path, up: Up) -> bool:
     return folder.stat().st_mtime >= up.log.stat().st_ctime
+
+
+@pytest.fixture
+def cli(stack: tuple[Cli, Up]) -> Cli:
+    return stack[0]
 
 
 @pytest.fixture
@@ -54,7 +78,7 @@ def targets(cli: Cli) -> Iterator[dict[str, object]]:
     os.close(is_ready)
     with os.fdopen(ready) as waiting:
         waiting.read()
-    with socket.socket() as port, socket.socket(socket.AF_UNIX) as abstract:
+    with NamedTemporaryFile(dir="/tmp") as file, socket.socket() as port, socket.socket(socket.AF_UNIX) as abstract:
         port.bind(("127.0.0.1", 0))
         abstract.bind(f"\0forge-arena-{os.getpid()}")
         for one in (port, abstract):
@@ -67,6 +91,7 @@ def targets(cli: Cli) -> Iterator[dict[str, object]]:
             "other": other,
             "workspace": str(cli.folder.parent / "other"),
             "home": str(cli.folder.parent / "home"),
+            "temporary": file.name,
             "touched": str(cli.folder.parent / "other/file"),
             "port": port.getsockname()[1],
             "abstract": f"forge-arena-{os.getpid()}",
@@ -80,6 +105,22 @@ def test_each_tier_holds_what_the_page_says_and_nothing_else(cli: Cli, targets: 
     said = cli.json("run", f"attack_from_{tier}", f"on:={json.dumps(targets)}", "--timeout", "60")
 
     assert said["output"] == expected(tier if given().tier == "landlock" else "plain")
+
+
+def test_commands_reach_what_the_page_says_and_nothing_else(stack: tuple[Cli, Up], targets: dict[str, object]) -> None:
+    cli, up = stack
+    walls = cli.json("run", "Bash", "command=:")["metadata"]["walls"]
+    launcher = next(one for one in map(psutil.Process, up.tree()) if LAUNCHER in one.cmdline())
+    on = json.dumps({**targets, "engine": launcher.ppid()})
+    command = f"{shlex.quote(sys.executable)} -m tests.walled_tools {shlex.quote(on)}"
+
+    said = json.loads(cli.json("run", "Bash", f"command={command}")["output"])
+
+    assert walls == ("plain" if given().no_namespaces else "namespace")
+    different = {name: cell for name, cell in expected("namespace").items() if cell == "-"}
+    if walls == "plain" and os.getuid() == 0:  # whose commands then have the capabilities of root
+        different |= dict.fromkeys(OF_THE_ENGINE, "yes")
+    assert said == expected(walls) | different
 
 
 def test_a_refusal_names_the_path_and_the_settings(cli: Cli) -> None:

@@ -1,7 +1,8 @@
-"""The walls of each call of the process lane: which paths stay open, and the folders of the children behind them."""
+"""The walls of each call of the process lane, with the folders of the children behind them; and those around commands."""
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -10,16 +11,52 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from forge_tools.config import Settings
+from forge_tools.config import Settings, broker_socket
 from forge_tools.model import Claim, ToolSpec
 from forge_tools.sandbox.paths.confinement import Root
+from forge_tools.sandbox.processes.walled import CommandWalls, NamespaceWalls
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import scratch_folder
+from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
 from forge_tools.sandbox.walls.user import User
+from forge_tools.tool.base import BaseTool
+from forge_tools.tools.execution.bash import Bash
 from workers.lanes.tiers import HIGHEST, Tiers
 
 SCRATCH = "forge-scratch-"
+
+logger = logging.getLogger("workers")
+
+
+def commanding(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
+    """All of them, but for those that start commands where the walls around these cannot be had here."""
+    if settings.commands_walls == "plain" or not given().no_namespaces:
+        return list(tools)
+    facts = {"given": given().no_namespaces}
+    if settings.is_embedded and settings.commands_walls is None:
+        logger.warning("Commands run without walls: this machine has no namespaces for them", extra=facts)
+        return list(tools)
+    logger.warning(
+        "Commands need namespaces, which this machine has not; set FORGE_COMMANDS_WALLS=plain to offer Bash here",
+        extra=facts,
+    )
+    return [tool for tool in tools if not isinstance(tool, Bash)]
+
+
+def command_walls(settings: Settings, reach: Reach) -> CommandWalls:
+    """Those around the commands of this worker."""
+    if settings.commands_walls == "plain" or given().no_namespaces:
+        return CommandWalls()
+    own = tuple(_own(settings, reach))
+    others = [str(root.path.absolute()) for root in all_roots(reach)]
+    return NamespaceWalls(
+        settings.commands_network or ("host" if settings.is_embedded else "none"),
+        closed=(*own, *others),
+        hidden=own,
+        opened=settings.walls_paths,
+        cache=settings.cache / "commands",
+    )
 
 
 class Walls:
@@ -97,12 +134,20 @@ class Walls:
         return _unnamed(self._reach)
 
 
-def _closed(settings: Settings, reach: Reach) -> Iterator[str]:
-    """What the system's folders and those on the import path may not open up."""
-    yield from (str(settings.home.absolute()), str(settings.keys_folder), str(settings.cache), tempfile.gettempdir())
-    files = (settings.secrets_dir, settings.audit_key, settings.mcp_config, settings.artifact_dir)
+def _own(settings: Settings, reach: Reach) -> Iterator[str]:
+    """What this worker has for itself: keys, passwords, databases, caches."""
+    yield from (str(settings.home.absolute()), str(settings.keys_folder), str(settings.cache))
+    files = (settings.secrets_dir, settings.audit_key, settings.mcp_config, settings.artifact_dir, reach.shells)
     passwords = (value for name, value in settings if name.endswith("_password_file"))
     yield from (str(path.absolute()) for path in (*files, *passwords) if path is not None)
+    yield str(broker_socket(settings.home))
+    if settings.database.startswith("sqlite"):
+        yield settings.database.partition(":///")[2]
+
+
+def _closed(settings: Settings, reach: Reach) -> Iterator[str]:
+    """What the system's folders and those on the import path may not open up."""
+    yield from (*_own(settings, reach), tempfile.gettempdir())
     yield from (str(root.path.absolute()) for root in all_roots(reach))
 
 

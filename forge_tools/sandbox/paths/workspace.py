@@ -61,6 +61,11 @@ class Workspace:
             return cls(Path(check_path(context.working_dir)))
         return cls(root, context.working_dir)
 
+    @property
+    def roots(self) -> list[Root]:
+        """What it is made of."""
+        return [one.root for one in self._roots]
+
     def open(self, path: str) -> Handle:
         """Open a regular file or a folder for reading."""
         return self._open(self._locate(unescape_path(path)))

@@ -75,7 +75,7 @@ class Completed:
     stopped: bool = False
 
 
-async def run(
+async def run(  # noqa: PLR0913  all but the command are named
     command: Sequence[str],
     *,
     folder: int,
@@ -85,8 +85,11 @@ async def run(
     stderr: Sink | None = None,
     stdin: bytes | int = b"",
     grace: float = 2.0,
+    start: Callable[..., socket.socket] | None = None,
 ) -> Completed:
     """Run `command` in the open folder handle `folder` and feed what it writes to the sinks.
+
+    `start` is that of a `Spawner` with walls; without it there are none.
 
     Without `stderr` both streams go to `stdout` in true order. The command is over when its own process is; what it leaves
     behind is stopped. When this returns or raises, cancellation included, nothing of the process tree is left.
@@ -96,7 +99,7 @@ async def run(
     """
     running = _Running(command[0])
     try:
-        spawn = partial(SPAWNER.start, command, environment, folder=folder, grace=grace)
+        spawn = partial(start or SPAWNER.start, command, environment, folder=folder, grace=grace)
         running.start(spawn, stdin, [stdout] if stderr is None else [stdout, stderr])
         await asyncio.wait({running.over, running.enough}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if running.over.done():
@@ -195,10 +198,11 @@ class Forker:
 
 
 class Spawner(Forker):
-    """Starts commands that end with us."""
+    """Starts commands that end with us, behind `walls`: the network, and what they are shown (`walls/namespaces.py`)."""
 
-    def __init__(self) -> None:
-        super().__init__([LAUNCHER, "--serve"], _launcher_environment)
+    def __init__(self, walls: Sequence[str] = ()) -> None:
+        super().__init__([LAUNCHER, "--serve", str(len(walls)), *walls], _launcher_environment)
+        self.walls = walls
 
     def start(
         self,
@@ -208,13 +212,18 @@ class Spawner(Forker):
         folder: int,
         streams: tuple[int, int, int],
         grace: float,
+        shown: Sequence[str] = (),
     ) -> socket.socket:
         """Start `command` in `folder` and return its control socket: status lines come out, closing it ends the tree.
+
+        `shown` is what this one is shown besides, where there are walls.
 
         Raises:
             OSError: the launcher cannot be started, or takes no request.
         """
-        fields = [str(grace), str(UMASK), str(len(command)), *command, *(f"{k}={v}" for k, v in environment.items())]
+        words = [os.readlink(f"/proc/self/fd/{folder}"), *shown] if self.walls else []  # noqa: PTH115  no Path is wanted
+        fields = [str(grace), str(UMASK), str(len(command)), str(len(words)), *command, *words]
+        fields += [f"{name}={value}" for name, value in environment.items()]
         return self.request([folder, *streams], fields)
 
 

@@ -1,7 +1,7 @@
 """Runs commands whose whole process tree ends with their owner. A separate script: it loads little.
 
-Started as `python -I -S launcher.py`, either with `--serve` (supervisors are forked: a millisecond, not twenty, and one
-is kept ready for the next request), or for one command, whose status becomes the exit code (128 + n after signal n):
+Started as `python -I -S launcher.py`, either with `--serve` and the number and words of the walls around commands, 0 for
+none (supervisors are forked: a millisecond, not twenty, and one is kept ready for the next request), or for one command, whose status becomes the exit code (128 + n after signal n):
 `--parent-fd N --grace S [--status-fd N] [--kill-leftovers] [--pass-fd N ...] -- command ...`
 
 The tree is ended (TERM, the grace, KILL) when the owner's end of `parent-fd` closes, when a SIGTERM was forwarded and
@@ -26,6 +26,7 @@ if __name__ == "__main__":  # -I omits even its own package from the path
 
 from forge_tools.sandbox.processes.endings import Ending, kill, kill_all
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, prctl, reap
+from forge_tools.sandbox.walls import namespaces
 from forge_tools.sandbox.walls.privileges import harden
 
 REQUEST_LENGTH = struct.Struct(">I")
@@ -145,9 +146,9 @@ class Supervisor:
 
 
 class Spare:
-    """A supervisor forked in advance: copying this process takes longer than many a command."""
+    """A supervisor forked in advance: copying this process takes longer than many a command, and so do its `walls`."""
 
-    def __init__(self, *private: int) -> None:
+    def __init__(self, walls: Sequence[str], *private: int) -> None:
         """Fork it; it closes the `private` handles.
 
         Raises:
@@ -155,12 +156,12 @@ class Spare:
         """
         self._ours, theirs = socket.socketpair()
         with theirs:
-            self.pid = os.fork()
+            self.pid, refusal = _fork_behind(walls)
             if self.pid == 0:
                 try:
                     for handle in (self._ours.fileno(), *private):
                         os.close(handle)
-                    _serve_next(theirs)
+                    _serve_next(theirs, _Walls(walls, refusal))
                 finally:
                     os._exit(0)
 
@@ -177,18 +178,62 @@ class Spare:
         self._ours.close()
 
 
+class _Walls:
+    """Those around the command of one supervisor: the network that it has and what it is shown, or nothing for none.
+
+    Where they cannot be had nothing starts.
+    """
+
+    def __init__(self, words: Sequence[str], refusal: OSError | None) -> None:
+        self._words = words
+        self._refusal = refusal
+
+    def prepare(self) -> None:
+        """Do what can be done before a command is known."""
+        if self._words and self._refusal is None:
+            try:
+                namespaces.furnish(self._words[1:])
+            except OSError as error:
+                self._refusal = error
+
+    def enter(self, folder: int, words: Sequence[str]) -> None:
+        """Go to the folder of the command; behind walls by its path, the first of its own words: the others say what else is shown.
+
+        Raises:
+            OSError: these walls cannot be had, or what is there is another folder.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        if not self._words:
+            os.fchdir(folder)
+            return
+        namespaces.show(words[1:])
+        namespaces.close_off()
+        namespaces.go_to(words[0], folder)
+
+
+def _fork_behind(walls: Sequence[str]) -> tuple[int, OSError | None]:
+    """As `os.fork`, in namespaces where there are walls; without them, and why, where the machine refuses."""
+    if walls:
+        try:
+            return namespaces.fork(network=walls[0]), None
+        except OSError as error:
+            return os.fork(), error
+    return os.fork(), None
+
+
 def ready() -> Signals:
     """Set this process up as a supervisor."""
     adopt_orphans()
     return Signals(*_FORWARDED, signal.SIGCHLD)
 
 
-def serve() -> None:
+def serve(walls: Sequence[str] = ()) -> None:
     """Provide a supervisor for each request until the owner closes its end of the socket, and outlive them all.
 
     A request is one byte with five handles: control socket, working directory, standard input, output and error. The
     command follows over its control socket: its length (`REQUEST_LENGTH`), then, separated by NULs, the grace in
-    seconds, the umask, the number of arguments, the arguments, the environment.
+    seconds, the umask, the numbers of arguments and of words on its walls, the arguments, these words, the environment.
     """
     os.closerange(3, 1 << 20)
     adopt_orphans()
@@ -202,17 +247,17 @@ def serve() -> None:
         has_request, _ = signals.wait(None, requests.fileno() if is_open else -1)
         _reap_supervisors(supervisors)
         if has_request:
-            is_open = _accept(requests, supervisors, spare)
+            is_open = _accept(requests, supervisors, spare, walls)
             if spare:  # used, or unusable
                 spare.close()
-            spare = _another(supervisors, requests.fileno()) if is_open else None
+            spare = _another(supervisors, walls, requests.fileno()) if is_open else None
 
 
 def main(arguments: list[str]) -> int:
     """Run according to the command line and return the exit code."""
     harden()
     if arguments[0] == "--serve":  # the rest marks whose process it is
-        serve()
+        serve(arguments[2 : 2 + int(arguments[1])])
         return 0
     split = arguments.index("--")
     options, command = _options(arguments[:split]), arguments[split + 1 :]
@@ -272,44 +317,58 @@ def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequen
     raise missing
 
 
-def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None) -> bool:
+def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None, walls: Sequence[str]) -> bool:
     """Give the next request to a supervisor; return whether there can be more."""
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
-    if data and not (spare and spare.take(handles)) and (fresh := _another(supervisors, requests.fileno(), *handles)):
-        fresh.take(handles)  # without one, the requester sees its control socket close
-        fresh.close()
+    if data and not (spare and spare.take(handles)):
+        fresh = _another(supervisors, walls, requests.fileno(), *handles)
+        if fresh:  # without one, the requester sees its control socket close
+            fresh.take(handles)
+            fresh.close()
     for handle in handles:
         os.close(handle)
     return bool(data)
 
 
-def _another(supervisors: set[int], *private: int) -> Spare | None:
+def _another(supervisors: set[int], walls: Sequence[str], *private: int) -> Spare | None:
     """Fork one without the `private` handles; None if no process is available."""
     with contextlib.suppress(OSError):
-        spare = Spare(*private)
+        spare = Spare(walls, *private)
         supervisors.add(spare.pid)
         return spare
     return None
 
 
-def _serve_next(requests: socket.socket) -> None:
+def _serve_next(requests: socket.socket, walls: _Walls) -> None:
     signals = ready()
+    walls.prepare()
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
     requests.close()
     signals.wait(0)  # earlier signals were not for the command
     if data:
-        _serve_one(signals, *handles)
+        _serve_one(signals, walls, *handles)
 
 
-def _serve_one(signals: Signals, control: int, folder: int, *streams: int) -> None:
+def _serve_one(signals: Signals, walls: _Walls, control: int, folder: int, *streams: int) -> None:
     keep_private(control, folder, *streams)
     fields = receive(control).split(b"\0")
-    grace, umask, count = float(fields[0]), int(fields[1]), int(fields[2])
-    command, environment = fields[3 : 3 + count], dict(field.split(b"=", 1) for field in fields[3 + count :])
-    os.fchdir(folder)
-    os.umask(umask)
+    grace, umask, arguments, words = float(fields[0]), *map(int, fields[1:4])
+    command, shown, variables = (
+        fields[4 : 4 + arguments],
+        fields[4 + arguments :][:words],
+        fields[4 + arguments + words :],
+    )
+    environment = dict(field.split(b"=", 1) for field in variables)
+
+    def start() -> int:
+        walls.enter(folder, list(map(os.fsdecode, shown)))
+        if shown and not os.path.isdir(environment.get(b"TMPDIR", b"/")):  # noqa: PTH112  pathlib costs the start-up 10 ms
+            del environment[b"TMPDIR"]
+        os.umask(umask)
+        return spawn(command, environment, streams)
+
     supervisor = Supervisor(control, grace, report=control, kill_leftovers=True, spares_shells=False)
-    supervisor.run(signals, lambda: spawn(command, environment, streams), (folder, *streams))
+    supervisor.run(signals, start, (folder, *streams))
 
 
 def keep_private(*handles: int) -> None:

@@ -58,8 +58,11 @@ def gain_nothing() -> None:
         checked("prctl", _SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def drop_capabilities() -> None:
-    """Give up every capability of this thread, and of those it starts; with `gain_nothing` executing brings none back."""
+def drop_capabilities(*, but: int = 0) -> None:
+    """Give up the capabilities of this thread, and of those it starts; with `gain_nothing` executing brings none back.
+
+    `but` has the bits of those that stay, among the first 32.
+    """
     if ON_LINUX:
         header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
-        checked("capset", header, bytes(24))
+        checked("capset", header, struct.pack("6I", but, but, 0, 0, 0, 0))

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import NoReturn
 
-from forge_tools.sandbox.walls import landlock
-from forge_tools.sandbox.walls.privileges import ON_LINUX, harden, is_closed
+from forge_tools.sandbox.walls import landlock, namespaces
+from forge_tools.sandbox.walls.privileges import ON_LINUX, checked, harden, is_closed
 from forge_tools.sandbox.walls.profile import Profile
 
 _HELD, _OPEN = 0, 254
+_ADOPT_ORPHANS = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Given:
     tier: str
     landlock_abi: int
     why: str = ""
+    no_namespaces: str = ""
+    """Why commands cannot be kept in them; empty where they can."""
 
     def __str__(self) -> str:
         abi = f" (Landlock ABI {self.landlock_abi})" if self.tier == "landlock" else ""
@@ -37,39 +41,81 @@ def given() -> Given:
 def probe() -> Given:
     """Try the tiers."""
     if not ON_LINUX:
-        return Given("none", 0, "walls need Linux")
-    version = landlock.abi()
+        return Given("none", 0, *["walls need Linux"] * 2)
+    version, without = landlock.abi(), _lack_of_namespaces()
     if not (why := _refused(_walled)):
-        return Given("landlock", version)
+        return Given("landlock", version, "", without)
     what = f"landlock: {why}"
     if not (closed := _refused(_closed)):
-        return Given("plain", version, what)
-    return Given("none", version, f"{what}; plain: {closed}")
+        return Given("plain", version, what, without)
+    return Given("none", version, f"{what}; plain: {closed}", without)
+
+
+def _lack_of_namespaces() -> str:
+    for what, attempt in (("unshare", _set_apart), ("mount", _furnished)):
+        if why := _refused(attempt):
+            return f"{what}: {why}"
+    return ""
 
 
 def _refused(attempt: Callable[[], bool]) -> str:
     """Why it fails in a child of ours; empty where it holds."""
     pid = os.fork()
     if pid == 0:
-        code = _OPEN
-        try:
-            code = _HELD if attempt() else _OPEN
-        except OSError as error:
-            code = error.errno or _OPEN
-        finally:
-            os._exit(code)
+        _end_with(attempt)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code == _HELD:
         return ""
     return errno.errorcode.get(code, "does not hold" if code == _OPEN else f"the trial ended with {code}")
 
 
+def _end_with(attempt: Callable[[], bool]) -> NoReturn:
+    code = _OPEN
+    try:
+        code = _HELD if attempt() else _OPEN
+    except OSError as error:
+        code = error.errno or _OPEN
+    finally:
+        os._exit(code)
+
+
 def _walled() -> bool:
     """Whether a folder that opens before stays closed behind walls, and no socket is to be had."""
-    os.listdir("/")  # noqa: PTH208  a name is all that is wanted
+    os.listdir("/")
     Profile().apply(os.devnull)
     os.close(os.open(os.devnull, os.O_WRONLY))
-    return _fails(lambda: os.listdir("/")) and _fails(lambda: socket.socket(socket.AF_INET).close())  # noqa: PTH208  as above
+    return _fails(lambda: os.listdir("/")) and _fails(lambda: socket.socket(socket.AF_INET).close())
+
+
+def _set_apart() -> bool:
+    return _in_namespaces(lambda: os.getpid() == 1)
+
+
+def _furnished() -> bool:
+    """Whether a process there sees another root than ours: some systems allow all but to mount."""
+    ours = os.stat("/")
+
+    def attempt() -> bool:
+        namespaces.furnish(["ro:/usr", "own:/usr"])
+        namespaces.close_off()
+        return not os.path.samestat(ours, os.stat("/")) and not os.listdir("/usr")
+
+    return _in_namespaces(attempt)
+
+
+def _in_namespaces(attempt: Callable[[], bool]) -> bool:
+    """Called in a child of ours, whose own child is in them.
+
+    Raises:
+        OSError: they cannot be had, or the attempt raised it.
+    """
+    checked("prctl", _ADOPT_ORPHANS, 1, 0, 0, 0)
+    if (pid := namespaces.fork(network=namespaces.NONE)) == 0:
+        _end_with(attempt)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code not in (_HELD, _OPEN):
+        raise OSError(code, os.strerror(code))
+    return code == _HELD
 
 
 def _closed() -> bool:

@@ -69,7 +69,7 @@ def shared_memory(closed: Iterable[str]) -> tuple[str, ...]:
 
 def _import_paths() -> Iterator[str]:
     """Ours are named apart: the folder in which they lie may hold workspaces, too."""
-    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)))  # noqa: PTH120  no Path is wanted
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)))
     yield from (*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
     yield from (str(_OURS), str(_OURS.parent / "workers"))
     yield from (path for path in sys.path if path)  # an empty one is the current folder, which is not the interpreter's
@@ -79,8 +79,8 @@ def _around(folder: str, shut: tuple[str, ...]) -> Iterator[str]:
     """The folder, or what lies in it but for what is shut."""
     if not _holds_any(folder, shut):
         yield folder
-    elif folder not in shut and os.path.isdir(folder):  # noqa: PTH112  no Path is wanted
-        for name in os.listdir(folder):  # noqa: PTH208  as above
+    elif folder not in shut and os.path.isdir(folder):
+        for name in os.listdir(folder):
             yield from _around(f"{folder}/{name}", shut)
 
 

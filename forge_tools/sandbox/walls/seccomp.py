@@ -63,6 +63,11 @@ def is_known() -> bool:
     return os.uname().machine in _MACHINES
 
 
+def number_of(name: str) -> int:
+    """The number of one of these calls on this machine."""
+    return _CALLS[name][_MACHINES[os.uname().machine][1]]
+
+
 def refuse(
     calls: Collection[str] = FORBIDDEN, *, families: Collection[int] | None = None, error: int = errno.EPERM
 ) -> None:

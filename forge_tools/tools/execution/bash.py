@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from forge_tools.errors import ErrorCode, ForgeError, InvalidCallError
 from forge_tools.model import Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import keep_text
-from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.confinement import Handle, Root
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.processes.commands import Completed, find_shell, run
 from forge_tools.sandbox.processes.environment import child_environment
@@ -67,16 +67,18 @@ class Bash(BuiltinTool):
     parameters = parameters_of(Command)
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        call = _Call(context, Command(**options))
-        with self.workspace(context).open_folder(call.asked.cwd) as folder:
+        workspace = self.workspace(context)
+        call = _Call(context, Command(**options), workspace.roots)
+        with workspace.open_folder(call.asked.cwd) as folder:
             if call.asked.run_in_background:
                 return await call.start(folder)
             kept, completed = await call.run(folder)
             return call.answer(kept, completed, folder, await call.keep(kept))
 
     async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        call = _Call(context, asked := Command(**options))
-        with self.workspace(context).open_folder(asked.cwd) as folder:
+        workspace = self.workspace(context)
+        call = _Call(context, asked := Command(**options), workspace.roots)
+        with workspace.open_folder(asked.cwd) as folder:
             kept, completed = await call.run(folder, "-n")
         where = "the working directory" if folder.name == "." else f"{folder.name}/"
         shown = asked.command if len(asked.command) <= _SHOWN_COMMAND else f"{asked.command[:_SHOWN_COMMAND]}..."
@@ -93,12 +95,14 @@ class Bash(BuiltinTool):
 class _Call:
     """A command with everything that is checked before it starts."""
 
-    def __init__(self, context: ExecutionContext, asked: Command) -> None:
+    def __init__(self, context: ExecutionContext, asked: Command, roots: Sequence[Root]) -> None:
         _check_command(asked.command)
         self.asked = asked
         self._context = context
         self._variables = _texts(asked.env or {})
-        self._environment = child_environment(self._variables)
+        self._walls = REACH.get().commands
+        self._start, variables = self._walls.around(roots)
+        self._environment = {**variables, **child_environment(self._variables)}
         self._stdin = _encoded("stdin", asked.stdin or "")
         self._room = max(0, context.max_output_size - _NOTES_ROOM)
         self._deadline = Deadline(context.timeout)
@@ -119,6 +123,7 @@ class _Call:
                 stdout=terminal.feed,
                 stdin=self._stdin,
                 grace=self._grace,
+                start=self._start,
             )
         except asyncio.CancelledError:  # nobody gets its result; its output is found through the execution
             terminal.finish()
@@ -133,7 +138,7 @@ class _Call:
         return {} if whole is None else await keep_text(whole, self._context, min(seconds, left))
 
     def answer(self, kept: HeadTail, completed: Completed, folder: Handle, artifact: dict[str, Any]) -> ToolResult:
-        facts = {"cwd": folder.name, "description": self.asked.description, **artifact}
+        facts = {"cwd": folder.name, "description": self.asked.description, "walls": self._walls.tier, **artifact}
         text, shown = kept.show(self._room, facts.get("artifact"))
         facts |= {"exit_code": completed.exit_code, **shown}
         if completed.timed_out:

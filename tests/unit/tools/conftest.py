@@ -8,21 +8,40 @@ from typing import Any
 import pytest
 
 from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.sandbox.processes.walled import CommandWalls, NamespaceWalls
 from forge_tools.sandbox.reach import REACH, Reach
+from forge_tools.sandbox.walls.namespaces import HOST
 from forge_tools.sandbox.walls.privileges import open_up
+from forge_tools.sandbox.walls.probe import given
 from forge_tools.tool.base import BaseTool
 from tests.unit.tools.shell_session import Book, Session, session
 
 Call = Callable[..., Awaitable[ToolResult]]
 
 
+@pytest.fixture(scope="session")
+def behind_namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandWalls]:
+    """What workers have by default; where the machine has no namespaces, what the embedded stack does without them."""
+    walls = CommandWalls()
+    if not given().no_namespaces:
+        walls = NamespaceWalls(HOST, closed=(), hidden=(), opened=(), cache=tmp_path_factory.mktemp("cache"))
+    yield walls
+    walls.spawner.close()
+
+
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Path]:
+def commands(request: pytest.FixtureRequest, behind_namespaces: CommandWalls) -> CommandWalls:
+    """The walls around commands; a test that is parametrised with `plain` has none."""
+    return CommandWalls() if getattr(request, "param", None) == "plain" else behind_namespaces
+
+
+@pytest.fixture
+def ws(tmp_path: Path, commands: CommandWalls) -> Iterator[Path]:
     """The workspace root, set as the executor sets it."""
     root = tmp_path / "ws"
     root.mkdir()
     (tmp_path / "secret").write_text("hit outside")
-    token = REACH.set(Reach(root=root))
+    token = REACH.set(Reach(root=root, commands=commands))
     yield root
     REACH.reset(token)
 

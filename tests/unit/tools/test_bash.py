@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.model import ToolResult
-from forge_tools.sandbox.processes.commands import SPAWNER
+from forge_tools.sandbox.processes.walled import CommandWalls
 from forge_tools.tools.execution.bash import Bash
 from tests.waiting import reached
 
@@ -17,10 +17,10 @@ Call = Callable[..., Awaitable[ToolResult]]
 
 
 @pytest.fixture
-def bash(caller: Callable[[Bash], Call], ws: Path) -> Iterator[Call]:
+def bash(caller: Callable[[Bash], Call], commands: CommandWalls) -> Iterator[Call]:
     yield caller(Bash())
-    if SPAWNER.pid:
-        children = Path(f"/proc/{SPAWNER.pid}/task/{SPAWNER.pid}/children")
+    if pid := commands.spawner.pid:
+        children = Path(f"/proc/{pid}/task/{pid}/children")
         deadline = time.monotonic() + 20
         while children.exists() and len(children.read_text().split()) > 1 and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -28,6 +28,7 @@ def bash(caller: Callable[[Bash], Call], ws: Path) -> Iterator[Call]:
         assert len(left) <= 1, "beside the supervisor of the next command, something was left behind"
 
 
+@pytest.mark.parametrize("commands", ["plain", "namespace"], indirect=True)
 @pytest.mark.parametrize(
     ("command", "output"),
     [
@@ -119,6 +120,7 @@ async def test_the_shell_knows_no_secret_and_has_no_handle_of_ours(bash: Call, m
     assert result.output.endswith("0\n1\n2\n")
 
 
+@pytest.mark.parametrize("commands", ["plain", "namespace"], indirect=True)
 @pytest.mark.parametrize("left", ["sleep 61 &", "setsid sleep 61 & disown", "(setsid sleep 61 &) >/dev/null 2>&1"])
 async def test_what_is_left_running_is_stopped_and_reported(bash: Call, left: str) -> None:
     started = time.monotonic()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.model import ToolResult
-from forge_tools.sandbox.processes.commands import SPAWNER
+from forge_tools.sandbox.processes.walled import CommandWalls
 from forge_tools.tools.execution.bash import Bash
 from tests.waiting import wait_until
 
@@ -15,8 +15,20 @@ Call = Callable[..., Awaitable[ToolResult]]
 
 
 @pytest.fixture
-def bash(caller: Callable[[Bash], Call], ws: Path) -> Call:
+def bash(caller: Callable[[Bash], Call]) -> Call:
     return caller(Bash())
+
+
+@pytest.fixture
+def left_by_commands(commands: CommandWalls) -> Callable[[], list[str]]:
+    """The launcher's children, buried or not, unless there is just the supervisor that it keeps ready."""
+
+    def children() -> list[str]:
+        pid = commands.spawner.pid
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return found if len(found) > 1 else []
+
+    return children
 
 
 @pytest.mark.parametrize(
@@ -34,7 +46,9 @@ def bash(caller: Callable[[Bash], Call], ws: Path) -> Call:
         "yes",
     ],
 )
-async def test_nothing_that_is_left_holds_the_call_up_or_stays(bash: Call, left: str) -> None:
+async def test_nothing_that_is_left_holds_the_call_up_or_stays(
+    bash: Call, left_by_commands: Callable[[], list[str]], left: str
+) -> None:
     started = time.monotonic()
     result = await bash({"max_output_size": 400}, command=f"{left} & sleep 0.1; echo on")
     assert time.monotonic() - started < 20
@@ -42,7 +56,7 @@ async def test_nothing_that_is_left_holds_the_call_up_or_stays(bash: Call, left:
     wait_until(lambda: not left_by_commands())
 
 
-async def test_a_child_that_is_stopped_is_ended_too(bash: Call) -> None:
+async def test_a_child_that_is_stopped_is_ended_too(bash: Call, left_by_commands: Callable[[], list[str]]) -> None:
     result = await bash(command="sleep 61 & sleep 0.05; kill -STOP $!; echo on")
     assert result.metadata["leftovers"] == 1
     wait_until(lambda: not left_by_commands())
@@ -85,13 +99,7 @@ async def test_a_command_whose_time_is_over_before_it_starts_is_no_riddle(bash: 
     assert (result.error_code, result.error.startswith("Command timed out after 0s")) == ("TIMEOUT", True)
 
 
-async def test_a_hundred_commands_leave_no_zombie(bash: Call) -> None:
+async def test_a_hundred_commands_leave_no_zombie(bash: Call, left_by_commands: Callable[[], list[str]]) -> None:
     for _ in range(100):
         await bash(command="(sleep 0 &); true")
     wait_until(lambda: not left_by_commands())
-
-
-def left_by_commands() -> list[str]:
-    """The launcher's children, buried or not, unless there is just the supervisor that it keeps ready."""
-    children = Path(f"/proc/{SPAWNER.pid}/task/{SPAWNER.pid}/children").read_text().split()
-    return children if len(children) > 1 else []

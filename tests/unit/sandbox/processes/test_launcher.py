@@ -226,13 +226,13 @@ class Requests:
     def __init__(self, *flags: str) -> None:
         self.socket, theirs = socket.socketpair()
         with theirs:
-            self.process = subprocess.Popen([sys.executable, *flags, SCRIPT, "--serve"], stdin=theirs)
+            self.process = subprocess.Popen([sys.executable, *flags, SCRIPT, "--serve", "0"], stdin=theirs)
 
     def ask(self, *command: str, grace: float = 0.3, raw: bytes | None = None) -> socket.socket:
         ours, theirs = socket.socketpair()
         folder, null = os.open("/", os.O_RDONLY), os.open(os.devnull, os.O_RDWR)
         socket.send_fds(self.socket, [b"."], [theirs.fileno(), folder, null, null, null])
-        fields = [str(grace), "18", str(len(command)), *command, f"PATH={os.environ['PATH']}"]
+        fields = [str(grace), "18", str(len(command)), "0", *command, f"PATH={os.environ['PATH']}"]
         request = "\0".join(fields).encode()
         ours.sendall(raw if raw is not None else REQUEST_LENGTH.pack(len(request)) + request)
         for handle in (folder, null):
@@ -269,7 +269,7 @@ def test_serving_it_looks_for_programs_in_the_path_of_the_request(requests: Requ
 
 
 def test_a_request_that_breaks_off_starts_nothing(requests: Requests) -> None:
-    control = requests.ask("true", raw=REQUEST_LENGTH.pack(100) + b"0.3\x0018\x001\x00true")
+    control = requests.ask("true", raw=REQUEST_LENGTH.pack(100) + b"0.3\x0018\x001\x000\x00true")
     control.shutdown(socket.SHUT_WR)
     assert answer(control) == {}
     assert answer(requests.ask("true"))["exit"] == 0

@@ -2,9 +2,11 @@
 
 import errno
 
+import pytest
+
 from forge_tools.sandbox.walls import landlock, seccomp
 from forge_tools.sandbox.walls.privileges import gain_nothing
-from forge_tools.sandbox.walls.probe import Given, probe
+from forge_tools.sandbox.walls.probe import Given, given, probe
 from tests.walled import NOBODY, in_child
 
 
@@ -39,6 +41,21 @@ def test_namespaces_that_are_switched_off_cost_nothing_here() -> None:
         return probe()
 
     assert in_child(docker, uid=NOBODY) == str(Given("landlock", landlock.abi()))
+
+
+@pytest.mark.parametrize("refused", ["unshare", "mount", "pivot_root"])
+def test_a_machine_that_refuses_a_part_of_namespaces_has_none_and_says_why(refused: str) -> None:
+    def lacking() -> str:
+        gain_nothing()
+        seccomp.refuse([refused])
+        return probe().no_namespaces
+
+    what = "unshare" if refused == "unshare" else "mount"
+    assert in_child(lacking, uid=NOBODY) == (f"{what}: EPERM" if not given().no_namespaces else given().no_namespaces)
+
+
+def test_root_and_others_have_the_same_namespaces() -> None:
+    assert in_child(lambda: probe().no_namespaces, uid=NOBODY) == given().no_namespaces
 
 
 def probe_here() -> Given:

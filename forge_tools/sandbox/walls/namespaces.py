@@ -1,0 +1,271 @@
+"""Namespaces: processes in which nothing of this machine is there but what they are shown, and which end with their first.
+
+The standard library alone, and little of it: launchers make them.
+
+What is shown is a list of texts, a word and a path without links: `ro:` and `rw:` show what is there, `ln:` copies a link, `own:`
+gives an empty folder, `hide:` puts one, or an empty file, over what is shown already.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import socket
+import struct
+from collections.abc import Iterable
+
+from forge_tools.sandbox.walls import seccomp
+from forge_tools.sandbox.walls.privileges import ON_LINUX, checked, drop_capabilities, gain_nothing, harden, open_up
+
+HOST, NONE = "host", "none"
+"""Which network is there: the machine's, or a loopback of its own."""
+
+MOST_PROCESSES = 4096
+"""With threads. For root the kernel counts them since Linux 6.14."""
+
+_USER, _PID, _MOUNT, _IPC, _UTS, _NETWORK = 1 << 28, 1 << 29, 1 << 17, 1 << 27, 1 << 26, 1 << 30
+_READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXEC = 1, 2, 4, 8  # of mounts, old and new interface alike
+_BIND, _RECURSIVE, _SLAVE, _DETACH = 1 << 12, 1 << 14, 1 << 19, 2
+_AT_HERE, _AT_RECURSIVE = -100, 0x8000
+_SET_FLAGS, _UP = 0x8914, 1  # of a network interface
+
+_OLD = "/.of-the-host"  # where the machine's files are until the last has been shown
+_ROOM, _SHARED = b"size=2g,mode=755", b"size=1g,mode=1777"  # of memory, where files are that it does not keep
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
+_OF_ROOT = (
+    "sys",
+    "sysrq-trigger",
+    "irq",
+    "bus",
+    "fs",
+    "acpi",
+)  # what root writes to in /proc, with no capability at all
+_OWN_PIDS_SINCE = (6, 14)
+
+# To change owners, pass over modes, change users and signal theirs: among files that are shown, and users that are mapped.
+_ROOT_KEEPS = sum(1 << capability for capability in (0, 1, 3, 4, 5, 6, 7))
+_REFUSED = tuple(
+    call
+    for call in seccomp.FORBIDDEN  # what is left looks into its own processes: debuggers work
+    if call not in {"ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp"}
+)
+
+
+def fork(*, network: str) -> int:
+    """Fork as `os.fork` does, with the child in namespaces of its own: process 1 there, and what it starts ends with it.
+
+    The child belongs to the nearest process above that adopts orphans.
+
+    Raises:
+        OSError: the machine refuses.
+    """
+    if not (ON_LINUX and seccomp.is_known()):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        between = os.fork()
+        if between == 0:
+            ours.close()
+            _leave(theirs, network)
+            return 0
+        theirs.close()
+        try:
+            said = ours.recv(16)
+            if said == b"left":
+                _map_users(between)
+                ours.send(b"mapped")
+                said = ours.recv(16)
+            pid = int(said or -errno.ECHILD)  # somebody killed it
+        finally:
+            ours.close()
+            with contextlib.suppress(ChildProcessError):  # who ignores SIGCHLD has none to wait for
+                os.waitpid(between, 0)
+    if pid < 0:
+        raise OSError(-pid, os.strerror(-pid))
+    return pid
+
+
+def furnish(shown: Iterable[str]) -> None:
+    """Give this process, the first of its namespaces, a root of its own with devices, /proc, /tmp and what is `shown`."""
+    os.umask(0o022)
+    _mount(None, "/", flags=_RECURSIVE | _SLAVE)
+    _mount("tmpfs", "/proc", "tmpfs", _NO_SUID | _NO_DEVICES, _ROOM)  # a folder that every machine has
+    os.mkdir(f"/proc{_OLD}", 0o700)
+    os.chdir("/proc")
+    checked("syscall", seccomp.number_of("pivot_root"), b".", f".{_OLD}".encode())
+    os.chdir("/")
+    _make_proc()
+    _make_devices()
+    for folder, mode in (("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755)):  # noqa: S108  nobody else's
+        os.makedirs(folder, exist_ok=True)
+        os.chmod(folder, mode)
+    show(shown)
+
+
+def show(shown: Iterable[str]) -> None:
+    """Show more, in this order: what comes later lies over what was there. What the machine does not have is left out."""
+    for entry in shown:
+        word, _, path = entry.partition(":")
+        _SHOWING[word](path)
+
+
+def close_off() -> None:
+    """Let go of all that is not shown, for good, and of the right to change that."""
+    checked("umount2", _OLD.encode(), _DETACH)
+    os.rmdir(_OLD)
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    most = MOST_PROCESSES if hard == resource.RLIM_INFINITY else min(MOST_PROCESSES, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    gain_nothing()
+    drop_capabilities(but=_ROOT_KEEPS if os.geteuid() == 0 else 0)
+    seccomp.refuse(_REFUSED)
+    harden()
+
+
+def go_to(path: str, folder: int) -> None:
+    """Make the folder at `path` the current one if it is the one that is open: by the handle one would leave what is shown.
+
+    The root is always that of this process.
+
+    Raises:
+        OSError: it is another, or not shown.
+    """
+    os.chdir(path)
+    here, there = os.stat("."), os.fstat(folder)
+    if path != "/" and (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+
+
+def _leave(line: socket.socket, network: str) -> None:
+    """Return in the child alone: who asks for namespaces is not in that of processes, but what it starts then."""
+    pid = 0
+    try:
+        open_up()  # or its maps would belong to root
+        apart = _NETWORK if network != HOST else 0
+        checked("unshare", _USER | _PID | _MOUNT | _IPC | _UTS | apart)
+        line.send(b"left")
+        if not line.recv(16):  # who asked is gone
+            os._exit(0)
+        if apart:
+            _raise_loopback()
+        pid = os.fork()
+    except OSError as error:
+        pid = -(error.errno or errno.EINVAL)
+    if pid:
+        line.send(str(pid).encode())
+        os._exit(0)
+
+
+def _map_users(pid: int) -> None:
+    """Every user and group keeps its number. Root brings those of others along, who own files that it unpacks."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(PermissionError):
+            for kind in ("uid_map", "gid_map"):
+                _write(f"/proc/{pid}/{kind}", _same(kind))
+            return
+    _write(f"/proc/{pid}/setgroups", b"deny")
+    _write(f"/proc/{pid}/uid_map", b"%d %d 1" % (os.geteuid(), os.geteuid()))
+    _write(f"/proc/{pid}/gid_map", b"%d %d 1" % (os.getegid(), os.getegid()))
+
+
+def _same(kind: str) -> bytes:
+    with open(f"/proc/self/{kind}", "rb") as file:
+        ranges = [line.split() for line in file]
+    return b"".join(b"%s %s %s\n" % (first, first, count) for first, _, count in ranges)
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH22x", b"lo", _UP))
+
+
+def _make_proc() -> None:
+    os.mkdir("/proc")
+    _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
+    if os.geteuid() != 0:
+        return
+    if tuple(map(int, os.uname().release.split(".")[:2])) >= _OWN_PIDS_SINCE:  # before, it was the whole machine's
+        _write("/proc/sys/kernel/pid_max", b"%d" % MOST_PROCESSES)
+    for name in _OF_ROOT:
+        if os.path.exists(f"/proc/{name}"):
+            _bind(f"/proc/{name}", f"/proc/{name}", _READ_ONLY)
+
+
+def _make_devices() -> None:
+    os.mkdir("/dev")
+    for name in _DEVICES:
+        _place(f"/dev/{name}", is_folder=False)
+        _mount(f"{_OLD}/dev/{name}", f"/dev/{name}", flags=_BIND)
+    for name, target in _LINKS.items():
+        os.symlink(target, f"/dev/{name}")
+    for name, kind, options in (("pts", "devpts", b"newinstance,ptmxmode=0666,mode=620"), ("shm", "tmpfs", _SHARED)):
+        os.mkdir(f"/dev/{name}")
+        _mount(kind, f"/dev/{name}", kind, _NO_SUID | _NO_EXEC * (kind == "devpts"), options)
+
+
+def _show_read_only(path: str) -> None:
+    _show_at(path, _READ_ONLY)
+
+
+def _show_at(path: str, flags: int = 0) -> None:
+    source = _OLD + path
+    if os.path.lexists(source):
+        _place(path, is_folder=os.path.isdir(source))
+        _bind(source, path, flags)
+
+
+def _copy_link(path: str) -> None:
+    if os.path.islink(_OLD + path) and not os.path.lexists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.symlink(os.readlink(_OLD + path), path)
+
+
+def _give(path: str) -> None:
+    if os.path.lexists(path):
+        _hide(path)
+    else:
+        os.makedirs(path)
+
+
+def _hide(path: str) -> None:
+    if os.path.isdir(path):
+        _mount("tmpfs", path, "tmpfs", _NO_SUID | _NO_DEVICES, _ROOM)
+    elif os.path.lexists(path):
+        _mount(f"{_OLD}/dev/null", path, flags=_BIND)
+
+
+_SHOWING = {"ro": _show_read_only, "rw": _show_at, "ln": _copy_link, "own": _give, "hide": _hide}
+
+
+def _place(path: str, *, is_folder: bool) -> None:
+    """Make what is mounted upon."""
+    if os.path.lexists(path):
+        return
+    if is_folder:
+        os.makedirs(path)
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+
+
+def _bind(source: str, target: str, flags: int) -> None:
+    """With all that is mounted below, which must not be uncovered; and as strict throughout."""
+    _mount(source, target, flags=_BIND | _RECURSIVE)
+    attributes = struct.pack("QQQQ", flags | _NO_SUID | _NO_DEVICES, 0, 0, 0)
+    change = seccomp.number_of("mount_setattr")
+    checked("syscall", change, _AT_HERE, os.fsencode(target), _AT_RECURSIVE, attributes, len(attributes))
+
+
+def _mount(source: str | None, target: str, kind: str = "", flags: int = 0, options: bytes | None = None) -> None:
+    given = None if source is None else os.fsencode(source)
+    checked("mount", given, os.fsencode(target), kind.encode() or None, flags, options)
+
+
+def _write(path: str, text: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(handle, text)
+    finally:
+        os.close(handle)

@@ -1,0 +1,99 @@
+"""What commands are shown of this machine: the system and the user's toolchains, read-only; and each its own workspace."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from forge_tools.sandbox.walls.profile import SYSTEM
+
+TOOLCHAINS = (
+    ".asdf", ".bun", ".cargo/bin", ".config/git/config", ".deno", ".gitconfig", ".local/bin", ".local/lib", ".local/pipx",
+    ".local/share/mise", ".local/share/pipx", ".local/share/uv", ".nvm", ".pyenv", ".rbenv", ".rustup", ".sdkman", ".volta",
+    "anaconda3", "go/bin", "miniconda3",
+)  # fmt: skip
+"""What is shown of the user's home, where it is there: programs, what they need to run, and how git is set up."""
+
+_OWN = {"proc", "dev"}  # of namespaces
+_ALSO = ("/etc/resolv.conf", "/etc/localtime", "/var/lib/ca-certificates", "/home/linuxbrew/.linuxbrew")
+
+
+def of_machine(environment: dict[str, str], closed: Iterable[str], opened: Iterable[str]) -> list[str]:
+    """What every command is shown, as `namespaces` reads it: `closed` is covered, `opened` has paths such as `/data:ro`.
+
+    `environment` is that of commands: their `HOME` is an empty folder with the toolchains in it, and what lies on their `PATH` is there.
+    """
+    shut, home = _real(closed), os.path.realpath(environment["HOME"])
+    wanted = [*(path for path in SYSTEM if path[1:] not in _OWN), *_ALSO, sys.prefix, sys.base_prefix]
+    wanted += [f"{home}/{name}" for name in TOOLCHAINS]
+    wanted += [path for path in environment["PATH"].split(":") if path.startswith("/")]
+    whole = [path for path in _real(wanted) if path in SYSTEM or not _is_above(path, (home, *shut))]
+    shown = [("ro", path) for path in whole if not any(_is_below(path, other) for other in whole)]
+    shown += [("hide", path) for path in shut]
+    if home != "/":
+        shown.append(("own", home))
+    asked = [(path[-2:], os.path.realpath(path[:-3])) for path in opened]
+    links = [link for path in (*wanted, environment["HOME"]) for link in _links_to(path)]
+    return [*_in_order(shown), *_in_order(asked), *(f"ln:{link}" for link in dict.fromkeys(links))]
+
+
+def of_workspace(roots: Sequence[tuple[str, bool]], hidden: Iterable[str], cache: str) -> list[str]:
+    """What one command is shown besides: the roots of its workspace, which may be read-only, without what is `hidden`; and its cache."""
+    places = [place for path, is_read_only in roots for place in _root(os.path.realpath(path), is_read_only)]
+    covered: list[tuple[str, str]] = []
+    for path in _real(hidden):
+        if around := [place for place in places if _is_below(path, place[1])]:
+            word, root = max(around, key=lambda place: len(place[1]))
+            # Where something is mounted cannot be moved, and then neither can what is covered in it: a later command would find that.
+            covered += [("rw", above) for above in _between(root, path) if word == "rw"]
+            covered.append(("hide", path))
+    links = [f"ln:{link}" for path, _ in roots for link in _links_to(path)]
+    return [*links, *_in_order([*places, *covered]), *([f"rw:{cache}"] if cache else [])]
+
+
+def _root(path: str, is_read_only: bool) -> Iterator[tuple[str, str]]:
+    """What shows that root; where that is the whole machine, all that namespaces have none of their own of."""
+    word = "ro" if is_read_only else "rw"
+    if path != "/":
+        yield word, path
+        return
+    for name in os.listdir("/"):
+        if name not in _OWN and not os.path.islink(f"/{name}"):
+            yield word, f"/{name}"
+
+
+def _links_to(path: str) -> Iterator[str]:
+    """The links by which a path leads to where it really is, each by a path without any."""
+    here = "/"
+    for part in os.path.abspath(path).strip("/").split("/"):
+        step = os.path.join(here, part)
+        if os.path.islink(step):
+            yield step
+            yield from _links_to(os.path.join(here, os.readlink(step)))
+        here = os.path.realpath(step)
+
+
+def _in_order(places: Iterable[tuple[str, str]]) -> list[str]:
+    """What lies in something comes behind it."""
+    return [f"{word}:{path}" for word, path in sorted(dict.fromkeys(places), key=lambda place: place[1].count("/"))]
+
+
+def _real(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(os.path.realpath, paths)))
+
+
+def _is_above(path: str, others: Iterable[str]) -> bool:
+    """Whether one of the others lies there, or is that path."""
+    return any(path in {"/", other} or _is_below(other, path) for other in others)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(f"{folder.rstrip('/')}/")
+
+
+def _between(folder: str, path: str) -> Iterator[str]:
+    """The folders below one in which a path lies."""
+    if _is_below(path, folder):
+        above = os.path.dirname(path)
+        while _is_below(above, folder):
+            yield above
+            above = os.path.dirname(above)
