@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +15,15 @@ from forge_tools.config import Settings
 from forge_tools.errors import InvalidToolError
 from forge_tools.ladder import Ladder
 from forge_tools.sandbox.configured import reach_of
+from forge_tools.sandbox.walls import seccomp
+from forge_tools.sandbox.walls.privileges import gain_nothing
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import SHARED_MEMORY, Profile
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.tools.execution.bash import Bash
 from tests.unit.workers.child_bench import CLAIM
 from tests.unit.workers.test_child import Bench
+from tests.walled import in_child
 from workers.lanes.children import ChildrenLane
 from workers.lanes.walls import Walls, command_walls, commanding
 
