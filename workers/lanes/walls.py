@@ -110,7 +110,7 @@ class Walls:
             return ()
         if name is not None:
             return self._reach.workspaces.get(name, ()) if isinstance(name, str) else ()
-        return _unnamed(self._reach)
+        return self._reach.unnamed
 
 
 def _closed(settings: Settings, reach: Reach) -> Iterator[str]:
@@ -119,15 +119,4 @@ def _closed(settings: Settings, reach: Reach) -> Iterator[str]:
     files = (settings.secrets_dir, settings.audit_key, settings.mcp_config, settings.artifact_dir)
     passwords = (value for name, value in settings if name.endswith("_password_file"))
     yield from (str(path.absolute()) for path in (*files, *passwords) if path is not None)
-    yield from (str(root.path.absolute()) for root in all_roots(reach))
-
-
-def all_roots(reach: Reach) -> Iterator[Root]:
-    """Those of every workspace of this host."""
-    for roots in (*reach.workspaces.values(), _unnamed(reach)):
-        yield from roots
-
-
-def _unnamed(reach: Reach) -> Sequence[Root]:
-    """The roots of calls that name no workspace."""
-    return (Root(reach.root.absolute()),) if isinstance(reach.root, Path) else reach.root or ()
+    yield from (str(root.path.absolute()) for root in reach.all_roots())
