@@ -53,3 +53,11 @@ def leave_a_daemon(file: str) -> None:
     """Start a process in a session of its own, with nothing in its environment, and block."""
     subprocess.run(["env", "-i", "sh", "-c", f"setsid sleep 300 & echo $! > {file}"], check=True)
     time.sleep(60)
+
+
+@tool
+def append(file: str) -> str:
+    """Add a line to a file that somebody else made."""
+    with Path(file).open("a") as opened:
+        opened.write("more\n")
+    return Path(file).read_text()

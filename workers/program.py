@@ -15,12 +15,11 @@ from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.logs import set_up
 from forge_tools.model import ToolCategory
 from forge_tools.model.places import host_queue
-from forge_tools.sandbox.configured import reach_of
+from forge_tools.sandbox.configured import reach_of, user_of
 from forge_tools.sandbox.processes.commands import SPAWNER
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
 from forge_tools.sandbox.walls.privileges import harden
-from forge_tools.sandbox.walls.user import User
 from forge_tools.secrets import SecretSource
 from forge_tools.tool import admit, load_engine, load_project, load_settings, load_tools
 from forge_tools.tool.base import BaseTool
@@ -32,7 +31,7 @@ from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
 from workers.lanes.tiers import Tiers, require_known
-from workers.lanes.walls import all_roots, command_walls, commanding
+from workers.lanes.walls import command_walls, commanding
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
 from workers.worker import Setup
@@ -67,6 +66,8 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
     """Load tools, start the engine, run Celery until it is stopped."""
     harden()
     setup = setup_of(options, Settings.load())
+    if setup.user is not None:
+        os.umask(os.umask(0o077) & ~0o020)  # what file tools make in a workspace is for its group to change
     engine = Engine(setup, is_watched=True)
     leave_on_signals()
     mark_worker(setup.worker_id)
@@ -97,13 +98,9 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
     tools = offered(options, settings, () if servers is None else servers.start())
     registry.register_many(tools)
     told = load_settings(tools, SecretSource(secrets, settings.secrets_dir))
-    user = User.parse(settings.run_as) if settings.run_as else None
     desk, store = ArtifactDesk(settings), RemoteStore()
     artifacts = WorkerArtifacts(settings.artifact_max_bytes, ask_engine(desk, store))
     reach = replace(reach_of(settings, artifacts=artifacts), documents=None)  # children have no database to ask
-    if user is not None:
-        user.require(all_roots(reach))
-        os.umask(os.umask(0o077) & ~0o020)  # what is made in a workspace is for its group to change
     if options.lane == "async":
         reach = replace(
             reach,
@@ -128,7 +125,7 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
         secrets=secrets,
         servers=servers,
         registry=registry,
-        user=user,
+        user=user_of(settings, reach),
     )
 
 

@@ -28,6 +28,7 @@ from forge_tools.config import Settings, given_secrets, marker_of
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan, forget
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ShellStatus, ToolSpec
+from forge_tools.sandbox.configured import reach_of, user_of
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
 from forge_tools.sandbox.walls.privileges import harden
@@ -68,10 +69,9 @@ def up(
     if forgets:
         _forget(face, settings)
         return
+    user_of(settings, reach_of(settings))  # errors end here, not in three logs
     references = tuple(tools or ())
-    own = (
-        load_project(settings, references) if references or settings.tools else []
-    )  # errors end here, not in three logs
+    own = load_project(settings, references) if references or settings.tools else []  # as above
     load_settings(own, SecretSource(given_secrets(), settings.secrets_dir))
     stack = AnnouncedStack(face, settings, references, concurrency, own=[tool.spec for tool in own])
     stack.run(stack.announce)

@@ -1,4 +1,4 @@
-"""The workspaces of this host according to its settings. A separate module, because tools load no settings."""
+"""The workspaces of this host according to its settings, and who works in them. A separate module, because tools load no settings."""
 
 import os
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from forge_tools.model import NamedWorkspace
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Root
 from forge_tools.sandbox.paths.refusals import SECRETS, Protection
 from forge_tools.sandbox.reach import Artifacts, Reach
+from forge_tools.sandbox.walls.user import User
 from forge_tools.sandbox.web.access import Search, Web
 from forge_tools.setting_types import RootSettings, WorkspaceSettings
 
@@ -34,6 +35,19 @@ def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach
         cache=settings.cache,
         max_part_bytes=min(settings.max_part_size, settings.artifact_quota),
     )
+
+
+def user_of(settings: Settings, reach: Reach) -> User | None:
+    """Return whom the process lane runs as, once it was tried that he reaches what tools need; None where nobody else is named.
+
+    Raises:
+        ConfigurationError: what is wrong with FORGE_RUN_AS, or with a folder.
+    """
+    if not settings.run_as:
+        return None
+    user = User.parse(settings.run_as)
+    user.require(reach.all_roots())
+    return user
 
 
 def announced(settings: Settings) -> list[NamedWorkspace]:

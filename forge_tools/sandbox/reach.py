@@ -1,6 +1,6 @@
 """What the calls of an executor may reach on the host that runs them: folders, shells, artifacts, documents."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,6 +112,16 @@ class Reach:
     max_part_bytes: int = 100 << 20
     commands: CommandWalls = field(default_factory=CommandWalls)
     """What stands around the commands that tools start; by default nothing."""
+
+    @property
+    def unnamed(self) -> Sequence[Root]:
+        """The roots of calls that name no workspace, as far as they are given."""
+        return (Root(self.root.absolute()),) if isinstance(self.root, Path) else self.root or ()
+
+    def all_roots(self) -> Iterator[Root]:
+        """Those of every workspace."""
+        for roots in (*self.workspaces.values(), self.unnamed):
+            yield from roots
 
 
 REACH: ContextVar[Reach] = ContextVar("forge_tools_reach", default=Reach())  # noqa: B039  a frozen value

@@ -141,3 +141,8 @@ def test_a_database_that_newer_code_migrated_is_used_where_this_code_can(cli: Cl
     assert f"{said}; this code is at {SCHEMA_REVISION}, and works with it" in cli.run("db", "current").stdout
     assert f"Nothing to do: {said}" in cli.run("db", "upgrade").stdout
     assert cli.run("history").returncode == 0
+
+
+def test_a_user_that_tools_cannot_run_as_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:
+    done = Cli(tmp_path, FORGE_RUN_AS="no-such-user").run("up")
+    assert (done.returncode, done.stderr) == (78, "Error: FORGE_RUN_AS: this host has no user 'no-such-user'.\n")

@@ -89,6 +89,23 @@ async def test_bodies_and_their_programs_are_that_user_with_and_without_walls(fl
     assert (made.name, made.stat().st_uid, made.stat().st_gid) == (f"by-{NOBODY}", NOBODY, NOBODY)
 
 
+async def test_what_file_tools_make_as_root_is_for_that_user_to_change(fleet: Fleet, folder: Path) -> None:
+    workspace = folder / "workspace"
+    os.chown(workspace, -1, NOBODY)
+    workspace.chmod(0o2775)
+    for lane in ("async", "process"):
+        worker = fleet.start(lane, tools=TOOLS, from_nothing=True, run_as=RUN_AS)
+        is_said = b"FORGE_RUN_AS gives one to the process lane alone" in worker.log.read_bytes()
+        assert is_said == (lane == "async")
+    context = ExecutionContext(working_dir=str(workspace), timeout=30)
+    async with ExecutorClient(fleet.settings) as client:
+        written = await client.execute("Write", context, file_path="below/made.txt", content="made\n")
+        assert written.success, written.error
+        result = await client.execute("append", context, file=str(workspace / "below" / "made.txt"))
+    assert (result.output, result.error) == ("made\nmore\n", None)
+    assert (workspace / "below" / "made.txt").stat().st_uid == 0
+
+
 async def test_what_a_body_leaves_behind_is_ended_though_it_is_another_users(fleet: Fleet, folder: Path) -> None:
     os.chown(folder / "workspace", NOBODY, NOBODY)
     fleet.start("process", tools=TOOLS, from_nothing=True, run_as=RUN_AS)

@@ -49,7 +49,7 @@ def command_walls(settings: Settings, reach: Reach) -> CommandWalls:
     if settings.commands_walls == "plain" or given().no_namespaces:
         return CommandWalls()
     own = tuple(_own(settings, reach))
-    others = [str(root.path.absolute()) for root in all_roots(reach)]
+    others = [str(root.path.absolute()) for root in reach.all_roots()]
     return NamespaceWalls(
         settings.commands_network or ("host" if settings.is_embedded else "none"),
         closed=(*own, *others),
@@ -131,7 +131,7 @@ class Walls:
             return ()
         if name is not None:
             return self._reach.workspaces.get(name, ()) if isinstance(name, str) else ()
-        return _unnamed(self._reach)
+        return self._reach.unnamed
 
 
 def _own(settings: Settings, reach: Reach) -> Iterator[str]:
@@ -148,15 +148,4 @@ def _own(settings: Settings, reach: Reach) -> Iterator[str]:
 def _closed(settings: Settings, reach: Reach) -> Iterator[str]:
     """What the system's folders and those on the import path may not open up."""
     yield from (*_own(settings, reach), tempfile.gettempdir())
-    yield from (str(root.path.absolute()) for root in all_roots(reach))
-
-
-def all_roots(reach: Reach) -> Iterator[Root]:
-    """Those of every workspace of this host."""
-    for roots in (*reach.workspaces.values(), _unnamed(reach)):
-        yield from roots
-
-
-def _unnamed(reach: Reach) -> Sequence[Root]:
-    """The roots of calls that name no workspace."""
-    return (Root(reach.root.absolute()),) if isinstance(reach.root, Path) else reach.root or ()
+    yield from (str(root.path.absolute()) for root in reach.all_roots())
