@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -71,9 +71,15 @@ class Call:
         options: CallOptions | None,
         **fields: Any,
     ) -> "Call":
-        """Build a call with the timeout and the retries that `options` sets."""
-        call = cls(name, {} if parameters is None else parameters, context, **fields)
-        if not isinstance(options, CallOptions):
+        """Build a call with the timeout and the retries that `options` sets; keywords that are not fields make it invalid."""
+        strange = fields.keys() - _FIELDS
+        known = {name: value for name, value in fields.items() if name not in strange}
+        call = cls(name, {} if parameters is None else parameters, context, **known)
+        if strange:
+            words = ", ".join(sorted(map(shown, strange)))
+            flaw = f"{words} may be a parameter of the tool; parameters go into the object `parameters`"
+            object.__setattr__(call, "flaw", call.flaw or flaw)
+        if not isinstance(options, CallOptions) or strange:
             return call
         retry = call.retry if options.retry is None else options.retry
         if options.timeout is not None and isinstance(context, ExecutionContext | None):
@@ -113,6 +119,9 @@ class Call:
             if not is_right:
                 return f"Invalid {what}: expected {expected}, not {type(value).__name__}"
         return None
+
+
+_FIELDS = frozenset(one.name for one in fields(Call) if one.init)
 
 
 def without_texts(arguments: Mapping[str, Any]) -> dict[str, Any]:

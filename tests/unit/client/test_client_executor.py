@@ -20,7 +20,7 @@ from forge_tools.errors import (
     ForgeError,
     SchemaVersionError,
 )
-from forge_tools.model import ExecutionContext, ExecutionStatus, NewExecution, ToolParameter, new_id
+from forge_tools.model import CallOptions, ExecutionContext, ExecutionStatus, NewExecution, ToolParameter, new_id
 from tests.unit.client.conftest import ECHO, publish
 from tests.waiting import reached
 
@@ -102,6 +102,14 @@ async def test_a_wrong_form_is_a_failed_result_that_shows_the_right_one_without_
         assert result.error_code == ErrorCode.INVALID_CALL
         assert (result.error or "").endswith(f". The form is {right}")
     assert await client.history.list() == []
+
+
+async def test_parameters_as_keywords_are_told_their_place(client: ExecutorClient) -> None:
+    called = await client.call("Echo", message="x", options=CallOptions(timeout=1.0))
+    submitted = await (await client.submit("Echo", message="x", delay=1.0)).result()
+    for result in (called, submitted):
+        assert result.error_code == ErrorCode.INVALID_CALL
+        assert "message may be a parameter of the tool, which belongs into the object `parameters`" in str(result.error)
 
 
 async def test_a_client_may_be_awaited_and_closed(settings: Settings) -> None:
