@@ -163,7 +163,7 @@ class StoredArtifacts:
                 await self.add(new.id, number, await asyncio.to_thread(pack, data, new.media_type), data.count(b"\n"))
             kept = kept or await self.finish(new, keeping)
             if kept is None or await asyncio.to_thread(measured, file) != whole:
-                raise InvalidCallError(f"{path} was changed while it was read. Upload it again")
+                raise InvalidCallError(f"{path} was changed while it was being read. Upload it again")
         return kept
 
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
@@ -194,7 +194,7 @@ class StoredArtifacts:
         """
         data = await self.part(artifact, number)
         if data is None:
-            raise StorageError(f"{artifact.handle} has expired while it was read. Run the call again")
+            raise StorageError(f"{artifact.handle} expired while it was being read. Run the call again")
         try:
             return unpack(data, number, artifact.size)
         except ValueError as error:
@@ -413,7 +413,7 @@ class Parts:
         if self._files is None:
             raise ArtifactFolderError(
                 f"{artifact.handle} is kept in a folder that this process does not know. "
-                "Set FORGE_ARTIFACT_DIR to what it is for the workers"
+                "Set FORGE_ARTIFACT_DIR to the same folder as the workers"
             )
         try:
             return await self._on_disk(self._files.read, artifact.id, number)

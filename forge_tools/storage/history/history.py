@@ -218,6 +218,6 @@ def _id_range(prefix: str) -> list[ColumnElement[bool]]:
     low, high = (text + filler[len(text) :] for filler in _EXTREMES)
     if len(text) < LEAST_PREFIX or not is_id(low):
         raise ExecutionNotFoundError(
-            f"{prefix[:60]!r} is no execution id. Give the id, at least its first 8 characters, @last, or @-2 for the one before."
+            f"{prefix[:60]!r} is not an execution id. Give the id, at least its first 8 characters, @last, or @-2 for the one before."
         )
     return [seen.id >= low, seen.id <= high]
