@@ -79,13 +79,13 @@ class InlineExecutor(ToolExecutor):
         """
         executions = self.get_executions()
         if not executions:
-            raise LookupError("No tool was called yet.")
+            raise LookupError("No tool has been called yet.")
         return executions[-1]
 
     def __enter__(self) -> Self:
         if _is_in_loop():
             raise ConfigurationError(
-                "An event loop runs here: enter it with `async with`, and `await tools.call(...)`."
+                "An event loop is running here: enter it with `async with`, and `await tools.call(...)`."
             )
         self._runner = asyncio.Runner()
         try:

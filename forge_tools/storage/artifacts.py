@@ -168,7 +168,7 @@ class StoredArtifacts:
                 await self.add(new.id, number, await asyncio.to_thread(pack, data, new.media_type), data.count(b"\n"))
             kept = kept or await self.finish(new, keeping)
             if kept is None or await asyncio.to_thread(measured, file) != whole:
-                raise InvalidCallError(f"{path} was changed while it was read. Upload it again")
+                raise InvalidCallError(f"{path} was changed while it was being read. Upload it again")
         return kept
 
     async def _begin_own(self, new: Artifact) -> Artifact:
@@ -220,7 +220,7 @@ class StoredArtifacts:
         """
         data = await self.part(artifact, number)
         if data is None:
-            raise StorageError(f"{artifact.handle} has expired while it was read. Run the call again")
+            raise StorageError(f"{artifact.handle} expired while it was being read. Run the call again")
         try:
             return unpack(data, number, artifact.size)
         except ValueError as error:

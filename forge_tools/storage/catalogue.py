@@ -307,7 +307,7 @@ async def _left_alone(connection: AsyncConnection, specs: Sequence[ToolSpec]) ->
     pins = {row.name: row for row in await connection.execute(query)}
     return [
         f"Tool '{spec.name}' {spec.version} ({spec.digest}) is hosted here, but pinned to {pin.version} ({pin.digest}): this "
-        f"worker leaves its calls alone. To make it the default: forge-tools tools pin {spec.name} {spec.digest}"
+        f"worker does not run its calls. To make it the default: forge-tools tools pin {spec.name} {spec.digest}"
         for spec in specs
         if (pin := pins.get(spec.name)) is not None and pin.digest != spec.digest
     ]
@@ -367,7 +367,7 @@ class EncryptionKeys:
                 raise ConfigurationError(f"Key {id} is in use. Retire it first: forge-tools keys retire {id}")
             if live := await _needing(connection, id):
                 raise ConfigurationError(
-                    f"{live:,} calls under way are encrypted with key {id}. Wait until they are over."
+                    f"{live:,} unfinished calls are encrypted with key {id}. Wait until they have ended."
                 )
             await connection.execute(delete(encryption_keys).where(known_keys.id == id))
 

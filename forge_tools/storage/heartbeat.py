@@ -139,7 +139,7 @@ def answers_of(heartbeat: Heartbeat, rows: Sequence[Sequence[Any]]) -> Answers |
         not rows
     ):  # no beat was accepted, so the worker must not count as acknowledged: its executions are taken for ownerless
         return StorageError(
-            f"Worker {heartbeat.scope.instance} has no row in the table `workers` any more, so it starts no call. Restart it."
+            f"Worker {heartbeat.scope.instance} no longer has a row in the table `workers`, so it starts no calls. Restart it."
         )
     found = json.loads(rows[0][0])
     return Answers({question.name: found[question.name] for question in heartbeat.questions})

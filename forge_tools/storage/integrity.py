@@ -21,8 +21,8 @@ _STEPS = 100_000
 """How many steps SQLite's virtual machine runs between two checks of the clock."""
 
 _TOGETHER = {
-    "executions that have two ends": "SELECT count(*) FROM (SELECT 1 FROM execution_attempts WHERE final GROUP BY execution_id HAVING count(*) > 1) AS e",
-    "executions that have neither ended nor wait": "SELECT count(*) FROM executions e WHERE NOT EXISTS (SELECT 1 FROM execution_queue q WHERE q.id = e.id) "
+    "executions that ended twice": "SELECT count(*) FROM (SELECT 1 FROM execution_attempts WHERE final GROUP BY execution_id HAVING count(*) > 1) AS e",
+    "executions that neither ended nor are queued": "SELECT count(*) FROM executions e WHERE NOT EXISTS (SELECT 1 FROM execution_queue q WHERE q.id = e.id) "
     "AND NOT EXISTS (SELECT 1 FROM execution_attempts a WHERE a.execution_id = e.id AND a.final)",
 }
 """What no CHECK can express, since it concerns several rows."""
@@ -44,7 +44,7 @@ async def violations(database: Database) -> list[str]:
                 if check_name(table.name, column) not in enforced
             }
             if database.dialect == "postgresql":
-                found += [f"no check of {table.name}.{column}" for column in checks]
+                found += [f"a missing check of {table.name}.{column}" for column in checks]
             else:
                 checks["text"] = _is_text(table)
             found += [

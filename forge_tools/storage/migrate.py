@@ -26,7 +26,7 @@ from forge_tools.storage.tables import check_name, rollup_figures
 T = TypeVar("T")
 
 DIRECT = (
-    "Migrations run on a direct connection, and this one leads through a pooler. Name the server itself, as the owner of the tables: "
+    "Migrations need a direct connection, but this one leads through a pooler. Name the server itself, as the owner of the tables: "
     "FORGE_DATABASE_MIGRATION_URL=postgresql://..."
 )
 
@@ -119,7 +119,7 @@ async def _connected(make: Callable[..., AsyncEngine], address: Address, work: C
                 raise ConfigurationError(f"{error.refused}. {OWNER}") from error
             except ConflictError as conflict:
                 if not remaining:
-                    said = f"other transactions stayed in the way of the migration. Try again when fewer are under way: {conflict}"
+                    said = f"other transactions kept conflicting with the migration. Try again when there are fewer of them: {conflict}"
                     raise DatabaseUnavailableError(f"{address.shown}: {said}") from conflict
                 await asyncio.sleep(TRY_PAUSE)
     finally:
@@ -153,11 +153,11 @@ def _holder(connection: Connection) -> str:
     [holder] = settings("postgresql", "who_migrates")
     held = connection.exec_driver_sql(holder).first()
     if held is None:
-        return f"Others migrated this database in turns for {LOCK_SECONDS:g} s."
+        return f"Other processes migrated this database in turn for {LOCK_SECONDS:g} s."
     pid, user, host, seconds = held
     since = "" if seconds is None else f", for {seconds:.0f} s"  # other roles do not see it
     return (
-        f"Another process migrates this database{since}: it is connected as {user} from {host or 'a place that only that role sees'}, and "
+        f"Another process is migrating this database{since}: it is connected as {user} from {host or 'a host that only that role can see'}, and "
         f"`SELECT pg_terminate_backend({pid})` would end it."
     )
 
@@ -221,7 +221,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise DatabaseUnavailableError(f"The folder {folder} for the database cannot be made: {error}.") from error
+        raise DatabaseUnavailableError(f"The folder {folder} for the database cannot be created: {error}.") from error
 
 
 def _config() -> Config:
@@ -255,9 +255,7 @@ def concurrent_index(
         op.create_index(name, table, columns, **options)
         return
     if _ask("SELECT pg_current_xact_id_if_assigned() IS NOT NULL").scalar():
-        raise RuntimeError(
-            f"Make {name} in a revision of its own: what comes before it would be done twice after a crash."
-        )
+        raise RuntimeError(f"Create {name} in its own revision: everything before it would be repeated after a crash.")
     with op.get_context().autocommit_block():
         _ask("SET lock_timeout = 0")  # it waits for older transactions, but blocks nobody meanwhile
         if _ask(f"SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass('{name}')").scalar():

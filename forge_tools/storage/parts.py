@@ -94,7 +94,7 @@ class Parts:
         if self._files is None:
             raise ArtifactFolderError(
                 f"{artifact.handle} is kept in a folder that this process does not know. "
-                "Set FORGE_ARTIFACT_DIR to what it is for the workers"
+                "Set FORGE_ARTIFACT_DIR to the same folder as the workers"
             )
         try:
             return await self._on_disk(self._files.read, artifact.id, number)

@@ -235,7 +235,7 @@ def _checkpoint(chosen: _Chosen, what: Pruning, run: PruneRun, now: Any) -> Batc
         return None
     if head.key_id is not None and run.signer is None:
         raise ConfigurationError(
-            "The audit chain is signed, and what is pruned leaves a checkpoint that has to be: set FORGE_AUDIT_KEY to the "
+            "The audit chain is signed, so checkpoints of pruned rows must be signed too: set FORGE_AUDIT_KEY to the "
             "private key of the workers."
         )
     portions = _portions(chosen, head.sequence + 1)

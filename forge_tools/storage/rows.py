@@ -159,7 +159,7 @@ class ToolChangedError(ToolError):
     code = ErrorCode.TOOL_CHANGED
 
     def __init__(self, name: str, current: ToolSpec | None, *, is_enabled: bool) -> None:
-        how = "is defined otherwise than when" if is_enabled else "was disabled after"
+        how = "has another definition than when" if is_enabled else "was disabled after"
         super().__init__(name, f"Tool changed: {name} {how} the call was checked. Call again.")
         self.current = current
         self.is_enabled = is_enabled

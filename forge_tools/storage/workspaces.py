@@ -160,10 +160,10 @@ def _resolved(theirs: WorkspaceRecord, hostname: str) -> str:
             f"Workspace {name} {how} host {host}, which has had no live worker with it for {silence}; "
             f"host {hostname} takes it over."
         )
-    how = f"is shared on host {host}, and not on {hostname}" if theirs.is_shared else f"is bound to host {host}"
+    how = f"is shared on host {host} and not on {hostname}" if theirs.is_shared else f"is bound to host {host}"
     raise ConfigurationError(
-        f"FORGE_WORKSPACES: workspace {name} {how}, where a live worker has it (last seen {silence} ago). Where all hosts "
-        f'see the same files, say "shared": true on each; else name it otherwise on {hostname}, or stop the workers on {host}.'
+        f"FORGE_WORKSPACES: workspace {name} {how}; a live worker on {host} has it (last seen {silence} ago). If all hosts "
+        f'see the same files, set "shared": true on each; otherwise rename it on {hostname}, or stop the workers on {host}.'
     )
 
 
@@ -253,22 +253,22 @@ async def _note(connection: AsyncConnection, claim: Claim, name: str, scope: Sco
 
 
 def _why_nowhere(name: str, scope: Scope, rows: Sequence[Row[Any]]) -> str:
-    here = f"Workspace {shown(name)} is not on host {scope.hostname}, where the call came"
-    way_out = "The call was not run. Start a worker there, or name another workspace"
+    here = f"Workspace {shown(name)} is not on host {scope.hostname}, which received the call"
+    way_out = "The call did not run. Start a worker there, or name another workspace"
     others = [row for row in rows if row.hostname != scope.hostname]
     if others:
         last = min(others, key=lambda row: row.silent_seconds)
         return f"{here}; host {last.hostname} has it, and its workers have been silent for {last.silent_seconds:.0f} s. {way_out}."
     if rows:
         return (
-            f"{here}, as far as the worker that took it knows: others on that host have it or had it. The call was not run. "
+            f"{here}, according to the worker that took it: others on that host have it or had it. The call did not run. "
             f"Start all workers on {scope.hostname} with the same FORGE_WORKSPACES."
         )
-    return f"{here}, nor on any other host that is known. The call was not run. Name a workspace that a worker has."
+    return f"{here}, nor on any other known host. The call did not run. Name a workspace that a worker has."
 
 
 def _why_no_more(name: str, scope: Scope, host: str) -> str:
     return (
-        f"Workspace {name} is not on host {scope.hostname}, where the call came, and it was sent on {MOST_MOVES} times "
-        f"already. It was not run. Start all workers on {host} with the same FORGE_WORKSPACES."
+        f"Workspace {name} is not on host {scope.hostname}, which received the call, and it was already forwarded {MOST_MOVES} times. "
+        f"It did not run. Start all workers on {host} with the same FORGE_WORKSPACES."
     )

@@ -249,7 +249,7 @@ class BaseTool(ABC):
     def _without_engine(self) -> ToolResult:
         way_out = "Set FORGE_ENGINE=module:function on the host; in process pass overrides={engine: function}"
         return ToolResult.fail(
-            f"{self.spec.name} needs an engine, and this host has none. {way_out}.",
+            f"{self.spec.name} needs an engine, but this host has none. {way_out}.",
             error_code=ErrorCode.ENGINE_NOT_AVAILABLE,
         )
 
@@ -298,7 +298,7 @@ class BaseTool(ABC):
         """Copy a failure as people may see it: storable text, without the values of sensitive parameters."""
         scrubber = scrubber_of(self.spec, parameters, LEAST_IN_FAILURES)
         result = failure if scrubber is None else scrubber.result(failure)
-        return result.model_copy(update={"error": clean_text(result.error or "failed without saying why")})
+        return result.model_copy(update={"error": clean_text(result.error or "failed without a reason")})
 
 
 def preview(spec: ToolSpec, parameters: Mapping[str, Any]) -> str:

@@ -132,7 +132,7 @@ def shorten(text: str, limit: int, artifact: str | None = None) -> tuple[str, di
 
 def _failure(result: ToolResult, problems: list[str]) -> dict[str, Any]:
     listed = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
-    said = f"The tool ran, but not all of its result is kept: {listed}"
+    said = f"The tool ran, but parts of its result are not kept: {listed}"
     if not result.success:
         return {"error": f"{result.error}\n{said}"}
     return {"success": False, "error": said, "error_code": ErrorCode.UNSTORABLE, "error_details": problems}
@@ -190,13 +190,13 @@ class _Gathering:
         found, size, chunks = await asyncio.to_thread(_looked_at, part)
         limit = self._reach.max_part_bytes
         if size > limit:
-            said = f"it has {human(size)}, and a part may have {human(limit)}. Raise FORGE_MAX_PART_SIZE, or make it smaller"
+            said = f"it has {human(size)}; the limit is {human(limit)}. Raise FORGE_MAX_PART_SIZE, or make it smaller"
             raise SandboxError(said, ErrorCode.UNSTORABLE)
         if found.mime_type.startswith("text/"):
             chunks = scrubbed_chunks(chunks)
         async with asyncio.timeout_at(self._until):
             uri, size = await self.source.put(chunks, found.mime_type, limit)
-        note = found.note or ("no image" if is_image and found.kind == "file" else None)
+        note = found.note or ("not an image" if is_image and found.kind == "file" else None)
         name = _clean(scrubbed(part.name)) if part.name else self._name_of(found)
         kind = _KINDS[found.kind]
         self._note(kind(None, name, found.mime_type, size, uri, width=found.width, height=found.height, note=note))
@@ -213,7 +213,7 @@ class _Gathering:
     def _refuse(self, part: Media, error: Exception) -> None:
         reason = error.message if isinstance(error, ForgeError) else str(error)
         if isinstance(error, TimeoutError):
-            reason = "the time of the call was over before its bytes were kept"
+            reason = "the call's time ran out before its bytes were kept"
         said = part.name or (str(part.data) if isinstance(part.data, str | PurePath) else None)
         label = " ".join(one for one in (part.type, said and _clean(said)) if one)
         self.problems.append(f"{label}: {reason}")
@@ -291,7 +291,7 @@ def _looked_at(part: Media) -> tuple[Found, int, AsyncIterator[bytes]]:
     elif isinstance(data, bytes):
         size, head, tail, chunks = len(data), data[:HEAD_BYTES], data[-TAIL_BYTES:], _of_bytes(data)
     else:
-        raise SandboxError(f"it is a {type(data).__name__}; give bytes, a path or an image", ErrorCode.UNSTORABLE)
+        raise SandboxError(f"it is a {type(data).__name__}; pass bytes, a path or an image", ErrorCode.UNSTORABLE)
     return find(head, tail, size, claim=part.mime_type, name=part.name), size, chunks
 
 

@@ -201,7 +201,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
             except ValidationError as error:
                 first = error.errors(include_url=False, include_input=False, include_context=False)[0]
                 where = ".".join(map(str, first["loc"]))
-                said = f"The tool ran, but what it returned is not what its annotation says: {where}: {first['msg']}"
+                said = f"The tool ran, but its result does not match its annotation: {where}: {first['msg']}"
                 return ToolResult.fail(clean_text(said), error_code=ErrorCode.UNSTORABLE)
         return ToolResult.ok(_as_json(output))
 
@@ -221,7 +221,8 @@ class FunctionTool(BaseTool, Generic[P, R]):
         name = self._function.__name__
         if not self.description.strip():
             raise InvalidToolError(
-                name, f"{_label(self._function)} has no docstring. Say in one what it does, or pass description=."
+                name,
+                f"{_label(self._function)} has no docstring. Write one that says what it does, or pass description=.",
             )
         if self.lane == "async" and not self._is_async:
             raise InvalidToolError(
@@ -264,8 +265,8 @@ def _require_function(function: Any) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidToolError(
             function.__name__,
-            f"{_label(function)} yields; a call has one result. Return a list or the whole text, and show what is there "
-            "before with `context.emit`.",
+            f"{_label(function)} yields, but a call has one result. Return a list or the whole text, and report progress "
+            "with `context.emit`.",
         )
 
 

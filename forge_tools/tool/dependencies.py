@@ -62,7 +62,7 @@ class Dependencies:
         if one.per == "call":
             if context is None:
                 raise ConfigurationError(
-                    f"{_name(one.make)} is made for each call, and cannot be part of what is kept for a worker."
+                    f"{_name(one.make)} is made for each call, so it cannot be part of something that is made once per worker."
                 )
             return await self._make(one.make, context, call)
         if (loop := asyncio.get_running_loop()) is not self._loop:  # a forked process creates its own
@@ -88,7 +88,7 @@ class Dependencies:
         for name in (name for name, kind in _hints(make).items() if kind is ExecutionContext and name != "return"):
             if context is None:
                 raise ConfigurationError(
-                    f'{_name(make)} takes the context of a call: Depends({_name(make)}, per="call").'
+                    f'{_name(make)} takes the context of a call: use Depends({_name(make)}, per="call").'
                 )
             given[name] = context
         if inspect.isasyncgenfunction(make):

@@ -50,14 +50,14 @@ class ToolFactory:
         """
         if isinstance(tool, BaseTool):
             raise ConfigurationError(
-                f"{tool.spec.name} is created already. Add its class, or its function without @tool."
+                f"{tool.spec.name} is already created. Add its class, or its function without @tool."
             )
         if not inspect.isclass(tool):
             given = {kind: lambda _, kind=kind: self._get(kind, ()) for kind in self._providers}
             return FunctionTool(tool, given, **configuration)
         kind, label = cast("type[BaseTool]", tool), tool.__name__
         if not issubclass(kind, BaseTool):
-            raise ConfigurationError(f"The class {label} is no BaseTool. Add a subclass of it, or a function.")
+            raise ConfigurationError(f"The class {label} is not a BaseTool. Add a subclass of BaseTool, or a function.")
         arguments = self._arguments(kind.__init__, label, configuration, ())
         return _made(lambda: kind(**arguments), label)
 
@@ -69,11 +69,11 @@ class ToolFactory:
         """Return what is provided for a type. A forked process makes its own: sockets and files do not survive it."""
         if kind in wanted_by:
             chain = " needs ".join(one.__name__ for one in (*wanted_by[wanted_by.index(kind) :], kind))
-            raise ConfigurationError(f"{chain}: what is provided cannot depend on itself.")
+            raise ConfigurationError(f"{chain}: a provider cannot depend on itself.")
         key = os.getpid(), kind
         with self._lock:
             if key not in self._made:
-                make, label = self._providers[kind], f"what provides {kind.__name__}"
+                make, label = self._providers[kind], f"the provider of {kind.__name__}"
                 arguments = self._arguments(make, label, {}, (*wanted_by, kind))
                 self._made[key] = _made(lambda: make(**arguments), label)
             return self._made[key]
@@ -133,4 +133,4 @@ def _made(make: Callable[[], T], label: str) -> T:
         return make()
     except Exception as error:
         what = clean_text(f"{type(error).__name__}: {error}")[:300]
-        raise ConfigurationError(f"{label} could not be made: {what}") from error
+        raise ConfigurationError(f"{label} could not be created: {what}") from error

@@ -133,7 +133,7 @@ def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) ->
     can_repeat = spec.capabilities.idempotent or spec.capabilities.retryable
     if isinstance(error, ToolFailure):
         more = {"retryable": error.retry and can_repeat, **({"hint": error.hint} if error.hint else {})}
-        text = said_by(error, scrubber) or "failed without saying why"
+        text = said_by(error, scrubber) or "failed without a reason"
         return ToolResult.fail(text, error_code=error.code, error_details=error.details, **more)
     way_out, details = _past_walls(error), {"type": type(error).__name__}
     text = text_of(error, scrubber) + (way_out and f" ({_WALLS}. {way_out})")

@@ -76,7 +76,7 @@ def load_engine(settings: Settings) -> dict[Callable[..., Any], Callable[..., An
     make = _attribute(_module(name, "FORGE_ENGINE"), attribute, "FORGE_ENGINE")
     if not callable(make):
         raise ConfigurationError(
-            f"FORGE_ENGINE: {shown(settings.engine)} is no function. Name one that makes the engine."
+            f"FORGE_ENGINE: {shown(settings.engine)} is not a function. Name one that makes the engine."
         )
     return {engine: make}
 
@@ -117,7 +117,7 @@ def admit(
     _require_known("tool", names, [name for tool in tools for name in (tool.spec.name, *tool.spec.aliases)])
     kept = [tool for tool in tools if _is_admitted(tool, categories, names)]
     if tools and not kept:
-        raise ConfigurationError(f"None of the {len(tools)} tools is admitted by these categories and names together.")
+        raise ConfigurationError(f"These categories and names together admit none of the {len(tools)} tools.")
     return kept
 
 
@@ -150,7 +150,7 @@ def _resolve(reference: str, source: str) -> list[Any]:
     name, colon, attribute = reference.partition(":")
     if not name or (colon and not attribute):
         raise ConfigurationError(
-            f"{source} is no reference to tools. Write a module, a file or module:attribute, as in mytools:TOOLS."
+            f"{source} is not a reference to tools. Write a module, a file or module:attribute, as in mytools:TOOLS."
         )
     module = _module(name, source)
     if not attribute:
@@ -207,7 +207,7 @@ def _import_path(path: Path, source: str) -> ModuleType:
     """Import a file or a package folder under the name that its neighbours use."""
     place = path.resolve()
     if not place.exists():
-        raise ConfigurationError(f"{source}: there is no {place}.")
+        raise ConfigurationError(f"{source}: {place} does not exist.")
     root, parts = place.parent, [place.stem if place.is_file() else place.name]
     while (root / "__init__.py").is_file():
         root, parts = root.parent, [root.name, *parts]
@@ -280,7 +280,7 @@ def _is_tool_class(value: Any) -> bool:
 
 def _create(tool: type[BaseTool], source: str) -> BaseTool:
     if missing := sorted(tool.__abstractmethods__):
-        raise ConfigurationError(f"{source}: {tool.__name__} does not say its {', '.join(missing)}. Define them.")
+        raise ConfigurationError(f"{source}: {tool.__name__} does not declare its {', '.join(missing)}. Define them.")
     try:
         return tool()
     except Exception as error:

@@ -213,7 +213,7 @@ def _naming_problem(spec: ToolSpec) -> str | None:
         if not _TOOL_NAME.fullmatch(name):
             return f"the name {clean_text(name)!r} must be 1 to 64 letters, digits, '_' or '-'"
     if not spec.description.strip():
-        return "the description is empty. Say in a sentence what the tool does."
+        return "the description is empty. Describe in a sentence what the tool does."
     if not _VERSION.fullmatch(spec.version):
         return f"the version {clean_text(spec.version)!r} must look like 1.0.0"
     seen: set[str] = set()
@@ -258,9 +258,9 @@ def _schema_problem(spec: ToolSpec) -> str | None:
 def _doubts(spec: ToolSpec) -> list[str]:
     """List what works here but is probably a mistake."""
     doubts = [
-        f"the type '{clean_text(p.type)}' of parameter '{p.name}' is not one of JSON, so its values go unchecked"
+        f"the type '{clean_text(p.type)}' of parameter '{p.name}' is not a JSON type, so its values are not checked"
         for p in spec.parameters
         if p.type not in KNOWN_TYPES and p.type != "any"
     ]
     default = Validator(spec).default_error()
-    return [*doubts, f"a default is refused by its own parameter: {default}"] if default else doubts
+    return [*doubts, f"a default value is refused by its own parameter: {default}"] if default else doubts

@@ -67,7 +67,7 @@ class Named:
                 return adapter.validate_json(text)  # lists and objects
             except ValidationError:
                 said = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
-                raise ConfigurationError(f"{self.setting.name} does not fit: {said}.") from None
+                raise ConfigurationError(f"{self.setting.name} is not valid: {said}.") from None
 
 
 def secrets_among(values: Iterable[Any]) -> list[str]:

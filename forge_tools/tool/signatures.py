@@ -43,7 +43,7 @@ _FIELDS = {
 _DROPPED = frozenset({"title", "discriminator", "writeOnly", "$defs", "oneOf", "const", "prefixItems"})
 """Keywords that tell a model nothing, or that are expressed in another way here."""
 
-_WAY_OUT = "Take what JSON has (str, int, float, bool, list, dict, a pydantic model) and convert it inside."
+_WAY_OUT = "Take a type that JSON has (str, int, float, bool, list, dict, a pydantic model) and convert it inside."
 
 
 def asked_types(annotation: Any) -> tuple[Any, ...]:
@@ -141,7 +141,7 @@ class Signature:
         given = inspect.signature(self._function).bind_partial(*args, **kwargs).arguments
         missing = [name for name, one in self._arguments.items() if one.parameter.required and name not in given]
         if missing:
-            raise TypeError(f"{self._function.__name__}() misses {', '.join(missing)}")
+            raise TypeError(f"{self._function.__name__}() lacks {', '.join(missing)}")
         contexts = [value for value in given.values() if isinstance(value, ExecutionContext)]
         parameters = {name: _jsonable(value) for name, value in given.items() if name in self._arguments}
         return next(iter(contexts), None), parameters
@@ -173,7 +173,7 @@ class Signature:
         try:
             field = _field(formal, annotation)
             if field.alias is not None or field.validation_alias is not None:
-                raise self._refusal(formal.name, "has an alias. Give the parameter the name that callers shall use.")
+                raise self._refusal(formal.name, "has an alias. Give the parameter the name that callers should use.")
             kind: Any = Annotated[cast(Any, field.annotation), field]
             adapter: TypeAdapter[Any] = TypeAdapter(kind)
             schema = adapter.json_schema(schema_generator=_Schemas)
@@ -212,8 +212,8 @@ class Signature:
         if NoneType in get_args(field.annotation):
             raise self._refusal(
                 name,
-                f"may be None, but its default is {value!r}; null in a call means that nothing was given. "
-                "Make None the default, or choose a value other than None for it.",
+                f"may be None, but its default is {value!r}; null in a call means that no value was given. "
+                "Make None the default, or use another value than None for this.",
             )
         try:
             default = to_jsonable_python(value)
@@ -231,14 +231,14 @@ class Signature:
             try:
                 _accepted(adapter, choice)
             except ValidationError as error:
-                problem = f"has a choice that no call can make: as JSON has it, {choice!r}, it is refused. {_WAY_OUT}"
+                problem = f"has a choice that no call can make: its JSON form, {choice!r}, is refused. {_WAY_OUT}"
                 raise self._refusal(parameter.name, problem) from error
 
     def _require_known(self, names: Collection[str]) -> None:
         for name in names:
             if name not in self._arguments:
                 raise self._refusal(
-                    name, f"is said to be sensitive, but there is none{suggestion(name, self._arguments)}"
+                    name, f"is declared sensitive, but does not exist{suggestion(name, self._arguments)}"
                 )
 
     def _refusal(self, name: str, problem: str) -> InvalidToolError:

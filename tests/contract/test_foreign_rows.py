@@ -147,7 +147,7 @@ async def test_rows_that_break_a_check_are_counted(copied: Store, table: str, co
     await spoil(copied, table, column, value)
     async with copied._database.reading() as connection:
         count = (await connection.exec_driver_sql(f"SELECT count(*) FROM {table}")).scalar_one()
-    missing = [f"no check of {table}.{column}"] if copied.dialect == "postgresql" else []
+    missing = [f"a missing check of {table}.{column}"] if copied.dialect == "postgresql" else []
     assert await copied.violations() == [*missing, f"{table}.{column} ({count})"]
 
 
@@ -224,7 +224,7 @@ async def test_a_look_that_takes_too_long_is_broken_off(copied: Store, monkeypat
     assert await copied.violations() == []
 
 
-# What no check of one row can say.
+# What a missing check of one row can say.
 
 
 async def test_a_row_in_the_queue_that_nobody_asked_for_goes_when_it_is_claimed(store: Store) -> None:
@@ -239,7 +239,7 @@ async def test_a_call_with_two_ends_is_shown_once_and_counted(store: Store) -> N
     await finished(store, [id_])
     await forge(store, _attempt_of(id_, is_final=True).replace(", 1, ", ", 2, "))
     assert (await store.history.get(id_)).id == id_
-    assert await store.violations() == ["executions that have two ends (1)"]
+    assert await store.violations() == ["executions that ended twice (1)"]
 
 
 async def test_a_call_that_has_neither_ended_nor_waits_is_lost_and_counted(store: Store) -> None:
@@ -247,7 +247,7 @@ async def test_a_call_that_has_neither_ended_nor_waits_is_lost_and_counted(store
     await forge(store, f"DELETE FROM execution_queue WHERE id = '{bad}'")
     assert [one.status for one in await store.history.list()] == [ExecutionStatus.QUEUED, ExecutionStatus.LOST]
     assert await statuses(store, [bad, good]) == {good: ExecutionStatus.QUEUED}
-    assert await store.violations() == ["executions that have neither ended nor wait (1)"]
+    assert await store.violations() == ["executions that neither ended nor are queued (1)"]
 
 
 async def test_a_finish_whose_number_is_taken_ends_its_call_and_no_other_waits(store: Store) -> None:
@@ -257,7 +257,7 @@ async def test_a_finish_whose_number_is_taken_ends_its_call_and_no_other_waits(s
     results = {one.id: one for one in await store.queue.results([bad.id, good.id])}
     assert results[good.id].result.success
     assert results[bad.id].result.error_code == ErrorCode.UNSTORABLE
-    assert "somebody else had written" in str(results[bad.id].result.error)
+    assert "another process had already recorded" in str(results[bad.id].result.error)
 
 
 async def test_a_call_that_a_restore_put_back_in_the_queue_keeps_its_end(store: Store) -> None:

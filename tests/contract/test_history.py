@@ -154,7 +154,7 @@ async def test_filters_that_mean_nothing_are_refused(store: Store, filters: dict
 
 async def test_pages_and_groups_that_there_cannot_be_are_refused(store: Store) -> None:
     for before in ("", "zz", "01a00000", "\ud800", "\0", "x" * 1000):
-        with pytest.raises(ExecutionNotFoundError, match="is no execution id"):
+        with pytest.raises(ExecutionNotFoundError, match="is not an execution id"):
             await store.history.list(before=before)
     for limit in (0, -1):
         with pytest.raises(ValueError, match=f"limit is {limit}"):

@@ -194,9 +194,9 @@ async def test_all_events_are_read_to_the_end_though_those_behind_are_pruned_mea
 async def test_cursors_that_there_cannot_be_are_refused(store: Store) -> None:
     await seeded(store, 1)
     for before in ("", "x", "1.5", "-1", "٣", "9" * 40, "\0", "\ud800"):
-        with pytest.raises(ExecutionNotFoundError, match=r"`before` takes"):
+        with pytest.raises(ExecutionNotFoundError, match=r"`before` needs"):
             await store.history.list_events(before=before)
-        with pytest.raises(ExecutionNotFoundError, match=re.escape("`before` takes an id, a colon and a number")):
+        with pytest.raises(ExecutionNotFoundError, match=re.escape("`before` needs an id, a colon and a number")):
             await store.history.list_attempts(before=before)
     for read, _ in reads(store):
         with pytest.raises(ValueError, match="limit is 0"):

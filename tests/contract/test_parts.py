@@ -121,8 +121,8 @@ async def test_what_bytes_are_counts_for_more_than_what_is_said(executor: Execut
     found = [(part.type, part.mime_type, part.note) for part in result.content if isinstance(part, Media)]
     assert found == [
         ("image", "image/png", None),
-        ("file", "text/plain", "no image"),
-        ("file", "text/plain", "no image"),
+        ("file", "text/plain", "not an image"),
+        ("file", "text/plain", "not an image"),
         ("file", "image/png", "damaged or cut off"),
         ("file", "image/png", "900 million pixels; the limit for models is 64 million"),
     ]

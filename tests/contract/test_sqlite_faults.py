@@ -26,7 +26,7 @@ def file_of(url: str) -> Path:
 async def test_a_file_that_is_no_database_is_said_to_be_damaged(tmp_path: Path) -> None:
     path = tmp_path / "forge.db"
     path.write_text("this is a shopping list, not a database\n" * 100)
-    with pytest.raises(DatabaseCorruptError, match=r"is no database.*move the file away"):
+    with pytest.raises(DatabaseCorruptError, match=r"not a database.*move the file away"):
         await open_store(f"sqlite:///{path}")
     with pytest.raises(DatabaseCorruptError):
         migrate.upgrade(f"sqlite:///{path}")
@@ -133,7 +133,7 @@ async def test_a_read_only_file_is_said_to_be_so() -> None:
     error = explain(caught.value, "sqlite:///x.db")
     assert isinstance(error, DatabaseUnavailableError)
     assert "readonly" in str(error)
-    assert "both it and its folder" in str(error)
+    assert "to the file and its folder" in str(error)
 
 
 async def test_a_write_that_is_cancelled_keeps_nobody_else_from_writing(migrated_sqlite: str) -> None:

@@ -210,7 +210,7 @@ def test_history_pages_through_what_its_filters_leave(cli: Cli) -> None:
 def test_an_id_that_is_none_says_what_one_is(cli: Cli) -> None:
     done = cli.run("show", "nonsense")
     assert done.returncode == 1
-    assert "no execution id" in done.stderr
+    assert "not an execution id" in done.stderr
 
 
 def test_stats_count_what_was_run(cli: Cli) -> None:

@@ -52,7 +52,7 @@ def test_a_file_that_is_no_database_is_said_to_be_damaged(cli: Cli, words: tuple
     database(cli).write_bytes(b"This is no database. " * 500)
     done = cli.run(*words)
     assert done.returncode == 69
-    assert "is damaged or is no database" in done.stderr
+    assert "is damaged or not a database" in done.stderr
 
 
 @pytest.mark.parametrize("words", [*COMMANDS, ("up",), ("db", "upgrade")], ids=" ".join)

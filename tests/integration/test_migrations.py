@@ -138,7 +138,9 @@ async def test_an_upgrade_whose_turn_does_not_come_says_who_has_it(
     other = await asyncpg.connect(fresh_postgres)
     assert await other.fetchval(LOCK)
     who = rf"connected as forge from 127.0.0.1, and `SELECT pg_terminate_backend\({other.get_server_pid()}\)`"
-    with pytest.raises(DatabaseUnavailableError, match=f"Another process migrates this database.*{who} would end it"):
+    with pytest.raises(
+        DatabaseUnavailableError, match=f"Another process is migrating this database.*{who} would end it"
+    ):
         await asyncio.to_thread(migrate.upgrade, fresh_postgres)
     await other.close()
     assert await asyncio.to_thread(migrate.current, fresh_postgres) is None

@@ -89,7 +89,7 @@ def test_the_context_of_each_call_is_recorded() -> None:
 
 
 def test_without_a_call_there_is_no_last_one() -> None:
-    with InlineExecutor(greet) as tools, pytest.raises(LookupError, match="No tool was called yet"):
+    with InlineExecutor(greet) as tools, pytest.raises(LookupError, match="No tool has been called yet"):
         _ = tools.last
 
 
@@ -163,7 +163,7 @@ def test_a_definition_that_a_provider_would_refuse_is_refused_here() -> None:
         async def _execute(self, context: ExecutionContext, x: Any) -> ToolResult:  # type: ignore[override]  # a test's
             return ToolResult.ok(x)
 
-    with pytest.raises(InvalidToolError, match="not one of JSON"):
+    with pytest.raises(InvalidToolError, match="not a JSON type"):
         InlineExecutor(Odd([]))
     with pytest.raises(DuplicateToolError):
         InlineExecutor(greet, greet)

@@ -185,7 +185,7 @@ class Database:
             except ConflictError as conflict:
                 if not remaining:
                     raise DatabaseUnavailableError(
-                        f"{self.address.shown}: other transactions stayed in the way: {conflict}"
+                        f"{self.address.shown}: other transactions kept conflicting: {conflict}"
                     ) from conflict
                 await asyncio.sleep(0.02 * (CONFLICT_TRIES - remaining))
         raise AssertionError("unreachable")

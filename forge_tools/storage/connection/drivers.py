@@ -113,7 +113,7 @@ def _without_pooler(url: str) -> tuple[str, str]:
     modes = [one.removeprefix("pooler=") for one in settings if one.startswith("pooler=")]
     if not set(modes) <= {"none", "transaction"}:
         raise ConfigurationError(
-            f"pooler={modes[-1][:40]}: it is `transaction` or `none`. FORGE_DATABASE_POOLER says the same."
+            f"pooler={modes[-1][:40]}: it is `transaction` or `none`. FORGE_DATABASE_POOLER sets the same."
         )
     kept = "&".join(one for one in settings if not one.startswith("pooler="))
     return f"{place}?{kept}" if kept else place, modes[-1] if modes else "none"
@@ -123,7 +123,7 @@ def _require_sqlite(version: tuple[int, ...]) -> None:
     if version < LEAST_SQLITE:
         have, least = (".".join(map(str, numbers)) for numbers in (version, LEAST_SQLITE))
         raise ConfigurationError(
-            f"This Python comes with SQLite {have}; forge_tools needs {least} or later. Run it with another Python, such as one that "
+            f"This Python comes with SQLite {have}; forge_tools needs {least} or later. Use another Python, such as one that "
             "`uv python install` brings, or name a PostgreSQL database: FORGE_DATABASE_URL=postgresql://..."
         )
 
@@ -169,7 +169,7 @@ async def answered_within(seconds: float | None) -> AsyncIterator[None]:
 
 def closed() -> StorageError:
     """Return the error for a Store that was closed."""
-    return StorageError("The Store is closed; open another one.")
+    return StorageError("The Store is closed; open a new one.")
 
 
 class Owner:

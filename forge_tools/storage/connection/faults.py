@@ -36,8 +36,8 @@ _REFUSED_SETTING = "unsupported startup parameter"
 UPGRADE = "Run `forge-tools db upgrade`."
 
 POOLER = (
-    "A pooler is between, which takes no settings of connections or has a server for each transaction. Set FORGE_DATABASE_POOLER=transaction "
-    "here, which suits its session mode as well, and FORGE_DATABASE_MIGRATION_URL for `forge-tools db upgrade` to the server itself."
+    "The URL leads to a pooler, which refuses settings of connections or changes servers between transactions. Set FORGE_DATABASE_POOLER=transaction "
+    "here, which also suits its session mode, and FORGE_DATABASE_MIGRATION_URL for `forge-tools db upgrade` to the server itself."
 )
 _FULL = "53100"
 
@@ -107,8 +107,8 @@ def _explain_sqlite(error: sqlite3.Error, shown: str) -> ForgeError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _SQLITE_CORRUPT:
         return DatabaseCorruptError(
-            f"{shown} is damaged or is no database ({error}). "
-            "Restore it from a copy, or move the file away and run `forge-tools db upgrade` to begin anew."
+            f"{shown} is damaged or not a database ({error}). "
+            "Restore it from a copy, or move the file away and run `forge-tools db upgrade` to start with an empty one."
         )
     if code in _SQLITE_BUSY:
         return ConflictError(f"{shown} is locked by another process ({error}).")
@@ -119,7 +119,7 @@ def _explain_sqlite(error: sqlite3.Error, shown: str) -> ForgeError:
     if code == sqlite3.SQLITE_READONLY:
         return unreachable(
             shown,
-            f"{error}; SQLite writes beside its file even to read, so this user needs to write both it and its folder",
+            f"{error}; SQLite writes beside its file even when reading, so this user must be able to write to the file and its folder",
             maybe_committed=False,
         )
     if code == sqlite3.SQLITE_FULL:
@@ -152,7 +152,7 @@ def _full(shown: str, error: BaseException) -> UnreachableError:
     """Return the error of a full database: an outage, since space may be freed, but with its own way out."""
     return UnreachableError(
         f"The database {shown} is full: {str(error).splitlines()[0]}. Nothing was written. Make room on its disk, or raise its limit; "
-        "until then no call is accepted, and results wait in their workers."
+        "until then calls are refused, and results wait in their workers."
     )
 
 

@@ -219,6 +219,6 @@ def _id_range(prefix: str) -> list[ColumnElement[bool]]:
     low, high = (text + filler[len(text) :] for filler in _EXTREMES)
     if len(text) < LEAST_PREFIX or not is_id(low):
         raise ExecutionNotFoundError(
-            f"{prefix[:60]!r} is no execution id. Give the id, a beginning or end of it that is unique, @last, or @-2 for the one before."
+            f"{prefix[:60]!r} is not an execution id. Give the id, a unique beginning or end of it, @last, or @-2 for the one before."
         )
     return [seen.id >= low, seen.id <= high]

@@ -111,7 +111,7 @@ def attempts_listed(selection: Selection) -> Listing[AttemptRecord]:
     """
     if selection.status is not None and selection.status not in TERMINAL:
         raise ValueError(
-            f"No attempt has the status {str(selection.status)!r}: attempts are rows when they have ended."
+            f"No attempt has the status {str(selection.status)!r}: attempts are only listed once they have ended."
         )
     columns = (*last.c, asked.c.tool, asked.c.category, asked.c.agent_id, asked.c.session_id, asked.c.queue)
     query = select(*columns).select_from(asked.join(last, last.c.execution_id == asked.c.id))
@@ -158,21 +158,21 @@ def _of_kind(kind: str | None, column: ColumnElement[str]) -> list[ColumnElement
 
 def _execution_place(cursor: str) -> Place:
     if not is_id(cursor.lower()):
-        raise ExecutionNotFoundError(f"{cursor[:60]!r} is no execution id; `before` takes a whole one.")
+        raise ExecutionNotFoundError(f"{cursor[:60]!r} is not an execution id; `before` needs a whole one.")
     return (cursor.lower(),)
 
 
 def _attempt_place(cursor: str) -> Place:
     execution_id, _, number = cursor.lower().partition(":")
     if not is_id(execution_id) or not _is_number(number, _MOST_DIGITS[0]):
-        raise ExecutionNotFoundError(f"{cursor[:60]!r} is no attempt; `before` takes an id, a colon and a number.")
+        raise ExecutionNotFoundError(f"{cursor[:60]!r} is not an attempt; `before` needs an id, a colon and a number.")
     return execution_id, int(number)
 
 
 def _event_place(cursor: str) -> Place:
     """Return the moment of that event; if it was pruned, of the last one before it."""
     if not _is_number(cursor, _MOST_DIGITS[1]):
-        raise ExecutionNotFoundError(f"{cursor[:60]!r} is no number of an event, which `before` takes.")
+        raise ExecutionNotFoundError(f"{cursor[:60]!r} is not the number of an event, which `before` needs.")
     number, there = int(cursor), execution_events.c
     before = select(there.at).where(there.id <= number).order_by(there.id.desc()).limit(1)
     return before.scalar_subquery(), number

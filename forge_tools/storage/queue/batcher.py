@@ -193,7 +193,7 @@ class Batcher(Generic[Row, Result]):
                     except (ConflictError, UnreachableError) as error:
                         await self._back_off(tried, error)
         except TimeoutError as cut_off:
-            why = tried.why or f"The database gave no answer within {deadline:g} s."
+            why = tried.why or f"The database did not answer within {deadline:g} s."
             was_sent = isinstance(cut_off.__cause__, asyncio.CancelledError) and cut_off.__cause__.args == (SENT,)
             raise UnreachableError(why, maybe_committed=tried.doubt or was_sent) from cut_off
 
@@ -222,7 +222,7 @@ class Batcher(Generic[Row, Result]):
         _answer(entries, [self.give_up(row, error) for row, _, _ in entries])
 
 
-_UNANSWERED = StorageError("This row was never answered.")
+_UNANSWERED = StorageError("This row got no result.")
 
 
 def _answer(entries: Sequence[tuple[Row, _Call[Result], int]], outcomes: Sequence[Result | ForgeError]) -> None:

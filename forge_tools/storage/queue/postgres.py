@@ -42,7 +42,7 @@ MOST_TRIES = 5
 """How often a key may be found neither free nor held, because others free and take it at the same time."""
 
 KEY_TAKEN = StorageError(
-    "This idempotency key is neither free nor to be seen: others took and freed it at the same moments, or another user of "
+    "This idempotency key is taken but its holder cannot be found: others took and freed it at the same time, or another user of "
     "the database has it. Try again, or use another scope."
 )
 

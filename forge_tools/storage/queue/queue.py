@@ -162,7 +162,7 @@ def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
 
 
 def _bad_id(execution_id: str) -> UnstorableRowError:
-    return UnstorableRowError(f"{execution_id[:60]!r} is no execution id; use forge_tools.model.new_id().")
+    return UnstorableRowError(f"{execution_id[:60]!r} is not an execution id; use forge_tools.model.new_id().")
 
 
 def _values(outcomes: Sequence[Result | ForgeError]) -> list[Result]:

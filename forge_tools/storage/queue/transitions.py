@@ -122,7 +122,7 @@ class Transitions:
         async def work(connection: AsyncConnection) -> bool:
             is_its_own = (live.id == outcome.id) & (live.attempt == outcome.attempt) & (live.token == outcome.token)
             rows = await _lock(connection, is_its_own & (live.status == RUNNING))
-            error = f"Attempt {outcome.attempt} ended, but somebody else had written a row of that number; its result is not kept."
+            error = f"Attempt {outcome.attempt} ended, but another process had already recorded an attempt of that number; its result is not kept."
             ended = {"attempt": outcome.attempt}
             ends = [_attempt(row, ExecutionStatus.FAILED, ErrorCode.UNSTORABLE, error) | ended for row in rows]
             await _end(connection, ends, [row.id for row in rows])
@@ -319,10 +319,10 @@ def _unclaimable(row: Row[Any]) -> dict[str, Any]:
         error = "Cancelled before it could run again."
         return _attempt(row, ExecutionStatus.CANCELLED, ErrorCode.CANCELLED, error)
     if row.status == AWAITING:
-        error = f"Nobody approved it within {row.expires_in:g} s, so it was not run. Submit it again to ask once more."
+        error = f"Nobody approved it within {row.expires_in:g} s, so it did not run. Submit it again to ask once more."
         return _attempt(row, ExecutionStatus.REJECTED, ErrorCode.EXPIRED, error)
     if row.attempt >= row.max_attempts:
-        error = f"All {row.max_attempts} attempts were used and none of them came to an end."
+        error = f"All {row.max_attempts} attempts were used, and none of them completed."
         return _attempt(row, ExecutionStatus.LOST, ErrorCode.LOST, error)
     error = (
         f"No worker took it from queue '{row.queue}' (lane {row.lane}) within {row.expires_in:g} s. "

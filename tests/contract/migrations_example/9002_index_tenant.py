@@ -1,4 +1,4 @@
-"""Calls are found by their tenant: an index, in a revision of its own since it leaves the transaction."""
+"""Calls are found by their tenant: an index, in its own revision since it leaves the transaction."""
 
 from alembic import op
 

@@ -87,5 +87,5 @@ async def test_a_client_that_does_not_know_the_folder_says_so(settings: Settings
     async with await open_store(settings.database, artifact_dir=tmp_path / "artifacts") as store:
         kept = (await put(store, TEXT)).handle
     async with ExecutorClient(settings) as client:
-        with pytest.raises(ArtifactFolderError, match="Set FORGE_ARTIFACT_DIR to what it is for the workers"):
+        with pytest.raises(ArtifactFolderError, match="Set FORGE_ARTIFACT_DIR to the same folder as the workers"):
             await client.history.artifact_page(kept)

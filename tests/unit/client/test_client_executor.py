@@ -109,7 +109,7 @@ async def test_parameters_as_keywords_are_told_their_place(client: ExecutorClien
     submitted = await (await client.submit("Echo", message="x", delay=1.0)).result()
     for result in (called, submitted):
         assert result.error_code == ErrorCode.INVALID_CALL
-        assert "message may be a parameter of the tool, which belongs into the object `parameters`" in str(result.error)
+        assert "message may be a parameter of the tool; parameters go into the object `parameters`" in str(result.error)
 
 
 async def test_a_client_may_be_awaited_and_closed(settings: Settings) -> None:

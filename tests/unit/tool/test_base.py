@@ -214,7 +214,7 @@ async def test_an_interrupt_is_not_swallowed(context: ExecutionContext) -> None:
 async def test_a_failure_without_words_says_so(context: ExecutionContext) -> None:
     result = await Recorder(answer=ToolResult(success=False)).execute(context)
 
-    assert result.error == "failed without saying why"
+    assert result.error == "failed without a reason"
 
 
 # Time and cancellation

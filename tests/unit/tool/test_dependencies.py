@@ -110,4 +110,4 @@ def test_what_cannot_be_made_is_a_failed_result_and_the_next_call_tries_again() 
     with InlineExecutor(Find, wrong, overrides={make_index: fails}) as tools:
         assert "no licence" in (tools.run("Find", query="x").error or "")
         assert tools.run("Find", query="x").output == "late/x"
-        assert 'begin takes the context of a call: Depends(begin, per="call").' in (tools.run("wrong").error or "")
+        assert 'begin takes the context of a call: use Depends(begin, per="call").' in (tools.run("wrong").error or "")

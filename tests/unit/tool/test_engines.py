@@ -21,7 +21,7 @@ def test_a_call_that_needs_an_engine_fails_where_there_is_none_also_in_a_dry_run
     with InlineExecutor(with_engine, with_or_without) as tools:
         refused = tools.run("with_engine")
         assert refused.error_code == ErrorCode.ENGINE_NOT_AVAILABLE
-        assert "with_engine needs an engine, and this host has none. Set FORGE_ENGINE=" in (refused.error or "")
+        assert "with_engine needs an engine, but this host has none. Set FORGE_ENGINE=" in (refused.error or "")
         assert tools.run("with_or_without").output == "none"
     with InlineExecutor(with_engine, context={"dry_run": True}) as tools:
         assert tools.run("with_engine").error_code == ErrorCode.ENGINE_NOT_AVAILABLE
@@ -47,7 +47,7 @@ def test_a_host_names_what_makes_its_engine() -> None:
     [
         ("tests.engine_tools", "'tests.engine_tools' must be module:function"),
         ("tests.engine_tools:mak", "has no 'mak'"),
-        ("tests.engine_tools:TOOLS", "is no function"),
+        ("tests.engine_tools:TOOLS", "is not a function"),
         ("no_such_module:make", "there is no module 'no_such_module'"),
     ],
 )

@@ -168,19 +168,25 @@ def made() -> str:
             "Search needs index: tests.unit.plugins.test_factory.Index, which is neither configured nor provided "
             "(provided: nothing). Pass index= where the tool is added, or call provide() with its type.",
         ),
-        (lambda: ToolFactory().provide(Index, Index).create(Search), "what provides Index needs settings: "),
+        (lambda: ToolFactory().provide(Index, Index).create(Search), "the provider of Index needs settings: "),
         (lambda: whole().create(Search, limt=3), "Search takes no 'limt' (did you mean 'limit'?)"),
         (
             lambda: ToolFactory().provide(Loop, Loop).provide(Other, Other).create(NeedsLoop),
-            "Loop needs Other needs Loop: what is provided cannot depend on itself.",
+            "Loop needs Other needs Loop: a provider cannot depend on itself.",
         ),
         (
             lambda: ToolFactory().provide(Settings, broken).provide(Index, Index).create(Search),
-            "what provides Settings could not be made: RuntimeError: no licence",
+            "the provider of Settings could not be created: RuntimeError: no licence",
         ),
-        (lambda: ToolFactory().create(BaseTool), "BaseTool could not be made: TypeError: Can't instantiate abstract"),
-        (lambda: ToolFactory().create(NoTool), "The class NoTool is no BaseTool. Add a subclass of it, or a function."),
-        (lambda: ToolFactory().create(made), "made is created already. Add its class, or its function without @tool."),
+        (
+            lambda: ToolFactory().create(BaseTool),
+            "BaseTool could not be created: TypeError: Can't instantiate abstract",
+        ),
+        (
+            lambda: ToolFactory().create(NoTool),
+            "The class NoTool is not a BaseTool. Add a subclass of BaseTool, or a function.",
+        ),
+        (lambda: ToolFactory().create(made), "made is already created. Add its class, or its function without @tool."),
     ],
 )
 def test_what_is_missing_or_wrong_is_named(create: Callable[[], Any], message: str) -> None:

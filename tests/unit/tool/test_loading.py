@@ -102,8 +102,8 @@ def test_a_class_that_several_references_name_is_created_once() -> None:
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        (":TOOLS", "is no reference to tools"),
-        ("mytools:", "is no reference to tools"),
+        (":TOOLS", "is not a reference to tools"),
+        ("mytools:", "is not a reference to tools"),
         ("mytools:TOOL", "mytools has no 'TOOL' (did you mean 'TOOLS'?)."),
         (
             "mytools:zzz",
@@ -120,7 +120,7 @@ def test_a_class_that_several_references_name_is_created_once() -> None:
         ),
         ("mytools:fails", "calling it without arguments failed with RuntimeError: no licence"),
         ("mytools:makes_text", "What 'mytools:makes_text' returns is an object of type str. It must be"),
-        ("mytools:Half", "Half does not say its _execute, category, description, parameters. Define them."),
+        ("mytools:Half", "Half does not declare its _execute, category, description, parameters. Define them."),
         ("mytools:Configured", "Configured() failed with TypeError"),
     ],
 )
@@ -252,8 +252,8 @@ def test_a_worker_offers_what_categories_and_names_admit(
     [
         (["files"], None, r"There is no category 'files' \(did you mean 'file'\?\). There are: execution, file"),
         (None, ["Raed"], r"There is no tool 'Raed' \(did you mean 'Read'\?\). There are: Bash, Echo, Read"),
-        (["file"], ["Bash"], "None of the 4 tools is admitted"),
-        ([], None, "None of the 4 tools is admitted"),
+        (["file"], ["Bash"], "admit none of the 4 tools"),
+        ([], None, "admit none of the 4 tools"),
     ],
 )
 def test_a_filter_that_admits_nothing_or_names_nothing_is_refused(
@@ -351,7 +351,7 @@ def test_pyproject_names_the_tools_from_any_folder_below(project: Path, monkeypa
     ("pyproject", "said"),
     [
         ('tools = ["nowhere"]', "'nowhere' in [tool.forge-tools] of {}/pyproject.toml: there is no module 'nowhere'"),
-        ('tools = ["lost/x.py"]', " in [tool.forge-tools] of {0}/pyproject.toml: there is no {0}/lost/x.py"),
+        ('tools = ["lost/x.py"]', " in [tool.forge-tools] of {0}/pyproject.toml: {0}/lost/x.py does not exist"),
         ('tools = "mytools"', "{}/pyproject.toml, [tool.forge-tools]: tools must be a list of strings"),
         ("tool = []", "{}/pyproject.toml, [tool.forge-tools]: there is no setting 'tool'"),
         ("tools = [", "{}/pyproject.toml is no TOML: "),
@@ -401,5 +401,5 @@ def test_a_stranger_s_pyproject_above_is_refused(project: Path, monkeypatch: pyt
     else:  # only root can give a file away; then everybody here is somebody else
         pytest.skip("only root can give a file to a stranger")
 
-    with pytest.raises(ConfigurationError, match=r"pyproject\.toml names tools to import, and belongs to another user"):
+    with pytest.raises(ConfigurationError, match=r"pyproject\.toml names tools to import, but belongs to another user"):
         own()

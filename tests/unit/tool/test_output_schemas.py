@@ -57,4 +57,4 @@ async def test_what_breaks_the_promise_fails_and_says_where() -> None:
     result = await count.execute(ExecutionContext(working_dir="."))
 
     assert (result.success, result.error_code) == (False, "UNSTORABLE")
-    assert "not what its annotation says: count: Input should be a valid integer" in str(result.error)
+    assert "does not match its annotation: count: Input should be a valid integer" in str(result.error)

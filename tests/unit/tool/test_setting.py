@@ -80,7 +80,7 @@ def test_what_is_missing_or_does_not_fit_is_named_at_the_start_all_at_once(monke
 
     said = str(caught.value)
     assert "Tool ask cannot be offered: WEATHER_URL is not set. Set it in the environment of every worker" in said
-    assert "Tool ask cannot be offered: WEATHER_LIMIT does not fit: Input should be a valid integer" in said
+    assert "Tool ask cannot be offered: WEATHER_LIMIT is not valid: Input should be a valid integer" in said
     assert said.count("The worker has no FORGE_SECRET_WEATHER in its environment") == 2
     with InlineExecutor(ask) as tools:
         assert "WEATHER_URL is not set" in (tools.run("ask", city="Rome").error or "")
