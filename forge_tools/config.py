@@ -15,11 +15,13 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Ladder
 from forge_tools.project import Marker, find_project
 from forge_tools.setting_types import (
+    DigestKey,
     OpenPath,
     RetentionRule,
     RootSettings,
     SecretPattern,
     SharedFolder,
+    ToolMemory,
     WalledName,
     WorkspaceSettings,
 )
@@ -30,12 +32,6 @@ LONGEST_DRAIN = 900.0
 
 MAX_SOCKET_PATH = 100
 """Bytes; the kernel stops at 107, and Valkey's own temporary names need a few."""
-
-MIN_TOOL_MEMORY = 2**28
-"""Bytes; an idle child with its threads takes about a third of it."""
-
-MIN_DIGEST_KEY = 16
-"""Characters; a shorter key could be guessed."""
 
 WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
@@ -148,7 +144,7 @@ class Settings(BaseSettings):
     """What isolates the commands of `Bash`. Empty: `namespace`, or on the embedded stack `plain` if the machine has no namespaces."""
     commands_network: Literal["host", "none"] | None = None
     """The network of commands in namespaces: the machine's, or only a loopback of their own. Empty: `host` on the embedded stack, elsewhere `none`."""
-    tool_memory: int = Field(default=2**31, ge=0)
+    tool_memory: ToolMemory = 2**31
     """Bytes of memory for one call of the process lane, with all its processes; 0: no limit."""
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)
     """Bytes that the parameters of a call may have, as JSON."""
@@ -168,7 +164,7 @@ class Settings(BaseSettings):
     """Who shares an idempotency key: one `agent`, one `session`, or all (`shared`)."""
     idempotency_ttl: float = Field(default=86_400.0, gt=0, le=315_360_000.0)
     """Seconds that a key keeps referring to its call after the call has ended."""
-    digest_key: SecretStr = Field(default=SecretStr(""), exclude=True)
+    digest_key: DigestKey = Field(default=SecretStr(""), exclude=True)
     """The secret for the digests of calls with an idempotency key, the same for all clients. On PostgreSQL such calls need it."""
     routes: dict[str, str] = Field(default_factory=dict)
     """Queues by tool or category, as a JSON object; all other calls go to `default`."""
@@ -258,22 +254,6 @@ class Settings(BaseSettings):
                 f"artifact_quota {self.artifact_quota:,} must be at least artifact_max_bytes, {self.artifact_max_bytes:,}"
             )
         return self
-
-    @field_validator("digest_key")
-    @classmethod
-    def _digest_key_cannot_be_guessed(cls, key: SecretStr) -> SecretStr:
-        if 0 < len(key.get_secret_value()) < MIN_DIGEST_KEY:
-            raise ValueError(f"give {MIN_DIGEST_KEY} characters or more that nobody can guess: openssl rand -hex 32")
-        return key
-
-    @field_validator("tool_memory")
-    @classmethod
-    def _tool_memory_is_enough_to_start(cls, size: int) -> int:
-        if 0 < size < MIN_TOOL_MEMORY:
-            raise ValueError(
-                f"{size:,} bytes are too few to start Python; give {MIN_TOOL_MEMORY:,} or more, or 0 for no limit"
-            )
-        return size
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:

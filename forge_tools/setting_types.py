@@ -4,7 +4,22 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
+
+MIN_TOOL_MEMORY = 2**28
+"""Bytes; an idle child with its threads takes about a third of it."""
+
+MIN_DIGEST_KEY = 16
+"""Characters; a shorter key could be guessed."""
 
 OpenPath = Annotated[str, StringConstraints(pattern=r"^/.*:r[ow]$")]
 """A path that walls leave open, and for what: `/data:ro` or `/data:rw`."""
@@ -35,6 +50,28 @@ def _is_whole(folder: Path) -> Path:
 
 SharedFolder = Annotated[Path, AfterValidator(_is_whole)]
 """A folder that several programs share, as an absolute path."""
+
+
+def _is_enough_to_start(size: int) -> int:
+    if 0 < size < MIN_TOOL_MEMORY:
+        raise ValueError(
+            f"{size:,} bytes are too few to start Python; give {MIN_TOOL_MEMORY:,} or more, or 0 for no limit"
+        )
+    return size
+
+
+ToolMemory = Annotated[int, Field(ge=0), AfterValidator(_is_enough_to_start)]
+"""Bytes for one call; 0 sets no limit."""
+
+
+def _cannot_be_guessed(key: SecretStr) -> SecretStr:
+    if 0 < len(key.get_secret_value()) < MIN_DIGEST_KEY:
+        raise ValueError(f"give {MIN_DIGEST_KEY} characters or more that nobody can guess: openssl rand -hex 32")
+    return key
+
+
+DigestKey = Annotated[SecretStr, AfterValidator(_cannot_be_guessed)]
+"""A secret for digests; empty for none."""
 
 
 class RootSettings(BaseModel):

@@ -135,7 +135,6 @@ execution_attempts = Relation(
     Index("execution_attempts_by_code", ("error_code", "execution_id"), where="error_code IS NOT NULL"),
 )
 """One row per start of a body, inserted when it ends; or the end of one that never started (`started_at` NULL).
-
 `token` is the finisher's; a row written by recovery has none, so that a late finish never mistakes it for its own.
 """
 
@@ -178,8 +177,8 @@ tools = Relation(
     Index("tools_disabled", ("name",), where="enabled = false"),
     Index("tools_pinned", ("name",), unique=True, where="pinned_at IS NOT NULL"),
 )
-"""The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares, and so does one that
-its operator `moved` there for its walls; `walls` is the tier that it has in that lane.
+"""The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares,
+and so does one that its operator `moved` there for its walls; `walls` is the tier that it has in that lane.
 
 The default of a tool is the pinned definition, else the one seen last; only by the default are calls accepted. If a
 definition is pinned, no other runs.
@@ -208,7 +207,6 @@ workers = Relation(
     postgresql_with={"fillfactor": 50},
 )
 """One row per worker instance (one start of a worker process). `tools` maps each hosted name to `version digest`.
-
 `servers` is the state of its MCP servers, `walls` what it can give and which tools it leaves to others, `unfit` says why
 it claims nothing, and `dropped_messages` counts messages from the broker that were not ours.
 """
@@ -233,7 +231,6 @@ idempotency_keys = Relation(
     Index("idempotency_keys_expiry", ("expires_at",)),
 )
 """Which execution a key stands for; rows are inserted and deleted, never changed.
-
 A key holds until its execution has been over for `ttl` seconds. `expires_at` is the earliest moment at which that is
 possible, counted from the claim, so that the end of the execution need not change it.
 """
@@ -285,7 +282,6 @@ rollup_figures = Relation(
     Column("waits", Numbers, nullable=False),
 )
 """The calls queued in an hour, grouped once by `tool` (and category and queue), once by `agent`, once by `session`.
-
 `durations` and `waits` are milliseconds, in ascending order. A row counts only while its hour is rolled up.
 """
 
@@ -302,7 +298,6 @@ artifacts = Relation(
     Index("artifacts_expiry", ("expires_at",)),
 )
 """One row for equal bytes, whoever kept them; nobody sees it before it `is_whole`.
-
 A client with a restricted role has a row of its own: the database chooses its id, `digest` is that of its bytes, and
 `uploaded_by` is the client's login, by the default of that column.
 """
@@ -316,7 +311,6 @@ artifact_parts = Relation(
     Column("breaks", Count),
 )
 """Bytes from `start` on; each part is compressed separately, so that a page needs only the parts that contain it.
-
 `breaks` counts the lines that end in it. If artifacts are kept in a folder, `data` is empty: the bytes are in a file.
 """
 
@@ -385,7 +379,6 @@ shells = Relation(
     Index("shells_running", ("hostname",), where="status = 'running'"),
 )
 """Shells that outlive a call, as last reported by their hosts. Callers choose session ids: a hash takes any length.
-
 It does not index NULL, so shells without a session, which may be most, have their own index.
 """
 
@@ -403,7 +396,6 @@ documents = Relation(
     Index("documents_by_owner", ("owner_key",)),
 )
 """One row per version of a document, inserted and deleted, never changed: the key rejects a version's second writer.
-
 The newest version is the document; one without content means that it was deleted. `call` is a digest of the execution
 and the parameters that wrote it, by which a body that is started again sees that it is done. `owner_key` is a digest of
 `owner`: a session's id may have any length.
@@ -430,7 +422,6 @@ audit_batches = Relation(
     Column("signature", Text),
 )
 """One row per batch: what it covers (`kind` seal) or what was deleted (`kind` prune), never changed.
-
 `root` is the hash over its lines, `hash` the one over all its columns before it, `previous` the `hash` of the batch
 before. `frontier` and `event_frontier` say how far the chain has come: the latest end and event of all batches so far.
 """

@@ -51,6 +51,7 @@ def user(monkeypatch: pytest.MonkeyPatch) -> User:
         assert "only if root starts it" in refusal_of(NAME)
         pytest.xfail("only root becomes another user")
     monkeypatch.setattr(module.sys, "executable", "/bin/sh")
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")  # that of the tests is closed to him
     return User.parse(NAME)
 
 
