@@ -11,6 +11,7 @@ from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, ExecutionStatus
 from forge_tools.sandbox.walls.probe import given
 from tests.fleet import Fleet
+from tests.part_tools import png
 
 GUARDED = "tests/landlock_less_tools.py"
 
@@ -33,11 +34,16 @@ async def test_a_minimum_moves_tools_behind_walls_and_refuses_those_that_cannot_
 ) -> None:
     for lane in ("async", "process"):
         fleet.start(lane, walls_minimum="landlock")
+    (fleet.folder / "image.png").write_bytes(png())
+
     moved = await client.execute("Echo", context, message="x")
     refused = await client.execute("Bash", context, command="true")
 
+    shown = await client.execute("Read", context, file_path="image.png")
+
     assert moved.error_code == (None if given().tier == "landlock" else ErrorCode.WALLS_NOT_AVAILABLE)
     assert moved.metadata.get("walls") == ("landlock" if moved.success else None)
+    assert bool(shown.images) is moved.success
     assert refused.error_code == ErrorCode.WALLS_NOT_AVAILABLE
     assert "its commands run in processes of their own" in (refused.error or "")
     assert "change FORGE_WALLS_MINIMUM there" in (refused.error or "")
