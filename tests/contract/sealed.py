@@ -2,7 +2,9 @@
 
 import re
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from typing import Any
 
 import pytest
 from sqlalchemy import Boolean, Column, Float, Integer, Table, text
@@ -92,6 +94,17 @@ async def forge(store: Store, *statements: str) -> None:
             await connection.exec_driver_sql(statement)  # type: ignore[attr-defined]  # a connection of SQLAlchemy
 
     await store._database.write(work)  # type: ignore[arg-type]  # as above
+
+
+@asynccontextmanager
+async def put_back(store: Store, *tables: Any) -> AsyncIterator[None]:
+    """Have these tables be as they were after whatever is done to them meanwhile."""
+    await forge(store, *(f"CREATE TABLE kept_{table.name} AS SELECT * FROM {table.name}" for table in tables))
+    yield
+    again = "OVERRIDING SYSTEM VALUE " if store.dialect == "postgresql" else ""
+    for table in tables:
+        rows = f"INSERT INTO {table.name} {again}SELECT * FROM kept_{table.name}"
+        await forge(store, f"DELETE FROM {table.name}", rows, f"DROP TABLE kept_{table.name}")
 
 
 async def verified(store: Store, signer: Signer | None = None, **options: object) -> AuditReport:

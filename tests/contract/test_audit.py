@@ -1,8 +1,6 @@
 """The contract of the audit chain, on every database: whoever changes what is over is found out."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,6 +25,7 @@ from tests.contract.sealed import (
     migrated_postgres,
     migrated_sqlite,
     past,
+    put_back,
     said,
     seal_all,
     sealed_past,
@@ -133,17 +132,6 @@ async def test_an_event_that_is_added_after_the_end_is_sealed_by_itself(store: S
     assert await seal_all(store) == 0
     report = await verified(store)
     assert (report.is_intact, report.events, report.batches) == (True, 2, 2)
-
-
-@asynccontextmanager
-async def put_back(store: Store, *tables: Any) -> AsyncIterator[None]:
-    """Have these tables be as they were after whatever is done to them meanwhile."""
-    await forge(store, *(f"CREATE TABLE kept_{table.name} AS SELECT * FROM {table.name}" for table in tables))
-    yield
-    again = "OVERRIDING SYSTEM VALUE " if store.dialect == "postgresql" else ""
-    for table in tables:
-        rows = f"INSERT INTO {table.name} {again}SELECT * FROM kept_{table.name}"
-        await forge(store, f"DELETE FROM {table.name}", rows, f"DROP TABLE kept_{table.name}")
 
 
 @pytest.mark.parametrize("table", SEALED, ids=str)

@@ -8,7 +8,7 @@ import pytest
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.model.audit import Head
-from forge_tools.storage.audit.heads import KEPT, HeadFile
+from forge_tools.storage.audit.heads import HeadFile
 
 
 def head(sequence: int) -> Head:
@@ -29,13 +29,14 @@ def test_heads_are_kept_in_their_order_by_a_file_for_its_owner_alone(tmp_path: P
     assert file.path.read_text().splitlines()[0] == str(head(1))
 
 
-def test_it_stays_small_and_loses_the_oldest_alone(tmp_path: Path) -> None:
+def test_it_stays_small_and_loses_the_oldest_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forge_tools.storage.audit.heads.KEPT", most := 20)
     file = HeadFile(tmp_path / "audit.heads")
-    for number in range(1, 5 * KEPT):
+    for number in range(1, 5 * most):
         file.keep(head(number))
     found = file.read()
-    assert KEPT <= len(found) <= 2 * KEPT + 1
-    assert found == kept(*range(5 * KEPT - len(found), 5 * KEPT))
+    assert most <= len(found) <= 2 * most + 1
+    assert found == kept(*range(5 * most - len(found), 5 * most))
     assert file.path.stat().st_mode & 0o777 == 0o600
     assert [one.name for one in tmp_path.iterdir()] == ["audit.heads"]
 
