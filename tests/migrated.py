@@ -2,11 +2,13 @@
 
 import asyncio
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from forge_tools.storage.connection.database import create_engine
+from forge_tools.storage.connection.database import Database, create_engine
 from forge_tools.storage.connection.drivers import Address
 from forge_tools.storage.migrate import upgrade
 
@@ -30,6 +32,16 @@ def _template() -> bytes:
         file = Path(folder) / "forge.db"
         upgrade(f"{SQLITE}{file}")
         return file.read_bytes()
+
+
+@asynccontextmanager
+async def database(url: str) -> AsyncIterator[Database]:
+    """Statements of a test's own, beside the store and on connections of their own: rows to plant, and to look at."""
+    opened = Database(Address.parse(url), connect_timeout=10.0)
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
 
 def look(url: str, question: Any) -> Any:

@@ -77,7 +77,7 @@ def _loaded(name: str) -> Any:
 
 
 def _part(name: str) -> Any:
-    return cached_property(lambda store: _loaded(name)(store._database))  # noqa: SLF001 a Store's own
+    return cached_property(lambda store: _loaded(name)(store.database))
 
 
 class Store:
@@ -120,21 +120,22 @@ class Store:
 
     @cached_property
     def artifacts(self) -> "StoredArtifacts":
-        artifacts: StoredArtifacts = _loaded("artifacts.StoredArtifacts")(self._database, self._artifact_dir)
+        artifacts: StoredArtifacts = _loaded("artifacts.StoredArtifacts")(self.database, self._artifact_dir)
         return artifacts
 
     @cached_property
     def catalogue(self) -> "Catalogue":
-        catalogue: Catalogue = _loaded("catalogue.Catalogue")(self._database, self.directories)
+        catalogue: Catalogue = _loaded("catalogue.Catalogue")(self.database, self.directories)
         return catalogue
 
     @cached_property
     def workers(self) -> "Workers":
-        workers: Workers = _loaded("queue.workers.Workers")(self._hot, self._database, limits=self._limits)
+        workers: Workers = _loaded("queue.workers.Workers")(self._hot, self.database, limits=self._limits)
         return workers
 
     @cached_property
-    def _database(self) -> "Database":
+    def database(self) -> "Database":
+        """The connections of all parts that load SQLAlchemy, and of statements that no part has."""
         database: Database = _loaded("connection.database.Database")(
             self._address,
             connect_timeout=self._connect_timeout,
@@ -169,7 +170,7 @@ class Store:
 
     async def violations(self) -> list[str]:
         """List rows that break the schema; a restore, or somebody who disabled its checks, may have introduced them."""
-        found: list[str] = await _loaded("integrity.violations")(self._database)
+        found: list[str] = await _loaded("integrity.violations")(self.database)
         return found
 
     @asynccontextmanager
@@ -181,18 +182,18 @@ class Store:
         except TimeoutError:
             self._is_cut_off = True
             self._hot.cut_off()
-            if "_database" in vars(self):
-                self._database.cut_off()
+            if "database" in vars(self):
+                self.database.cut_off()
 
     async def close(self) -> None:
         """Wait for current writes, then close every connection."""
         self._owner.guard()
         await self.queue.close()
-        for part in (self.reports, self.workers) if "_database" in vars(self) else ():
+        for part in (self.reports, self.workers) if "database" in vars(self) else ():
             await part.close()
         await self._hot.close()
-        if "_database" in vars(self):
-            await self._database.close()
+        if "database" in vars(self):
+            await self.database.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -41,7 +41,7 @@ live, ended = execution_queue.c, execution_attempts.c
 
 def _database_of(queue: ExecutionQueue) -> Database:
     """What the store of a queue writes with, where nothing needs to be fast."""
-    return cast(Store, cast(MethodType, queue._settle).__self__)._database
+    return cast(Store, cast(MethodType, queue._settle).__self__).database
 
 
 def nothing() -> None:

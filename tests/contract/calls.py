@@ -86,7 +86,7 @@ async def finished(store: Store, ids: Sequence[str]) -> None:
 async def overdue(store: Store, execution_id: str) -> None:
     """Let the waiting time of a call be over, without waiting for it."""
     statement = update(execution_queue).where(execution_queue.c.id == execution_id).values(expires_at=from_now(-1.0))
-    await store._database.write(lambda connection: connection.execute(statement))
+    await store.database.write(lambda connection: connection.execute(statement))
 
 
 async def beat(store: Store, instance: str) -> list[Wakeup]:
@@ -98,10 +98,10 @@ async def statuses(store: Store, ids: Sequence[str]) -> dict[str, ExecutionStatu
     """Where those of `ids` are that wait, run or have ended."""
     known = tool_executions.c
     query = select(known.id, known.status).where(any_of(known.id, ids), known.status.is_not(None))
-    return {row.id: ExecutionStatus(row.status) for row in await store._database.rows(query)}
+    return {row.id: ExecutionStatus(row.status) for row in await store.database.rows(query)}
 
 
 async def clock_of(store: Store) -> float:
     """The time of the database, in Unix seconds."""
-    now: datetime = await store._database.scalar(select(from_now(0.0)))
+    now: datetime = await store.database.scalar(select(from_now(0.0)))
     return now.timestamp()

@@ -93,7 +93,7 @@ async def forge(store: Store, *statements: str) -> None:
         for statement in statements:
             await connection.exec_driver_sql(statement)  # type: ignore[attr-defined]  # a connection of SQLAlchemy
 
-    await store._database.write(work)  # type: ignore[arg-type]  # as above
+    await store.database.write(work)  # type: ignore[arg-type]  # as above
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ def noted(store: Store) -> Iterator[list[Sent]]:
     def note(_connection: Connection, _cursor: Any, statement: str, arguments: Any, *_: Any) -> None:
         statements.append((statement, arguments))
 
-    engines = {engine.sync_engine for engine in (store._database._engine, store._database._patient)}
+    engines = {engine.sync_engine for engine in (store.database._engine, store.database._patient)}
     for engine in engines:
         event.listen(engine, "before_cursor_execute", note)
     try:

@@ -18,7 +18,7 @@ KEYS = 70_000
 
 
 async def counted(store: Store, ids: Sequence[str]) -> int:
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         return await connection.scalar(select(func.count()).where(any_of(executions.c.id, ids))) or 0
 
 
@@ -39,7 +39,7 @@ async def planned(store: Store, statement: Executable) -> str:
             await connection.execute(statement)
         return (await plan(connection, *sent[-1]))[0]
 
-    return await store._database.write(work)
+    return await store.database.write(work)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ async def store(migrated_url: str, folder: Path) -> AsyncIterator[Store]:
 
 
 async def bytes_in_rows(store: Store) -> int:
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         return int(await connection.scalar(select(func.coalesce(func.sum(func.length(artifact_parts.c.data)), 0))) or 0)
 
 
@@ -70,7 +70,7 @@ async def test_a_page_is_read_without_the_parts_before_it(
             part_file(folder, kept, 0).unlink()
         else:
             damage = artifact_parts.update().where(artifact_parts.c.number == 0).values(data=b"not looked at")
-            await store._database.write(lambda connection: connection.execute(damage))
+            await store.database.write(lambda connection: connection.execute(damage))
         page = await store.artifacts.page(kept, PageWish(offset=12_001, limit=3))
         assert page.data == b"".join(LINES[12_000:12_003])
         assert (page.next, page.size) == ({"offset": 12_004}, len(TEXT))
@@ -81,7 +81,7 @@ async def test_a_page_is_read_without_the_parts_before_it(
 async def test_lines_that_nobody_counted_are_found_all_the_same(store: Store) -> None:
     kept = await put(store, TEXT)
     older = artifact_parts.update().values(breaks=None)
-    await store._database.write(lambda connection: connection.execute(older))
+    await store.database.write(lambda connection: connection.execute(older))
     page = await store.artifacts.page(kept, PageWish(offset=12_001, limit=3))
     assert page.data == b"".join(LINES[12_000:12_003])
 

@@ -67,7 +67,7 @@ def files(folder: Path | None) -> list[Path]:
 
 
 async def rows(store: Store) -> tuple[int, int, int]:
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         counts = [
             len((await connection.execute(t.select())).all()) for t in (artifacts, artifact_parts, artifact_owners)
         ]
@@ -212,7 +212,7 @@ async def test_whatever_happens_at_once_what_is_found_is_whole_and_nothing_stays
     async with await open_store(migrated_url, artifact_dir=folder) as other:
         await asyncio.gather(*(work(one, seed) for seed, one in enumerate((store, other) * 3)))
     assert read
-    await store._database.write(
+    await store.database.write(
         lambda connection: connection.execute(artifacts.update().values(expires_at=artifacts.c.created_at))
     )
     time_left = within(60, "there is always more to purge")

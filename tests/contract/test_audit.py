@@ -112,7 +112,7 @@ async def test_batches_are_bounded_and_each_follows_the_one_before(store: Store,
     for _ in range(7):
         await finished(store, [await submitted(store)])
     assert await seal_all(store, signer, most=3) == 7
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         found = await batches.following(connection, 0, 10)
     assert [one.sequence for one in found] == [1, 2, 3, 4]
     assert [one.executions for one in found] == [1, 3, 3, 1]
@@ -160,7 +160,7 @@ async def test_emptying_a_column_is_found(copied: Store, ids: list[str], table: 
     where = f"{'id' if table is executions else 'execution_id'} = '{ids[0]}' AND {pick(table, None)}"
     before = (await verified(copied)).found
     for column in (one for one in table.c if one.nullable):
-        async with copied._database.reading() as connection:
+        async with copied.database.reading() as connection:
             values = (await connection.exec_driver_sql(f"SELECT {column.name} FROM {table.name} WHERE {where}")).all()
         if values[0][0] is None:
             continue
@@ -394,7 +394,7 @@ async def test_progress_tells_how_much_was_compared(store: Store) -> None:
 
 async def test_entries_hold_what_the_page_of_the_documentation_says(store: Store) -> None:
     ids = await sealed_past(store)
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         hashes = await connection.scalar(
             select(audit_executions.c.hashes).where(audit_executions.c.execution_id == ids[0])
         )

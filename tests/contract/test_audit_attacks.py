@@ -47,7 +47,7 @@ async def forged_in_the_past(store: Store) -> str:
 
 
 async def columns(store: Store, table: str) -> list[str]:
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         return list((await connection.exec_driver_sql(f"SELECT * FROM {table} WHERE 1 = 0")).keys())
 
 

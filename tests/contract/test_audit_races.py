@@ -149,7 +149,7 @@ async def test_a_call_with_more_events_than_a_statement_has_room_for_can_be_prun
 async def test_whether_a_login_may_cancel_by_itself_is_asked_once(migrated_postgres: str) -> None:
     async with await open_store(migrated_postgres) as store:
         asked = []
-        engine = store._database._engine.sync_engine
+        engine = store.database._engine.sync_engine
         event.listen(engine, "before_cursor_execute", lambda *arguments: asked.append(arguments[2]))
         for _ in range(3):
             await store.transitions.cancel(await submitted(store), actor="me", reason="")

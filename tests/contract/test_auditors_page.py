@@ -36,7 +36,7 @@ async def audited(store: Store) -> Store:
 
 async def test_every_statement_runs_as_it_stands_and_finds_something(audited: Store) -> None:
     for question, statement in STATEMENTS:
-        async with audited._database.reading() as connection:
+        async with audited.database.reading() as connection:
             rows = (await connection.exec_driver_sql(statement)).all()
         assert rows, question
 

@@ -186,7 +186,7 @@ async def newer(store: Store, spec: ToolSpec, **fields: object) -> None:
     await store.catalogue.publish([spec], "instance-1")
     known = spec.model_dump(mode="json") | fields
     statement = update(tools).where(tools.c.digest == spec.digest).values(spec=known)
-    await store._database.write(lambda connection: connection.execute(statement))
+    await store.database.write(lambda connection: connection.execute(statement))
 
 
 async def test_a_definition_that_only_newer_code_can_read_takes_no_other_with_it(

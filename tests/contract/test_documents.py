@@ -144,7 +144,7 @@ async def test_old_versions_make_room(store: Store) -> None:
     for number in range(KEPT_VERSIONS + 5):
         await put(store.documents, "/m/a", str(number))
 
-    rows = await store._database.scalars(table.select().with_only_columns(table.c.version))
+    rows = await store.database.scalars(table.select().with_only_columns(table.c.version))
 
     assert sorted(rows) == list(range(6, KEPT_VERSIONS + 6))
 
@@ -162,7 +162,7 @@ async def test_what_sessions_left_and_what_was_replaced_long_ago_goes_by_itself(
         ("agent-1", SESSION_SECONDS),
     ):
         aged = update(table).where(table.c.owner == owner).values(updated_at=from_now(-seconds - 60))
-        await store._database.execute(aged)
+        await store.database.execute(aged)
 
     assert await store.leftovers.clear() == 2 + 1 + 1 + 2
 

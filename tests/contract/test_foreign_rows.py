@@ -89,9 +89,9 @@ async def spoil(store: Store, table: str, column: str, value: str, where: str = 
     statement = f"UPDATE {table} SET {column} = {value} WHERE {where}"
     if store.dialect == "postgresql":
         off = f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {table}_{column}_check"
-        admin(store._database.address.target, f"{off}; {statement}")
+        admin(store.database.address.target, f"{off}; {statement}")
         return
-    with closing(sqlite3.connect(store._database.address.target)) as connection, connection:
+    with closing(sqlite3.connect(store.database.address.target)) as connection, connection:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         connection.execute(statement)
 
@@ -145,7 +145,7 @@ async def test_nothing_is_said_of_rows_that_are_ours(copied: Store) -> None:
 )
 async def test_rows_that_break_a_check_are_counted(copied: Store, table: str, column: str, value: str) -> None:
     await spoil(copied, table, column, value)
-    async with copied._database.reading() as connection:
+    async with copied.database.reading() as connection:
         count = (await connection.exec_driver_sql(f"SELECT count(*) FROM {table}")).scalar_one()
     missing = [f"a missing check of {table}.{column}"] if copied.dialect == "postgresql" else []
     assert await copied.violations() == [*missing, f"{table}.{column} ({count})"]

@@ -154,7 +154,7 @@ async def test_of_many_due_rows_those_due_longest_come_whatever_their_tool_or_qu
     places = [{"queue": queue, "tool_key": key} for queue in ("a", "b") for key in ("Grep@1", "Read@1")]
     ids = [await submitted(store, **place) for place in places]
     late = execution_queue.c.id == ids[0]
-    await store._database.write(
+    await store.database.write(
         lambda connection: connection.execute(
             update(execution_queue).where(late).values(not_before=execution_queue.c.expires_at)
         )
@@ -212,7 +212,7 @@ async def test_what_ended_since_is_unsealed_also_if_the_clock_was_set_back(store
 async def test_keys_that_may_no_longer_hold_are_shown(store: Store, seconds: float, is_overdue: bool) -> None:
     key = {"scope": "s", "key": "k", "execution_id": await submitted(store), "fingerprint": {}, "ttl": 1.0}
     moments = {"claimed_at": from_now(-60.0), "expires_at": from_now(seconds)}
-    await store._database.write(lambda connection: connection.execute(insert(idempotency_keys).values(key | moments)))
+    await store.database.write(lambda connection: connection.execute(insert(idempotency_keys).values(key | moments)))
     assert (await seen(store))[SPENT_KEYS] is is_overdue
 
 

@@ -32,7 +32,7 @@ known = idempotency_keys.c
 
 async def key_of(store: Store, execution_id: str) -> tuple[str, str] | None:
     """The scope and the key that still stand for an execution."""
-    rows = await store._database.rows(select(known.scope, known.key).where(known.execution_id == execution_id))
+    rows = await store.database.rows(select(known.scope, known.key).where(known.execution_id == execution_id))
     return next(((row.scope, row.key) for row in rows), None)
 
 
@@ -244,8 +244,8 @@ async def _forget(store: Store, new: NewExecution) -> None:
         for table in (execution_queue, executions):
             await connection.execute(table.delete().where(table.c.id == new.id))
 
-    await store._database.write(work)
-    async with store._database.reading() as connection:
+    await store.database.write(work)
+    async with store.database.reading() as connection:
         assert (await connection.execute(idempotency_keys.select())).one().execution_id == new.id
 
 

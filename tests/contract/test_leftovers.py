@@ -30,7 +30,7 @@ async def aged(store: Store, key: Column[str], name: str, **moments: float) -> N
     """Let so many seconds have passed since those moments of a row."""
     past = {column: from_now(-seconds) for column, seconds in moments.items()}
     statement = update(key.table).where(key == name).values(**past)
-    await store._database.write(lambda connection: connection.execute(statement))
+    await store.database.write(lambda connection: connection.execute(statement))
 
 
 async def stopped(store: Store, name: str, *, stopped: float, seen: float) -> None:
@@ -148,5 +148,5 @@ async def test_nothing_is_written_where_nothing_is_over(store: Store, monkeypatc
     async def refused(*_: Any, **__: Any) -> None:
         raise AssertionError("a writer was disturbed")
 
-    monkeypatch.setattr(store._database, "write", refused)
+    monkeypatch.setattr(store.database, "write", refused)
     assert await store.leftovers.clear() == 0

@@ -146,7 +146,7 @@ async def test_pages_have_each_row_once_whatever_is_added_meanwhile(store: Store
 async def test_events_of_one_moment_are_told_apart(store: Store) -> None:
     ids = [await cancelled(store) for _ in range(7)]
     at_once = update(execution_events).values(at=select(func.min(execution_events.c.at)).scalar_subquery())
-    await store._database.write(lambda connection: connection.execute(at_once))
+    await store.database.write(lambda connection: connection.execute(at_once))
     found, before = list[EventRecord](), None
     time_left = within(60, "the pages do not end")
     while next(time_left) and (page := await store.history.list_events(limit=2, before=before)):
@@ -167,7 +167,7 @@ async def test_a_page_of_events_goes_on_where_the_one_above_is_gone(store: Store
 
 async def gone(store: Store, *events: EventRecord) -> None:
     statement = delete(execution_events).where(execution_events.c.id.in_([event.id for event in events]))
-    await store._database.write(lambda connection: connection.execute(statement))
+    await store.database.write(lambda connection: connection.execute(statement))
 
 
 @pytest.mark.parametrize("pruned", [slice(2, 3), slice(2, 4), slice(0, 3), slice(2, 5)])

@@ -24,8 +24,8 @@ async def with_events(store: Store) -> None:
                      SELECT {id_}, {at}, {kind}, 'somebody', '{{}}' FROM {numbers}""")
         )
 
-    await store._database.write(work)
-    async with store._database.reading() as connection:
+    await store.database.write(work)
+    async with store.database.reading() as connection:
         if store.dialect == "postgresql":
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             await connection.exec_driver_sql("VACUUM ANALYZE")
@@ -41,7 +41,7 @@ async def test_a_page_of_events_is_read_in_order_through_an_index(store: Store) 
     await with_events(store)
     for filters in ({}, {"kind": "lost"}, {"tool": "Grep"}, {"before": "3000"}, {"before": "3000", "kind": "lost"}):
         statement, arguments = await statement_of(store, store.history.list_events, filters)
-        async with store._database.reading() as connection:
+        async with store.database.reading() as connection:
             shown, pages = await plan(connection, statement, arguments)
         assert not any(scan in shown for scan in ("Seq Scan", "USE TEMP B-TREE FOR ORDER BY")), (filters, shown)
         assert "execution_events_by_" in shown

@@ -28,7 +28,7 @@ async def fill(store: Store, chance: random.Random, count: int) -> None:
         for row in rows:
             await connection.execute(insert(execution_queue).values(**row))
 
-    await store._database.write(work)
+    await store.database.write(work)
 
 
 def _row(chance: random.Random) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def comparable(load: Sequence[Load]) -> list[Load]:
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_queue_is_counted_as_if_row_by_row(store: Store, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill(store, random.Random(seed), count=[1, 5, 20, 60, 120, 240][seed])
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         now = (await connection.execute(select(from_now(0.0)))).scalar_one()
         simply = await connection.execute(_grouped(now, now - timedelta(seconds=PATIENCE)))
         monkeypatch.setattr("forge_tools.storage.history.overview.from_now", lambda _: literal(now, Moment))
@@ -87,7 +87,7 @@ async def test_a_queue_is_counted_as_if_row_by_row(store: Store, seed: int, monk
 async def test_sqlite_counts_what_waits_from_the_index_alone_and_sorts_nothing(store: Store) -> None:
     if store.dialect != "sqlite":
         return
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         moments = {"now": "2026-01-01", "since": "2026-01-01"}
         rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sqlite_statement('load_of_places')}", moments)
         plan = [row[-1] for row in rows]

@@ -196,7 +196,7 @@ async def test_a_rule_holds_of_new_rows_at_once(migrated_url: str) -> None:
         await submitted(store)
         await asyncio.to_thread(migrate.upgrade, migrated_url, ADDED)
         with pytest.raises(UnstorableRowError, match="executions_tenant_check"):
-            await store._database.write(lambda each: each.exec_driver_sql("UPDATE executions SET tenant = ''"))
+            await store.database.write(lambda each: each.exec_driver_sql("UPDATE executions SET tenant = ''"))
 
 
 @pytest.fixture

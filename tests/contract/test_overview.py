@@ -31,7 +31,7 @@ async def finished(store: Store, status: ExecutionStatus, duration_ms: float = 5
 
 
 async def write(store: Store, statement: Any) -> None:
-    await store._database.write(lambda connection: connection.execute(statement))
+    await store.database.write(lambda connection: connection.execute(statement))
 
 
 @pytest.fixture

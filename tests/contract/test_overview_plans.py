@@ -54,7 +54,7 @@ async def filled(store: Store) -> None:
                        'BROKEN', '{{}}' FROM {numbers}""")
         )
 
-    await store._database.write(work)
+    await store.database.write(work)
 
 
 async def looked(store: Store) -> tuple[Overview, list[Sent]]:
@@ -70,7 +70,7 @@ async def test_a_look_reads_the_end_of_history_through_indexes(store: Store) -> 
     assert 50 <= seen.total.calls <= 62
     assert len(statements) <= 16
 
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         for statement, arguments in statements:
             if statement.startswith("SET LOCAL"):
                 await connection.exec_driver_sql(statement)

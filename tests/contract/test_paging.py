@@ -185,13 +185,13 @@ async def test_attempts_and_events_are_found_in_steps_as_well(copied: Store) -> 
 
 async def test_more_rows_of_one_moment_than_a_step_takes_do_not_hold_pages_up(store: Store) -> None:
     claim = await running(store)
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         now = await connection.scalar(select(from_now(0.0)))
     rows = [
         {"execution_id": claim.id, "at": now, "kind": "requeued", "actor": "me", "detail": {}, "token": new_id()}
         for _ in range(9)
     ]
-    await store._database.write(lambda connection: connection.execute(insert(execution_events), rows))
+    await store.database.write(lambda connection: connection.execute(insert(execution_events), rows))
 
     seen, before = [], None
     for _ in within(60, "the pages do not end"):

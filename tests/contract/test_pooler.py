@@ -94,7 +94,7 @@ async def servers_seen(store: Store) -> dict[int, tuple[str, str]]:
     """What transactions at once find set, by the server that each has."""
 
     async def one(is_long: bool) -> tuple[int, tuple[str, str]]:
-        async with store._database.reading(is_long=is_long) as connection:
+        async with store.database.reading(is_long=is_long) as connection:
             row = (await connection.execute(text(WHERE))).one()
             await connection.execute(text("SELECT pg_sleep(0.05)"))  # the next one gets the other server
             return row.server, (row.timeout, row.scans)
@@ -105,7 +105,7 @@ async def servers_seen(store: Store) -> dict[int, tuple[str, str]]:
 async def test_pinned_plans_and_long_limits_end_with_their_transaction(store: Store, migrated_postgres: str) -> None:
     usual = await asyncpg.connect(migrated_postgres)
     before = (await usual.fetchval("SHOW statement_timeout"), "on")
-    async with store._database.reading(is_long=True) as connection:
+    async with store.database.reading(is_long=True) as connection:
         assert await connection.scalar(text("SHOW statement_timeout")) == "5min"
     hot = await asyncio.gather(*(store._hot.fetch(f"{WHERE}, pg_sleep(0.05)") for _ in range(2 * SERVERS)))
     assert {row["scans"] for [row] in hot} == {"off"}

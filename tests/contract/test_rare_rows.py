@@ -41,7 +41,7 @@ async def with_coarse_statistics(store: Store) -> None:
     """As of a history that is so long that all of a step lies between two ids that the planner knows."""
     await with_events(store)
     if store.dialect == "postgresql":
-        async with store._database.reading() as connection:
+        async with store.database.reading() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             for statement in ("SET default_statistics_target = 1", "ANALYZE", "RESET default_statistics_target"):
                 await connection.exec_driver_sql(statement)
@@ -49,7 +49,7 @@ async def with_coarse_statistics(store: Store) -> None:
 
 async def cost(store: Store, statement: str, arguments: Any) -> tuple[float, str]:
     """What one run of it reads, as a part of what it may, and the statement with its plan."""
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         if store.dialect == "postgresql":
             shown, pages = await plan(connection, statement, arguments)
             return pages / PAGES, f"{statement}\n{arguments}\n{shown}"

@@ -90,7 +90,7 @@ async def test_a_tool_that_nobody_published_is_not_judged(store: Store, insert: 
 
 async def test_a_definition_of_newer_code_refuses_without_being_read(store: Store, insert: Insert) -> None:
     await store.catalogue.publish([FIRST], "instance-1")
-    await store._database.write(
+    await store.database.write(
         lambda connection: connection.exec_driver_sql("UPDATE tools SET spec = '{\"name\": 7}', digest = 'newer'")
     )
 

@@ -35,7 +35,7 @@ def plain(*heard: Any) -> list[Report | Note]:
 
 
 async def rows(store: Store) -> int:
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         return (await connection.execute(select(func.count()).select_from(execution_reports))).scalar_one()
 
 
@@ -194,7 +194,7 @@ async def test_following_a_call_that_has_told_much_reads_only_what_is_new(store:
         await store.reports.add([report(one, number, text="x" * 100) for number in range(2, 700)])
 
     query = select(execution_reports).where(_is_behind(Position(claim.id, 1, 690)))
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         if store.dialect == "sqlite":
             plan = await _explained(connection, f"EXPLAIN QUERY PLAN {_sql(query, store)}")
             assert plan.count("USING PRIMARY KEY") == 3, plan
@@ -207,7 +207,7 @@ async def test_following_a_call_that_has_told_much_reads_only_what_is_new(store:
 
 
 def _sql(query: Any, store: Store) -> str:
-    return str(query.compile(store._database._engine.sync_engine, compile_kwargs={"literal_binds": True}))
+    return str(query.compile(store.database._engine.sync_engine, compile_kwargs={"literal_binds": True}))
 
 
 async def _explained(connection: Any, statement: str) -> str:

@@ -38,7 +38,7 @@ async def pruned(store: Store, what: Pruning, run: PruneRun | None = None, most:
 
 
 async def rows(store: Store, table: str) -> int:
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         return int((await connection.exec_driver_sql(f"SELECT count(*) FROM {table}")).scalar_one())
 
 
@@ -50,7 +50,7 @@ async def test_what_is_over_goes_with_its_attempts_and_events(store: Store) -> N
     await past(store)
     assert await pruned(store, everything()) == 3
     assert (await left(store), await rows(store, "execution_attempts")) == (set(), 0)
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         [(kind, actor)] = await connection.exec_driver_sql("SELECT kind, actor FROM execution_events")
     assert (kind, actor) == ("prune", "root")
 

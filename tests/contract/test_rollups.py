@@ -58,7 +58,7 @@ async def put_back(store: Store, id_: str, moment: datetime) -> str:
         await connection.execute(ends.values(execution_id=old))
         await connection.execute(ends.where(last.execution_id == old).values(started_at=started))
 
-    await store._database.write(work)
+    await store.database.write(work)
     return old
 
 
@@ -66,7 +66,7 @@ async def rolled_hours(store: Store) -> set[datetime]:
     """Roll up what there is; all hours that are rolled up then."""
     [one async for one in store.rollups.sweep()]
     query = select(rollup_hours.c.hour).where(rollup_hours.c.rolled_at.is_not(None))
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         return set((await connection.scalars(query)).all())
 
 
@@ -207,16 +207,16 @@ async def test_what_is_pruned_while_an_hour_is_counted_is_not_in_it(
 
 def rolled_up_after(store: Store, monkeypatch: pytest.MonkeyPatch, what: Any) -> Any:
     """Have `what` happen between the reading of an hour and its writing."""
-    write, writes, result = store._database.write, [0], []
+    write, writes, result = store.database.write, [0], []
 
     async def late(work: Any) -> Any:
         writes[0] += 1
         if writes[0] == 2:
-            monkeypatch.setattr(store._database, "write", write)
+            monkeypatch.setattr(store.database, "write", write)
             result.append(await what)
         return await write(work)
 
-    monkeypatch.setattr(store._database, "write", late)
+    monkeypatch.setattr(store.database, "write", late)
 
     async def told() -> Any:
         [one] = result
@@ -251,7 +251,7 @@ async def test_hours_from_before_the_oldest_call_are_dropped(store: Store) -> No
     await calls_at(store, OLD)
     assert first.queued_at == OLD - 100 * HOUR
     assert min(await rolled_hours(store)) >= OLD - 2 * HOUR
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         assert await connection.scalar(select(func.min(rollup_figures.c.hour))) == OLD
 
 
@@ -289,7 +289,7 @@ async def test_figures_of_an_hour_amid_many_look_at_each_call_once(store: Store)
             found = await store.history.figures(since=middle - HOUR / 2, until=middle + HOUR / 2, **filters)
         finds_none = bool(filters.keys() & {"error_text", "agent_id"})
         assert [one.calls > 1000 for one in found] == ([] if finds_none else [True]), filters
-        async with store._database.reading() as connection:
+        async with store.database.reading() as connection:
             for statement, arguments in statements:
                 if statement.startswith("SET LOCAL"):
                     await connection.exec_driver_sql(statement)
@@ -305,6 +305,6 @@ async def test_the_sql_of_the_page_runs_as_it_stands(store: Store) -> None:
     await rolled_hours(store)
     again, hours, on_postgresql, on_sqlite = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
     for statement in (hours, on_sqlite if store.dialect == "sqlite" else on_postgresql):
-        async with store._database.reading() as connection:
+        async with store.database.reading() as connection:
             assert len((await connection.exec_driver_sql(statement)).all()) == 2
     await forge(store, again)

@@ -66,7 +66,7 @@ async def compared(store: Store, ends: float) -> None:
         window = {"since": OLD + random.choice(BOUNDS), "until": OLD + 3 * HOUR + random.choice(BOUNDS)}
         selection = Selection(**random.choice(({}, window, window | {"agent_id": "a"})))
         for by in (Grouping.TOOL, Grouping.HOUR):
-            async with store._database.reading(is_long=True) as connection:
+            async with store.database.reading(is_long=True) as connection:
                 known = await read_figures(connection, selection, by)
                 assert same(known, await read_figures(connection, selection, by, from_rows=True)), selection
 
@@ -104,7 +104,7 @@ async def test_an_hour_that_is_not_over_is_not_rolled_up(store: Store) -> None:
     await calls_at(store, datetime.now(UTC))
     assert await store.rollups.roll(THIS_HOUR + HOUR) is None
     assert await count(store, since=THIS_HOUR) == 1
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         assert await connection.scalar(select(func.count()).select_from(rollup_figures)) == 0
 
 
@@ -168,7 +168,7 @@ async def test_a_worker_that_stops_while_it_writes_an_hour_does_not_wait(
         await calls_at(store, OLD, session_id=f"s-{number}")
     many = [float(number) for number in range(30_000)]
     monkeypatch.setattr(rollups, "in_form", lambda _, dialect: in_form(many, dialect))
-    execute = store._database.write
+    execute = store.database.write
     is_writing = asyncio.Event()
 
     async def write(work: Any) -> Any:
@@ -176,7 +176,7 @@ async def test_a_worker_that_stops_while_it_writes_an_hour_does_not_wait(
             is_writing.set()
         return await execute(work)
 
-    monkeypatch.setattr(store._database, "write", write)
+    monkeypatch.setattr(store.database, "write", write)
     for delay in range(0, 80, 20):
         is_writing.clear()
         rolling = asyncio.create_task(store.rollups.roll(OLD))
@@ -201,6 +201,6 @@ async def test_rolling_up_outlives_a_database_that_goes_away(migrated_postgres: 
             assert isinstance(end, ForgeError | None), end
             await proxy.come_back()
         await rolling.step()
-        async with store._database.reading() as connection:
+        async with store.database.reading() as connection:
             assert await connection.scalar(select(func.sum(rollup_hours.c.calls))) == 4
         assert await count(store) == 4

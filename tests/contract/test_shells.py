@@ -50,7 +50,7 @@ def lost(of: ShellRecord) -> ShellRecord:
 async def silent_for(store: Store, seconds: float, *instances: str) -> None:
     """Let workers have been silent, without waiting for it."""
     statement = update(workers).where(workers.c.id.in_(instances)).values(last_seen_at=from_now(-seconds))
-    await store._database.write(lambda connection: connection.execute(statement))
+    await store.database.write(lambda connection: connection.execute(statement))
 
 
 async def test_a_shell_is_read_back_as_its_host_told_of_it(store: Store) -> None:
@@ -201,7 +201,7 @@ async def test_what_runs_and_what_a_session_has_is_found_without_reading_all(
     explain = "EXPLAIN QUERY PLAN" if store.dialect == "sqlite" else "EXPLAIN"
     question = f"SELECT id FROM shells WHERE {asked}"
 
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         if store.dialect == "postgresql":
             await connection.execute(text("ANALYZE shells"))
         plan = [str(tuple(row)) for row in await connection.execute(text(f"{explain} {question}"))]

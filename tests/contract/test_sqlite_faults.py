@@ -146,7 +146,7 @@ async def test_a_write_that_is_cancelled_keeps_nobody_else_from_writing(migrated
 
         held = []  # as whoever logs a failure holds it, and all that it refers to
         for number in range(12):
-            writing = asyncio.create_task(store._database.write(fill))
+            writing = asyncio.create_task(store.database.write(fill))
             await asyncio.sleep(number * 0.0007)
             writing.cancel()
             held += await asyncio.gather(writing, return_exceptions=True)

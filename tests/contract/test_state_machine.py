@@ -331,13 +331,13 @@ class Lives(RuleBasedStateMachine):
         self.write(update(execution_queue).where(execution_queue.c.id == id_).values(values))
 
     def write(self, statement: Any) -> None:
-        self.run(self.store._database.write(lambda connection: connection.execute(statement)))
+        self.run(self.store.database.write(lambda connection: connection.execute(statement)))
 
     async def read(self) -> tuple[dict[str, Any], dict[str, Any], Sequence[str]]:
         live, last = execution_queue.c, execution_attempts.c
         ends: dict[str, list[Any]] = {}
         columns = (last.execution_id, last.attempt, last.status, last.final, last.started_at.is_not(None))
-        async with self.store._database.reading() as connection:
+        async with self.store.database.reading() as connection:
             rows = await connection.execute(
                 select(live.id, live.status, live.attempt, live.lane, live.token, live.owner)
             )

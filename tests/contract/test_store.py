@@ -70,7 +70,7 @@ async def test_code_goes_on_where_newer_tables_say_that_it_can(migrated_url: str
 
 async def test_a_database_of_the_same_number_without_todays_tables_is_refused(migrated_url: str) -> None:
     async with await open_store(migrated_url) as store:
-        await store._database.write(lambda connection: connection.exec_driver_sql("DROP TABLE rollup_figures"))
+        await store.database.write(lambda connection: connection.exec_driver_sql("DROP TABLE rollup_figures"))
     with pytest.raises(SchemaVersionError, match=r"never released.*forge-tools export"):
         migrate.upgrade(migrated_url)
 
@@ -140,14 +140,14 @@ async def test_a_url_that_cannot_be_used_says_which_form_can(url: str) -> None:
 
 
 async def test_every_table_of_the_models_is_there(store: Store) -> None:
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         for table in metadata.sorted_tables:
             assert (await connection.execute(table.select())).all() == []
 
 
 async def test_sql_from_outside_reads_the_view(store: Store) -> None:
     await submitted(store)
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         query = "SELECT tool, status, attempt FROM tool_executions"
         [row] = await connection.exec_driver_sql(query)
     assert tuple(row) == ("Grep", "queued", 0)
@@ -156,7 +156,7 @@ async def test_sql_from_outside_reads_the_view(store: Store) -> None:
 async def set_revision(url: str, revision: str) -> None:
     async with await open_store(url) as store:
         statement = f"UPDATE alembic_version SET version_num = '{revision}'"
-        await store._database.write(lambda connection: connection.exec_driver_sql(statement))
+        await store.database.write(lambda connection: connection.exec_driver_sql(statement))
 
 
 async def test_the_password_may_come_from_a_file_of_its_own(

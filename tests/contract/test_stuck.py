@@ -25,7 +25,7 @@ async def served(store: Store, name: str = "instance-1", tool: str = "Grep", **c
 async def shift(store: Store, **columns: float) -> None:
     """Let moments of every call lie that many seconds from now."""
     values = {column: from_now(seconds) for column, seconds in columns.items()}
-    await store._database.write(lambda connection: connection.execute(update(execution_queue).values(**values)))
+    await store.database.write(lambda connection: connection.execute(update(execution_queue).values(**values)))
 
 
 async def test_a_call_that_runs_on_a_silent_worker_is_stuck(store: Store) -> None:
@@ -33,7 +33,7 @@ async def test_a_call_that_runs_on_a_silent_worker_is_stuck(store: Store) -> Non
     claim = await running(store)
     assert await stuck(store) == []
     silent = update(workers).values(last_seen_at=from_now(-16.0))
-    await store._database.write(lambda connection: connection.execute(silent))
+    await store.database.write(lambda connection: connection.execute(silent))
     [found] = await stuck(store)
     assert (found.reason, found.count, found.example) == (StuckReason.OWNER_GONE, 1, claim.id)
     assert (found.hostname, found.pid, found.tool, found.queue, found.lane) == (

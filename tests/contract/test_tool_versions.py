@@ -136,7 +136,7 @@ async def test_a_worker_is_told_what_it_will_not_run(store: Store) -> None:
 async def test_a_digest_is_the_one_that_was_published_though_this_code_reckons_another(store: Store) -> None:
     await published(store, FIRST)
     older = update(tools).values(digest="feedfacefeedface")
-    await store._database.write(lambda connection: connection.execute(older))
+    await store.database.write(lambda connection: connection.execute(older))
 
     [spec] = (await store.directories.read()).enabled
 
@@ -154,7 +154,7 @@ async def test_calls_that_only_another_version_could_run_say_what_they_need_and_
     if pin:
         await store.catalogue.pin("Grep", pin)
     late = update(execution_queue).values(not_before=from_now(-11.0))
-    await store._database.write(lambda connection: connection.execute(late))
+    await store.database.write(lambda connection: connection.execute(late))
 
     [stuck] = await store.overviews.stuck(lease=15, patience=10)
 

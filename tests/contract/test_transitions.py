@@ -333,7 +333,7 @@ async def awaiting(store: Store) -> str:
     """A call that a policy has stopped before its body started."""
     id_ = await submitted(store)
     stopped = update(execution_queue).where(execution_queue.c.id == id_).values(status="awaiting_approval")
-    await store._database.write(lambda connection: connection.execute(stopped))
+    await store.database.write(lambda connection: connection.execute(stopped))
     return id_
 
 
@@ -342,7 +342,7 @@ async def host(store: Store, name: str, *, version: str, tool: str = "Grep", sil
     await store.workers.register(instance(name, **facts))
     hosted = {"tools": {tool: f"{version} d1"}, "last_seen_at": from_now(-silent)}
     row = update(workers).where(workers.c.id == name).values(hosted)
-    await store._database.write(lambda connection: connection.execute(row))
+    await store.database.write(lambda connection: connection.execute(row))
 
 
 async def test_an_instance_that_has_beaten_since_its_judge_looked_is_left_alone(store: Store) -> None:

@@ -178,7 +178,7 @@ async def test_a_child_whose_artifact_lost_a_file_sends_it_again(desk: Desk, sto
     child = Caller(desk, "s", is_child=True)
     await child.puts(TEXT)
     if folder is None:
-        await store._database.write(lambda c: c.execute(artifact_parts.delete().where(artifact_parts.c.number == 1)))
+        await store.database.write(lambda c: c.execute(artifact_parts.delete().where(artifact_parts.c.number == 1)))
     else:
         next(path for path in files(folder) if path.name == "1").unlink()
     await child.puts(TEXT)

@@ -45,7 +45,7 @@ async def start(store: Store, host: str, *own: NamedWorkspace, lane: Any = "asyn
 async def silence(store: Store, name: str, seconds: float = 100.0) -> None:
     """Let an instance have been silent for so long."""
     statement = update(workers).where(workers.c.id == name).values(last_seen_at=from_now(-seconds))
-    await store._database.write(lambda connection: connection.execute(statement))
+    await store.database.write(lambda connection: connection.execute(statement))
 
 
 async def hosts(store: Store) -> dict[str, str | None]:
@@ -58,7 +58,7 @@ async def home(store: Store, claim: Claim, at: Scope, name: str = "repo") -> Mov
 
 async def queue_of(store: Store, claim: Claim) -> Any:
     query = execution_queue.select().where(execution_queue.c.id == claim.id)
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         return (await connection.execute(query)).one()
 
 

@@ -111,7 +111,7 @@ async def test_hosts_that_share_a_folder_keep_artifacts_there(fresh_fleet: Fleet
         shown = await client.history.artifact_page(handle, offset=60_000, limit=1)
         assert shown.text == LINES[59_999] + "\n"
         assert b"".join([chunk async for chunk in client.history.artifact(handle)]).decode() == TEXT
-        async with client._connection.store._database.reading() as connection:
+        async with client._connection.store.database.reading() as connection:
             data = (await connection.scalars(artifact_parts.select().with_only_columns(artifact_parts.c.data))).all()
     assert set(data) == {b""}
     files = [path for path in folder.rglob("*") if path.is_file()]
@@ -158,9 +158,9 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(
             assert await store.artifacts.finish(new, Keeping(ttl=60.0, quota=1 << 30)) is None
             assert await store.artifacts.purge() == 0, "it might still be on its way"
             expire = artifacts.update().values(expires_at=artifacts.c.created_at)
-            await store._database.write(lambda connection: connection.execute(expire))
+            await store.database.write(lambda connection: connection.execute(expire))
             assert await store.artifacts.purge() == 1
-            async with store._database.reading() as connection:
+            async with store.database.reading() as connection:
                 assert (await connection.execute(artifact_parts.select())).all() == []
 
     assert place is None or len(list(place.glob("*/*/*"))) >= 30
@@ -181,7 +181,7 @@ def test_two_processes_that_put_the_same_at_once_both_succeed(
     assert all(one.stdout.endswith("put\n") for one in done), done
 
     async def count() -> tuple[int, int]:
-        async with await open_store(database_url) as store, store._database.reading() as connection:
+        async with await open_store(database_url) as store, store.database.reading() as connection:
             rows = [len((await connection.execute(table.select())).all()) for table in (artifacts, artifact_parts)]
         return rows[0], rows[1]
 
@@ -199,7 +199,7 @@ def test_what_the_version_before_kept_is_read_after_the_migration(database_url: 
             await store.artifacts.begin(old, Keeping(ttl=600.0, quota=1 << 30))
             for number, data in enumerate(parts):
                 row = {"artifact_id": old.id, "number": number, "start": number * PART_BYTES, "data": pack(data)}
-                await store._database.write(partial(_insert, row))
+                await store.database.write(partial(_insert, row))
             assert parts[1:], "more than one"
 
     async def read() -> None:

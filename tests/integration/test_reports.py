@@ -185,7 +185,7 @@ async def test_a_flood_is_bounded_and_harms_no_neighbour(
     assert len(text(events)) + left_out(events) == written
     assert PART_BYTES < len(text(events)) <= MOST_BYTES
     assert slowest < 20
-    async with client._connection.store._database.reading() as connection:
+    async with client._connection.store.database.reading() as connection:
         query = select(func.count()).where(execution_reports.c.execution_id == handle.id)
         assert (await connection.execute(query)).scalar_one() < 200
 

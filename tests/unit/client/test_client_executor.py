@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,8 +22,10 @@ from forge_tools.errors import (
     SchemaVersionError,
 )
 from forge_tools.model import CallOptions, ExecutionContext, ExecutionStatus, NewExecution, ToolParameter, new_id
+from forge_tools.storage.directory import Directories, Directory
+from forge_tools.storage.queue.queue import ExecutionQueue
+from forge_tools.storage.queue.sqlite import SqliteHotPath
 from tests.unit.client.conftest import ECHO, publish
-from tests.waiting import reached
 
 CONTEXT = ExecutionContext(working_dir=".")
 
@@ -151,13 +154,13 @@ async def test_a_tool_whose_parameters_changed_is_known_anew(
 async def test_many_unknown_tools_at_once_share_their_reads(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, read = [], client._connection.store.directories.read
+    reads, read = [], Directories.read
 
-    async def counted(within: float) -> Any:
+    async def counted(directories: Directories, within: float) -> Directory:
         reads.append(1)
-        return await read(within)
+        return await read(directories, within)
 
-    monkeypatch.setattr(client._connection.store.directories, "read", counted)
+    monkeypatch.setattr(Directories, "read", counted)
 
     results = await asyncio.gather(*(client.execute("Nope", CONTEXT) for _ in range(200)))
 
@@ -170,8 +173,11 @@ async def test_many_calls_give_one_answer_each_and_in_order(client: ExecutorClie
 
     handles = await client.calls.submit_many([good, bad] * 1000)
 
-    results = [handle._result for handle in handles if isinstance(handle, Handle)]
-    assert [result is None for result in results] == [True, False] * 1000
+    statuses = {row.id: row.status for row in await client.history.list(limit=2000)}
+    assert [statuses[handle.id] for handle in handles if isinstance(handle, Handle)] == [
+        ExecutionStatus.QUEUED,
+        ExecutionStatus.REJECTED,
+    ] * 1000
 
 
 async def test_rejections_that_cannot_be_recorded_take_no_accepted_call_with_them(
@@ -180,7 +186,7 @@ async def test_rejections_that_cannot_be_recorded_take_no_accepted_call_with_the
     async def fails(*_: object) -> None:
         raise DatabaseUnavailableError("The database went away")
 
-    monkeypatch.setattr(client._connection.store.queue, "record", fails)
+    monkeypatch.setattr(ExecutionQueue, "record", fails)
 
     good, bad = await client.calls.submit_many([Call("Echo", {"message": "x"}, CONTEXT), Call("Nope", {}, CONTEXT)])
 
@@ -189,25 +195,26 @@ async def test_rejections_that_cannot_be_recorded_take_no_accepted_call_with_the
 
 
 class _Slow:
-    """A store's submit that takes its time, as a busy database does."""
+    """Storing that takes its time, as in a busy database; what it stores is not taken back by whoever is cancelled."""
 
-    def __init__(self, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.go_on = asyncio.Event(), asyncio.Event()
-        self._hot = client._connection.store._hot
-        self._submit = self._hot.submit
-        monkeypatch.setattr(client._connection.store.queue._submits, "flush", self.submit)
+        submit = SqliteHotPath.submit
 
-    async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        self.began.set()
-        await self.go_on.wait()
-        return await self._submit(rows)
+        async def slowly(hot: SqliteHotPath, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
+            self.began.set()
+            await self.go_on.wait()
+            return await submit(hot, rows)
+
+        monkeypatch.setattr(SqliteHotPath, "submit", slowly)
 
 
 @pytest.mark.parametrize(("detached", "status"), [(False, ExecutionStatus.CANCELLED), (True, ExecutionStatus.QUEUED)])
 async def test_a_call_cancelled_while_it_is_stored_is_taken_back_unless_detached(
-    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, detached: bool, status: ExecutionStatus
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, detached: bool, status: ExecutionStatus
 ) -> None:
-    slow = _Slow(client, monkeypatch)
+    slow = _Slow(monkeypatch)  # before the client is: its store takes the method when it is opened
+    client = await ExecutorClient.connect(settings)
     task = asyncio.ensure_future(client.calls.execute(Call("Echo", {"message": "x"}, CONTEXT, detached=detached)))
     await slow.began.wait()
 
@@ -215,11 +222,10 @@ async def test_a_call_cancelled_while_it_is_stored_is_taken_back_unless_detached
     with pytest.raises(asyncio.CancelledError):
         await task
     slow.go_on.set()
+    await client.close()
 
-    async def is_settled() -> bool:
-        return [record.status for record in await client.history.list()] == [status]
-
-    await reached(is_settled)
+    async with ExecutorClient.connect(settings) as other:
+        assert [record.status for record in await other.history.list()] == [status]
 
 
 async def test_a_database_that_is_away_is_a_failed_result(
@@ -228,7 +234,7 @@ async def test_a_database_that_is_away_is_a_failed_result(
     async def fails(*_: object) -> list[ForgeError | None]:
         return [DatabaseUnavailableError("The database is away")]
 
-    monkeypatch.setattr(client._connection.store.queue, "submit_many", fails)
+    monkeypatch.setattr(ExecutionQueue, "submit_many", fails)
 
     result = await client.execute("Echo", CONTEXT, message="x")
 
@@ -272,12 +278,12 @@ async def test_a_client_whose_catalogue_cannot_be_read_keeps_no_connection(
         raise SchemaVersionError("not this version")
 
     monkeypatch.setattr(Catalogue, "refresh", fails)
-    client = ExecutorClient(settings)
+    client, before = ExecutorClient(settings), set(threading.enumerate())
 
     with pytest.raises(SchemaVersionError):
         await client.open()
 
-    assert not client._connection.is_open
+    assert set(threading.enumerate()) <= before, "each connection has a thread"
 
 
 def test_a_broker_url_that_is_none_is_said_at_once(settings: Settings) -> None:

@@ -31,6 +31,7 @@ from forge_tools.model.places import host_queue
 from forge_tools.storage import open_store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import executions, workers
+from tests.migrated import database
 from tests.unit.client.conftest import ECHO, publish
 
 CONTEXT = ExecutionContext(working_dir=".")
@@ -112,7 +113,8 @@ async def worker_of(settings: Settings, silent_for: float, *, stopped: bool = Fa
         if stopped:
             await store.workers.stop(instance)
         seen = update(workers).where(workers.c.id == instance).values(last_seen_at=from_now(-silent_for))
-        await store._database.write(lambda connection: connection.execute(seen))
+    async with database(settings.database) as rows:
+        await rows.execute(seen)
 
 
 async def test_a_live_host_gets_the_call(settings: Settings, client: ExecutorClient) -> None:
@@ -186,9 +188,8 @@ async def test_a_host_whose_worker_has_just_stopped_is_waited_for_no_longer_than
 
     handle = await client.submit("Peek", {"bash_id": ON_A}, CONTEXT, **asked)
 
-    async with client._connection.store._database.reading() as connection:
-        query = select(executions.c.expires_in).where(executions.c.id == handle.id)
-        assert await connection.scalar(query) == waits
+    async with database(settings.database) as rows:
+        assert await rows.scalar(select(executions.c.expires_in).where(executions.c.id == handle.id)) == waits
 
 
 @pytest.mark.parametrize("options", [{"delay": 60.0}, {"queue": "host.a.example_1", "expires_in": 86_400.0}])

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.client.submissions import PART
@@ -14,11 +15,12 @@ from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ExecutionNotFoundError, ForgeError
 from forge_tools.model import ExecutionContext, LinkedExecution, NewExecution, ToolParameter
 from forge_tools.storage import open_store
-from forge_tools.storage.directory import Directory
+from forge_tools.storage.directory import Directories, Directory
+from forge_tools.storage.history.view import tool_executions
 from forge_tools.storage.queue.queue import Answer, ExecutionQueue
-from forge_tools.storage.tables import executions
-from tests.contract.calls import statuses
+from tests.migrated import database
 from tests.unit.client.conftest import ECHO, publish
+from tests.waiting import reached
 
 CONTEXT = ExecutionContext(working_dir=".")
 BURST = 2 * PART + 100
@@ -45,17 +47,11 @@ async def pin(settings: Settings) -> None:
         await store.catalogue.pin("Echo", ECHO.digest)
 
 
-async def stored(client: ExecutorClient) -> Counter[tuple[str, str]]:
+async def stored(settings: Settings) -> Counter[tuple[str, str]]:
     """How many rows there are of each definition, as (digest, status)."""
-    async with client._connection.store._database.reading() as connection:
-        digests = dict(
-            tuple(row)
-            for row in await connection.execute(
-                executions.select().with_only_columns(executions.c.id, executions.c.tool_digest)
-            )
-        )
-    found = await statuses(client._connection.store, list(digests))
-    return Counter((digests[id_], status.value) for id_, status in found.items())
+    async with database(settings.database) as rows:
+        known = tool_executions.c
+        return Counter((digest, status) for digest, status in await rows.rows(select(known.tool_digest, known.status)))
 
 
 class HeldInsert:
@@ -63,12 +59,15 @@ class HeldInsert:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.go_on = asyncio.Event(), asyncio.Event()
+        self.before_the_answer: Callable[[], object] = lambda: None
         submit_many = ExecutionQueue.submit_many
 
         async def held(queue: ExecutionQueue, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
             self.began.set()
             await self.go_on.wait()
-            return await submit_many(queue, rows)
+            answers = await submit_many(queue, rows)
+            self.before_the_answer()
+            return answers
 
         monkeypatch.setattr(ExecutionQueue, "submit_many", held)
 
@@ -94,7 +93,7 @@ async def test_a_burst_whose_tool_is_disabled_meanwhile_is_refused_and_recorded(
     handles = await burst(client, insert, lambda: disable(settings))
 
     assert {(await handle.result(30)).error_code for handle in handles} == {ErrorCode.TOOL_DISABLED}
-    assert await stored(client) == {(ECHO.digest, "rejected"): BURST}
+    assert await stored(settings) == {(ECHO.digest, "rejected"): BURST}
 
 
 async def test_a_burst_whose_tool_is_replaced_meanwhile_is_stored_once_by_the_new_definition(
@@ -103,7 +102,7 @@ async def test_a_burst_whose_tool_is_replaced_meanwhile_is_stored_once_by_the_ne
     handles = await burst(client, insert, lambda: publish(settings, NEWER))
 
     assert len({handle.id for handle in handles}) == BURST
-    assert await stored(client) == {(NEWER.digest, "queued"): BURST}
+    assert await stored(settings) == {(NEWER.digest, "queued"): BURST}
 
 
 async def test_a_burst_is_judged_by_the_parameters_of_the_new_definition(
@@ -112,7 +111,7 @@ async def test_a_burst_is_judged_by_the_parameters_of_the_new_definition(
     handles = await burst(client, insert, lambda: publish(settings, STRICTER))
 
     assert {(await handle.result(30)).error_code for handle in handles} == {ErrorCode.VALIDATION_ERROR}
-    assert await stored(client) == {(STRICTER.digest, "rejected"): BURST}
+    assert await stored(settings) == {(STRICTER.digest, "rejected"): BURST}
 
 
 async def test_a_burst_whose_tool_is_published_and_pinned_back_goes_as_it_was_accepted(
@@ -120,7 +119,7 @@ async def test_a_burst_whose_tool_is_published_and_pinned_back_goes_as_it_was_ac
 ) -> None:
     await burst(client, insert, lambda: pin(settings))
 
-    assert await stored(client) == {(ECHO.digest, "queued"): BURST}
+    assert await stored(settings) == {(ECHO.digest, "queued"): BURST}
 
 
 async def test_a_burst_of_awaited_calls_is_refused_and_recorded_as_well(
@@ -135,8 +134,7 @@ async def test_a_burst_of_awaited_calls_is_refused_and_recorded_as_well(
 
     assert {result.error_code for result in results} == {ErrorCode.TOOL_DISABLED}
     assert len({result.metadata["execution_id"] for result in results}) == BURST
-    assert await stored(client) == {(ECHO.digest, "rejected"): BURST}
-    assert not client._submissions.results._waiting
+    assert await stored(settings) == {(ECHO.digest, "rejected"): BURST}
 
 
 async def test_many_calls_at_once_are_each_judged_where_they_are_stored(
@@ -164,7 +162,7 @@ async def test_a_call_whose_tool_changes_again_and_again_is_told_so_and_recorded
     result = await client.execute("Echo", CONTEXT, message="x")
 
     assert (result.error_code, result.metadata["retryable"]) == (ErrorCode.TOOL_CHANGED, True)
-    assert [status for _, status in await stored(client)] == ["rejected"]
+    assert [status for _, status in await stored(settings)] == ["rejected"]
     assert next(versions), "it is stored once more, and no more"
 
 
@@ -174,7 +172,7 @@ async def test_a_keyed_call_is_judged_by_the_definition_that_counts(settings: Se
     first, again = [await client.submit("Echo", {"message": "x"}, CONTEXT, idempotency_key="k") for _ in range(2)]
 
     assert (first.id, again.is_repeat) == (again.id, True)
-    assert await stored(client) == {(NEWER.digest, "queued"): 1}
+    assert await stored(settings) == {(NEWER.digest, "queued"): 1}
 
 
 async def test_a_replay_hears_that_its_tool_was_disabled(settings: Settings, client: ExecutorClient) -> None:
@@ -228,9 +226,17 @@ async def test_a_client_that_is_being_closed_takes_no_more_calls_and_says_so(
         assert [record.id for record in await other.history.list()] == [(await before).id]
 
 
-@pytest.mark.parametrize(("detached", "expected"), [(False, {}), (True, {(ECHO.digest, "rejected"): 1})])
+async def is_recorded(settings: Settings, client: ExecutorClient, count: int) -> None:
+    """See that so many calls of a disabled tool are on record, and after one more call so many and that one."""
+    await reached(lambda: stored(settings), when=lambda rows: rows.total() == count)
+    assert (await client.execute("Echo", CONTEXT, message="later")).error_code == ErrorCode.TOOL_DISABLED
+    await client.close()
+    assert await stored(settings) == {(ECHO.digest, "rejected"): count + 1}
+
+
+@pytest.mark.parametrize("detached", [False, True])
 async def test_a_call_that_is_cancelled_while_it_is_stored_is_recorded_only_if_it_is_detached(
-    settings: Settings, client: ExecutorClient, insert: HeldInsert, detached: bool, expected: dict[tuple[str, str], int]
+    settings: Settings, client: ExecutorClient, insert: HeldInsert, detached: bool
 ) -> None:
     running = asyncio.ensure_future(client.calls.execute(Call("Echo", {"message": "x"}, CONTEXT, detached=detached)))
     await insert.began.wait()
@@ -240,8 +246,7 @@ async def test_a_call_that_is_cancelled_while_it_is_stored_is_recorded_only_if_i
         await running
     insert.go_on.set()
 
-    await client._connection.until_done()
-    assert await stored(client) == expected
+    await is_recorded(settings, client, int(detached))
 
 
 async def test_a_keyed_call_that_is_cancelled_while_its_tool_is_replaced_goes_on_by_the_new_definition(
@@ -262,9 +267,8 @@ async def test_a_keyed_call_that_is_cancelled_while_its_tool_is_replaced_goes_on
     with pytest.raises(asyncio.CancelledError):
         await submitting
     go_on.set()
-    await client._connection.until_done()
 
-    assert await stored(client) == {(NEWER.digest, "queued"): 1}
+    await reached(lambda: stored(settings), when=lambda rows: rows == {(NEWER.digest, "queued"): 1})
 
 
 ENTRIES: dict[str, Callable[[ExecutorClient, Call], Any]] = {
@@ -282,34 +286,27 @@ async def test_a_call_that_is_cancelled_in_the_turn_in_which_it_is_told_to_be_ju
     running = asyncio.ensure_future(ENTRIES[entry](client, call))
     await insert.began.wait()
     await disable(settings)
-    settle = client._submissions._settle
-
-    def settle_and_cancel(*part: Any) -> None:
-        settle(*part)
-        running.cancel()  # its waiter has its answer, and has not run yet
-
-    client._submissions._settle = settle_and_cancel  # type: ignore[method-assign]  # the moment cannot be met from outside
+    loop = asyncio.get_running_loop()
+    insert.before_the_answer = lambda: loop.call_soon(running.cancel)  # it has its answer then, and has not run yet
     insert.go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await client._connection.until_done()
 
-    assert await stored(client) == ({(ECHO.digest, "rejected"): 1} if detached else {})
+    await is_recorded(settings, client, int(detached))
 
 
 async def test_an_answer_that_was_asked_for_earlier_does_not_replace_one_that_was_asked_for_later(
     settings: Settings, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directories, go_on = client._connection.store.directories, asyncio.Event()
-    read = directories.read
+    read, go_on = Directories.read, asyncio.Event()
 
-    async def slow(within: float) -> Directory:
-        answer = await read(within)
+    async def slow(directories: Directories, within: float) -> Directory:
+        answer = await read(directories, within)
         await go_on.wait()
         return answer
 
     with monkeypatch.context() as patched:
-        patched.setattr(directories, "read", slow)
+        patched.setattr(Directories, "read", slow)
         earlier = asyncio.ensure_future(client.catalogue.refresh())
         await asyncio.sleep(0.2)
     await client.catalogue.disable("Echo")
@@ -325,7 +322,7 @@ async def test_the_error_of_a_whole_burst_is_told_to_each_by_a_traceback_of_its_
     async def fails(*_: object) -> list[ForgeError | None]:
         raise DatabaseUnavailableError("The database is away")
 
-    monkeypatch.setattr(client._connection.store.queue, "submit_many", fails)
+    monkeypatch.setattr(ExecutionQueue, "submit_many", fails)
     submits = (client.submit("Echo", {"message": "x"}, CONTEXT) for _ in range(200))
     errors = await asyncio.gather(*submits, return_exceptions=True)
 

@@ -121,12 +121,14 @@ async def test_a_replay_is_cancelled_with_whoever_began_it(
 
 
 async def test_a_detached_replay_goes_on_without_whoever_began_it(
-    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+    client: ExecutorClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _interrupted_replay(client, monkeypatch, detached=True)
-    await client._connection.until_done()
+    await client.close()
 
-    assert [one.status for one in await client.history.list()] == [ExecutionStatus.QUEUED, ExecutionStatus.CANCELLED]
+    async with ExecutorClient(settings) as other:
+        rows = await other.history.list()
+    assert [one.status for one in rows] == [ExecutionStatus.QUEUED, ExecutionStatus.CANCELLED]
 
 
 async def test_a_replay_hears_that_its_tool_was_switched_off_elsewhere(

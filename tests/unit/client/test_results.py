@@ -212,8 +212,15 @@ async def test_ten_thousand_calls_leave_nothing_behind(sql: Sql, waiter: Results
     waiter.ended(ids)
 
     assert len(await awaited) == 5_000
-    assert [waiter._waiting, waiter._expected, waiter._unread] == [{}, set(), set()]
     assert len(sql.reads) < 20, "reads are shared; on a slow machine polls add some"
+    assert not any(waiter.expects(i) for i in ids)
+    other = asyncio.ensure_future(waiter.wait("other"))
+    await asyncio.sleep(0)
+    sql.reads.clear()
+    waiter.missed()  # asks for all that somebody waits for
+    await reached(lambda: sql.reads)
+    assert {i for read in sql.reads for i in read} == {"other"}
+    other.cancel()
 
 
 async def test_a_result_that_rides_in_its_notification_ends_the_wait_without_a_read(sql: Sql, waiter: Results) -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from forge_tools.broker.redis import RedisBroker
 from forge_tools.client import Call, ExecutorClient, submissions
 from forge_tools.client.catalogue import Snapshot
-from forge_tools.client.intake import Accepted, Rejected
+from forge_tools.client.intake import Accepted, Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError, SubmitOutcomeUnknownError
 from forge_tools.model import ExecutionContext, ExecutionStatus, NewExecution
+from forge_tools.storage.queue.queue import ExecutionQueue
 
 CONTEXT = ExecutionContext(working_dir=".")
 
@@ -26,20 +28,20 @@ async def client(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 async def test_the_first_calls_of_a_burst_are_on_their_way_before_the_last_is_prepared(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare, submit_many = client.calls._intake.prepare, client._connection.store.queue.submit_many
+    prepare, submit_many = Intake.prepare, ExecutionQueue.submit_many
     prepared: list[Call] = []
     parts: list[tuple[int, int]] = []
 
-    def note(call: Call, snapshot: Snapshot) -> Accepted | Rejected:
+    def note(intake: Intake, call: Call, snapshot: Snapshot) -> Accepted | Rejected:
         prepared.append(call)
-        return prepare(call, snapshot)
+        return prepare(intake, call, snapshot)
 
-    async def submit(accepted: Sequence[NewExecution]) -> list[ForgeError | None]:
+    async def submit(queue: ExecutionQueue, accepted: Sequence[NewExecution]) -> list[ForgeError | None]:
         parts.append((len(accepted), len(prepared)))
-        return await submit_many(accepted)
+        return await submit_many(queue, accepted)
 
-    monkeypatch.setattr(client.calls._intake, "prepare", note)
-    monkeypatch.setattr(client._connection.store.queue, "submit_many", submit)
+    monkeypatch.setattr(Intake, "prepare", note)
+    monkeypatch.setattr(ExecutionQueue, "submit_many", submit)
     handles = await asyncio.gather(*(client.submit("Echo", {"message": str(n)}, CONTEXT) for n in range(35)))
 
     assert [await handle.status() for handle in handles] == [ExecutionStatus.QUEUED] * 35
@@ -51,15 +53,19 @@ async def test_a_burst_waits_while_enough_of_it_is_on_its_way(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submissions, "MOST_UNDER_WAY", 20)
-    submit_many, under_way = client._connection.store.queue.submit_many, []
+    submit_many, begun, under_way = ExecutionQueue.submit_many, 0, []
 
-    async def submit(accepted: Sequence[NewExecution]) -> list[ForgeError | None]:
+    async def submit(queue: ExecutionQueue, accepted: Sequence[NewExecution]) -> list[ForgeError | None]:
+        nonlocal begun
+        begun += len(accepted)
         for _ in range(5):  # turns of the loop in which more calls could come
             await asyncio.sleep(0)
-        under_way.append(len(client._submissions._unsettled))
-        return await submit_many(accepted)
+        under_way.append(begun)
+        answers = await submit_many(queue, accepted)
+        begun -= len(accepted)
+        return answers
 
-    monkeypatch.setattr(client._connection.store.queue, "submit_many", submit)
+    monkeypatch.setattr(ExecutionQueue, "submit_many", submit)
     async with asyncio.timeout(60):
         handles = await asyncio.gather(*(client.submit("Echo", {"message": str(n)}, CONTEXT) for n in range(95)))
 
@@ -107,8 +113,7 @@ def failing_once(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable
 async def test_a_defect_in_storing_ends_the_calls_of_its_part_and_no_others(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = client._connection.store.queue
-    monkeypatch.setattr(queue, "submit_many", failing_once(queue.submit_many))
+    monkeypatch.setattr(ExecutionQueue, "submit_many", failing_once(ExecutionQueue.submit_many))
     calls = [client.submit("Echo", {"message": str(n)}, CONTEXT) for n in range(25)]
     async with asyncio.timeout(20):
         first, awaited, *rest = await asyncio.gather(
@@ -130,10 +135,10 @@ async def test_a_defect_in_storing_ends_the_calls_of_its_part_and_no_others(
 async def test_a_defect_in_publishing_costs_the_messages_and_no_call(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
-    def broken(message: object) -> None:
+    def broken(broker: RedisBroker, message: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(client._submissions._broker, "publish", broken)
+    monkeypatch.setattr(RedisBroker, "publish", broken)
     call = Call("Echo", {"message": "x"}, CONTEXT)
     async with asyncio.timeout(20):
         [handle] = (
@@ -146,9 +151,9 @@ async def test_a_defect_in_publishing_costs_the_messages_and_no_call(
 async def test_a_defect_in_storing_is_told_to_many_and_to_a_keyed_call_too(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue, call = client._connection.store.queue, Call("Echo", {"message": "x"}, CONTEXT)
-    monkeypatch.setattr(queue, "submit_many", failing_once(queue.submit_many))
-    monkeypatch.setattr(queue, "submit_linked", failing_once(queue.submit_linked))
+    call = Call("Echo", {"message": "x"}, CONTEXT)
+    monkeypatch.setattr(ExecutionQueue, "submit_many", failing_once(ExecutionQueue.submit_many))
+    monkeypatch.setattr(ExecutionQueue, "submit_linked", failing_once(ExecutionQueue.submit_linked))
 
     [error] = await client.calls.submit_many([call])
     result = await client.call("Echo", {"message": "x"}, CONTEXT, idempotency_key="build-17")
@@ -160,18 +165,18 @@ async def test_a_defect_in_storing_is_told_to_many_and_to_a_keyed_call_too(
 async def test_a_client_whose_storing_is_cut_off_tells_its_calls(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = asyncio.Event()
+    begun: asyncio.Future[asyncio.Task[Any] | None] = asyncio.get_running_loop().create_future()
 
-    async def hang(_: object) -> None:
-        begun.set()
+    async def hang(*_: object) -> None:
+        begun.set_result(asyncio.current_task())
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(client._connection.store.queue, "submit_many", hang)
+    monkeypatch.setattr(ExecutionQueue, "submit_many", hang)
     other = asyncio.ensure_future(client.submit("Echo", {"message": "y"}, CONTEXT))
     call = asyncio.ensure_future(client.execute("Echo", CONTEXT, message="x"))
-    await begun.wait()
-    for task in client._submissions._tasks:
-        task.cancel()
+    storing = await begun
+    assert storing is not None
+    storing.cancel()
 
     async with asyncio.timeout(20):
         assert (await call).error_code == ErrorCode.OUTCOME_UNKNOWN
@@ -185,14 +190,13 @@ async def test_who_gives_up_closing_cuts_off_no_call(settings: Settings, monkeyp
     await client.submit(
         "Echo", {"message": "x"}, CONTEXT, idempotency_key="build-16"
     )  # which makes the secret of all keys
-    queue, go_on = client._connection.store.queue, asyncio.Event()
-    submit_many = queue.submit_many
+    submit_many, go_on = ExecutionQueue.submit_many, asyncio.Event()
 
-    async def slowly(rows: Sequence[NewExecution]) -> list[ForgeError | None]:
+    async def slowly(queue: ExecutionQueue, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
         await go_on.wait()
-        return await submit_many(rows)
+        return await submit_many(queue, rows)
 
-    monkeypatch.setattr(queue, "submit_many", slowly)
+    monkeypatch.setattr(ExecutionQueue, "submit_many", slowly)
     submitting = [asyncio.ensure_future(client.submit("Echo", {"message": "x"}, CONTEXT))]
     submitting += [asyncio.ensure_future(client.call("Echo", {"message": "x"}, CONTEXT, idempotency_key="build-17"))]
     await asyncio.sleep(0)

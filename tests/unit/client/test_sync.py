@@ -7,20 +7,23 @@ import os
 import threading
 import time
 import warnings
+import weakref
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forge_tools.client import Call, ExecutorClient, Handle, SyncExecutorClient, SyncHandle
+from forge_tools.client import Call, ExecutorClient, Handle, SyncExecutorClient, SyncHandle, results
 from forge_tools.client import sync as module
 from forge_tools.client.calls import Calls
 from forge_tools.client.catalogue import Catalogue
 from forge_tools.client.history import History
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ForgeError, ResultTimeoutError
-from forge_tools.model import ExecutionContext, ExecutionStatus, ToolCategory
+from forge_tools.model import ExecutionContext, ExecutionStatus, StoredResult, ToolCategory
+from forge_tools.storage.queue.queue import ExecutionQueue
 from tests.waiting import wait_until
 
 CONTEXT = ExecutionContext(working_dir=".")
@@ -67,6 +70,20 @@ def helper_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "forge-client"]
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of which executions SQL is asked whether they are over: every 50 ms of each that somebody waits for."""
+    monkeypatch.setattr(results, "SLOWEST_POLL", results.FIRST_POLL)
+    asked, read = list[str](), ExecutionQueue.results
+
+    async def noted(queue: ExecutionQueue, ids: Sequence[str]) -> list[StoredResult]:
+        asked.extend(ids)
+        return await read(queue, ids)
+
+    monkeypatch.setattr(ExecutionQueue, "results", noted)
+    return asked
+
+
 def test_a_script_submits_looks_and_cancels(settings: Settings) -> None:
     with SyncExecutorClient(settings) as client:
         handle = client.submit("Echo", {"message": "x"}, CONTEXT)
@@ -109,13 +126,12 @@ def test_closing_twice_is_harmless_and_ends_the_helper_thread(settings: Settings
     assert not helper_threads()
 
 
-def test_a_close_ends_the_waits_of_other_threads(settings: Settings) -> None:
+def test_a_close_ends_the_waits_of_other_threads(settings: Settings, asked: list[str]) -> None:
     client = SyncExecutorClient(settings)
     handle = client.submit("Echo", {"message": "x"}, CONTEXT)
     with ThreadPoolExecutor(2) as threads:
         waits = [threads.submit(handle.result), threads.submit(client.execute, "Echo", CONTEXT, message="y")]
-        waiter = client._bridge.connect()[0]._submissions.results
-        wait_until(lambda: len(waiter._waiting) == 2, 10, "not both of them wait")
+        wait_until(lambda: len({i for i in asked if asked.count(i) > 2}) == 2, 10, "not both of them wait")
 
         client.close()
 
@@ -154,22 +170,29 @@ def test_a_handle_outlives_the_close_of_its_client(settings: Settings) -> None:
 def test_a_forked_child_leaves_the_connections_of_its_parent_alone(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    opened: list[tuple[weakref.ref[ExecutorClient], asyncio.AbstractEventLoop]] = []
+
+    class Noted(ExecutorClient):
+        async def open(self) -> None:
+            opened.append((weakref.ref(self), asyncio.get_running_loop()))
+            await super().open()
+
+    monkeypatch.setattr(module, "ExecutorClient", Noted)
     client = SyncExecutorClient(settings)
     handle = client.submit("Echo", {"message": "x"}, CONTEXT)
-    parents, thread, loop = client._bridge._client, client._bridge._thread, client._bridge._loop
+    [thread] = helper_threads()
     other_pid = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: other_pid)
 
     assert handle.status() == ExecutionStatus.QUEUED
-    assert client._bridge._client is not parents
-    assert [parent for parent, _ in module._left_behind if parent is parents]  # type: ignore[misc]  # pairs, as its type says elsewhere
+    gc.collect()
+    (left, loop), (childs, _) = opened
+    parents = left()
+    assert parents is not None, "it was collected, which closes its connections"
+    assert childs() is not parents
     client.close()
 
     monkeypatch.undo()
-    module._left_behind.clear()
-    assert parents is not None
-    assert thread is not None
-    assert loop is not None
     asyncio.run_coroutine_threadsafe(parents.close(), loop).result(30)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(30)
@@ -217,9 +240,14 @@ def test_who_follows_a_call_hears_the_rest_though_its_client_was_closed_meanwhil
     assert not helper_threads()
 
 
-def test_who_stops_following_leaves_nothing_behind(settings: Settings) -> None:
-    with SyncExecutorClient(settings) as client:
-        events = client.submit("Echo", {"message": "x"}, CONTEXT).events()
+def test_who_stops_following_leaves_nothing_behind(settings: Settings, asked: list[str]) -> None:
+    with ThreadPoolExecutor(1) as thread, SyncExecutorClient(settings) as client:
+        followed, other = (client.submit("Echo", {"message": "x"}, CONTEXT) for _ in range(2))
+        events = followed.events()
         next(events)
+        thread.submit(other.result)
+        wait_until(lambda: {followed.id, other.id} <= set(asked[-4:]), 10, "not both are waited for")
+
         del events
-        wait_until(lambda: not client._bridge._client._submissions.results._waiting, 10, "its wait is over")
+
+        wait_until(lambda: asked[-10:] == [other.id] * 10, 10, "its wait is not over")

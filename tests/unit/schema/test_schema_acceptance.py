@@ -1,6 +1,7 @@
 """Quick answers: they must be those of the checks, whatever schemas and values are."""
 
 from collections import OrderedDict
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
 from forge_tools.schema import Validator
-from forge_tools.schema.schema import MAX_WRITTEN_DEPTH, MAX_WRITTEN_SCHEMAS
+from forge_tools.schema.schema import MAX_WRITTEN_DEPTH, MAX_WRITTEN_SCHEMAS, Accept, Part, compile_acceptance
 
 JSON_TYPES = ["string", "integer", "number", "boolean", "null", "array", "object"]
 
@@ -24,13 +25,39 @@ def parameter(name: str, type: str = "string", **rest: Any) -> ToolParameter:
     return ToolParameter(name=name, type=type, description="d", **rest)
 
 
-def of_items(items: Any) -> Validator:
-    return validator(parameter("x", "array", items=items), parameter("y", required=False))
+def of_items(items: Any) -> tuple[ToolParameter, ToolParameter]:
+    return parameter("x", "array", items=items), parameter("y", required=False)
+
+
+def parts(*parameters: ToolParameter) -> list[Part]:
+    return [
+        Part(p.name, p.to_json_schema(), p.required, skips_none=not p.required and p.type != "null") for p in parameters
+    ]
+
+
+def quick(*parameters: ToolParameter, extra: bool = False) -> Accept:
+    """The quick answer by itself, as a validator of these parameters prepares it."""
+    return compile_acceptance(parts(*parameters), closed=not extra)
+
+
+def test_a_validator_believes_the_quick_answer_of_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[Part], bool]] = []
+
+    def compile_and_note(given: list[Part], *, closed: bool) -> Accept:
+        asked.append((given, closed))
+        return lambda values: values["x"] == ["quick"]
+
+    monkeypatch.setattr("forge_tools.schema.parameters.compile_acceptance", compile_and_note)
+    parameters = of_items({"type": "integer"})
+    checks = validator(*parameters)
+
+    assert [checks.first_error({"x": [value]}) is None for value in ("quick", "slow", 1)] == [True, False, True]
+    assert (checks.all_errors({"x": ["quick"]}), asked) == ([], [(parts(*parameters), True)])
 
 
 def is_fine(checks: Validator, given: dict[str, Any]) -> bool:
     """What the checks that explain say, without a quick answer."""
-    return not list(checks._problems(given))
+    return checks.first_error(MappingProxyType(given)) is None
 
 
 SCALARS = ["", "a", "ab", "abc", -1, 0, 1, 2, 0.5, True, False, None]
@@ -77,9 +104,10 @@ PLAIN_VALUES = st.recursive(
 @settings(max_examples=400)
 @given(SCHEMAS, PLAIN_VALUES)
 def test_what_is_accepted_has_no_problem(schema: dict[str, Any], value: Any) -> None:
-    checks, arguments = of_items(schema), {"x": [value]}
+    parameters, arguments = of_items(schema), {"x": [value]}
+    checks = validator(*parameters)
 
-    assert is_fine(checks, arguments) or not checks._accepts(arguments)
+    assert is_fine(checks, arguments) or not quick(*parameters)(arguments)
     assert (checks.first_error(arguments) is None) == is_fine(checks, arguments)
 
 
@@ -131,9 +159,9 @@ def shaped(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 @given(calls())
 def test_plain_values_without_a_problem_are_accepted_and_no_others(call: tuple[dict[str, Any], Any]) -> None:
     schema, value = call
-    checks, arguments = of_items(schema), {"x": [value]}
+    parameters, arguments = of_items(schema), {"x": [value]}
 
-    assert checks._accepts(arguments) == is_fine(checks, arguments)
+    assert quick(*parameters)(arguments) == is_fine(validator(*parameters), arguments)
 
 
 class Text(str):
@@ -167,9 +195,9 @@ ODD_SCHEMAS = st.sampled_from(
 
 @given(SIMPLE_SCHEMAS | ODD_SCHEMAS, ODD_VALUES)
 def test_odd_values_are_accepted_only_if_the_checks_do(schema: dict[str, Any], value: Any) -> None:
-    checks, arguments = of_items(schema), {"x": [value]}
+    parameters, arguments = of_items(schema), {"x": [value]}
 
-    assert not checks._accepts(arguments) or is_fine(checks, arguments)
+    assert not quick(*parameters)(arguments) or is_fine(validator(*parameters), arguments)
 
 
 @pytest.mark.parametrize("aliases", [(), ("alias",), ("b",)])
@@ -186,7 +214,7 @@ def test_names_are_accepted_only_if_the_checks_do(
     checks = validator(*named, extra=extra)
     fine = is_fine(checks, arguments)
 
-    assert fine if checks._accepts(arguments) else (aliases or not fine)
+    assert aliases or quick(*named, extra=extra)(arguments) == fine
     assert (checks.first_error(arguments) is None) == fine == (not checks.all_errors(arguments))
 
 
@@ -201,18 +229,20 @@ def test_deep_schemas_are_answered_too(levels: int) -> None:
             right, wrong = {"a": right}, {"a": wrong}
         else:
             schema, right, wrong = {"type": ["array", "null"], "items": schema}, [right], [wrong]
-    checks = of_items(schema)
+    parameters = of_items(schema)
+    accepts, checks = quick(*parameters), validator(*parameters)
 
-    assert checks._accepts({"x": [right]})
-    assert not checks._accepts({"x": [wrong]})
+    assert (accepts({"x": [right]}), checks.first_error({"x": [right]})) == (True, None)
+    assert not accepts({"x": [wrong]})
+    assert checks.first_error({"x": [wrong]})
 
 
 def test_a_tool_of_very_many_parameters_is_answered_too() -> None:
     names = [f"p{number}" for number in range(MAX_WRITTEN_SCHEMAS + 50)]
-    checks = validator(*(parameter(name, max_length=3) for name in names))
-    right = dict.fromkeys(names, "abc")
+    parameters = [parameter(name, max_length=3) for name in names]
+    checks, right = validator(*parameters), dict.fromkeys(names, "abc")
 
-    assert checks._accepts(right)
+    assert quick(*parameters)(right)
     assert checks.all_errors(right | {names[-1]: "abcd"}) == [f"Value for {names[-1]} exceeds maximum length: 3"]
 
 
@@ -222,7 +252,8 @@ HOSTILE = "a']\n  raise SystemExit\n#\"{0}\\\x00\ud800"
 def test_nothing_that_a_schema_says_becomes_code() -> None:
     said = {"type": "string", "enum": [HOSTILE], "pattern": "(?s).", "minLength": 1, HOSTILE: HOSTILE}
     inner = {"type": "object", "properties": {HOSTILE: said}, "required": [HOSTILE]}
-    checks = validator(parameter(HOSTILE, "array", items=inner), parameter("__import__"), parameter("", HOSTILE))
+    parameters = parameter(HOSTILE, "array", items=inner), parameter("__import__"), parameter("", HOSTILE)
 
-    assert checks._accepts({HOSTILE: [{HOSTILE: HOSTILE}], "__import__": "os", "": 1})
-    assert not checks._accepts({HOSTILE: [{HOSTILE: "other"}], "__import__": "os", "": 1})
+    for accepts in (quick(*parameters), lambda arguments: validator(*parameters).first_error(arguments) is None):
+        assert accepts({HOSTILE: [{HOSTILE: HOSTILE}], "__import__": "os", "": 1})
+        assert not accepts({HOSTILE: [{HOSTILE: "other"}], "__import__": "os", "": 1})

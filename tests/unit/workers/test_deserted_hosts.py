@@ -14,7 +14,7 @@ async def worker_on(host: Host, hostname: str, silent_for: float) -> None:
         WorkerRecord(id=instance, hostname=hostname, pid=1, lane="async", queues=(), concurrency=1, version="1")
     )
     seen = update(workers).where(workers.c.id == instance).values(last_seen_at=from_now(-silent_for))
-    await host.store._database.write(lambda connection: connection.execute(seen))
+    await host.store.database.write(lambda connection: connection.execute(seen))
 
 
 async def test_the_eldest_worker_gives_up_what_ran_on_hosts_that_are_gone(host: Host) -> None:

@@ -230,7 +230,7 @@ async def test_what_is_found_damaged_is_stored_anew_by_the_next_call(
 ) -> None:
     kept = await artifacts.put(chunks(), CONTEXT)
     damage = artifact_parts.update().where(artifact_parts.c.number == 1).values(data=pack(bytes(PART_BYTES)))
-    await store._database.write(lambda connection: connection.execute(damage))
+    await store.database.write(lambda connection: connection.execute(damage))
     with pytest.raises(SandboxError, match=f"{kept.handle} is damaged"):
         await artifacts.open(kept.handle, CONTEXT)
     assert (await artifacts.put(chunks(), CONTEXT)).handle == kept.handle
@@ -249,7 +249,7 @@ async def test_lines_are_counted_where_bytes_are_put(
 ) -> None:
     text = b"".join(b"%06d\n" % number for number in range(100_000))
     kept = await (asking(desk, store, "s") if is_child else artifacts).put(chunks(text), CONTEXT)
-    async with store._database.reading() as connection:
+    async with store.database.reading() as connection:
         query = artifact_parts.select().order_by(artifact_parts.c.number)
         breaks = [row.breaks for row in (await connection.execute(query)).all()]
     assert breaks == [text[start : start + PART_BYTES].count(b"\n") for start in range(0, len(text), PART_BYTES)]
@@ -323,7 +323,7 @@ async def test_what_has_expired_is_purged_now_and_then(
     desk._keeping = replace(desk._keeping, ttl=0.0)
     await artifacts.put(chunks(), CONTEXT)
     purging = asyncio.create_task(keep(ExpiredArtifacts(store), Leadership("any")))
-    async with asyncio.timeout(30), store._database.reading() as connection:
+    async with asyncio.timeout(30), store.database.reading() as connection:
         while (await connection.execute(artifact_parts.select())).first() is not None:
             await connection.rollback()
             await asyncio.sleep(0.01)

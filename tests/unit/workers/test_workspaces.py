@@ -162,7 +162,7 @@ async def test_a_row_that_names_what_no_workspace_can_be_called_fails_alone(
 ) -> None:
     own, theirs, forged = [await submit(client, one) for one in ("own", "theirs", None)]
     row = update(executions).where(executions.c.id == forged).values(context={"working_dir": ".", "workspace": name})
-    await client._connection.store._database.write(lambda connection: connection.execute(row))
+    await client._connection.store.database.write(lambda connection: connection.execute(row))
 
     await take(engine, forged, own, theirs)
 
@@ -268,7 +268,7 @@ async def test_in_process_a_call_names_one_of_the_workspaces_of_its_executor(
 
 async def silence(client: ExecutorClient, instance: str, seconds: float = 100.0) -> None:
     statement = update(workers).where(workers.c.id == instance).values(last_seen_at=from_now(-seconds))
-    await client._connection.store._database.write(lambda connection: connection.execute(statement))
+    await client._connection.store.database.write(lambda connection: connection.execute(statement))
 
 
 async def test_what_was_taken_over_while_a_worker_was_silent_is_not_run_there_any_more(

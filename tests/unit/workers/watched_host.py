@@ -71,7 +71,7 @@ class Counted(Shells):
     """The rows, and which of its statements were sent."""
 
     def __init__(self, host: Host) -> None:
-        super().__init__(host.store._database)
+        super().__init__(host.store.database)
         self._host = host
 
     async def record_many(self, seen: Any) -> None:
