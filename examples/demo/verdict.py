@@ -10,7 +10,7 @@ from examples.demo.effects import Effects
 from examples.demo.plain_app import VISIBILITY_TIMEOUT
 from examples.demo.schedule import COUNT, Work, keys
 from examples.demo.stage import Stage
-from forge_tools.cli.text import Column, number, one_line, table, took
+from forge_tools.cli.text import WIDE, Column, number, one_line, table, took
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ToolResult
 
@@ -115,7 +115,7 @@ def _figures(seen: Evidence) -> Table:
     if seen.plain_refused:
         rows.append(("refused while the broker was away", 0, seen.plain_refused))
     columns = [Column("", itemgetter(0)), number("forge_tools", itemgetter(1)), number("plain Celery", itemgetter(2))]
-    return table(columns, [(name, str(ours), str(plain)) for name, ours, plain in rows])
+    return table(columns, [(name, str(ours), str(plain)) for name, ours, plain in rows], WIDE)
 
 
 def _say_a_loss(stage: Stage, seen: Evidence) -> None:

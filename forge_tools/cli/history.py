@@ -118,13 +118,13 @@ def history(
         for record in page:
             face.line({name: value for name, value in document(record).items() if name not in _LARGE})
         return
+    face.out.width = UNBOUNDED if wide else face.out.width
     if page and columns is not None:
-        face.out.print(_only(of, columns.split(","), page))
+        face.out.print(_only(of, columns.split(","), page, face.out.width))
     elif page and "error_text" in chosen and of is not Rows.EVENTS:
         for one in page:
             _print_failure(face, one)
     elif page:
-        face.out.width = UNBOUNDED if wide else face.out.width
         face.out.print(rows_table(of, page, face.out.width))
     else:
         _say_nothing(face, of, page.older, before, chosen)
@@ -140,12 +140,12 @@ def _print_failure(face: Face, one: ExecutionRecord | AttemptRecord) -> None:
     face.say(f"    {one_line(explained(one))}")
 
 
-def _only(of: Rows, names: Sequence[str], records: Sequence[Any]) -> Table:
+def _only(of: Rows, names: Sequence[str], records: Sequence[Any], width: int) -> Table:
     for name in names:
         if name not in LISTED[of].names:
             hint = f"There are: {', '.join(LISTED[of].names)}."
             raise typer.BadParameter(f"{name!r} is no column. {hint}", param_hint="--columns")
-    return table([Column(name, partial(_cell, name), is_flexible=name in _FREE) for name in names], records)
+    return table([Column(name, partial(_cell, name), is_flexible=name in _FREE) for name in names], records, width)
 
 
 def _cell(name: str, record: Record) -> str:

@@ -62,7 +62,7 @@ def _escaped(found: re.Match[str]) -> str:
     return ascii(found[0])[1:-1]
 
 
-def table(columns: Sequence[Column], records: Iterable[Any], width: int = WIDE) -> Table:
+def table(columns: Sequence[Column], records: Iterable[Any], width: int) -> Table:
     """Return one line for each record, without a frame; on a terminal too narrow for that, a block of facts for each."""
     columns = [one for one in columns if width < NARROW or width >= one.least]
     rows = [[one.cell(record) for one in columns] for record in records]

@@ -73,7 +73,7 @@ def list_versions(face: Face, name: NameArgument) -> None:
     if face.is_json:
         face.document([_document(one) for one in found])
         return
-    face.out.print(table(_VERSIONS, found))
+    face.out.print(table(_VERSIONS, found, face.out.width))
 
 
 @app.command()
@@ -221,7 +221,7 @@ def _print_all(face: Face, tools: Sequence[_Tool]) -> None:
     if not tools:
         face.say("There are no tools. Workers publish theirs when they start: forge-tools up", style="dim")
         return
-    face.out.print(table(_TOOLS, sorted(tools, key=lambda tool: (tool.spec.category, tool.spec.name))))
+    face.out.print(table(_TOOLS, sorted(tools, key=lambda tool: (tool.spec.category, tool.spec.name)), face.out.width))
 
 
 def _print_one(face: Face, tool: _Tool) -> None:

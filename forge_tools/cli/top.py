@@ -233,16 +233,16 @@ def _print(
 ) -> None:
     width = face.out.width
     _section(face, f"Calls by {by.value}", _figures_table(by, calls, width), "Nothing was run yet.")
-    _section(face, "\nQueues", table(_DEPTHS, queues), "Nothing waits, nothing runs.")
+    _section(face, "\nQueues", table(_DEPTHS, queues, width), "Nothing waits, nothing runs.")
     if stuck:
         face.say("\nStuck", style="bold red")
     for one in stuck:
         face.say(sentence(one))
         face.say(f"  {way_out(one)}", style="cyan")
-    _section(face, "\nWorkers", table(_WORKERS, workers), "No worker is alive. Start one with: forge-tools up")
+    _section(face, "\nWorkers", table(_WORKERS, workers, width), "No worker is alive. Start one with: forge-tools up")
     if silent:
         face.say("\nSilent workers", style="bold yellow")
-        face.out.print(table(_WORKERS, silent))
+        face.out.print(table(_WORKERS, silent, width))
 
 
 def _section(face: Face, title: str, shown: Table, nothing: str) -> None:

@@ -75,6 +75,11 @@ def test_no_width_loses_what_identifies_a_row(
     width: int, command: Command, ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
+    with_store(lambda store: store.catalogue.publish([Grep().spec], new_id()))
+    assert "Grep" in command("tools")[1]
+    assert Grep().spec.digest in command("tools", "versions", "Grep")[1]
+    _, chosen, _ = command("history", "--columns", "parameters,error,id")
+    assert all(id_ in "".join(chosen.split()) for id_ in ids), "an id may go on in the next line of its block"
     for words in (("history",), ("stats",)):
         _, out, _ = command(*words)
         assert all(name in out for name in ("One", "Two", "Three")), out
