@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forge_tools.model import ShellStatus
+from forge_tools.sandbox.processes.walled import UNWALLED, Around
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import NewShell, start
@@ -30,12 +31,14 @@ def shell_host(folder: Path) -> Iterator[Path]:
     wait_until(lambda: not [pid for pid in supervisors if is_alive(pid)], 30, f"left behind: {supervisors}")
 
 
-def run_shell(folder: Path, script: str, *, place: Path = Path("/"), **options: object) -> ShellFolder:
+def run_shell(
+    folder: Path, script: str, *, place: Path = Path("/"), around: Around = UNWALLED, **options: object
+) -> ShellFolder:
     """Start bash in a folder of shells, as host h1."""
     fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
         new = NewShell(command=script, cwd=".", **options)
-        return start(folder, "h1", new, ["/bin/bash", "-c", script], place=fd, stdin=b"")
+        return start(folder, "h1", new, ["/bin/bash", "-c", script], place=fd, stdin=b"", around=around)
     finally:
         os.close(fd)
 

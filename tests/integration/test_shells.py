@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from forge_tools.client import ExecutorClient
@@ -162,15 +163,19 @@ async def test_a_shell_whose_supervisor_is_killed_is_lost_and_nothing_of_it_goes
     hosts: Fleet, client: ExecutorClient, store: Store, context: ExecutionContext
 ) -> None:
     await host(hosts, "a")
-    mark = hosts.folder / "pid"
-    id_ = await shell_on(client, "a", context, f"setsid sh -c 'echo $$ > {mark}; exec sleep 300' & wait")
+    command = ["sleep", f"300.{os.getpid()}"]
+    id_ = await shell_on(client, "a", context, f"setsid {' '.join(command)} & wait")
     supervisor = (await became(store, id_, ShellStatus.RUNNING)).pid
-    await asyncio.to_thread(wait_until, lambda: mark.exists() and mark.read_text().strip(), 60, "it did not start")
+    await asyncio.to_thread(wait_until, lambda: is_running(command), 60, "it did not start")
 
     os.kill(supervisor, signal.SIGKILL)
 
     await became(store, id_, ShellStatus.LOST)
-    await asyncio.to_thread(wait_until, lambda: not is_alive(int(mark.read_text())), 60, "what it ran goes on")
+    await asyncio.to_thread(wait_until, lambda: not is_running(command), 60, "what it ran goes on")
+
+
+def is_running(command: list[str]) -> bool:
+    return any(process.info["cmdline"] == command for process in psutil.process_iter(["cmdline"]))
 
 
 async def test_the_shells_of_a_dead_host_are_lost_until_it_comes_back(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.confinement import true_path
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.launcher import REQUEST_LENGTH
 from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, SHELL
@@ -221,7 +222,7 @@ class Spawner(Forker):
         Raises:
             OSError: the launcher cannot be started, or takes no request.
         """
-        words = [os.readlink(f"/proc/self/fd/{folder}"), *shown] if self.walls else []  # noqa: PTH115  no Path is wanted
+        words = [true_path(folder), *shown] if self.walls else []
         fields = [str(grace), str(UMASK), str(len(command)), str(len(words)), *command, *words]
         fields += [f"{name}={value}" for name, value in environment.items()]
         return self.request([folder, *streams], fields)

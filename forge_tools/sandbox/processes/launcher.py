@@ -362,8 +362,6 @@ def _serve_one(signals: Signals, walls: _Walls, control: int, folder: int, *stre
 
     def start() -> int:
         walls.enter(folder, list(map(os.fsdecode, shown)))
-        if shown and not os.path.isdir(environment.get(b"TMPDIR", b"/")):  # noqa: PTH112  pathlib costs the start-up 10 ms
-            del environment[b"TMPDIR"]
         os.umask(umask)
         return spawn(command, environment, streams)
 

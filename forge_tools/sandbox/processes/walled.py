@@ -3,8 +3,9 @@
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,18 @@ from forge_tools.sandbox.processes.commands import SPAWNER, Spawner
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.walls.view import of_machine, of_workspace
 
-Start = Callable[..., socket.socket]
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The walls around one command. `walls` are those around all commands here, none by default, and `shown` is what this one is shown besides."""
+
+    walls: Sequence[str] = ()
+    shown: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What its environment has, unless its caller says otherwise."""
+
+
+UNWALLED = Around()
 
 
 class CommandWalls:
@@ -24,9 +36,13 @@ class CommandWalls:
     def __init__(self, spawner: Spawner = SPAWNER) -> None:
         self.spawner = spawner
 
-    def around(self, roots: Sequence[Root]) -> tuple[Start, dict[str, str]]:
-        """What starts a command of a workspace with these roots, and what its environment must have."""
-        return self.spawner.start, {}
+    def around(self, roots: Sequence[Root]) -> Around:
+        """Those around a command of a workspace with these roots."""
+        return UNWALLED
+
+    def starting(self, around: Around) -> Callable[..., socket.socket]:
+        """What starts a command behind them, as `run` takes it."""
+        return partial(self.spawner.start, shown=around.shown)
 
 
 class NamespaceWalls(CommandWalls):
@@ -44,12 +60,15 @@ class NamespaceWalls(CommandWalls):
         self._hidden = hidden
         self._cache = cache
 
-    def around(self, roots: Sequence[Root]) -> tuple[Start, dict[str, str]]:
-        """As above; the names in the environment are its cache's."""
+    def around(self, roots: Sequence[Root]) -> Around:
+        """As above."""
         places = [(str(root.path.absolute()), root.is_read_only) for root in roots]
         name = hashlib.blake2b(repr(sorted(places)).encode(), digest_size=8).hexdigest()
         cache = os.path.realpath(self._cache / name)
         with suppress(OSError):  # a home that is read-only: commands then have one that is not kept
             os.makedirs(cache, mode=0o700, exist_ok=True)  # noqa: PTH103  no Path is wanted
-        shown = of_workspace(places, self._hidden, cache)
-        return partial(self.spawner.start, shown=shown), {"XDG_CACHE_HOME": cache}
+        return Around(
+            self.spawner.walls,
+            of_workspace(places, self._hidden, cache),
+            variables={"XDG_CACHE_HOME": cache, "TMPDIR": "/tmp"},  # noqa: S108  its own
+        )

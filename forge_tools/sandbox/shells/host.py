@@ -17,12 +17,13 @@ from pathlib import Path
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ShellRecord, ShellStatus, host_of, shell_id
-from forge_tools.sandbox.paths.confinement import ENTER_FOLDER
+from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, true_path
 from forge_tools.sandbox.processes.commands import SPAWN_FAILED, UMASK, Forker
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.launcher import Status
 from forge_tools.sandbox.processes.output import forms_in_streams
 from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, KEEPS, SHELL, Process, families, start_ticks
+from forge_tools.sandbox.processes.walled import UNWALLED, Around
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.supervisor import LEASE, ORDERS, RECORD, STATUS, WRITE, replace
@@ -102,14 +103,21 @@ def shells_folder(reach: Reach, *, is_made: bool = False) -> Path:
 
 
 def start(
-    folder: Path, hostname: str, shell: NewShell, command: Sequence[str], *, place: int, stdin: bytes
+    folder: Path,
+    hostname: str,
+    shell: NewShell,
+    command: Sequence[str],
+    *,
+    place: int,
+    stdin: bytes,
+    around: Around = UNWALLED,
 ) -> ShellFolder:
-    """Start `command` in the open folder handle `place`; return the shell's folder, for the caller to close.
+    """Start `command` in the open folder handle `place`, behind the walls `around` it; return the shell's folder, for the caller to close.
 
     The same action again returns the shell that it started. Blocks for some milliseconds: call it on a thread.
     """
     handle = shell_id(hostname, shell.digits())
-    environment = _shell_environment(handle, shell.env)
+    environment = {**_shell_environment(handle, shell.env), **around.variables, **shell.env}
     try:
         (folder / handle).mkdir(mode=0o700)
     except FileExistsError:
@@ -120,7 +128,7 @@ def start(
         fd = os.open(folder / handle, ENTER_FOLDER)
         with ShellFolder(fd, handle) as own:
             _write_down(own.fd, shell)
-            _ask(own, shell, command, environment, place=place, stdin=stdin)
+            _ask(own, shell, command, environment, place=place, stdin=stdin, around=around)
     except OSError as error:
         if (found := find(folder, handle)) is not None:  # it runs, though its supervisor could not report it
             return found
@@ -321,10 +329,12 @@ def _ask(
     *,
     place: int,
     stdin: bytes,
+    around: Around,
 ) -> None:
     withheld = [base64.b64encode(form).decode() for form in forms_in_streams(CONCEALED.get())]
-    fields = [str(shell.lease_seconds), str(shell.spool_bytes), str(UMASK), str(len(command)), str(len(withheld))]
-    fields += [*command, *withheld]
+    walls = [true_path(place), *around.walls, *around.shown] if around.walls else []
+    counts = (UMASK, len(command), len(withheld), len(walls))
+    fields = [str(shell.lease_seconds), str(shell.spool_bytes), *map(str, counts), *command, *withheld, *walls]
     fields += [f"{name}={value}" for name, value in environment.items()]
     with tempfile.TemporaryFile() as file:
         file.write(stdin)

@@ -20,6 +20,7 @@ from forge_tools.sandbox.processes.endings import Ending
 from forge_tools.sandbox.processes.launcher import Status, keep_private, receive, spawn, status_of
 from forge_tools.sandbox.processes.streams import StreamScrubber
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap, start_ticks
+from forge_tools.sandbox.walls import namespaces
 from forge_tools.sandbox.walls.privileges import harden
 
 # The files in the folder of a shell:
@@ -142,7 +143,17 @@ class Segments:
 class Shell:
     """One shell from its start to its end."""
 
-    def __init__(self, folder: int, *, lease_seconds: float, spool_bytes: int, withheld: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self,
+        folder: int,
+        *,
+        lease_seconds: float,
+        spool_bytes: int,
+        withheld: Sequence[bytes] = (),
+        numbers: namespaces.Numbers | None = None,
+    ) -> None:
+        """`numbers` are those of the machine, where the supervisor has others."""
+        self._numbers = numbers
         self._folder = folder
         self._spool = Segments(folder, spool_bytes)
         self._stream = StreamScrubber(withheld)
@@ -160,8 +171,8 @@ class Shell:
         Raises:
             OSError: it cannot be started.
         """
-        pid = os.getpid()
-        self._facts = {"pid": pid, "start_ticks": start_ticks(pid), "kernel": kernel_id()}
+        pid = os.getpid() if self._numbers is None else self._numbers.own()
+        self._facts = {"pid": pid, "start_ticks": start_ticks(os.getpid()), "kernel": kernel_id()}
         replace(self._folder, STATUS, self._facts)  # else there is no room, and the shell would be invisible
         self._output, write = os.pipe()
         with suppress(OSError):  # more than a user may have; the default size will do
@@ -170,7 +181,8 @@ class Shell:
         self._began = time.monotonic()
         self._child = spawn(command, environment, (stdin, write, write))
         os.close(write)
-        self._facts |= {"state": "running", "child": self._child, "child_ticks": start_ticks(self._child)}
+        child = self._child if self._numbers is None else self._numbers.of_first_child()
+        self._facts |= {"state": "running", "child": child, "child_ticks": start_ticks(self._child)}
         self._tell()
 
     def supervise(self, signals: Signals) -> None:
@@ -290,8 +302,9 @@ def serve() -> None:
 
     A request is one byte with four handles: control socket, working directory, folder of the shell, standard input. The
     rest follows over its control socket, separated by NULs: seconds of the lease, bytes of the spool, the umask, the
-    numbers of arguments and of secret texts, the arguments, these texts in base64, the environment. The answer is a
-    line: `started 0` or `error ERRNO`.
+    numbers of arguments, of secret texts and of words on its walls, the arguments, these texts in base64, the words, the
+    environment. The words are none, or the path of the folder, the network and what it is shown. The answer is a line:
+    `started 0` or `error ERRNO`.
     """
     harden()
     os.closerange(3, 1 << 20)
@@ -317,14 +330,19 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
     os.setsid()
     keep_private(control, place, folder, stdin)
     fields = receive(control).split(b"\0")
-    lease, limit, umask, words, texts = float(fields[0]), *map(int, fields[1:5])
-    command, rest = fields[5 : 5 + words], fields[5 + words :]
-    withheld, environment = map(base64.b64decode, rest[:texts]), dict(field.split(b"=", 1) for field in rest[texts:])
-    adopt_orphans()
-    signals = Signals(*_STOPS, signal.SIGCHLD)
+    lease, limit, umask, *counts = float(fields[0]), *map(int, fields[1:6])
+    rest = iter(fields[6:])
+    command, texts, words = ([next(rest) for _ in range(count)] for count in counts)
+    withheld, environment = list(map(base64.b64decode, texts)), dict(field.split(b"=", 1) for field in rest)
+    walls = list(map(os.fsdecode, words))
     try:
-        shell = Shell(folder, lease_seconds=lease, spool_bytes=limit, withheld=list(withheld))
-        os.fchdir(place)
+        if walls and namespaces.fork(network=walls[1]) != 0:
+            return  # the supervisor goes on in them
+        adopt_orphans()
+        signals = Signals(*_STOPS, signal.SIGCHLD)
+        numbers = namespaces.Numbers() if walls else None
+        shell = Shell(folder, lease_seconds=lease, spool_bytes=limit, withheld=withheld, numbers=numbers)
+        _go(place, walls)
         os.umask(umask)
         shell.start(command, environment, stdin)
     except OSError as error:
@@ -336,3 +354,12 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
     for handle in (control, place, stdin):
         os.close(handle)
     shell.supervise(signals)
+
+
+def _go(place: int, walls: Sequence[str]) -> None:
+    if not walls:
+        os.fchdir(place)
+        return
+    namespaces.furnish(walls[2:])
+    namespaces.close_off()
+    namespaces.go_to(walls[0], place)

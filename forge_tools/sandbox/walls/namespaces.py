@@ -124,6 +124,28 @@ def close_off() -> None:
     harden()
 
 
+class Numbers:
+    """The numbers that processes of these namespaces have outside. To be made before there is another root."""
+
+    def __init__(self) -> None:
+        self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def own(self) -> int:
+        """That of this process."""
+        return int(os.readlink("self", dir_fd=self._proc))
+
+    def of_first_child(self) -> int:
+        """That of the first child that this process still has; 0 where the kernel keeps no list of them."""
+        own = self.own()
+        with contextlib.suppress(OSError, IndexError):
+            handle = os.open(f"{own}/task/{own}/children", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+            try:
+                return int(os.read(handle, 64).split()[0])
+            finally:
+                os.close(handle)
+        return 0
+
+
 def go_to(path: str, folder: int) -> None:
     """Make the folder at `path` the current one if it is the one that is open: by the handle one would leave what is shown.
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError, InvalidCallError
@@ -101,8 +102,8 @@ class _Call:
         self._context = context
         self._variables = _texts(asked.env or {})
         self._walls = REACH.get().commands
-        self._start, variables = self._walls.around(roots)
-        self._environment = {**variables, **child_environment(self._variables)}
+        self._around = self._walls.around(roots)
+        self._environment = {**child_environment(self._variables), **self._around.variables, **self._variables}
         self._stdin = _encoded("stdin", asked.stdin or "")
         self._room = max(0, context.max_output_size - _NOTES_ROOM)
         self._deadline = Deadline(context.timeout)
@@ -123,7 +124,7 @@ class _Call:
                 stdout=terminal.feed,
                 stdin=self._stdin,
                 grace=self._grace,
-                start=self._start,
+                start=self._walls.starting(self._around),
             )
         except asyncio.CancelledError:  # nobody gets its result; its output is found through the execution
             terminal.finish()
@@ -165,7 +166,8 @@ class _Call:
         text += (
             f'Read what it writes with BashOutput(bash_id="{shell.id}"), end it with KillShell(shell_id="{shell.id}").'
         )
-        facts = {"cwd": folder.name, "description": asked.description, "status": str(record.status)}
+        facts = {"cwd": folder.name, "description": asked.description, "walls": self._walls.tier}
+        facts["status"] = str(record.status)
         return ToolResult.ok(text, bash_id=shell.id, **facts)
 
     async def _started(self, shells: Shells, folder: Handle) -> ShellFolder:
@@ -183,7 +185,8 @@ class _Call:
 
         def work() -> ShellFolder:
             line, where = [*find_shell(), "-c", new.command], shells.folder(is_made=True)
-            started.append(start(where, shells.hostname, new, line, place=folder.fd, stdin=self._stdin))
+            begin = partial(start, where, shells.hostname, new, line, around=self._around)
+            started.append(begin(place=folder.fd, stdin=self._stdin))
             return started[0]
 
         try:

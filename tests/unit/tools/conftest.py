@@ -99,7 +99,7 @@ def book() -> Book:
 
 
 @pytest.fixture
-def calls(tmp_path: Path, book: Book) -> Iterator[Session]:
+def calls(tmp_path: Path, book: Book, commands: CommandWalls) -> Iterator[Session]:
     """One session on a host for shells that outlive a call."""
-    with session(tmp_path, book) as made:
+    with session(tmp_path, book, commands) as made:
         yield made

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.model import ExecutionContext, ShellRecord, ToolResult
+from forge_tools.sandbox.processes.walled import CommandWalls
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools import Bash, BashOutput, KillShell, ListShells
 from tests.shell_hosts import shell_host
@@ -67,10 +68,14 @@ class Book:
 
 
 @contextlib.contextmanager
-def session(tmp_path: Path, book: Book | None = None) -> Iterator[Session]:
+def session(
+    tmp_path: Path,
+    book: Book | None = None,
+    commands: CommandWalls = CommandWalls(),  # noqa: B008  it never changes
+) -> Iterator[Session]:
     (tmp_path / "ws").mkdir()
     with shell_host(tmp_path / "shells") as folder:
-        token = REACH.set(Reach(root=tmp_path / "ws", shells=folder, hostname="h1", book=book))
+        token = REACH.set(Reach(root=tmp_path / "ws", shells=folder, hostname="h1", book=book, commands=commands))
         try:
             yield Session(folder)
         finally:
