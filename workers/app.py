@@ -70,7 +70,7 @@ def run_worker(app: Celery, setup: Setup, engine: Engine) -> int:
     """Run until stopped; returns the exit code."""
     silence_warnings()
     if os.getuid() == 0:
-        logger.warning("Running as root; tools run as root too. Use a user of its own outside a container.")
+        logger.warning("Running as root; tools run as root too. Use a separate user outside a container.")
     worker = _worker_class(app, engine)(
         hostname=f"{setup.lane}-{os.getpid()}@{setup.settings.hostname}",
         concurrency=setup.concurrency if setup.lane == "process" else MESSAGES_AT_ONCE,
@@ -113,7 +113,7 @@ class PatientConsumer(Consumer):
 
     def on_connection_error_before_connected(self, exc: BaseException) -> None:
         """Say so without the URL, which takes a descriptor to be written."""
-        logger.error("The broker is not reached; another try follows", extra={"error": str(exc)})
+        logger.error("The broker cannot be reached; it is retried", extra={"error": str(exc)})
 
 
 def drain_step(engine: Engine) -> type[bootsteps.StartStopStep]:

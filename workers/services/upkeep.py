@@ -64,7 +64,7 @@ class AuditChain(Service):
     """
 
     name = "audit chain"
-    failure = "What is over is not sealed yet"
+    failure = "Ended executions are not sealed yet"
     leader_only = True
 
     def __init__(
@@ -141,7 +141,7 @@ class AuditChain(Service):
         """Say so, where logs are kept, if the chain that this worker made is no longer there."""
         if self._last is not None and not await self._store.audit.holds(self._last):
             logger.error(
-                "A batch that this worker sealed is gone from the audit chain: the database was restored, or the chain cut",
+                "A batch that this worker sealed is gone from the audit chain: the database was restored, or the chain was truncated",
                 extra={"head": str(self._last)},
             )
             self._last = None
@@ -151,7 +151,7 @@ class Retention(Service):
     """The lease keeps two workers that both think they lead apart."""
 
     name = "retention"
-    failure = "What is too old is not pruned yet"
+    failure = "Old history is not pruned yet"
     leader_only = True
 
     def __init__(self, store: Store, worker_id: str, settings: Settings, signer: Signer | None) -> None:
@@ -176,10 +176,10 @@ class Retention(Service):
         try:
             count = await self._store.leftovers.clear(shells_kept=self._shells_kept)
         except ForgeError as error:
-            logger.warning("What others left behind is not cleared away yet", extra={"error": str(error)})
+            logger.warning("Leftovers are not cleared away yet", extra={"error": str(error)})
             return
         if count:
-            logger.info("Cleared away what workers, shells and sessions left behind", extra={"rows": count})
+            logger.info("Cleared away leftovers of workers, shells and sessions", extra={"rows": count})
 
     async def _apply(self, rule: RetentionRule) -> int:
         before = datetime.now(UTC) - timedelta(days=rule.days)
@@ -193,7 +193,7 @@ class Retention(Service):
                     break
                 taken_at = time.monotonic()
         if count:
-            logger.info("Pruned what is too old", extra={"executions": count, "days": rule.days, "run": run.id})
+            logger.info("Pruned old history", extra={"executions": count, "days": rule.days, "run": run.id})
         return count
 
 
@@ -201,7 +201,7 @@ class RollUps(Service):
     """Rolls up the figures of hours that are over. Two workers that both think they lead do the same work twice, and no harm."""
 
     name = "roll-ups"
-    failure = "Hours that are over are not rolled up yet"
+    failure = "Past hours are not rolled up yet"
     leader_only = True
 
     def __init__(self, store: Store) -> None:
@@ -240,7 +240,7 @@ class SpentKeys(Service):
     """
 
     name = "spent keys"
-    failure = "Idempotency keys that no longer hold are kept for now"
+    failure = "Expired idempotency keys are not deleted yet"
     leader_only = True
     starts_at_once = True
 
@@ -269,7 +269,7 @@ class Leftovers(Service):
     """
 
     name = "leftovers"
-    failure = "What other workers left cannot be looked for"
+    failure = "Leftover processes of other workers cannot be looked for"
     starts_at_once = True
 
     def __init__(self, store: Store, worker_id: str, leadership: Leadership, interval: float) -> None:
@@ -288,9 +288,7 @@ class Leftovers(Service):
         found = await asyncio.to_thread(marked_instances) - self._leadership.living - {self._worker_id}
         for stopped in sorted(await self._store.workers.stopped(found) if found else ()):
             count = await asyncio.to_thread(end, instance_mark(stopped))
-            logger.warning(
-                "A worker that stopped had left processes; they are ended", extra={"worker": stopped, "count": count}
-            )
+            logger.warning("A stopped worker left processes; they are ended", extra={"worker": stopped, "count": count})
 
 
 def _rest(took: float, ended_until: datetime | None) -> float:
