@@ -221,7 +221,7 @@ def test_a_second_host_with_the_same_bound_workspace_does_not_start(fresh_fleet:
     settings = named(repo={"roots": [str(tmp_path)]})
     fresh_fleet.start("async", hostname="a", workspaces=settings)
     with pytest.raises(
-        AssertionError, match="FORGE_WORKSPACES: workspace repo is bound to host a, where a live worker"
+        AssertionError, match="FORGE_WORKSPACES: workspace repo is bound to host a; a live worker"
     ):
         fresh_fleet.start("async", hostname="b", workspaces=settings)
     assert fresh_fleet.workers[1].process.returncode == 78

@@ -56,7 +56,7 @@ def test_a_server_that_fails_is_a_problem_with_its_reason() -> None:
     found = list(fleet._servers(states))
     assert [one.said for one in problems(found)] == [
         "The MCP server 'files' on host-1 has been failing since 2026-03-01 12:00:05 UTC (7 times), "
-        "and is tried again: it ended with code 3"
+        "and is retried: it ended with code 3"
     ]
     assert [one.said for one in found[1:]] == [
         "The MCP server 'web' on host-1 serves 2 tools since 2026-03-01 12:00:05 UTC",
