@@ -1,9 +1,9 @@
 -- Roles for PostgreSQL 15 or later: clients, workers, keepers, auditors. Run it as the owner of the tables, after each
--- `forge-tools db upgrade`; again is harmless:
+-- `forge-tools db upgrade`; running it again is harmless:
 --
 --     psql "$OWNER_URL" -v ON_ERROR_STOP=1 -f deploy/postgres/roles.sql
 --
--- Then make a login for each client, worker and person. A client's identity is the role that it logs in as:
+-- Then create a login for each client, worker and person. A client's identity is the role that it logs in with:
 --
 --     CREATE ROLE agent_7 LOGIN PASSWORD '...' IN ROLE forge_client;
 --     CREATE ROLE worker_1 LOGIN PASSWORD '...' IN ROLE forge_worker;
@@ -27,14 +27,14 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, forge_client, forge_wo
 GRANT USAGE ON SCHEMA public TO forge_client, forge_worker, forge_keeper, forge_auditor;
 GRANT SELECT ON alembic_version TO forge_client, forge_worker, forge_keeper, forge_auditor;
 
--- Who submitted a call is said by the database, never by the client. `session_user` cannot be changed by SET ROLE.
+-- The database records who submitted a call, never the client. SET ROLE cannot change `session_user`.
 ALTER TABLE executions ALTER COLUMN submitted_by SET DEFAULT session_user;
 CREATE INDEX IF NOT EXISTS executions_by_submitter ON executions (submitted_by, id);
 
--- A view reads with the rights of its owner unless told otherwise, and so would show everybody everything.
+-- By default a view reads with the rights of its owner, and would show everything to everybody.
 ALTER VIEW tool_executions SET (security_invoker = true);
 
--- Columns are granted but for those that are withheld: a new one needs no line here.
+-- All columns are granted except those that are withheld, so a new one needs no line here.
 CREATE OR REPLACE FUNCTION pg_temp.forge_grant(verb text, relation text, withheld text[], roles text)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -43,7 +43,7 @@ BEGIN
     WHERE attrelid = relation::regclass AND attnum > 0 AND NOT attisdropped AND attname <> ALL (withheld)), relation, roles);
 END $$;
 
--- What a client may do. It says neither who it is nor who runs a call, where or since when.
+-- What a client may do. It can set neither who it is, nor who runs a call, where and since when.
 
 DO $$
 DECLARE ours text[] := ARRAY['token', 'owner', 'worker_id', 'hostname', 'pid', 'started_at', 'cancel_requested_at'];
@@ -60,7 +60,7 @@ GRANT SELECT ON executions, execution_attempts, execution_events, execution_repo
 GRANT INSERT (execution_id, at, kind, actor, detail, token) ON execution_events TO forge_client;
 GRANT INSERT, DELETE ON idempotency_keys TO forge_client;
 
--- What a worker may do: history is only added to.
+-- What a worker may do: it can only add to history.
 
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO forge_worker;
 GRANT INSERT ON executions, execution_attempts, execution_events TO forge_worker;
@@ -92,7 +92,7 @@ BEGIN
   EXECUTE format('GRANT USAGE ON SEQUENCE %s TO forge_client, forge_worker, forge_keeper', sequence_name);
 END $$;
 
--- A client's calls are its own. These see rows that the same statement has inserted, which a plain subquery does not.
+-- A client sees only its own calls. These functions see rows that the same statement has inserted; a plain subquery does not.
 
 CREATE OR REPLACE FUNCTION forge_may_enqueue(
   id_ uuid, tool_key_ text, queue_ text, lane_ text, max_attempts_ int, idempotent_ bool, expires_in_ float8, encrypted_ text
@@ -120,7 +120,7 @@ BEGIN
   RETURN EXISTS (SELECT FROM executions e WHERE e.id = id_ AND e.submitted_by = session_user);
 END $$;
 
--- Cancel, as `Endings.cancel` does it for who may write to the queue. 'unknown' is also the answer for others' calls.
+-- Cancel, as `Endings.cancel` does for roles that may write to the queue. The answer is also 'unknown' for others' calls.
 
 CREATE OR REPLACE FUNCTION forge_cancel(id_ uuid, actor_ text, reason_ text)
 RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS $$
@@ -156,7 +156,7 @@ END $$;
 REVOKE ALL ON FUNCTION forge_may_enqueue, forge_may_reject, forge_owns, forge_cancel FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION forge_may_enqueue, forge_may_reject, forge_owns, forge_cancel TO forge_client;
 
--- Row-level security. The owner of the tables is not bound by it, so that migrations and stacks without roles go on as they are.
+-- Row-level security. It does not bind the owner of the tables, so migrations and stacks without roles work as before.
 
 DO $$
 DECLARE one text;
@@ -195,7 +195,7 @@ CREATE POLICY client_writes ON execution_events FOR INSERT TO forge_client
 CREATE POLICY client_reads ON execution_reports FOR SELECT TO forge_client
   USING (EXISTS (SELECT FROM executions e WHERE e.id = execution_id));
 
--- A key is inserted before its execution, and returned: at that moment it is told by the time of its own transaction.
+-- A key is inserted and returned before its execution exists: then the time of its own transaction identifies it.
 CREATE POLICY client_reads ON idempotency_keys FOR SELECT TO forge_client
   USING (claimed_at = now() OR forge_owns(execution_id));
 CREATE POLICY client_writes ON idempotency_keys FOR INSERT TO forge_client WITH CHECK (claimed_at = now());
