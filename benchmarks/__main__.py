@@ -108,7 +108,7 @@ def _check_kept(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
 
 
 def _sizes(options: argparse.Namespace) -> Sizes:
-    """As many calls as requested, a tenth of them also on SQLite, and as many older ones to be pruned."""
+    """As many calls as requested; a tenth of them are also on SQLite, and another tenth, older ones, are there to be pruned."""
     sizes = QUICK if options.quick else Sizes()
     if not options.calls:
         return sizes
