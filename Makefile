@@ -1,17 +1,17 @@
 # make demo   install into .venv; a host, a process and the broker die under 200 real calls, and every one is accounted for
-# make test   install and run every check and test, on servers it starts by itself
+# make test   install, and run every check and test, on servers that it starts itself
 # make coverage  which lines the quick tests ran
 # make check  lint, format, types, import contracts, dependencies
 # make bench  ours beside raw Celery, in one run; AGAINST=<commit> compares with that instead; QUICK=1 tries it
-# make bench-growth  ours beside raw Celery as work, history and workers grow
+# make bench-growth  ours beside raw Celery, as work, history and workers grow
 # make bench-peers  ours beside other task queues, each in a venv of its own; writes benchmarks/RESULTS.md and its charts
 # make bench-tools  the built-in tools beside ripgrep, plain Python, asyncio, ctags, jedi, markdownify and reference MCP servers
 # make house  how large the code is and how far one call walks in it; writes benchmarks/HOUSE.md
-# make soak   file tools on paths that are swapped under them, and 10,000 calls of each in one process; MINUTES=30 at most
-# make mutants  change lines of PACKAGE=forge_tools/storage one at a time and say what no quick test notices; MUTANTS=100, SEED=..., RECORD=1
-# make chaos  break everything for MINUTES=30 on a schedule from SEED; RECORD=1 keeps the figures in docs/
+# make soak   file tools on paths that are swapped meanwhile, and 10,000 calls of each in one process; MINUTES=30 at most
+# make mutants  change lines of PACKAGE=forge_tools/storage one at a time and report changes that no quick test notices; MUTANTS=100, SEED=..., RECORD=1
+# make chaos  inject faults for MINUTES=30 on a schedule made from SEED; RECORD=1 keeps the figures in docs/
 
-# Every process of a test, and of the demo, imports the same files: they are compiled once.
+# Every process of a test or of the demo imports the same files, so they are compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
 VENV := .venv
@@ -25,12 +25,12 @@ PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PYTHON ?= $(shell for p in $(PYTHONS); do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-# Three test processes a core: a third of their time is waiting, for workers, leases and heartbeats.
+# Three test processes per core: they spend a third of their time waiting for workers, leases and heartbeats.
 PROCESSES := $(shell cores=$$(nproc); echo $$((cores > 4 ? 12 : cores * 3)))
 PARALLEL := --processes $(PROCESSES)
 MEASURED := tests/unit tests/spec tests/contract tests/architecture
 
-# An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.
+# A traced interpreter may hang when an exception is raised into one of its threads, which these tests do.
 UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py loop_processes.py task_closer.py tool_loop.py engine.py)
 
 .PHONY: demo test suite test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools house soak chaos mutants install clean
@@ -38,14 +38,14 @@ UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lan
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo
 
-# At once, since each of them leaves a core idle for a while; the failure of one is that of all.
+# In parallel, since each leaves a core idle for a while; if one fails, all fail.
 test: $(STAMP)
 	$(MAKE) --no-print-directory --jobs=3 check suite test-langchain-0.3
 
 suite: $(STAMP)
 	$(BIN)/python -m tests $(PARALLEL) $(PYTEST_ARGS)
 
-# The adapters of LangChain once more, on the oldest release line that is supported, and on nothing but what they need.
+# The LangChain adapters again, on the oldest supported release line and with only what they need.
 test-langchain-0.3: $(OLD_LANGCHAIN)/.installed
 	$(OLD_LANGCHAIN)/bin/python -m pytest --noconftest -p tests.unit.conftest -o addopts=--import-mode=importlib -W ignore::DeprecationWarning -q \
 		tests/unit/test_langchain.py tests/unit/adapters/test_langchain_tools.py

@@ -1,1 +1,1 @@
-"""What the runner costs and gains beside raw Celery and LangChain, measured in one run; figures, never tests."""
+"""What the runner costs and gains compared with raw Celery and LangChain, measured in one run; figures, not tests."""

@@ -20,7 +20,7 @@ EXIT_BUSY = 75
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 if a side could not be measured, 75 if the machine was busy; a bar that is missed is no failure."""
+    """Return 1 if a side could not be measured, 75 if the machine was busy; a missed bar is not a failure."""
     options = _options(arguments)
     if options.markdown:
         return _print_latest()
@@ -108,7 +108,7 @@ def _check_kept(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
 
 
 def _sizes(options: argparse.Namespace) -> Sizes:
-    """As many calls as asked for; a tenth of them on SQLite as well, and as many, older ones to be pruned."""
+    """As many calls as requested; a tenth of them are also on SQLite, and another tenth, older ones, are there to be pruned."""
     sizes = QUICK if options.quick else Sizes()
     if not options.calls:
         return sizes

@@ -1,4 +1,4 @@
-"""The built-in tools as an agent without workers calls them: by name, through an executor in this process."""
+"""The built-in tools, called by name through an executor in this process, as an agent without workers does."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from forge_tools.tools import BUILTINS
 
 
 class Agent:
-    """Calls tools in a folder, which reach what a `Reach` has besides; a call that fails raises."""
+    """Calls tools in a folder, with a `Reach`; a failed call raises."""
 
     def __init__(self, folder: Path, *, timeout: float = 100, max_output_size: int = 100_000, **reached: Any) -> None:
         registry = ScopedRegistry()
@@ -35,6 +35,6 @@ class Agent:
 
 @contextmanager
 def without_the_disk() -> Iterator[None]:
-    """Let nobody in this process wait until the disk has what was written: what is left is the work itself."""
+    """Make nothing in this process wait for the disk, so that only the work itself is measured."""
     with patch.object(os, "fsync", lambda _: None):
         yield

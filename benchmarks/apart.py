@@ -1,4 +1,4 @@
-"""A broker and a database that one side has for itself, where what it counts is nobody else's."""
+"""A broker and a database for one side only, whose counters nobody else influences."""
 
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.services import ValkeyServer
 
 @contextmanager
 def apart(scene: Scene, name: str) -> Iterator[Settings]:
-    """Both empty, and gone afterwards; the database is on the PostgreSQL of the run."""
+    """Provide both, empty, and remove them afterwards; the database is on the PostgreSQL of the run."""
     folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=scene.folder))
     url = services.create_database(scene.administration)
     try:

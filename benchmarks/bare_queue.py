@@ -1,4 +1,4 @@
-"""A queue that records nothing: id and payload, claimed with SKIP LOCKED, in place of the tables of the real one."""
+"""A queue that records nothing: id and payload, claimed with SKIP LOCKED, instead of the real tables."""
 
 import json
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ CARRIED = (
 
 
 class BareHotPath(PostgresHotPath):
-    """As many statements and commits as the real one, and the same batches; nothing is left but the result."""
+    """It makes as many statements and commits as the real one, in the same batches, but keeps only the result."""
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
         values = [(new.id, new.queue, json.dumps([getattr(new, name) for name in CARRIED])) for new in rows]
@@ -90,7 +90,7 @@ class BareHotPath(PostgresHotPath):
 
 
 def make_tables(url: str) -> None:
-    """Add them to a migrated database."""
+    """Add its tables to a migrated database."""
 
     async def work(connection: Any) -> None:
         await connection.execute(TABLES)

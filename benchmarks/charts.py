@@ -63,7 +63,7 @@ PARTS: Sequence[tuple[Tint, str]] = (("first", "client"), ("second", "workers"),
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row: its parts end to end, and how far the thin line reaches; no parts is a row that says why."""
+    """One row: its parts end to end, and how far the thin line reaches; a row without parts says why."""
 
     label: str
     parts: Sequence[tuple[Tint, float]]
@@ -109,7 +109,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where a reading is drawn."""
+    """Where to draw a reading."""
 
     low: float
     high: float
@@ -139,7 +139,7 @@ class Scale:
 
 
 def charts_of(report: PeersReport) -> list[Chart]:
-    """One chart a figure, best first."""
+    """Return one chart per figure, best first."""
     rounds = "a quick look, not a measurement" if report.is_quick else f"median of {report.rounds} rounds"
     footer = f"{report.at[:10]}, {rounds}, {report.machine['cores']} cores ({report.machine['processor']})"
     return [
@@ -293,7 +293,7 @@ def _text(x: float, y: float, words: str, style: str, *, anchor: str = "start") 
 
 
 def _round_up(value: float) -> float:
-    """The next number that a person would end an axis with, whose quarters are easy to read, too."""
+    """Return the next number that suits the end of an axis and has readable quarters."""
     decade = 10.0 ** math.floor(math.log10(value))
     return next(step * decade for step in (1, 1.2, 1.6, 2, 3, 4, 6, 8, 10) if step * decade >= value * 0.999)
 

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.client`: a client of ours that does what it is asked on its standard input, one thing at a time.
+"""`python -m benchmarks.client`: our client; it executes commands from its standard input, one at a time.
 
-It imports the standard library and public names alone, so that the same file measures whichever commit's `forge_tools` it finds.
+It imports only the standard library and public names, so that the same file can measure `forge_tools` of any commit.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ LISTED = 50
 
 
 async def lone(client: ExecutorClient, *, calls: int) -> list[float]:
-    """Calls one after the other; returns the milliseconds of each."""
+    """Make calls one after the other; return the milliseconds of each."""
     return [await _timed(client.execute("NoOp", CONTEXT)) for _ in range(calls)]
 
 
 async def burst(client: ExecutorClient, *, calls: int) -> float:
-    """Calls all at once; returns how many a second."""
+    """Make calls all at once; return the calls per second."""
     started = time.perf_counter()
     results = await asyncio.gather(*(client.execute("NoOp", CONTEXT) for _ in range(calls)))
     seconds = time.perf_counter() - started
@@ -42,7 +42,7 @@ async def burst(client: ExecutorClient, *, calls: int) -> float:
 
 
 async def history(client: ExecutorClient, *, pages: int) -> float:
-    """The newest executions, so many times; returns the milliseconds of a page, the median."""
+    """List the newest executions, so many times; return the median milliseconds per page."""
     return median([await _timed(client.history.list(limit=LISTED)) for _ in range(pages)])
 
 
@@ -58,7 +58,7 @@ async def tool(_: ExecutorClient, *, name: str, parameters: Mapping[str, Any], t
 
 
 async def source(_: ExecutorClient) -> str:
-    """Where the `forge_tools` that is measured comes from."""
+    """Return where the measured `forge_tools` comes from."""
     return str(forge_tools.__file__)
 
 
@@ -82,7 +82,7 @@ def _succeeded(result: ToolResult) -> None:
 
 
 async def serve() -> None:
-    """Answer until the input ends. The loop is free while nothing is asked, as an agent's is that thinks."""
+    """Answer until the input ends. Between commands the loop is idle, as in an agent that thinks."""
     asked = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(asked), sys.stdin)
     async with ExecutorClient.connect() as client:
@@ -97,7 +97,7 @@ async def _answer(client: ExecutorClient, what: str, how: Mapping[str, Any]) -> 
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             return {"answer": await WORKS[what](client, **how)}
-    except Exception as error:  # whoever asked is told, and decides
+    except Exception as error:  # the caller gets the error, and decides
         return {"error": f"{type(error).__name__}: {error}"}
 
 

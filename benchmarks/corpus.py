@@ -1,4 +1,4 @@
-"""A tree of source files like those that agents search: made up, and the same in every run."""
+"""A generated tree of source files like those that agents search, the same in every run."""
 
 import random
 from pathlib import Path
@@ -12,7 +12,7 @@ WORDS = (
 
 
 def make_corpus(root: Path, files: int) -> Path:
-    """Make the tree, unless an earlier turn has. A third is Python; some of it is ignored, in a repository without commits."""
+    """Create the tree, unless an earlier turn did. A third is Python; some of it is ignored, in a repository without commits."""
     if (root / ".gitignore").exists():
         return root
     chooser = random.Random(SEED)

@@ -26,12 +26,12 @@ UNCOUNTED = {"cmdstat_info", "cmdstat_client|setinfo", "cmdstat_hello"}
 
 
 def count_statements(administration: str) -> None:
-    """Let the server of this database keep count, once it has loaded what does."""
+    """Let the server of this database count statements, once it has loaded the extension."""
     services.admin(administration, "CREATE EXTENSION pg_stat_statements")
 
 
 def database_counts(scene: "Scene", url: str) -> dict[str, float]:
-    """Statements sent to the database of `url`, and transactions of the whole server that wrote."""
+    """Return the statements sent to the database of `url`, and the writing transactions of the whole server."""
     name = urlsplit(url).path[1:]
 
     async def read(connection: Any) -> dict[str, float]:
@@ -44,7 +44,7 @@ def database_counts(scene: "Scene", url: str) -> dict[str, float]:
 
 
 def broker_commands(url: str) -> float:
-    """Commands that the broker has run, by whomever."""
+    """Return the commands that the broker has run, from any client."""
     with services.client(url) as broker:
         counted: dict[str, Any] = broker.info("commandstats")
     return float(sum(one["calls"] for name, one in counted.items() if name not in UNCOUNTED))

@@ -1,4 +1,4 @@
-"""What a measure yields: readings of each side, the rows they become, and the bars that rows are held to."""
+"""What a measure yields: readings of each side, the rows made of them, and the bars that rows must meet."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Side = Callable[["Scene"], Readings]
 
 
 class LeftOutError(RuntimeError):
-    """Something to compare with is not to be had on this machine: the rows that need it are left out, with this word."""
+    """A reference is not available on this machine: the rows that need it are left out, with this reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Bar:
     limit: float
 
     def shortfall(self, figure: float) -> float:
-        """How far `figure` misses the bar, as a part of it; 0 or less is met."""
+        """How far `figure` misses the bar, relative to it; 0 or less means that it is met."""
         miss = figure - self.limit if self.kind == "at most" else self.limit - figure
         return miss / self.limit if self.limit else miss
 
@@ -38,9 +38,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table: the reading `key` of one side, beside another one's (`raw`) where there is one.
+    """One line of the table: the reading `key` of one side, beside that of another (`raw`) if there is one.
 
-    `raw_key` is the other one's reading where it has another name.
+    `raw_key` is the other side's reading if its name differs.
     """
 
     title: str
@@ -54,9 +54,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """Something to measure: its sides take turns, once a round each; `needs` is what must run before the first.
+    """Something to measure. Its sides take turns, once per round; `needs` is what must run before the first.
 
-    `rounds_at_most` is for those that hardly differ from round to round and take long.
+    `rounds_at_most` is for slow measures that hardly differ from round to round.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """`met`, `missed by 12 %`, or nothing where there is no bar."""
+        """`met`, `missed by 12 %`, or nothing without a bar."""
         bar = self.row.bar
         figure = None if bar is None else self.value if bar.of == "value" else self.ratio
         if bar is None or figure is None:

@@ -1,4 +1,4 @@
-"""Fills a database with executions that look as if agents had asked for them: over, or waiting in a queue."""
+"""Fills a database with executions like those of agents: ended, or waiting in a queue."""
 
 import asyncio
 import time
@@ -25,9 +25,9 @@ ID = """
 
 
 def fill(settings: Settings, rows: int) -> None:
-    """Add so many that are over, and as many that wait; needs a worker on queue `default` for one call of each.
+    """Add that many ended and waiting executions; needs a worker on queue `default` for one call of each kind.
 
-    Every row is a copy of what that call left behind, so it is as wide and as true as the tables ask.
+    Every row is a copy of the rows of that call, so it is as wide and as valid as the tables require.
     """
     over, waiting = asyncio.run(_examples(settings))
     now = int(time.time() * 1000)
@@ -69,6 +69,6 @@ def _value(column: str, key: str) -> str:
 
 
 async def _settle(connection: Any) -> None:
-    """What the server does by itself within minutes, so that it does not do it while something is timed."""
+    """Do what the server would do by itself within minutes, so that it does not do it during a measurement."""
     await connection.execute("VACUUM (ANALYZE)", timeout=600)
     await connection.execute("CHECKPOINT", timeout=600)

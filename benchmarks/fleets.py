@@ -1,4 +1,4 @@
-"""The workers that can be asked for, by name, and how each is started."""
+"""The available workers by name, and how each is started."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ WARMING_CALLS = 20
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Worker processes of ours on one queue, which has the name of the fleet."""
+    """Our worker processes on one queue, named after the fleet."""
 
     database: Database
     lane: Lane
@@ -48,7 +48,7 @@ CREWS: dict[Ours, Crew] = {
 
 
 def start(scene: "Scene", fleet: Fleet) -> Iterator[Worker]:
-    """Start its processes; whoever starts several fleets waits for them all together."""
+    """Start its processes without waiting: a caller waits for all its fleets together."""
     if fleet in get_args(Raw):
         yield raw(fleet, scene.folder, scene.broker, scene.results[fleet])
         return
@@ -69,7 +69,7 @@ def crew(
     *,
     lane: Lane = "async",
 ) -> Iterator[list[Worker]]:
-    """Workers on queue `default` of these settings, gone afterwards."""
+    """Run workers on queue `default` with these settings, and end them afterwards."""
     options = ("--lane", lane, "--queues", "default", "--concurrency", str(slots), *TOOLS)
     with ExitStack() as cleanup:
         started = [ours(f"{name}-{one}", folder, settings, *options, program=program) for one in range(processes)]
@@ -81,7 +81,7 @@ def crew(
 
 
 def ours(name: str, folder: Path, settings: Settings, *arguments: str, program: Sequence[str] = OURS) -> Worker:
-    """Start a worker of ours as a user would."""
+    """Start our worker as a user would."""
     return Worker(
         name,
         [sys.executable, *program, *arguments],
@@ -107,7 +107,7 @@ def raw(name: str, folder: Path, broker: str, results: str) -> Worker:
 
 @contextmanager
 def client(scene: "Scene", fleet: Fleet) -> Iterator[Client]:
-    """A client of a fleet in a process of its own, which has met the workers; it has the name of the fleet."""
+    """Start a client of a fleet in its own process, connected to the workers and named after the fleet."""
     scene.pids(fleet)
     if fleet == "raw" or fleet == "raw-sql":
         program, environment = "benchmarks.raw_celery", _of_raw(fleet, scene.broker, scene.results[fleet])

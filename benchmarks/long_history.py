@@ -283,7 +283,7 @@ def _fill(url: str, history: LongHistory, start: int, end: int) -> None:
 
 
 def _settle(url: str) -> None:
-    """What the server does by itself within minutes, so that it does not do it while something is timed."""
+    """Do what the server would do by itself within minutes, so that it does not do it during a measurement."""
     _run(url, "VACUUM (ANALYZE)", "CHECKPOINT")
 
 

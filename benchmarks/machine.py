@@ -39,7 +39,7 @@ def line(machine: dict[str, str]) -> str:
 
 
 def is_busy() -> bool:
-    """Whether others use a good part of the machine right now."""
+    """Whether others use much of the machine right now."""
     return wait_for_quiet(0) > NOISY
 
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.mute_worker`: the worker, which leaves what bodies print and log where it would go without us."""
+"""`python -m benchmarks.mute_worker`: the worker without capturing of what bodies print and log."""
 
 import sys
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ from workers.redaction import RedactedStream
 
 
 class NoPipes:
-    """In place of the pipes of a process of the pool: it keeps the descriptors that it has."""
+    """Replaces the pipes of a process of the pool, which keeps its own descriptors."""
 
     threads = frozenset[Any]()
     catch_up = None
@@ -26,7 +26,7 @@ class NoPipes:
 
 
 class NoOutput:
-    """In place of what a process of the pool is born with."""
+    """Replaces the output capturing of a new process of the pool."""
 
     numbers = ()
 

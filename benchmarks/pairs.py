@@ -1,4 +1,4 @@
-"""Two or more things timed by turns: what is compared must not differ by the moment it was measured in."""
+"""Times two or more things in turns, so that they do not differ by the moment of measurement."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ BACK_TO_BACK = 20
 
 
 async def by_turns(works: Mapping[str, Work], times: int, unit: float = MILLISECONDS) -> dict[str, float]:
-    """Do each so many times, one after the other; returns the median of each. The first turn, which warms, does not count."""
+    """Do each so many times, in turns; return the median of each. The first turn warms up and does not count."""
     took: dict[str, list[float]] = {name: [] for name in works}
     for number in range(times + 1):
         for name in list(works) if number % 2 else reversed(list(works)):

@@ -1,4 +1,4 @@
-"""How PostgreSQL runs the statements of a worker and a client: the plans it used, as its own log tells them."""
+"""How PostgreSQL runs the statements of a worker and a client: the plans it used, from its own log."""
 
 import json
 import re
@@ -26,7 +26,7 @@ Plans = Mapping[str, frozenset[str]]
 
 
 def plans_of(scene: Scene, database_url: str, work: Callable[[], None]) -> Plans:
-    """Let `work` connect anew and run its statements; nobody else may connect to that database meanwhile."""
+    """Let `work` open new connections and run its statements; nobody else may connect to that database meanwhile."""
     name = urlsplit(database_url).path[1:]
     log = scene.folder / "postgres" / "postgres.log"
     for setting, value in SETTINGS.items():

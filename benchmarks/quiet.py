@@ -1,4 +1,4 @@
-"""Whether the machine belonged to the run: what others used of it, before and meanwhile."""
+"""Whether the run had the machine for itself: how much others used of it, before and during the run."""
 
 import os
 import time
@@ -31,7 +31,7 @@ class Watch:
 
 
 def wait_for_quiet(patience: float = PATIENCE_SECONDS) -> float:
-    """Wait a while for others to be done; returns the part of the machine that they still use."""
+    """Wait a while for others to finish; return the part of the machine that they still use."""
     deadline = time.monotonic() + patience
     while True:
         watch = Watch()

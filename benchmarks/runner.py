@@ -48,7 +48,7 @@ def run(
     kept: Path | None = None,
     done: Callable[[Result], None] = lambda _: None,
 ) -> Outcome:
-    """Run each measure for so many rounds; `tell` hears what is under way, and `done` each row as soon as it is known.
+    """Run each measure for so many rounds; `tell` gets what is under way, and `done` each row as soon as it is known.
 
     `retake` has disturbed turns taken again; `kept` is the folder of a long history.
     """
@@ -87,14 +87,14 @@ def _perform(
 
 
 def _order(measure: Measure, number: int) -> list[tuple[str, Side]]:
-    """Each round begins with another side: whoever comes first finds the machine as the last one left it."""
+    """Begin each round with another side: the first one finds the machine as the last one left it."""
     sides = list(measure.sides.items())
     start = number % len(sides)
     return sides[start:] + sides[:start]
 
 
 def _take_turn(perform: Side, scene: Scene, *, retake: bool) -> Turn:
-    """A turn that others disturbed is taken again, once, and the quieter one counts."""
+    """Repeat a turn that others disturbed once; the quieter one counts."""
     turn = _watched(perform, scene)
     if retake and turn.others > NOISY and turn.seconds < REPEATABLE_SECONDS:
         turn = min(turn, _watched(perform, scene), key=lambda one: one.others)

@@ -1,4 +1,4 @@
-"""What a side finds when its turn comes: addresses, process ids and sizes, and clients that have met their servers."""
+"""What a side gets for its turn: addresses, process ids, sizes, and connected clients."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -94,7 +94,7 @@ QUICK = Sizes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Data only, so that it can be sent to the process in which a side performs.
+    """Only data, so that it can be sent to the process in which a side runs.
 
     `workers` has the process ids of each fleet that runs, `absent` why another one does not.
     """

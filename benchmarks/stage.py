@@ -1,4 +1,4 @@
-"""The servers of a run, and the workers that the measure under way needs: no others run beside it."""
+"""The servers of a run, and the workers that the current measure needs; no others run beside it."""
 
 import time
 from collections.abc import Iterator, Set
@@ -21,7 +21,7 @@ from tests.session_folder import SessionFolder
 
 
 class Stage:
-    """Servers start when they are first needed and stay; fleets go as soon as a measure does without them."""
+    """Servers start when first needed and stay; fleets end as soon as a measure does not need them."""
 
     def __init__(self, sizes: Sizes, cleanup: ExitStack, kept: Path | None, tell: Tell) -> None:
         self._cleanup = cleanup

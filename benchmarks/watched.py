@@ -124,7 +124,7 @@ def end(process: "subprocess.Popen[str]") -> None:
 
 
 async def use(folder: Path, doomed: "subprocess.Popen[str]") -> None:
-    """Call tools from many agents; kill a worker, and look before the others take it for dead."""
+    """Call tools from many agents, kill a worker, and look before the others consider it dead."""
     async with ExecutorClient(Settings.load(home=folder / "home", workspace=folder)) as client:
         for _ in range(3):
             await client.submit("fetch_page", parameters={"url": "x"}, queue="gpu")

@@ -1,1 +1,1 @@
-"""What is worth a look beside the product: run from a checkout."""
+"""Runnable examples, for use from a checkout."""

@@ -1,4 +1,4 @@
-"""What may stand in a broker queue and is no message of ours, and how it is put there past every client."""
+"""What may stand in a broker queue and is not one of ours, and how it is put there past every client."""
 
 import base64
 import json
@@ -46,14 +46,14 @@ class RawMessage(Message):
 
 
 def into_lists(server: "Redis[Any]", queue: str, messages: Sequence[bytes]) -> int:
-    """Write raw messages into the lists in which kombu keeps a queue; returns how many are no message of ours."""
+    """Write raw messages into the lists in which kombu keeps a queue; returns how many are not one of ours."""
     for priority in (0, BULK):
         server.lpush(f"forge:{list_name(queue, priority)}", *messages)
     return 2 * len(messages)
 
 
 def into_rabbit(server: RabbitServer, queue: str, messages: Sequence[bytes]) -> int:
-    """Send bodies without properties, with those of Celery, and with properties that are as bad; returns how many are no message of ours."""
+    """Send bodies without properties, with those of Celery, and with properties that are as bad; returns how many are not one of ours."""
     sent = [Message(message) for message in messages]
     sent += [Message(message, content_type="application/json", application_headers=HEADERS) for message in messages]
     sent += [_raw(properties) for properties in PROPERTIES]

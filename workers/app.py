@@ -72,8 +72,8 @@ def run_worker(app: Celery, setup: Setup, engine: Engine) -> int:
     silence_warnings()
     if os.getuid() == 0 and (setup.user is None or setup.lane == "async"):
         logger.warning(
-            "Running as root; tools run as root too. Use a user of its own outside a container. FORGE_RUN_AS gives one to "
-            "the process lane alone."
+            "Running as root; tools run as root too. Use a separate user outside a container. FORGE_RUN_AS gives one to "
+            "the process lane only."
         )
     worker = _worker_class(app, engine)(
         hostname=f"{setup.lane}-{os.getpid()}@{setup.settings.hostname}",
@@ -117,7 +117,7 @@ class PatientConsumer(Consumer):
 
     def on_connection_error_before_connected(self, exc: BaseException) -> None:
         """Log the error without the URL: writing it takes a descriptor."""
-        logger.error("The broker is not reached; another try follows", extra={"error": str(exc)})
+        logger.error("The broker cannot be reached; it is retried", extra={"error": str(exc)})
 
 
 def drain_step(engine: Engine) -> type[bootsteps.StartStopStep]:

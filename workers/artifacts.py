@@ -111,7 +111,7 @@ class Sent(UnnamedFile):
         if len(self._parts) < count_parts(self._new.size):
             return False
         if self._digest.hexdigest() != self._new.id:
-            raise _refusal(self._new, "other bytes were sent than its id says")
+            raise _refusal(self._new, "the bytes sent do not match its id")
         return True
 
     async def part(self, number: int) -> tuple[bytes, int]:
@@ -123,7 +123,7 @@ class Sent(UnnamedFile):
         part = self._parts[number]
         data = await _on_disk(self._read, part)
         if _mark(data) != part.mark:  # with this user's rights, /proc leads even to unnamed files
-            raise _refusal(self._new, "somebody changed its bytes on this host")
+            raise _refusal(self._new, "its bytes were changed on this host")
         return data, part.breaks
 
     def _read(self, part: "_Part") -> bytes:
@@ -248,7 +248,7 @@ def _prepare(settings: Settings) -> None:
             PartFiles(settings.artifact_dir).prepare()
         except OSError as error:
             what = f"FORGE_ARTIFACT_DIR: {settings.artifact_dir} cannot be used on this host: {error.strerror or error}"
-            raise ConfigurationError(f"{what}. Name a folder that this user can write to, and no other.") from error
+            raise ConfigurationError(f"{what}. Name a folder that only this user can write to.") from error
 
 
 async def _answered(do: Do, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
@@ -293,4 +293,4 @@ async def _on_disk(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
         return await asyncio.to_thread(work, *args, **kwargs)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
-        raise SandboxError(f"The output cannot be written down on this host: {reason}", ErrorCode.TOOL_ERROR) from error
+        raise SandboxError(f"The output cannot be stored on this host: {reason}", ErrorCode.TOOL_ERROR) from error

@@ -106,7 +106,8 @@ class Recorder:
 
     def _keep(self, error: ForgeError) -> None:
         logger.error(
-            "Outcomes cannot be stored; they are kept", extra={"count": len(self._flushing), "error": str(error)}
+            "Outcomes cannot be stored; they are kept for a retry",
+            extra={"count": len(self._flushing), "error": str(error)},
         )
         self._pending, self._flushing = [*self._flushing, *self._pending], []
         asyncio.get_running_loop().call_later(self._retry_seconds, self._work.set)
@@ -204,7 +205,7 @@ class Claims:
         if then is not None:
             then()
         if not taking.cancelled() and (error := taking.exception()) is not None:
-            logger.error("A message was taken in vain; its calls are looked for in SQL", exc_info=error)
+            logger.error("A message led to no call; due calls are looked for in SQL", exc_info=error)
 
     async def take(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
         """Claim a message's calls, as many as there are slots once one is free; send the rest on to `queue`."""

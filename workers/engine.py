@@ -152,7 +152,7 @@ class Engine:
         await self.worker.claims.close()
         if self._winding_down is None:
             facts = {"running": len(self.worker.lane.running()), "seconds": round(self._drained_by - time.monotonic())}
-            logger.info("Worker stops; what runs may finish, unless a second signal cuts it", extra=facts)
+            logger.info("Worker stops; running calls may finish, unless a second signal ends them", extra=facts)
             self._winding_down = asyncio.create_task(self._wind_down())
         await asyncio.shield(self._winding_down)
 
@@ -175,7 +175,9 @@ class Engine:
             if is_near and self._drained_by < warned_by:
                 warned_by = self._drained_by
                 ends = ends_of_cut(running, self._setup.settings.hostname)
-                logger.warning("Calls are cut unless they end before", extra={"in_seconds": round(left), **ends})
+                logger.warning(
+                    "Calls will be stopped unless they end before", extra={"in_seconds": round(left), **ends}
+                )
             if not left:
                 return
             await worker.activity.until(self._is_drained, left if is_near else left - WARNING_SECONDS)
@@ -198,7 +200,7 @@ class Engine:
 
     async def _leave(self, why: str) -> None:
         """Leave, first ending what its tools left running: nobody looks after a worker that has settled its calls."""
-        logger.critical("This worker ends, so that its supervisor starts another", extra={"why": why})
+        logger.critical("This worker ends, so that its supervisor starts a new one", extra={"why": why})
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
                 for step in (self.worker.tools.settle(), self._stop(0)):

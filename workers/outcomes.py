@@ -37,7 +37,7 @@ def timed_out(claim: Claim, after_ms: float) -> Outcome:
 def blocked(claim: Claim, place: str, held_seconds: float, after_ms: float) -> Outcome:
     """Return the outcome of a body in the async lane that blocked, and was stopped for its neighbours' sake."""
     why = (
-        f"Tool {claim.tool} held the worker's event loop for {held_seconds:.1f}s (in {place}), so it was stopped. It now "
+        f"Tool {claim.tool} blocked the worker's event loop for {held_seconds:.1f}s (in {place}), so it was stopped. It now "
         'runs in the process lane; await instead of blocking, or declare lane = "process".'
     )
     return _failed(claim, why, ErrorCode.BLOCKED, after_ms, forced=True)
@@ -51,7 +51,7 @@ def cancelled(claim: Claim, after_ms: float) -> Outcome:
 
 def interrupted(claim: Claim, after_ms: float) -> Outcome:
     """Return the outcome of a body that nobody asked to cancel: it or a neighbour cancelled its event loop's tasks."""
-    why = "Tool execution cancelled, which nobody asked for: code on the event loop of the tools cancelled its task."
+    why = "Tool execution cancelled without a request: code on the event loop of the tools cancelled its task."
     hint: dict[str, Any] = {"retryable": True} if claim.idempotent else {}
     return _failed(claim, why, ErrorCode.EXECUTION_ERROR, after_ms, **hint)
 

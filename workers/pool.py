@@ -129,7 +129,7 @@ class _Plain(pickle.Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} is nothing that a child says")
+        raise pickle.UnpicklingError(f"a child may not send {module}.{name}")
 
 
 def _read(message: BytesIO) -> Any:
@@ -158,7 +158,7 @@ class _Results(asynpool.ResultHandler):
             self._hub.remove_reader(fd)
             if child := self.fileno_to_outq.get(fd):
                 logger.warning(
-                    "A child of the pool is replaced: it answers what none does",
+                    "A child of the pool is replaced: it sent an unknown answer",
                     extra={"pid": child.pid, "error": repr(error)},
                 )
                 with suppress(ProcessLookupError):
@@ -248,7 +248,7 @@ def pool_with(pairs: Pairs) -> type[prefork.TaskPool]:
             if pairs.made != (children := len(self._pool._pool)):  # noqa: SLF001  Celery has no public way
                 raise ConfigurationError(
                     f"Celery's pool forked {children} children, and {pairs.made} of them can speak with the engine. "
-                    "This release of celery or billiard is not one that forge-tools works with; see its requirements."
+                    "forge-tools does not work with this release of celery or billiard; see its requirements."
                 )
 
         def did_start_ok(self) -> bool:

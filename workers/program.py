@@ -160,7 +160,7 @@ def _runnable(tools: Sequence[BaseTool], options: argparse.Namespace, settings: 
     if engineless:
         way_out = "set FORGE_ENGINE=module:function to offer them here"
         logger.warning(
-            "Tools need an engine, which this host has not; " + way_out, extra={"tools": ",".join(engineless)}
+            "Tools need an engine, which this host does not have; " + way_out, extra={"tools": ",".join(engineless)}
         )
     return [tool for tool in tools if tool.spec.name not in engineless]
 
@@ -207,14 +207,18 @@ def parser() -> argparse.ArgumentParser:
         add_help=False,
     )
     options = parse.add_argument_group("Options")
-    options.add_argument("--lane", choices=("async", "process"), required=True, help="Where bodies run.")
+    options.add_argument("--lane", choices=("async", "process"), required=True, help="Lane in which bodies run.")
     options.add_argument("--queues", type=_names, default=("default",), help="Comma-separated; default: default.")
-    options.add_argument("--concurrency", type=int, help="Bodies at once (async: 200), or processes (one a core).")
-    options.add_argument("--tools", action="append", default=[], metavar="MODULE|FILE", help="Load its tools too.")
-    options.add_argument("--categories", type=_categories, help="Offer only these, comma-separated.")
+    options.add_argument(
+        "--concurrency", type=int, help="Concurrent bodies (async, default: 200) or processes (default: one per core)."
+    )
+    options.add_argument("--tools", action="append", default=[], metavar="MODULE|FILE", help="Load these tools too.")
+    options.add_argument(
+        "--categories", type=_categories, help="Offer only tools of these categories, comma-separated."
+    )
     options.add_argument("--no-builtins", action="store_true", help="Do not load the built-in tools.")
     options.add_argument(
-        "--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="INFO by default."
+        "--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="Default: INFO."
     )
     options.add_argument("--help", action="help", help="Show this message and exit.")
     return parse

@@ -51,7 +51,7 @@ class Reception:
         self.dropped += 1
         if self.dropped == 1:
             logger.warning(
-                "What came from the broker is no message of ours; it is dropped, as others will be without a word",
+                "A message from the broker is not one of ours and is dropped; later ones are dropped silently",
                 extra={"queue": queue, "why": why},
             )
 
@@ -66,7 +66,7 @@ class ReceivingConnection(Connection):
         found = super().get_transport_cls()
         if found not in _TRANSPORTS:
             raise ConfigurationError(
-                f"FORGE_BROKER_URL: workers read from Redis, Valkey and RabbitMQ, not by {found.__module__}. Use one of those."
+                f"FORGE_BROKER_URL: workers support Redis, Valkey and RabbitMQ, not {found.__module__}. Use one of those."
             )
         return _TRANSPORTS[found]
 
@@ -128,7 +128,7 @@ class _RedisChannel(redis.Channel):  # celery-types declares only part of it: he
                     client.llen(name)
                 except ResponseError:
                     client.delete(name)
-                    self.reception.drop(queue, "its key is no list")
+                    self.reception.drop(queue, "its key is not a list")
 
 
 class _RedisTransport(redis.Transport):

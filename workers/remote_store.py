@@ -62,7 +62,7 @@ class RemoteStore:
             answering = asyncio.run_coroutine_threadsafe(work, loop)
         except RuntimeError as error:  # the loop has ended
             work.close()
-            raise DatabaseUnavailableError("This worker stops and has closed its database. Try again.") from error
+            raise DatabaseUnavailableError("This worker is stopping and has closed its database. Try again.") from error
         return await asyncio.wrap_future(answering)
 
 
@@ -144,7 +144,7 @@ class WorkerArtifacts:
                     return kept
         finally:
             gathered.close()
-        raise SandboxError("The output could not be kept: others deleted it meanwhile. Try again", ErrorCode.TOOL_ERROR)
+        raise SandboxError("The output could not be kept: it was deleted meanwhile. Try again", ErrorCode.TOOL_ERROR)
 
     async def open(self, handle: str, context: ExecutionContext) -> int:
         """Return a descriptor of an unnamed file with its bytes, which are fetched once for several calls."""
@@ -162,7 +162,7 @@ class WorkerArtifacts:
             self._recent.add(found, fd)
         except OSError as error:
             reason = os.strerror(error.errno or 0)
-            raise SandboxError(f"{handle} cannot be fetched to this host: {reason}", ErrorCode.TOOL_ERROR) from error
+            raise SandboxError(f"{handle} cannot be copied to this host: {reason}", ErrorCode.TOOL_ERROR) from error
         return fd
 
     async def _try_to_put(self, gathered: Gathered, context: ExecutionContext, media_type: str) -> Artifact | None:
@@ -195,7 +195,7 @@ class WorkerArtifacts:
                     raise unknown(handle)
                 await asyncio.to_thread(_unpack_into, gathered, answer["data"], number, size)
             if gathered.id != facts["digest"]:
-                raise ValueError("other bytes than were kept")
+                raise ValueError("bytes that do not match the digest")
         except ValueError:
             gathered.close()
             await self._asked("check", context, id=found, size=0)

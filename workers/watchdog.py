@@ -93,14 +93,14 @@ def epitaph(worker: int, seconds: float | None = None) -> str:
     """Return what the log says about a worker that is killed."""
     if seconds is None:
         return (
-            f"CRITICAL workers.watchdog: Worker {worker} lives, but its engine is gone without a word: most likely a tool "
+            f"CRITICAL workers.watchdog: Worker {worker} is alive, but its engine is gone without a report: most likely a tool "
             "closed descriptors that are not its own. The worker is killed; its calls are settled by other workers, and its "
-            "supervisor starts another.\n"
+            "supervisor starts a new one.\n"
         )
     return (
-        f"CRITICAL workers.watchdog: Worker {worker} has not moved for {seconds:.0f} s: something holds its interpreter, most "
+        f"CRITICAL workers.watchdog: Worker {worker} has made no progress for {seconds:.0f} s: something blocks its interpreter, most "
         "likely a C call in a tool of the async lane (declare lane = 'process' for it). The worker is killed; its calls are "
-        "settled by other workers, and its supervisor starts another.\n"
+        "settled by other workers, and its supervisor starts a new one.\n"
     )
 
 

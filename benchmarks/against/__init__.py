@@ -1,1 +1,1 @@
-"""A commit beside the working tree, in turns and in one run."""
+"""Compares a commit with the working tree, in turns and in one run."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.against REV`: measures, prints the table; exits 1 where the working tree is worse."""
+"""`python -m benchmarks.against REV`: measures, prints the table; exits with 1 if the working tree is worse."""
 
 import argparse
 import sys
@@ -32,7 +32,7 @@ class Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 if something is worse, or could not be measured."""
+    """Return 1 if something is worse or could not be measured."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.against", description="The working tree beside a commit."
     )
@@ -63,7 +63,7 @@ def compare(revision: str, rounds: int, sizes: Sizes, tell: Callable[[str], None
     """Measure the old commit in two arms and the working tree in a third, by turns.
 
     Raises:
-        RuntimeError: one of them cannot be brought up.
+        RuntimeError: one of them cannot be started.
     """
     session, outcome = SessionFolder(), Outcome()
     try:
@@ -93,7 +93,7 @@ def _measure(
                 tell(f"round {number + 1} of {rounds}: {change.title}")
                 try:
                     change.add(figure.read(arms, sizes))
-                except RuntimeError as error:  # what one commit cannot do must not cost the other figures
+                except RuntimeError as error:  # something that one commit cannot do must not cost the other figures
                     outcome.failures[change.title] = str(error)
     outcome.changes.extend(change for _, change in changes if change.title not in outcome.failures)
 

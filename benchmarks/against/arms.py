@@ -1,4 +1,4 @@
-"""One arm: a tree with an interpreter that has its packages, servers of its own, a worker and a client."""
+"""One arm: a tree with an interpreter that has its packages, its own servers, a worker and a client."""
 
 import hashlib
 import io
@@ -25,7 +25,7 @@ PROGRAM = ("-P", "-m")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """Who takes part: `pids` are its client, worker and database."""
+    """The processes that take part: `pids` are those of client, worker and database."""
 
     name: str
     client: Client
@@ -34,20 +34,20 @@ class Arm:
     environment: Mapping[str, str]
 
     def cpu(self) -> float:
-        """Seconds of processor time used so far."""
+        """Return the seconds of processor time used so far."""
         return cpu_seconds(self.pids)
 
     def ask(self, what: str, **how: object) -> float:
-        """Let its client do that, and return the figure it read."""
+        """Let its client do this, and return the figure it measured."""
         return float(self.client.ask(what, **how))
 
     def command(self, *words: str) -> float:
-        """Run `forge-tools` to its end; returns the milliseconds of processor time that it took."""
+        """Run `forge-tools` until it exits; return the milliseconds of processor time it took."""
         return cpu_of([self.python, *PROGRAM, "forge_tools.cli", *words], self.environment)
 
 
 def check_out(revision: str, tree: Path) -> None:
-    """Lay out what is measured of a commit.
+    """Check out what is measured of a commit.
 
     Raises:
         RuntimeError: there is no such commit.
@@ -62,7 +62,7 @@ def check_out(revision: str, tree: Path) -> None:
 
 
 def interpreter(tree: Path) -> str:
-    """A Python with the packages that this tree asks for: this one, unless it asks for others than the working tree."""
+    """Return a Python with the packages that this tree needs: this one, unless they differ from those of the working tree."""
     wanted, constraints = _wanted(tree)
     if (wanted, constraints) == _wanted(ROOT):
         return sys.executable
@@ -80,7 +80,7 @@ def _wanted(tree: Path) -> tuple[list[str], bytes]:
 
 @contextmanager
 def arm(name: str, tree: Path, python: str, database: Database, parent: Path) -> Iterator[Arm]:
-    """Bring up everything; the audit chain, which workers write at leisure, is off: it would fall into others' turns.
+    """Start everything. The audit chain is off: workers write it when they have time, which would be in others' turns.
 
     Raises:
         RuntimeError: another tree's `forge_tools` would be measured.
@@ -111,7 +111,7 @@ def arm(name: str, tree: Path, python: str, database: Database, parent: Path) ->
 
 
 def _environment(tree: Path, folder: Path, broker: str, database: str) -> dict[str, str]:
-    """All else is at the defaults of the tree, which may be what makes the difference."""
+    """Everything else has the tree's defaults, which may be what makes the difference."""
     kept = {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""What is measured of both commits, and when a figure has become worse."""
+"""What is measured for both commits, and when a figure counts as worse."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,18 +24,18 @@ class Change:
     readings: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, read: Readings) -> None:
-        """Take what one more round has read."""
+        """Add the readings of one more round."""
         for arm, reading in read.items():
             self.readings.setdefault(arm, []).append(reading)
 
     @property
     def ratio(self) -> float:
-        """New to old, of a rate old to new, so that above 1 is worse: the median of the ratios of each round."""
+        """The median of the rounds' ratios, new to old (for a rate old to new), so that above 1 is worse."""
         return median(self._costs(NEW))
 
     @property
     def spread(self) -> float:
-        """How far the old commit is from itself in the worst round, as a part: no less can be told apart here."""
+        """The largest relative difference between the two arms of the old commit: smaller changes cannot be detected."""
         return max(max(cost, 1 / cost) for cost in self._costs(AGAIN)) - 1
 
     @property
@@ -45,14 +45,14 @@ class Change:
         return "worse" if self.ratio > bound else "better" if self.ratio < 1 / bound else ""
 
     def _costs(self, arm: str) -> list[float]:
-        """The ratio of each round to the old commit; a tick of the clock is too coarse for what took none."""
+        """The ratio of each round to the old commit; rounds that took less than a clock tick are left out."""
         pairs = [pair for pair in zip(self.readings[arm], self.readings[OLD], strict=True) if all(pair)]
         return [old / other if self.unit == "/s" else other / old for other, old in pairs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much each arm does in a turn, and how many turns it has in a round."""
+    """How much each arm does in a turn, and how many turns a round has."""
 
     lone: int = 100
     silences: int = 40
@@ -67,7 +67,7 @@ QUICK = Sizes(lone=20, silences=3, burst=400, pages=3, files=5, turns=1)
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one round reads of every arm, by name."""
+    """What one round measures of every arm, by name."""
 
     title: str
     unit: str

@@ -1,1 +1,1 @@
-"""How large the house is, and how far one call has to walk in it."""
+"""How large the code base is, and how much of it one call runs through."""

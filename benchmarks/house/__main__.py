@@ -44,7 +44,7 @@ def _places() -> Iterator[str]:
 
 
 def _words() -> str:
-    """How many rows the table of words has that the field does not use."""
+    """Count the rows in the glossary's table of terms that are not the field's."""
     if not GLOSSARY.exists():
         return "no glossary"
     _, _, own = GLOSSARY.read_text().partition("### Words of our own\n")

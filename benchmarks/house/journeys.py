@@ -1,4 +1,4 @@
-"""What one call and one page of history set in motion, traced in every process of an embedded stack."""
+"""What one call and one page of history execute, traced in every process of an embedded stack."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ WARM_UPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """Functions that start, files that they stand in, changes of file within a thread, changes of thread."""
+    """The numbers of function calls, of their files, of changes of file within a thread, and of changes of thread."""
 
     calls: int
     files: int
@@ -142,7 +142,7 @@ async def _reads(settings: Settings, stack: EmbeddedStack, rounds: int) -> list[
 
 
 def main() -> None:
-    """Run the stack and print the windows; whoever started this has it traced."""
+    """Run the stack and print the windows; the parent process has it traced."""
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(_some_reads(Path(folder, "home"), Path(folder), ROUNDS)))
 

@@ -1,4 +1,4 @@
-"""How many lines and files each package has, and in how many files one fact stands."""
+"""How many lines and files each package has, and in how many files one fact appears."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ KINDS = (".py", ".sql")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A package, or the modules that stand beside packages; blank lines and comments count."""
+    """A package, or the modules beside packages; blank lines and comments count."""
 
     name: str
     lines: int
@@ -51,5 +51,5 @@ def sizes() -> list[Size]:
 
 
 def places(pattern: str) -> list[str]:
-    """The files in which it stands."""
+    """Return the files in which it appears."""
     return [str(path.relative_to(ROOT)) for path in sources() if re.search(pattern, path.read_text())]

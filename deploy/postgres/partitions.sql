@@ -1,20 +1,20 @@
 -- Partitions by month for the two large tables, `executions` and `execution_attempts`, by ranges of ids: a UUIDv7 begins
--- with its time. Run it as the owner, while no worker and no client runs; again is harmless and adds months:
+-- with its time. Run it as the owner, while no worker and no client runs. Running it again is harmless and adds months:
 --
 --     psql "$OWNER_URL" -v ON_ERROR_STOP=1 -f deploy/postgres/partitions.sql
 --
--- What is there becomes the first partition as it is: no row is copied, each is read once. Then run roles.sql again.
+-- The existing table becomes the first partition: no row is copied, each is read once. Then run roles.sql again.
 -- Later, once a month: SELECT forge_add_partitions(3);
 
 BEGIN;
 
--- The lowest id of a time: what is made then or later is not below it.
+-- The lowest id of a time: ids made then or later are not below it.
 CREATE OR REPLACE FUNCTION forge_id_floor(moment timestamptz) RETURNS uuid LANGUAGE sql STABLE AS $$
   SELECT (substr(h, 1, 8) || '-' || substr(h, 9, 4) || '-0000-0000-000000000000')::uuid
   FROM (SELECT lpad(to_hex((extract(epoch FROM moment) * 1000)::bigint), 12, '0') AS h) AS hex
 $$;
 
--- Partitions up to so many months ahead. Ids may be an hour off the clock, so one month is the least.
+-- Make partitions up to this many months ahead. Ids may be an hour off the clock, so one month is the minimum.
 CREATE OR REPLACE FUNCTION forge_add_partitions(months int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
   whole text;
@@ -75,7 +75,7 @@ DECLARE
   view_definition text := pg_get_viewdef('tool_executions'::regclass);
   view_options text[] := (SELECT reloptions FROM pg_class WHERE oid = 'tool_executions'::regclass);
 BEGIN
-  DROP VIEW tool_executions;  -- or it would go on reading the table under its new name
+  DROP VIEW tool_executions;  -- or it would keep reading the table under its new name
   PERFORM forge_partition('executions', 'id');
   PERFORM forge_partition('execution_attempts', 'execution_id');
   EXECUTE 'CREATE VIEW tool_executions AS ' || view_definition;

@@ -1,9 +1,9 @@
 -- Roles for PostgreSQL 15 or later: clients, workers, keepers, auditors. Run it as the owner of the tables, after each
--- `forge-tools db upgrade`; again is harmless:
+-- `forge-tools db upgrade`; running it again is harmless:
 --
 --     psql "$OWNER_URL" -v ON_ERROR_STOP=1 -f deploy/postgres/roles.sql
 --
--- Then make a login for each client, worker and person. A client's identity is the role that it logs in as:
+-- Then create a login for each client, worker and person. A client's identity is the role that it logs in with:
 --
 --     CREATE ROLE agent_7 LOGIN PASSWORD '...' IN ROLE forge_client;
 --     CREATE ROLE worker_1 LOGIN PASSWORD '...' IN ROLE forge_worker;
@@ -27,19 +27,19 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, forge_client, forge_wo
 GRANT USAGE ON SCHEMA public TO forge_client, forge_worker, forge_keeper, forge_auditor;
 GRANT SELECT ON alembic_version TO forge_client, forge_worker, forge_keeper, forge_auditor;
 
--- Who submitted a call is said by the database, never by the client. `session_user` cannot be changed by SET ROLE.
+-- The database records who submitted a call, never the client. SET ROLE cannot change `session_user`.
 ALTER TABLE executions ALTER COLUMN submitted_by SET DEFAULT session_user;
 CREATE INDEX IF NOT EXISTS executions_by_submitter ON executions (submitted_by, id);
 
--- So is who uploaded an artifact. Its id is made up here: a client that chose it could keep other bytes under the digest that
--- names somebody's, and this database cannot compute that digest.
+-- So is who uploaded an artifact. Its id is made here: a client that chose it could keep other bytes under the digest that
+-- names somebody else's, and this database cannot compute that digest.
 ALTER TABLE artifacts ALTER COLUMN uploaded_by SET DEFAULT session_user;
 ALTER TABLE artifacts ALTER COLUMN id SET DEFAULT md5(gen_random_uuid()::text || gen_random_uuid()::text);
 
--- A view reads with the rights of its owner unless told otherwise, and so would show everybody everything.
+-- By default a view reads with the rights of its owner, and would show everything to everybody.
 ALTER VIEW tool_executions SET (security_invoker = true);
 
--- Columns are granted but for those that are withheld: a new one needs no line here.
+-- All columns are granted except those that are withheld, so a new one needs no line here.
 CREATE OR REPLACE FUNCTION pg_temp.forge_grant(verb text, relation text, withheld text[], roles text)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -48,7 +48,7 @@ BEGIN
     WHERE attrelid = relation::regclass AND attnum > 0 AND NOT attisdropped AND attname <> ALL (withheld)), relation, roles);
 END $$;
 
--- What a client may do. It says neither who it is nor who runs a call, where or since when.
+-- What a client may do. It can set neither who it is, nor who runs a call, where and since when.
 
 DO $$
 DECLARE ours text[] := ARRAY['token', 'owner', 'worker_id', 'hostname', 'pid', 'started_at', 'cancel_requested_at'];
@@ -69,7 +69,7 @@ GRANT UPDATE (is_whole, size, expires_at) ON artifacts TO forge_client;
 GRANT INSERT, UPDATE (data, breaks) ON artifact_parts TO forge_client;
 GRANT INSERT, UPDATE (execution_id, kept_at) ON artifact_owners TO forge_client;
 
--- What a worker may do: history is only added to.
+-- What a worker may do: it can only add to history.
 
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO forge_worker;
 GRANT INSERT ON executions, execution_attempts, execution_events TO forge_worker;
@@ -101,7 +101,7 @@ BEGIN
   EXECUTE format('GRANT USAGE ON SEQUENCE %s TO forge_client, forge_worker, forge_keeper', sequence_name);
 END $$;
 
--- A client's calls are its own. These see rows that the same statement has inserted, which a plain subquery does not.
+-- A client sees only its own calls. These functions see rows that the same statement has inserted; a plain subquery does not.
 
 CREATE OR REPLACE FUNCTION forge_may_enqueue(
   id_ uuid, tool_key_ text, queue_ text, lane_ text, max_attempts_ int, idempotent_ bool, expires_in_ float8, encrypted_ text
@@ -142,7 +142,7 @@ BEGIN
     WHERE a.id = id_ AND a.uploaded_by = session_user AND NOT a.is_whole AND start_ BETWEEN 0 AND a.size);
 END $$;
 
--- Cancel, as `Endings.cancel` does it for who may write to the queue. 'unknown' is also the answer for others' calls.
+-- Cancel, as `Endings.cancel` does for roles that may write to the queue. The answer is also 'unknown' for others' calls.
 
 CREATE OR REPLACE FUNCTION forge_cancel(id_ uuid, actor_ text, reason_ text)
 RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS $$
@@ -179,7 +179,7 @@ REVOKE ALL ON FUNCTION forge_may_enqueue, forge_may_reject, forge_owns, forge_ca
 GRANT EXECUTE ON FUNCTION forge_may_enqueue, forge_may_reject, forge_owns, forge_cancel, forge_uploaded, forge_uploading
   TO forge_client;
 
--- Row-level security. The owner of the tables is not bound by it, so that migrations and stacks without roles go on as they are.
+-- Row-level security. It does not bind the owner of the tables, so migrations and stacks without roles work as before.
 
 DO $$
 DECLARE one text;
@@ -219,7 +219,7 @@ CREATE POLICY client_writes ON execution_events FOR INSERT TO forge_client
 CREATE POLICY client_reads ON execution_reports FOR SELECT TO forge_client
   USING (EXISTS (SELECT FROM executions e WHERE e.id = execution_id));
 
--- A key is inserted before its execution, and returned: at that moment it is told by the time of its own transaction.
+-- A key is inserted and returned before its execution exists: then the time of its own transaction identifies it.
 CREATE POLICY client_reads ON idempotency_keys FOR SELECT TO forge_client
   USING (claimed_at = now() OR forge_owns(execution_id));
 CREATE POLICY client_writes ON idempotency_keys FOR INSERT TO forge_client WITH CHECK (claimed_at = now());

@@ -1,1 +1,1 @@
-"""The demo: a real stack at work, which asserts what it prints."""
+"""The demo: it runs a real stack and asserts what it prints."""

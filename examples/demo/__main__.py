@@ -1,4 +1,4 @@
-"""`python -m examples.demo`: a real stack at work on the files of this folder. It asserts what it prints."""
+"""`python -m examples.demo`: runs a real stack on the files of this folder and asserts what it prints."""
 
 import sys
 

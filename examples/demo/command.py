@@ -1,4 +1,4 @@
-"""The command itself: a stack in a temporary folder, the scenario on it, and nothing left behind."""
+"""The command: it runs the scenario on a stack in a temporary folder and leaves nothing behind."""
 
 import inspect
 import os
@@ -43,7 +43,7 @@ def demo(
 ) -> None:
     """Watch a host, a process and the broker die under 200 calls, and what becomes of each. It takes less than a minute.
 
-    Everything lives in a temporary folder and is gone at the end. Exit code 1 if anything is not as promised.
+    Everything is in a temporary folder, which is removed at the end. Exit code 1 if anything is not as promised.
     """
     started = time.monotonic()
     stage = Stage(face)
@@ -117,7 +117,7 @@ def _left_of(pids: set[int]) -> set[int]:
 
 @contextmanager
 def _temporary_home(face: Face) -> Iterator[Path]:
-    """A folder that goes, unless something went wrong: then its logs say more."""
+    """A folder that is removed at the end, unless something went wrong: then its logs are kept."""
     folder = Path(tempfile.mkdtemp(prefix="forge-demo-"))
     try:
         yield folder / "home"

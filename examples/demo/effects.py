@@ -1,4 +1,4 @@
-"""What bodies of the demo did, counted in a file: neither SQL nor a broker has a say in it."""
+"""What bodies of the demo did, counted in a file, independently of SQL and the broker."""
 
 import os
 from collections import defaultdict
@@ -20,7 +20,7 @@ def note(log: str, key: str, mark: Mark) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """The processes that started a key's body, and those that brought it to its end; oldest first."""
+    """The processes that started a key's body, and those that completed it; oldest first."""
 
     starts: dict[str, list[int]]
     ends: dict[str, list[int]]
@@ -34,5 +34,5 @@ class Effects:
         return cls(**{f"{mark}s": dict(found) for mark, found in marks.items()})
 
     def running(self) -> dict[str, int]:
-        """Keys whose last body has not come to its end, each with its process."""
+        """Keys whose last body has not completed, each with its process."""
         return {key: pids[-1] for key, pids in self.starts.items() if len(pids) > len(self.ends.get(key, []))}

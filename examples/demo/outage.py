@@ -45,7 +45,7 @@ class Outage:
     """Every process there was at the time of the accident."""
 
     async def play(self) -> None:
-        """Start both sides, let it happen, and say what became of every call."""
+        """Start both sides, inject the faults, and report what became of every call."""
         self.stage.section(f"{COUNT} calls on two hosts; one of them and the broker are killed midway")
         home = self.settings.home
         with ExitStack() as scene:
@@ -94,7 +94,7 @@ class Outage:
         return handles
 
     async def _strike(self, host: SecondHost, plain: PlainCelery, works: Sequence[Work], log: Path) -> verdict.Accident:
-        """Kill when it hurts: both sides run calls on the doomed host, and a call that must not run twice elsewhere."""
+        """Kill at the worst moment: both sides run calls on the doomed host, and elsewhere a call that must not run twice."""
         precious = keys(works, idempotent=False)
         in_children = {work.key for work in works if work.tool.lane == "process"} & precious
         valkey = next(process.pid for process in self.stack.status().processes if process.name == "valkey")
@@ -117,7 +117,7 @@ class Outage:
 
 @contextmanager
 def _expected_warnings() -> Iterator[None]:
-    """What is killed here on purpose is not warned of."""
+    """Suppress warnings about processes that are killed on purpose."""
     ours = logging.getLogger("forge_tools")
     before = ours.level
     ours.setLevel(logging.ERROR)
@@ -136,7 +136,7 @@ class _Victims:
 
 
 def _victims(effects: Effects, doomed: set[int], precious: set[str], in_children: set[str]) -> _Victims | None:
-    """Who would be hit now; None if that proves little."""
+    """Return who would be hit now; None if that would prove little."""
     running = effects.running()
     hit = {key for key, pid in running.items() if pid in doomed}
     child = next((pid for key, pid in running.items() if key in in_children and pid not in doomed), None)
@@ -146,7 +146,7 @@ def _victims(effects: Effects, doomed: set[int], precious: set[str], in_children
 
 
 async def _moment(doomed: Iterable[int], *finds: Callable[[], _Victims | None]) -> list[_Victims]:
-    """Wait for victims on each side. The doomed hosts stand still from that look on, so that no call ends before the blow."""
+    """Wait for victims on each side. The doomed hosts are frozen from that moment, so that no call ends before the kill."""
     deadline = time.monotonic() + _MOMENT_SECONDS
     while True:
         _signal(doomed, signal.SIGSTOP)
@@ -166,7 +166,7 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 async def _end_of(handle: Handle) -> ToolResult | None:
-    """The result that the caller gets; None if it got none."""
+    """Return the result that the caller gets; None if there is none."""
     try:
         return await handle.result(timeout=_SETTLE_SECONDS)
     except ForgeError:

@@ -64,7 +64,7 @@ class PlainCelery:
         self.close()
 
     def close(self) -> None:
-        """End everything, from any thread and as often as it is asked for; nothing of it is kept."""
+        """End everything and keep nothing; may be called from any thread and repeatedly."""
         self._is_over.set()
         with self._starting:
             for process in (*self._workers.values(), self._valkey):
@@ -72,7 +72,7 @@ class PlainCelery:
             app.close()
 
     def publish(self, works: Iterable[Work], began: float) -> None:
-        """Publish each call at its time; what fails after Celery's own retries was refused."""
+        """Publish each call at its time; one that fails after Celery's own retries counts as refused."""
         for work in at_its_time(works, began, self._is_over.is_set):
             try:
                 self._submitted[work.key] = submit(**work.parameters(self.log))
@@ -85,7 +85,7 @@ class PlainCelery:
         return set() if pid is None else {pid, *(child.pid for child in descendants(pid))}
 
     def kill_host(self, host: str) -> None:
-        """What a power cut does to a machine; nobody starts it again."""
+        """Do what a power cut does to a machine; nothing restarts it."""
         self._workers[host].kill()
 
     def kill_broker(self) -> None:
@@ -135,7 +135,7 @@ class PlainCelery:
         return SupervisedProcess(f"plain-{name}", argv, log=log, environment=environment, grace=_STOP_SECONDS)
 
     def _start(self, process: SupervisedProcess) -> None:
-        """Start it unless all this is over: another thread may have closed it meanwhile."""
+        """Start it, unless another thread has closed everything meanwhile."""
         with self._starting:
             if not self._is_over.is_set():
                 process.start()

@@ -1,4 +1,4 @@
-"""The plain Celery that the demo runs beside: one app, one task, the settings that lose least."""
+"""The plain Celery beside the demo: one app, one task, and the settings that lose least."""
 
 import time
 from collections.abc import Mapping
@@ -42,5 +42,5 @@ def submit(key: str, seconds: float, log: str) -> str:
 
 
 def returned(ids: Mapping[str, str]) -> set[str]:
-    """The keys of those calls, given with their ids, whose results are there."""
+    """Return the keys of those given calls whose results have arrived."""
     return {key for key, id_ in ids.items() if AsyncResult(id_, app=app).state in states.READY_STATES}

@@ -1,4 +1,4 @@
-"""What the demo does, as an agent would: every step ends in claims that must hold."""
+"""What the demo does, like an agent: every step ends with claims that must hold."""
 
 import asyncio
 import json
@@ -172,7 +172,7 @@ async def _is_gone(pid: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of that id runs. One that has ended and that nobody has asked how does not: some containers ask never."""
+    """Whether a process with this id runs. A zombie does not: some containers never reap them."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -181,5 +181,5 @@ def is_alive(pid: int) -> bool:
         return True
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:  # it has just gone, or there is no /proc
+    except OSError:  # it has just ended, or there is no /proc
         return not Path("/proc/self/stat").exists()

@@ -36,7 +36,7 @@ class Work:
         return self.tool.capabilities.idempotent
 
     def parameters(self, log: Path) -> dict[str, Any]:
-        """What either side passes on."""
+        """The parameters that both sides pass."""
         return {"key": self.key, "seconds": self.seconds, "log": str(log)}
 
 
@@ -49,12 +49,12 @@ def schedule() -> list[Work]:
 
 
 def due(number: int, began: float) -> float:
-    """When the call of that number is made, on the monotonic clock."""
+    """When the call with this number is made, on the monotonic clock."""
     return began + number * EVERY
 
 
 def at_its_time(works: Iterable[Work], began: float, is_over: Callable[[], bool]) -> Iterator[Work]:
-    """Each call when it is due, in a thread that has nothing else to do."""
+    """Yield each call when it is due, in a thread that has nothing else to do."""
     for work in works:
         time.sleep(max(0.0, due(work.number, began) - time.monotonic()))
         if is_over():

@@ -1,4 +1,4 @@
-"""Another machine, as far as the stack can tell: workers under a host name of their own, and no supervisor."""
+"""A second machine, as far as the stack can tell: workers with their own host name, and no supervisor."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ _STOP_SECONDS = 1.0
 
 
 class SecondHost:
-    """One worker a lane that share database and broker with a stack."""
+    """One worker per lane; they share database and broker with a stack."""
 
     def __init__(self, name: str, settings: Settings, *, tools: tuple[str, ...]) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class SecondHost:
         return pids | {child.pid for pid in pids for child in descendants(pid)}
 
     def kill(self) -> None:
-        """What a power cut does to a machine."""
+        """Do what a power cut does to a machine."""
         for worker in self._workers:
             worker.kill()
 

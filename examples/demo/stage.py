@@ -39,11 +39,11 @@ class Stage:
         self.show(facts(pairs))
 
     def text(self, text: str, style: str = "dim") -> None:
-        """Show lines as they are, with room around them."""
+        """Show lines unchanged, with space around them."""
         self.show(Text(printable(text), style=style))
 
     def gap(self) -> None:
-        """Leave a line free."""
+        """Print an empty line."""
         if not self._face.is_json:
             self._face.say()
 

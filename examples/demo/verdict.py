@@ -1,4 +1,4 @@
-"""What became of every call: counted, compared with what bodies did, and claimed."""
+"""What became of every call: counted, compared with what bodies did, and asserted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Evidence:
 
 
 def pronounce(stage: Stage, seen: Evidence) -> None:
-    """Show the figures of both sides and claim ours."""
+    """Show the figures of both sides and assert ours."""
     accident = seen.accident
     hit = f"{len(accident.killed)} processes, {len(accident.hit)} calls ran there; nobody starts it again"
     stage.facts(
@@ -125,7 +125,7 @@ def _say_a_loss(stage: Stage, seen: Evidence) -> None:
 
 
 def _is_wrong(key: str, seen: Evidence) -> bool:
-    """Whether a result says what its body's effects do not bear out."""
+    """Whether a result contradicts the effects of its body."""
     result = seen.results[key]
     if result is None:
         return True

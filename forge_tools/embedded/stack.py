@@ -303,7 +303,7 @@ class EmbeddedStack:
         return StackError(
             f"Valkey did not start ({server.status().last_exit or 'no answer'}). The end of {server.log}:\n"
             f"{server.last_words()}\n"
-            "Mend what it says, or set FORGE_BROKER_URL to a Redis, Valkey or RabbitMQ that runs."
+            "Fix what it reports, or set FORGE_BROKER_URL to a Redis, Valkey or RabbitMQ that runs."
         )
 
     @contextlib.contextmanager

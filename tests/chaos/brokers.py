@@ -47,7 +47,7 @@ class BrokerUnderFire(Protocol):
         ...
 
     def put(self, queue: str, messages: Sequence[bytes]) -> int:
-        """Write raw messages into a queue; returns how many are no message of ours."""
+        """Write raw messages into a queue; returns how many are not one of ours."""
         ...
 
 

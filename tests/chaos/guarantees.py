@@ -1,4 +1,4 @@
-"""The promises, what holds each of them, and the page that says so: `python -m tests.chaos.guarantees` writes it."""
+"""The promises, what checks each of them, and the page about both: `python -m tests.chaos.guarantees` writes it."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -29,8 +29,8 @@ GUARANTEES = (
     Guarantee(
         "One call, one end",
         "Every accepted call has exactly one execution and reaches exactly one terminal status, whatever dies; "
-        "without any worker it expires. A submit that fails does so within its deadline, and either nothing was stored or its error "
-        "says that this is not known.",
+        "without any worker it expires. A submit that fails does so within its deadline; either nothing was stored, or its error "
+        "says that this is unknown.",
         (
             CHAOS,
             "tests/contract/test_state_machine.py::test_whatever_happens_in_whatever_order_an_execution_lives_as_the_model_says",
@@ -69,7 +69,7 @@ GUARANTEES = (
         "Never twice",
         "The body of a tool that is not idempotent starts at most once per execution; that of an idempotent one at most "
         "`max_attempts` times, and again after a crash while attempts are left. A call is `lost` only if a process that ran "
-        "it died or was stopped, and never because of a polite stop (SIGTERM) that leaves its body the time it takes. A body that "
+        "it died or was stopped, and never because of a polite stop (SIGTERM) that gives its body the time it needs. A body that "
         "returned in time is never `timed_out`.",
         (
             CHAOS,
@@ -97,7 +97,7 @@ GUARANTEES = (
     ),
     Guarantee(
         "Stopped means stopped",
-        "A timeout or cancel stops the work, leaves no process behind, and harms no neighbour. No call begins where another one "
+        "A timeout or cancel stops the work, leaves no process behind, and harms no neighbour. No call begins in a process where another one "
         "left no descriptors.",
         (
             CHAOS,
@@ -127,8 +127,8 @@ GUARANTEES = (
     ),
     Guarantee(
         "SQL decides what runs",
-        "Nothing runs that SQL does not hold as queued; nothing sensitive reaches broker, log, trace or history. Only its own "
-        "children are handed a worker's calls, and each speaks for itself alone.",
+        "Nothing runs that SQL does not hold as queued; nothing sensitive reaches broker, log, trace or history. A worker hands "
+        "calls only to its own children, and each child speaks only for its own call.",
         (
             CHAOS,
             "tests/integration/test_messages.py::test_forged_messages_harm_nobody",
@@ -148,7 +148,7 @@ GUARANTEES = (
     Guarantee(
         "Failures are results",
         "A bad call never raises out of the executor: it returns a failed result that names the thing, the limit and the way "
-        "out. One bad row never fails its batch, and one that no forge-tools wrote ends no worker.",
+        "out. One bad row never fails its batch, and a row that forge-tools did not write ends no worker.",
         (
             "tests/integration/test_calls_on_workers.py::test_bad_parameters_are_rejected_with_a_sentence_and_recorded",
             "tests/integration/test_calls_on_workers.py::test_whatever_a_tool_returns_comes_back_as_it_was",
@@ -178,21 +178,21 @@ GUARANTEES = (
 HEAD = """\
 # Guarantees
 
-For those who want to rely on it: what forge_tools promises, and what holds each promise. This page is generated (`python -m tests.chaos.guarantees`); a test fails
-when it is out of date or names a test that is not there.
+For people who want to rely on it: what forge_tools promises, and what checks each promise. This page is generated (`python -m tests.chaos.guarantees`); a test fails
+if it is out of date or names a test that does not exist.
 
 The *fault suite* submits mixed calls (that succeed, fail, hang, block, exit, kill their process, start children, eat or close the
 descriptors of their process, pose as processes of a worker; idempotent and not; in both lanes) while a seeded schedule kills tool
-processes, workers, broker and database, freezes workers past their lease and thaws them, takes the database away or swallows all
+processes, workers, broker and database, freezes workers past their lease and thaws them, takes the database away or swallows everything
 that is sent to it for longer than the lease, sets its clock, cuts connections, loses, repeats, reorders and forges messages, writes
-garbage in between, and stops workers politely, also with a successor beside them. Then it compares, call by call, what was submitted,
-what SQL holds, what the handles said, and what
-the tools noted in a log outside SQL. Each rule below is one such comparison (`tests/chaos/checker.py`). Words such as lease and lane: [architecture.md](architecture.md#glossary).
+garbage in between, and stops workers politely, with or without a successor beside them. Then it compares, call by call, what was submitted,
+what SQL holds, what the handles returned, and what
+the tools wrote to a log outside SQL. Each rule below is one such comparison (`tests/chaos/checker.py`). Words such as lease and lane: [architecture.md](architecture.md#glossary).
 
-A *negative control* takes one protection out of the workers and repeats the faults that it is there for: the rules must then
+A *negative control* removes one protection from the workers and repeats the faults that it guards against: the rules must then
 report violations, and must report none with the protection in place.
 
-The promises assume that what the database acknowledged survives: `synchronous_commit=on`, results read from the primary,
+The promises assume that commits which the database acknowledged survive: `synchronous_commit=on`, results read from the primary,
 SQLite on a disk that syncs.
 """
 
@@ -225,16 +225,16 @@ def _words(name: str) -> str:
 def _long_run() -> Iterator[str]:
     yield "## The last long run\n"
     if not LONG_RUN.exists():
-        yield "None is on record. `make chaos MINUTES=30 RECORD=1` makes one.\n"
+        yield "There is none yet. `make chaos MINUTES=30 RECORD=1` records one.\n"
         return
     run: dict[str, Any] = json.loads(LONG_RUN.read_text())
     rounds = ", ".join(f"{count} on {name}" for name, count in run["rounds"].items())
     yield f"{run['minutes']:g} minutes, seed {run['seed']}, rounds: {rounds}. {run['calls']} calls submitted, {run['started_again']} of"
-    yield f"which started more than one body. After the last fault of a round all was over within {run['slowest_to_settle_seconds']} s.\n"
+    yield f"which started more than one body. After the last fault of a round, everything had ended within {run['slowest_to_settle_seconds']} s.\n"
     for title, name in (
         ("Faults", "faults"),
         ("Workers that ended", "worker_deaths"),
-        ("What submitters were told", "answers"),
+        ("Answers to submitters", "answers"),
         ("Calls by status", "statuses"),
         ("Events on record", "events"),
         ("Violations", "violations"),

@@ -81,7 +81,7 @@ async def test_no_bytes_end_a_busy_worker_or_what_it_runs(
 
 
 def times_said(worker: WorkerProcess) -> int:
-    return worker.log.read_text().count("is no message of ours")
+    return worker.log.read_text().count("is not one of ours")
 
 
 def waiting(wire: BrokerUnderFire, fleet: Fleet) -> int:
@@ -104,7 +104,7 @@ async def test_a_key_that_is_no_list_is_dropped_as_well(
 
     def spoil() -> None:
         with client(wire.url) as server:
-            server.mset(dict.fromkeys(keys, "no list"))
+            server.mset(dict.fromkeys(keys, "not a list"))
             if and_then == "cut":
                 wire.cut()
 

@@ -106,7 +106,7 @@ async def test_a_child_that_is_refused_harms_nobody_who_comes_before_or_after(
     forger = Caller(desk, "forger", is_child=True)
     await before.adds(TEXT)
     await forger.adds(FORGED)
-    with pytest.raises(SandboxError, match=f"{OF.handle} is not kept: other bytes were sent than its id says"):
+    with pytest.raises(SandboxError, match=f"{OF.handle} is not kept: the bytes sent do not match its id"):
         await forger.says("finish")
     assert await before.says("finish")
     assert await store.artifacts.find(OF.id, "forger") is None
@@ -141,7 +141,7 @@ async def test_what_a_child_sends_is_kept_nowhere_before_it_is_proven(
 async def test_bytes_that_turn_out_wrong_leave_nothing(desk: Desk, store: Store, folder: Path | None) -> None:
     child = Caller(desk, "s", is_child=True)
     await child.adds(FORGED)
-    with pytest.raises(SandboxError, match="other bytes"):
+    with pytest.raises(SandboxError, match="bytes sent do not match"):
         await child.says("finish")
     assert await rows(store) == (0, 0, 0)
     assert files(folder) == []

@@ -52,7 +52,7 @@ async def test_a_blocker_is_named_and_moved_to_processes_and_its_neighbours_fini
         record = await client.history.get(again.metadata["execution_id"])
 
     assert blocker.error_code == ErrorCode.BLOCKED
-    assert "Tool Careless held the worker's event loop for" in str(blocker.error)
+    assert "Tool Careless blocked the worker's event loop for" in str(blocker.error)
     assert "_execute at careless_tools.py:" in str(blocker.error)
     assert [(other.success, other.error) for other in others] == [(True, None)] * 3
     assert (again.output, record.lane, without_news.output) == ("nap", "process", "nap")
@@ -81,7 +81,7 @@ async def test_fifty_calls_of_a_blocking_tool_at_once_are_one_incident(lone_flee
 
             codes = [result.error_code for result in results]
             assert (codes.count(ErrorCode.BLOCKED), codes.count(None)) == (1, 50), [one.error for one in results]
-    assert worker.log.read_text().count("event loop of the tools is held") == 2
+    assert worker.log.read_text().count("event loop of the tools is blocked") == 2
 
 
 async def test_a_block_that_nothing_ends_costs_the_process_and_every_call_is_settled(lone_fleet: Fleet) -> None:

@@ -102,7 +102,7 @@ async def test_a_body_that_speaks_for_another_call_ends_itself_alone(
     forger = await client.execute("Impostor", context, worker=worker.pid, victim=victim.id)
 
     assert forger.error_code == ErrorCode.LOST
-    assert "was ended for what it sent" in (forger.error or "")
+    assert "was ended because of what it sent" in (forger.error or "")
     assert (await victim.result(60)).success
     assert (await victim.result(60)).output != "forged"
     async with asyncio.timeout(60):

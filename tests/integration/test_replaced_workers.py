@@ -72,7 +72,7 @@ async def test_a_worker_whose_interpreter_is_held_is_killed_and_one_that_is_froz
 
     assert (held.process.returncode, status) == (-signal.SIGKILL, None)
     assert 14 < seconds < 60, "it is given a lease, and does not end with the body"
-    assert "something holds its interpreter" in held.log.read_text()
+    assert "something blocks its interpreter" in held.log.read_text()
     assert result.error_code == ErrorCode.LOST
     assert [child.memory_full_info().uss < 8 * MEGABYTE for child in watchdogs] == [True]
     assert psutil.Process(neighbour.pid).memory_info().rss < 140 * MEGABYTE

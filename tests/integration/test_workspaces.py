@@ -220,9 +220,7 @@ async def test_a_call_for_a_host_that_restarts_waits_for_it(fresh_fleet: Fleet, 
 def test_a_second_host_with_the_same_bound_workspace_does_not_start(fresh_fleet: Fleet, tmp_path: Path) -> None:
     settings = named(repo={"roots": [str(tmp_path)]})
     fresh_fleet.start("async", hostname="a", workspaces=settings)
-    with pytest.raises(
-        AssertionError, match="FORGE_WORKSPACES: workspace repo is bound to host a, where a live worker"
-    ):
+    with pytest.raises(AssertionError, match="FORGE_WORKSPACES: workspace repo is bound to host a; a live worker"):
         fresh_fleet.start("async", hostname="b", workspaces=settings)
     assert fresh_fleet.workers[1].process.returncode == 78
     fresh_fleet.start("process", hostname="a", workspaces=settings)  # another worker of the same host does

@@ -156,7 +156,7 @@ def answers_of(caller: Release, other: Release, home: Path) -> list[str]:
         others.kill()
         answers += read(agent, TOGETHER - TOGETHER // 3)
         assert agent.wait(SECONDS) == 0
-    assert not any("no message of ours" in file.read_text() for file in home.glob("*.log"))
+    assert not any("not one of ours" in file.read_text() for file in home.glob("*.log"))
     return sorted(answers)
 
 

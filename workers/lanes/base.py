@@ -101,9 +101,9 @@ async def swept(claim: Claim, sweep: Callable[[], Awaitable[None]]) -> None:
     deadline = time.monotonic() + SWEEP_PATIENCE
     while (why := await _swept_once(sweep)) is not None:
         if time.monotonic() > deadline:
-            logger.error("What a tool left running lives on", extra={"error": why, **claim.facts()})
+            logger.error("Processes that a tool left running cannot be ended", extra={"error": why, **claim.facts()})
             return
-        logger.warning("What a tool left running is looked for again", extra={"error": why, **claim.facts()})
+        logger.warning("Processes that a tool left running are looked for again", extra={"error": why, **claim.facts()})
         await asyncio.sleep(SWEEP_AGAIN)
 
 
@@ -242,8 +242,8 @@ def _decoded(claim: Claim, column: str) -> Any:
     value = decode_json(getattr(claim, column))
     if isinstance(value, Unreadable):
         raise ForeignRowError(
-            f"Row {claim.id} of table executions cannot be read: its {column} is no JSON. "
-            "No forge-tools wrote it so: correct or delete the row, or restore a backup."
+            f"Row {claim.id} of table executions cannot be read: its {column} is not JSON. "
+            "forge-tools did not write this: correct or delete the row, or restore a backup."
         )
     return value
 

@@ -36,7 +36,7 @@ def shortage() -> str | None:
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         left = most - _open_descriptors()
         if most >= 0 and left < min(RESERVE, most // 8):
-            return f"{left} of {most} descriptors are left"
+            return f"only {left} of {most} descriptors are left"
         mmap.mmap(-1, SPARE_MEMORY).close()
     except OSError as error:
         return os.strerror(error.errno or 0)
@@ -64,7 +64,7 @@ class Birth:
             if limits[name] != then and not (only_harm and _is_raised(then, limits[name]))
         ]
         if self._signals and (signals := _signals()) and signals != self._signals:
-            changed.append("signals are blocked, ignored or handled otherwise")
+            changed.append("signals are blocked, ignored or handled differently")
         return "; ".join(changed) or None
 
 

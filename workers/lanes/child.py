@@ -386,7 +386,7 @@ def _await_no_threads_but(ours: Collection[int]) -> None:
     deadline = time.monotonic() + LINGER_SECONDS
     while others := {int(task.name) for task in Path("/proc/self/task").iterdir()}.difference(ours):
         if time.monotonic() > deadline:
-            raise ForgeError(f"initialize() of a tool has started threads, of which {len(others)} are there still")
+            raise ForgeError(f"initialize() of a tool has started threads; {len(others)} of them still run")
         time.sleep(LINGER_SECONDS / 1000)
 
 

@@ -173,7 +173,7 @@ class ChildrenLane:
         try:
             await self._loop.create_connection(lambda: child.line, sock=end)
         except OSError as error:  # out of handles, for example
-            logger.error("A child cannot be spoken with", extra={"pid": child.pid, "error": str(error)})
+            logger.error("A child cannot be reached", extra={"pid": child.pid, "error": str(error)})
             end.close()
             self._lose(child)
         if self._is_stopped:
@@ -227,11 +227,11 @@ class ChildrenLane:
 
     async def _answer_child(self, child: PoolProcess, body: Body, asked: frames.Asked) -> None:
         """Answer a body's request: its claim, not the child, says whose call it is."""
-        answer: dict[str, Any] = {"error": "The call is over.", "code": ErrorCode.TOOL_ERROR}
+        answer: dict[str, Any] = {"error": "The call has ended.", "code": ErrorCode.TOOL_ERROR}
         child.asked += 1
         try:
             if child.asked > MOST_ASKED:
-                answer["error"] = f"More than {MOST_ASKED} requests at once. Wait for answers to some."
+                answer["error"] = f"More than {MOST_ASKED} requests at once. Wait for the answers to some."
             elif not body.is_over:
                 body.proofs = body.proofs or Proofs()
                 answer = await self._host.answer(from_text(asked.artifact), context_of(body.claim), body.proofs)
@@ -406,7 +406,7 @@ class ChildrenLane:
             self._force(*bodies[pid], self._too_big)
         for pid in await asyncio.to_thread(heavy, list(idle), self._memory_limit // IDLE_SHARE):
             if idle[pid].is_idle:
-                self._retire(idle[pid], "An idle process holds much memory; it is replaced")
+                self._retire(idle[pid], "An idle process uses too much memory; it is replaced")
 
     def _too_big(self, claim: Claim, after_ms: float) -> Outcome:
         return out_of_memory(claim, self._memory_limit, after_ms)

@@ -42,7 +42,7 @@ def _json(text: str) -> str:
 
 def _json_object(text: str) -> str:
     if not isinstance(_loaded(text), dict):
-        raise ValueError("no object")  # noqa: TRY004 pydantic would not take a TypeError for a wrong frame
+        raise ValueError("not an object")  # noqa: TRY004 pydantic would not take a TypeError for a wrong frame
     return text
 
 
@@ -152,7 +152,7 @@ class Frames:
             length = HEADER.unpack_from(received)[0]
             end = HEADER.size + length
             if length > self._most or bytes(received[HEADER.size : HEADER.size + 1]) not in (b"", b"{"):
-                raise FrameError(f"{length:,} bytes were announced as a frame, an object of {self._most:,} at most")
+                raise FrameError(f"a frame of {length:,} bytes was announced; the limit is {self._most:,}")
             if len(received) < end:
                 return
             frame = bytes(received[HEADER.size : end])
@@ -195,7 +195,7 @@ class Line(asyncio.Protocol):
         except FrameError as error:
             self._break(str(error))
         except ValidationError as error:
-            self._break(f"it is none that a child may send: {_places(error)}")
+            self._break(f"a child may not send it: {_places(error)}")
 
     def send(self, frame: Frame) -> None:
         """Queue one object for sending; if the other side is gone, it is lost."""
@@ -208,7 +208,7 @@ class Line(asyncio.Protocol):
 
     def _break(self, why: str) -> None:
         self.fault = why
-        logger.error("The line between an engine and its child is broken: %s", why)
+        logger.error("The connection between an engine and its child is broken: %s", why)
         if self._transport is not None:
             self._transport.abort()
 

@@ -238,14 +238,14 @@ class LoopLane:
         self._tools.excuse(step.turn)  # the timers of its neighbours stand still meanwhile
         owner = step.owner
         facts = owner.claim.facts() if owner is not None else {}
-        logger.error("The event loop of the tools is held", extra={"place": hold.place, **facts})
+        logger.error("The event loop of the tools is blocked", extra={"place": hold.place, **facts})
         if isinstance(owner, LoopBody):
             tool = owner.claim.tool
             owner.hold = None if owner.is_over else hold
             self.ban([tool])
             self._stop_siblings(owner)
             self._tools.call_soon_threadsafe(self._closer.politely, owner)
-            self._host.demote(tool, f"held the event loop for {hold.seconds:.1f}s in {hold.place}")
+            self._host.demote(tool, f"blocked the event loop for {hold.seconds:.1f}s in {hold.place}")
         return hold
 
     def _stop_siblings(self, blocker: LoopBody) -> None:
@@ -284,7 +284,7 @@ class LoopLane:
         if isinstance(owner, LoopBody) and owner.hold is hold:
             self._tell(owner, self._judgement(owner))
         who = "a callback of an unknown tool" if owner is None else f"tool {owner.claim.tool}"
-        self._host.replace_process(f"{who} held its event loop for {hold.seconds:.0f}s in {hold.place}")
+        self._host.replace_process(f"{who} blocked its event loop for {hold.seconds:.0f}s in {hold.place}")
 
     # The tool loop's side.
 
@@ -297,17 +297,15 @@ class LoopLane:
         finally:
             if not self._is_over:  # nobody told it to stop
                 with suppress(RuntimeError):  # the engine's loop has ended, and with it the process
-                    self._engine.call_soon_threadsafe(
-                        self._host.replace_process, "the event loop of its tools broke down"
-                    )
+                    self._engine.call_soon_threadsafe(self._host.replace_process, "the event loop of its tools failed")
 
     def _run_tools(self) -> None:
         try:
             self._tools.run_forever()
         except (KeyboardInterrupt, SystemExit):  # raised in a task that a tool started and abandoned
-            logger.exception("A tool tried to end the process; its neighbours go on")
+            logger.exception("A tool tried to end the process; its neighbours continue")
         except LoopHeldError:  # raised just after its target had ended
-            logger.warning("The event loop was interrupted between two steps; it goes on")
+            logger.warning("The event loop was interrupted between two steps; it continues")
 
     def _launch(self, bodies: Sequence[LoopBody]) -> None:
         for body in bodies:
@@ -343,9 +341,11 @@ class LoopLane:
         if body.verdict is not None or task is None:
             return (body.verdict or cancelled)(claim, after_ms)
         if body.is_rerun and task.cancelled() and not body.is_cancelled:
-            return lost(claim, f"Another call of {claim.tool} held the event loop, and this one was stopped", after_ms)
+            return lost(
+                claim, f"Another call of {claim.tool} blocked the event loop, and this one was stopped", after_ms
+            )
         if not task.cancelled() and isinstance(task.exception(), LoopHeldError):
-            return lost(claim, "A neighbour held the event loop, and its interruption met this call", after_ms)
+            return lost(claim, "A neighbour blocked the event loop, and its interruption hit this call", after_ms)
         return outcome_of_task(task, claim, after_ms, is_asked=body.is_cancelled)
 
     def _cancel(self, body: LoopBody) -> None:

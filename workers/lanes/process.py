@@ -88,7 +88,7 @@ class PoolProcess:
     async def end_in_words(self) -> str:
         """Say how it ended, in words that follow its name."""
         if self.line.fault is not None:
-            return f"was ended for what it sent, {self.line.fault},"
+            return f"was ended because of what it sent, {self.line.fault},"
         return said(await exit_of(self.pid, self.process))
 
 

@@ -13,9 +13,7 @@ from forge_tools.storage import Store
 from workers.middleware.base import Ends, Middleware
 from workers.outcomes import not_run
 
-NO_PARAMETERS = (
-    "What was encrypted are no parameters: who encrypted it was no client of this version. Submit the call again."
-)
+NO_PARAMETERS = "The encrypted value is not an object of parameters: a client of another version encrypted it. Submit the call again."
 """Anybody can encrypt for workers, so the content may be anything."""
 
 logger = logging.getLogger(__name__)
@@ -78,5 +76,5 @@ class Decryption(Middleware):
 
 
 def _refused(claim: Claim, error: ForgeError) -> Outcome:
-    logger.error("A call cannot be opened", extra={"error": error.message, **claim.facts()})
+    logger.error("A call cannot be decrypted", extra={"error": error.message, **claim.facts()})
     return not_run(claim, ToolResult.fail(error.message, error_code=error.code, retryable=error.retryable))

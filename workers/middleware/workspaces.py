@@ -56,7 +56,7 @@ class Workspaces(Middleware):
         self._workspaces = [one for one in self._workspaces if one.name not in taken]
         for name, host in taken.items():
             logger.error(
-                "Another host took over a workspace while this worker was silent; its calls go there from now on",
+                "Another host took over a workspace while this worker was silent; its calls are sent there from now on",
                 extra={"workspace": name, "host": host},
             )
         try:
@@ -87,7 +87,7 @@ class Workspaces(Middleware):
             await self._settle(claim, name, ends)
             is_settled = True
         except ForgeError as error:
-            logger.warning("A call of another host cannot be sent there", extra={"error": str(error), **claim.facts()})
+            logger.warning("A call cannot be forwarded to its host", extra={"error": str(error), **claim.facts()})
         finally:
             if not is_settled:  # nothing is known to have changed; the call is still this worker's
                 ends.add(handed_back(claim))
@@ -104,7 +104,7 @@ class Workspaces(Middleware):
         ends.forget(claim)
         if result is not None:
             logger.info(
-                "A call belongs on another host; it goes there",
+                "A call belongs on another host; it is forwarded",
                 extra={"workspace": name, "host": result.hostname, **claim.facts()},
             )
             self._send_on([Wakeup(claim.id, claim.attempt - 1)], result.queue)

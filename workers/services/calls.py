@@ -141,7 +141,7 @@ class Cancels(Service):
     """
 
     name = "cancels"
-    failure = "Cancels cannot be read; the next heartbeat does"
+    failure = "Cancels cannot be read; the next heartbeat reads them"
 
     def __init__(self, store: Store, worker_id: str, broker: Broker, lane: BodyLane) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class Delivery(Service):
     """
 
     name = "delivery"
-    failure = "The broker queues cannot be looked at"
+    failure = "The broker queues cannot be checked"
 
     def __init__(self, broker_url: str, queues: Sequence[str], claims: Idle, interval: float) -> None:
         super().__init__(interval)
@@ -206,7 +206,7 @@ class Delivery(Service):
         if self._suspicious < LOOKS:
             return None
         logger.critical(
-            "Messages wait at the broker and none arrives here; this worker ends so that another takes its place",
+            "Messages wait at the broker but none arrives here; this worker ends, so that another takes its place",
             extra={"queues": ",".join(self._queues), "looks": LOOKS, "seconds": LOOKS * (self.interval or 0.0)},
         )
         os.kill(os.getpid(), signal.SIGTERM)
@@ -223,7 +223,7 @@ class Delivery(Service):
     def _judge(self, waiting: int) -> None:
         self._suspicious = self._suspicious + 1 if waiting else 0
         if self._suspicious > 1:
-            logger.warning("Messages wait at the broker and none arrives here", extra={"waiting": waiting})
+            logger.warning("Messages wait at the broker but none arrives here", extra={"waiting": waiting})
 
     def _count(self) -> int:
         """Return how many messages wait; 0 while the broker does not answer."""

@@ -28,7 +28,7 @@ class Fitness(Middleware, Service):
     """Whether this worker may claim. A shortage passes when bodies end; a change since birth or a run of failures does not."""
 
     name = "fitness"
-    failure = "What this worker lacks cannot be written"
+    failure = "The unfitness of this worker cannot be recorded"
     starts_at_once = True
 
     def __init__(
@@ -83,7 +83,7 @@ class Fitness(Middleware, Service):
 
     def _lasting(self) -> str | None:
         if self._run >= LONGEST_RUN:
-            return f"{self._run} calls in a row failed for want of descriptors, memory or threads"
+            return f"{self._run} calls in a row failed for lack of descriptors, memory or threads"
         return self._birth.changes(only_harm=True) if self._birth is not None else None
 
     async def _say(self) -> None:
@@ -97,7 +97,7 @@ class Fitness(Middleware, Service):
     def _leave(self, why: str) -> None:
         if not self.is_left:
             self.is_left = True
-            logger.critical("This worker ends, so that its supervisor starts another", extra={"why": why})
+            logger.critical("This worker ends, so that its supervisor starts a new one", extra={"why": why})
             os.kill(os.getpid(), signal.SIGTERM)
 
 

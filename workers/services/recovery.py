@@ -83,7 +83,8 @@ class ClockWatch:
         if moved and await self._store.workers.take_lease(CLOCK_LEASE, self._worker_id, self._lease):
             rows = await self._store.transitions.follow_clock(moved)
             logger.warning(
-                "The database's clock was set; deadlines follow", extra={"seconds": round(moved, 1), "executions": rows}
+                "The database's clock was changed; deadlines are adjusted",
+                extra={"seconds": round(moved, 1), "executions": rows},
             )
 
     def _compare(self, there: float) -> bool:
@@ -220,7 +221,10 @@ class Recovery(Service):
         try:
             await asyncio.to_thread(end, instance_mark(worker))
         except OSError as error:
-            logger.error("What a dead worker left running lives on", extra={"worker": worker, "error": str(error)})
+            logger.error(
+                "Processes that a dead worker left running cannot be ended",
+                extra={"worker": worker, "error": str(error)},
+            )
         requeued, lost = await self._store.transitions.recover(worker, f"no heartbeat for {self._lease:g}s", beat)
         logger.warning(
             "A worker died; its executions are settled",

@@ -36,7 +36,7 @@ class ShellWatch(Service):
     """
 
     name = "shells"
-    failure = "Shells cannot be kept account of"
+    failure = "Shells cannot be recorded"
     starts_at_once = True
 
     def __init__(
@@ -119,7 +119,7 @@ class ShellWatch(Service):
         if len(own) < len(seen):
             other = next(shell.hostname for shell in seen if shell.hostname != self._hostname)
             self._complain(
-                f"{len(seen) - len(own)} shells of host {other} are in {self._folder}, and no call reaches them. "
+                f"{len(seen) - len(own)} shells of host {other} are in {self._folder}, but no call reaches them. "
                 f"Give host {self._hostname} its old FORGE_HOSTNAME until they have ended, or end them by hand."
             )
         return own
@@ -160,10 +160,10 @@ class ShellWatch(Service):
         missing = [shell for shell in said if shell.id not in here]
         gone = [shell.id for shell in missing if not _is_alive(shell)]
         if lost := await self._shells.mark_lost(gone):
-            logger.warning("Shells are gone and nobody knows how they ended", extra={"shells": lost})
+            logger.warning("Shells are gone, and how they ended is unknown", extra={"shells": lost})
         if len(gone) < len(missing):
             self._complain(
-                f"{len(missing) - len(gone)} shells of host {self._hostname} run, but not in {self._folder}. "
+                f"{len(missing) - len(gone)} shells of host {self._hostname} run, but are not in {self._folder}. "
                 "Give all workers of a host the same FORGE_SHELLS, and each host its own FORGE_HOSTNAME."
             )
 
@@ -176,14 +176,14 @@ class ShellWatch(Service):
         last, said_at = self._complaint
         if what != last or self._clock() - said_at >= COMPLAINT_SECONDS:
             self._complaint = (what, self._clock())
-            logger.warning("Shells cannot be kept account of", extra={"error": what})
+            logger.warning("Shells cannot be recorded", extra={"error": what})
 
 
 class DesertedShells(Service):
     """Gives up the shells of hosts that have no worker any more: not after one bad check, and for all live workers."""
 
     name = "deserted shells"
-    failure = "Shells cannot be kept account of"
+    failure = "Shells cannot be recorded"
     leader_only = True
     starts_at_once = True
 
@@ -218,7 +218,7 @@ class DesertedShells(Service):
         if suspects:
             self._alert_until = self._asked_at + self._lost_after
         if lost:
-            logger.warning("Their host has no worker any more; these shells are lost", extra={"shells": lost})
+            logger.warning("Their host no longer has a worker; these shells are lost", extra={"shells": lost})
 
     def lead_is_lost(self) -> None:
         self._known = None

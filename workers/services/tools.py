@@ -119,7 +119,7 @@ class HostedTools(Service):
         for tool, reason in list(self._unwritten.items()):
             await self._store.catalogue.demote(self.specs[tool], reason)
             self._unwritten.pop(tool, None)
-            logger.error("A tool blocks; it runs in the process lane from now on", extra={"tool": tool, "why": reason})
+            logger.error("A tool blocks; from now on it runs in the process lane", extra={"tool": tool, "why": reason})
         if self._demotable:
             self._demoted |= self._known(await self._store.catalogue.demoted())
         self._ban(self._demoted)
@@ -137,7 +137,7 @@ class HostedTools(Service):
                 "disabled": ",".join(sorted(withdrawn - others)) or "none",
                 "pinned_elsewhere": ",".join(sorted(others)) or "none",
             }
-            logger.info("Tools were enabled, disabled, pinned or let go", extra=said)
+            logger.info("Tools were enabled, disabled, pinned or unpinned", extra=said)
             self._withdrawn = withdrawn
             self._narrow()
 

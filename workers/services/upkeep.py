@@ -64,7 +64,7 @@ class AuditChain(Service):
     """
 
     name = "audit chain"
-    failure = "What is over is not sealed yet"
+    failure = "Ended executions are not sealed yet"
     leader_only = True
 
     def __init__(
@@ -152,7 +152,7 @@ class AuditChain(Service):
             return True
         self._complain(
             logging.ERROR,
-            "A batch that was sealed is gone from the audit chain: the database was restored, or the chain cut. The file "
+            "A batch that was sealed is gone from the audit chain: the database was restored, or the chain was truncated. The file "
             "stays as it is, for audit verify; move it away to begin another",
             head="{}:{}".format(*kept[-1]),
             file=str(self._heads.path),
@@ -183,7 +183,7 @@ class Retention(Service):
     """The lease keeps two workers that both think they lead from pruning at once."""
 
     name = "retention"
-    failure = "What is too old is not pruned yet"
+    failure = "Old history is not pruned yet"
     leader_only = True
 
     def __init__(self, store: Store, worker_id: str, settings: Settings, signer: Signer | None) -> None:
@@ -208,10 +208,10 @@ class Retention(Service):
         try:
             count = await self._store.leftovers.clear(shells_kept=self._shells_kept)
         except ForgeError as error:
-            logger.warning("What others left behind is not cleared away yet", extra={"error": str(error)})
+            logger.warning("Leftovers are not cleared away yet", extra={"error": str(error)})
             return
         if count:
-            logger.info("Cleared away what workers, shells and sessions left behind", extra={"rows": count})
+            logger.info("Cleared away leftovers of workers, shells and sessions", extra={"rows": count})
 
     async def _apply(self, rule: RetentionRule) -> int:
         before = datetime.now(UTC) - timedelta(days=rule.days)
@@ -225,7 +225,7 @@ class Retention(Service):
                     break
                 taken_at = time.monotonic()
         if count:
-            logger.info("Pruned what is too old", extra={"executions": count, "days": rule.days, "run": run.id})
+            logger.info("Pruned old history", extra={"executions": count, "days": rule.days, "run": run.id})
         return count
 
 
@@ -233,7 +233,7 @@ class RollUps(Service):
     """Rolls up the figures of past hours. Two workers that both think they lead do the work twice, without harm."""
 
     name = "roll-ups"
-    failure = "Hours that are over are not rolled up yet"
+    failure = "Past hours are not rolled up yet"
     leader_only = True
 
     def __init__(self, store: Store) -> None:
@@ -272,7 +272,7 @@ class SpentKeys(Service):
     """
 
     name = "spent keys"
-    failure = "Idempotency keys that no longer hold are kept for now"
+    failure = "Expired idempotency keys are not deleted yet"
     leader_only = True
     starts_at_once = True
 
@@ -301,7 +301,7 @@ class Leftovers(Service):
     """
 
     name = "leftovers"
-    failure = "What other workers left cannot be looked for"
+    failure = "Leftover processes of other workers cannot be looked for"
     starts_at_once = True
 
     def __init__(self, store: Store, worker_id: str, leadership: Leadership, interval: float) -> None:
@@ -320,9 +320,7 @@ class Leftovers(Service):
         found = await asyncio.to_thread(marked_instances) - self._leadership.living - {self._worker_id}
         for stopped in sorted(await self._store.workers.stopped(found) if found else ()):
             count = await asyncio.to_thread(end, instance_mark(stopped))
-            logger.warning(
-                "A worker that stopped had left processes; they are ended", extra={"worker": stopped, "count": count}
-            )
+            logger.warning("A stopped worker left processes; they are ended", extra={"worker": stopped, "count": count})
 
 
 def _rest(took: float, ended_until: datetime | None) -> float:

@@ -42,13 +42,13 @@ def trace(frame: FrameType, event: str, _argument: object) -> None:
 
 
 def name_of(code: CodeType) -> str:
-    """The file and the function, or nothing where it is neither ours nor a function of its own."""
+    """Return the file and the function, or nothing if it is not ours or not a separate function."""
     is_ours = code.co_filename.startswith(OURS) and not code.co_name.startswith("<")
     return f"{code.co_filename.removeprefix(ROOT)}\t{code.co_qualname}" if is_ours else ""
 
 
 def is_start(frame: FrameType, code: CodeType) -> bool:
-    """Whether the function begins: a coroutine that goes on is reported as a call, too."""
+    """Whether the function begins: a coroutine that continues is also reported as a call."""
     at = frame.f_lasti
     if at < 0:
         return True
@@ -58,7 +58,7 @@ def is_start(frame: FrameType, code: CodeType) -> bool:
 
 
 def note_record(frame: FrameType) -> None:
-    """Note the class of a record that is made."""
+    """Note the class of a record that is created."""
     made = type(frame.f_locals.get("self"))
     if made.__module__.startswith(("forge_tools.", "workers.")):
         note("record", f"{made.__module__}.{made.__qualname__}")

@@ -303,7 +303,7 @@ async def test_a_child_that_says_what_it_may_not_is_ended_and_its_body_lost(
 
     [outcome] = bench.outcomes
     assert (outcome.error_code, outcome.give_back, outcome.retry_in) == (ErrorCode.LOST, False, None)
-    assert "was ended for what it sent, it is none that a child may send" in (outcome.error or "")
+    assert "was ended because of what it sent, a child may not send it" in (outcome.error or "")
     assert not is_alive(child.pid)
 
 

@@ -80,7 +80,7 @@ async def test_messages_that_stay_while_nothing_is_heard_are_proof(
     wakeup(valkey_url)
 
     assert await is_deaf(valkey_url, sent, patience=60.0)
-    assert "this worker ends so that another takes its place" in caplog.text
+    assert "this worker ends, so that another takes its place" in caplog.text
 
 
 async def test_an_empty_queue_is_no_proof(valkey_url: str, sent: list[int]) -> None:

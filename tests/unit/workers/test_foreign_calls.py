@@ -74,7 +74,7 @@ async def test_a_worker_ends_calls_that_cannot_be_read_and_runs_the_others(
             assert (await client.execute("Nap", ExecutionContext(working_dir="."))).success
             results = await ends_of(settings, [call.id for call in calls])
             assert [result.error_code for result in results[:2]] == ["FOREIGN_ROW"] * 2
-            assert "its parameters is no JSON" in str(results[0].error)
+            assert "its parameters is not JSON" in str(results[0].error)
             assert [result.success for result in results] == [False] * 5 + [True] * 2
             assert (await client.execute("Nap", ExecutionContext(working_dir="."))).success
         finally:

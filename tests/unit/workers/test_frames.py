@@ -132,11 +132,11 @@ def test_a_frame_that_breaks_off_is_never_heard(kept: int) -> None:
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (HEADER.pack(MOST + 1), "10,000,001 bytes were announced as a frame"),
-        (HEADER.pack(5_000_000) + b"GET / HTTP/1.1", "5,000,000 bytes were announced as a frame"),
-        (HEADER.pack(9) + b'{"a": 1]}', "none that a child may send: frame: json_invalid"),
-        (framed({"kind": "answering", "pid": 1}), "none that a child may send: answering.pid: extra_forbidden"),
-        (framed({"kind": "hello"}), "none that a child may send: frame: union_tag_invalid"),
+        (HEADER.pack(MOST + 1), "a frame of 10,000,001 bytes was announced"),
+        (HEADER.pack(5_000_000) + b"GET / HTTP/1.1", "a frame of 5,000,000 bytes was announced"),
+        (HEADER.pack(9) + b'{"a": 1]}', "a child may not send it: frame: json_invalid"),
+        (framed({"kind": "answering", "pid": 1}), "a child may not send it: answering.pid: extra_forbidden"),
+        (framed({"kind": "hello"}), "a child may not send it: frame: union_tag_invalid"),
     ],
 )
 async def test_what_is_no_frame_ends_the_line_and_is_not_waited_for(

@@ -77,7 +77,7 @@ async def test_whoever_holds_the_loop_is_stopped_named_and_demoted_and_its_neigh
 
     outcomes = {outcome.id: outcome for outcome in bench.outcomes}
     assert (outcomes["it"].status, outcomes["it"].error_code) == (ExecutionStatus.FAILED, ErrorCode.BLOCKED)
-    assert "Tool Hold held the worker's event loop for " in str(outcomes["it"].error)
+    assert "Tool Hold blocked the worker's event loop for " in str(outcomes["it"].error)
     assert outcomes["it"].retry_in is None
     assert {outcomes[name].status for name in ("before", "after")} == {ExecutionStatus.SUCCEEDED}
     assert [tool for tool, _ in bench.demoted] == ["Hold"]
@@ -162,7 +162,7 @@ async def test_a_hold_that_nothing_ends_gives_up_the_process_once_and_stopping_w
     assert [o.error_code for o in bench.outcomes if not o.give_back] == [ErrorCode.BLOCKED]
     assert [o.id for o in bench.outcomes if o.give_back] + [one.id for one in left] == ["waits"]
     assert len(bench.given_up) == 1
-    assert "tool Hold held its event loop for" in bench.given_up[0]
+    assert "tool Hold blocked its event loop for" in bench.given_up[0]
     LET_GO.set()
     bench.lane._tools.call_soon_threadsafe(bench.lane._end)
     await asyncio.to_thread(bench.lane._thread.join, 60)

@@ -80,7 +80,7 @@ async def test_so_it_is_when_no_descriptor_was_left_to_look_for_it(
 
     with no_descriptors():
         bench.lane.cancel("id", 1)
-        await bench.until(lambda: "is looked for again" in caplog.text)
+        await bench.until(lambda: "are looked for again" in caplog.text)
     outcome = await bench.outcome()
 
     assert outcome.status == ExecutionStatus.CANCELLED

@@ -185,6 +185,6 @@ def test_a_body_that_blocked_is_told_where_for_how_long_and_what_to_do_and_is_no
         None,
     )
     assert outcome.error == (
-        "Tool Echo held the worker's event loop for 1.3s (in _execute at tools.py:61), so it was stopped. It now runs in the "
+        "Tool Echo blocked the worker's event loop for 1.3s (in _execute at tools.py:61), so it was stopped. It now runs in the "
         'process lane; await instead of blocking, or declare lane = "process".'
     )

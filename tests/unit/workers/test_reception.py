@@ -22,7 +22,7 @@ def test_every_broker_that_is_supported_is_read_through_the_reception(url: str) 
 
 
 def test_a_broker_that_workers_do_not_read_from_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"Redis, Valkey and RabbitMQ, not by kombu\.transport\.memory"):
+    with pytest.raises(ConfigurationError, match=r"Redis, Valkey and RabbitMQ, not kombu\.transport\.memory"):
         ReceivingConnection("memory://").get_transport_cls()
 
 

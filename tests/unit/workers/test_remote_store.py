@@ -51,7 +51,7 @@ async def test_a_tool_that_outlives_the_engine_is_told_so(host: Host) -> None:
     thread.start()
     thread.join()
 
-    with pytest.raises(DatabaseUnavailableError, match="stops and has closed"):
+    with pytest.raises(DatabaseUnavailableError, match="is stopping and has closed"):
         await book.find("sh_a_0123456789ab")
 
 

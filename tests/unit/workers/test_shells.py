@@ -148,7 +148,7 @@ async def test_what_was_said_to_run_and_is_not_there_is_lost(host: Host, caplog:
     await host.watch().step()
 
     assert await host.statuses() == {shell(1).id: "lost", shell(2).id: "running", shell(3).id: "running"}
-    assert "nobody knows how they ended" in caplog.text
+    assert "how they ended is unknown" in caplog.text
 
 
 async def test_what_vanishes_under_a_watch_is_lost_too(host: Host) -> None:
@@ -189,7 +189,7 @@ async def test_a_shell_that_lives_in_another_folder_is_left_alone_and_said_so(
 
     assert await host.statuses() == {told.id: "running", shell(2).id: "running"}
     assert [record.error for record in caplog.records] == [  # type: ignore[attr-defined]  # from `extra`
-        f"1 shells of host here run, but not in {host.settings.shells_folder}. "
+        f"1 shells of host here run, but are not in {host.settings.shells_folder}. "
         "Give all workers of a host the same FORGE_SHELLS, and each host its own FORGE_HOSTNAME."
     ]
 

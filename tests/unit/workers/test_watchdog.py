@@ -76,7 +76,7 @@ def test_a_watch_kills_what_has_spoken_and_is_silent(
         watch(theirs.fileno(), silent.pid, 0.2)
 
     assert silent.wait(30) == -signal.SIGKILL
-    assert f"Worker {silent.pid} has not moved" in capfd.readouterr().err
+    assert f"Worker {silent.pid} has made no progress" in capfd.readouterr().err
 
 
 def worker(tmp_path: Path, work: str) -> "subprocess.Popen[str]":
@@ -108,7 +108,7 @@ def test_a_worker_whose_interpreter_is_held_is_killed_with_a_word(tmp_path: Path
 
     assert process.wait(60) == -signal.SIGKILL
     wait_until(lambda: not is_alive(watchdog), 60, "the watchdog stays")
-    assert f"Worker {process.pid} has not moved for" in (tmp_path / "log").read_text()
+    assert f"Worker {process.pid} has made no progress for" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("way", ["os.closerange(3, 256)", "raise_in(lifeline)"])
@@ -118,7 +118,7 @@ def test_a_worker_whose_line_ends_without_a_farewell_is_killed_with_a_word(tmp_p
 
     assert process.wait(60) == -signal.SIGKILL
     wait_until(lambda: not is_alive(watchdog), 60, "the watchdog stays")
-    assert f"Worker {process.pid} lives, but its engine is gone" in (tmp_path / "log").read_text()
+    assert f"Worker {process.pid} is alive, but its engine is gone" in (tmp_path / "log").read_text()
 
 
 def test_a_watchdog_ends_with_its_worker_whatever_that_leaves_behind(tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ async def test_a_child_cannot_make_its_own_what_it_only_knows_the_id_of(
     for number in range(4):
         data = pack(bytes(min(PART_BYTES, kept.size - number * PART_BYTES)))
         assert await thief._asked("add", CONTEXT, **what, number=number, data=data) == {"is_waiting": True}
-    with pytest.raises(SandboxError, match="other bytes"):
+    with pytest.raises(SandboxError, match="bytes sent do not match"):
         await thief._asked("finish", CONTEXT, **what)
     assert await store.artifacts.find(kept.id, "thief") is None
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES, "nor can it change what is there"
