@@ -132,7 +132,7 @@ class Settings(BaseSettings):
 
     walls: Literal["plain", "landlock"] | None = None
     """What isolates bodies of the process lane from their host, for all tools. Empty: each tool decides; the code tools use `landlock`."""
-    walls_of: dict[WalledName, Literal["plain", "landlock"]] = Field(default_factory=dict)
+    walls_of: dict[WalledName, Literal["plain", "landlock", "namespace"]] = Field(default_factory=dict)
     """The same as a JSON object, for a tool (`Bash`), else a category (`category:web`), else a queue (`queue:untrusted`)."""
     walls_minimum: Literal["landlock"] | None = None
     """The least that isolates every tool: one of the async lane then runs in the process lane, or is refused if it cannot."""
@@ -140,8 +140,6 @@ class Settings(BaseSettings):
     """Paths, as a JSON list, that walls leave open to all tools: `/data:ro` to read, `/data:rw` also to write."""
     run_as: str = ""
     """The user that the process lane of a worker started by root runs as, `user` or `user:group`. Empty: root, without capabilities."""
-    commands_walls: Literal["plain", "namespace"] | None = None
-    """What isolates the commands of `Bash`. Empty: `namespace`, or on the embedded stack `plain` if the machine has no namespaces."""
     commands_network: Literal["host", "none"] | None = None
     """The network of commands in namespaces: the machine's, or only a loopback of their own. Empty: `host` on the embedded stack, elsewhere `none`."""
     tool_memory: ToolMemory = 2**31
@@ -354,6 +352,10 @@ class Settings(BaseSettings):
     def working_dir(self, *, is_local: bool) -> str:
         """Return where calls from here run: on one machine in this folder, elsewhere in a worker's own folder."""
         return str(self.workspace.absolute()) if is_local or self.is_embedded else "."
+
+    def walls_for(self, tool: str, category: str) -> str | None:
+        """The tier that configuration sets for a tool or its category; None if for neither."""
+        return self.walls_of.get(tool) or self.walls_of.get(f"category:{category}")
 
     def queue_for(self, tool: str, category: str) -> str:
         """Return the queue that configuration routes a tool or its category to."""

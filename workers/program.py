@@ -31,7 +31,7 @@ from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
 from workers.lanes.tiers import Tiers, require_known
-from workers.lanes.walls import command_walls, commanding
+from workers.lanes.walls import command_walls
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
 from workers.worker import Setup
@@ -134,8 +134,8 @@ def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[Ba
     own, others = load_project(settings, options.tools), load_tools(builtins=not options.no_builtins)
     if settings.walls_of:
         require_known(settings, [tool.spec.name for tool in (*own, *hosted, *others, *load_tools())])
-    named = [*_runnable(own, options, settings), *hosted]
-    found = _runnable(others, options, settings)
+    named = [*_runnable(own, settings), *hosted]
+    found = _runnable(others, settings)
     categories = _admitted(options, settings)
     if _hosts_servers(options, settings) and categories == [ToolCategory.MCP]:
         return named  # it is not a configuration error that none of the servers is there yet
@@ -152,10 +152,8 @@ def _served(options: argparse.Namespace, settings: Settings) -> list[str]:
     return served
 
 
-def _runnable(tools: Sequence[BaseTool], options: argparse.Namespace, settings: Settings) -> list[BaseTool]:
-    """Leave out tools that need an engine or namespaces that this host lacks, so that their calls go to hosts that have them."""
-    if options.lane == "async":
-        tools = commanding(tools, settings)
+def _runnable(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
+    """Leave out tools that need an engine that this host lacks, so that their calls go to hosts that have one."""
     engineless = [tool.spec.name for tool in tools if tool.spec.capabilities.requires_engine and not settings.engine]
     if engineless:
         way_out = "set FORGE_ENGINE=module:function to offer them here"

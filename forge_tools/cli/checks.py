@@ -24,6 +24,7 @@ from forge_tools.broker import celery_app, speaks_redis
 from forge_tools.cli.text import counted
 from forge_tools.config import Settings
 from forge_tools.embedded import stack_holder
+from forge_tools.model import ToolCategory
 from forge_tools.model.audit import Head
 from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.sandbox.walls.probe import given
@@ -136,12 +137,10 @@ def _walls(settings: Settings) -> Finding:
 
 def _commands(settings: Settings) -> Finding:
     """What stands here between commands of Bash and their host."""
-    if settings.commands_walls == "plain":
-        return ok("commands", "without walls, as FORGE_COMMANDS_WALLS=plain says")
+    if settings.walls_for("Bash", ToolCategory.EXECUTION) == "plain":
+        return ok("commands", "without walls, as FORGE_WALLS_OF says")
     if given().no_namespaces:
-        way_out = (
-            "Bash runs elsewhere, or on the embedded stack without; FORGE_COMMANDS_WALLS=plain allows that anywhere."
-        )
+        way_out = """Bash runs elsewhere, or on the embedded stack without; FORGE_WALLS_OF='{"Bash": "plain"}' allows that anywhere."""
         return note("commands", f"no namespaces ({given().no_namespaces})", way_out)
     return ok("commands", "in namespaces of their own (docs/walls.md)")
 

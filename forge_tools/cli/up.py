@@ -27,7 +27,7 @@ from forge_tools.cli.worker import worker_argv
 from forge_tools.config import Settings, given_secrets, marker_of
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan, forget
 from forge_tools.errors import ForgeError, StackError
-from forge_tools.model import ExecutionRecord, ExecutionStatus, ShellStatus, ToolSpec
+from forge_tools.model import ExecutionRecord, ExecutionStatus, ShellStatus, ToolCategory, ToolSpec
 from forge_tools.sandbox.configured import reach_of, user_of
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
@@ -219,7 +219,7 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
         face.say(f"\nTools work in {settings.workspace}.")
     if settings.walls is settings.walls_minimum is None and given().tier != "landlock":
         face.say(f"\nTools that ask for walls run without them here ({given()}).")
-    if settings.commands_walls is None and given().no_namespaces:
+    if settings.walls_for("Bash", ToolCategory.EXECUTION) is settings.walls_minimum is None and given().no_namespaces:
         face.say(f"\nCommands run without walls here ({given().no_namespaces}).")
 
 

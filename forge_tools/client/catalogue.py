@@ -156,7 +156,8 @@ def _withheld(spec: ToolSpec, withheld: Withheld, where: str) -> str:
     """Why a call would wait for nothing, and which setting would allow less."""
     setting = f"""set FORGE_WALLS_OF='{{"{spec.name}": "plain"}}'"""
     change = setting if withheld.whose == THE_TOOL else f"change {withheld.whose}"
-    why = f", and {spec.bound_because}" if spec.lane == "async" and spec.bound_because else ""
+    is_bound = spec.lane == "async" and spec.bound_because and withheld.asked != "namespace"
+    why = f", and {spec.bound_because}" if is_bound else ""
     return (
         f"{spec.name} is to have walls={withheld.asked}, as {withheld.whose} says, and no live worker of {where}, gives them: "
         f"{withheld.hostname} gives {withheld.given}{why}. To allow less, {change} there (docs/walls.md)"

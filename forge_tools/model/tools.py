@@ -16,8 +16,8 @@ from forge_tools.model.redaction import is_secret_name
 from forge_tools.setting_types import OpenPath
 
 Lane = Literal["async", "process"]
-Tier = Literal["plain", "landlock"]
-"""What stands between a body of the process lane and its host (docs/walls.md)."""
+Tier = Literal["plain", "landlock", "namespace"]
+"""What isolates from its host a body of the process lane, or the commands that a tool starts (docs/walls.md)."""
 
 Schema = dict[str, Any]
 
@@ -151,7 +151,9 @@ class ToolSpec(BaseModel):
 
     @model_validator(mode="after")
     def _walls_stand_around_processes(self) -> Self:
-        if self.lane == "async" and self.walls is not None:
+        if self.walls == "namespace" and (self.lane, self.category) != ("async", ToolCategory.EXECUTION):
+            raise ValueError('walls="namespace" is for tools of category execution in the async lane; use "landlock"')
+        if self.lane == "async" and self.walls not in {None, "namespace"}:
             raise ValueError(f'walls="{self.walls}" need a process: declare lane="process"')
         return self
 

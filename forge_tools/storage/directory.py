@@ -60,9 +60,9 @@ class Walls(NamedTuple):
 
     def tier_of(self, spec: ToolSpec) -> str:
         """The tier that calls of it get: on the embedded stack that may be less than its tool asks for."""
-        if spec.lane == "async":
-            return "none"
         tier = self.tiers.get(spec.name, "plain")
+        if spec.lane == "async":
+            return tier if tier == "namespace" else "none"
         is_less = tier != "plain" and bool(self.given) and tier not in self.given
         return max(self.given) if is_less and all(tool != spec.name for tool, *_ in self.withheld) else tier
 

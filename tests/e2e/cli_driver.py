@@ -233,7 +233,9 @@ def working(cli: Cli) -> Iterator[Cli]:
 def _worker(cli: Cli, *words: str) -> WorkerProcess:
     log = cli.folder / f"{words[1]}.log"
     words = ("workers", "--queues", "default,background", "--categories", "file,execution,other", *words)
-    lacking = {"FORGE_COMMANDS_WALLS": "plain"} if given().no_namespaces else {}  # or Bash would be left to other hosts
+    lacking = (
+        {"FORGE_WALLS_OF": '{"Bash": "plain"}'} if given().no_namespaces else {}
+    )  # or Bash would be left to other hosts
     with log.open("wb") as said:
         where: dict[str, Any] = {"cwd": cli.folder, "env": lacking | cli.environment(), "stdout": said, "stderr": said}
         process = warm_worker().start(words, **where)

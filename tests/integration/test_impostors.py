@@ -75,7 +75,7 @@ async def test_an_impostor_finds_nothing_to_join_and_the_worker_serves_on(
 ) -> None:
     context = ExecutionContext(working_dir=str(fleet.folder), timeout=60)
     script = [sys.executable, impostor.__file__, str(worker.pid)]
-    await asyncio.to_thread(fleet.start, "async", concurrency=2, commands_walls="plain")  # it sees the worker
+    await asyncio.to_thread(fleet.start, "async", concurrency=2, walls_of='{"Bash": "plain"}')  # it sees the worker
     await client.catalogue.refresh()
     before = impostor.children(worker.pid)
 

@@ -9,7 +9,9 @@ from forge_tools.model import THE_TOOL, Lane, ToolCategory, ToolSpec, ToolWalls,
 from forge_tools.sandbox.walls.probe import Given, given
 from forge_tools.schema import suggestion
 
-HIGHEST = "landlock"
+HIGHEST, NAMESPACE = "landlock", "namespace"
+"""The most that isolates a body, and what isolates the commands that a tool starts."""
+
 HOSTED = "mcp__"
 """How the names of tools of MCP servers begin, which are not known before these answer."""
 
@@ -28,19 +30,24 @@ class Tiers:
     def __init__(self, settings: Settings, lane: Lane) -> None:
         self._settings = settings
         self._lane = lane
-        self._given = given() if lane == "process" else Given("none", 0, _NO_PROCESS)
+        self._lack = given().no_namespaces
+        why = f"{_NO_PROCESS}; no namespaces for commands: {self._lack}" if self._lack else _NO_PROCESS
+        self._given = given() if lane == "process" else Given("none", 0, why)
         self.queues = frozenset(
             name.removeprefix(_QUEUE)
             for name, tier in settings.walls_of.items()
-            if name.startswith(_QUEUE) and tier == HIGHEST
+            if name.startswith(_QUEUE) and tier != "plain"
         )
         """Those whose calls run behind walls, whatever their tools ask for."""
 
     def asked(self, spec: ToolSpec, queue: str = "") -> tuple[str, str]:
-        """The tier that its calls in that queue have in the process lane, and who asks for it."""
-        for name in (spec.name, f"{_CATEGORY}{spec.category}", f"{_QUEUE}{queue}"):
-            if (tier := self._settings.walls_of.get(name)) is not None:
-                return tier, "FORGE_WALLS_OF"
+        """The tier that its calls in that queue have in the process lane, or its commands, and who asks for it."""
+        has_commands = spec.walls == NAMESPACE
+        tier = self._settings.walls_for(spec.name, spec.category) or self._settings.walls_of.get(f"{_QUEUE}{queue}")
+        if tier is not None:
+            return HIGHEST if tier == NAMESPACE and not has_commands else tier, "FORGE_WALLS_OF"
+        if has_commands:
+            return NAMESPACE, THE_TOOL
         if self._settings.walls_minimum is not None:
             return self._settings.walls_minimum, "FORGE_WALLS_MINIMUM"
         if self._settings.walls is not None:
@@ -70,7 +77,13 @@ class Tiers:
 
     def place(self, spec: ToolSpec) -> ToolWalls:
         """What the catalogue says of it: whatever this lane gives, the process lane is where walls are."""
+        if spec.walls == NAMESPACE:
+            return ToolWalls(NAMESPACE if self.isolates_commands(spec) else "plain", is_moved=False)
         return ToolWalls(self.asked(spec)[0], self.moves(spec))
+
+    def isolates_commands(self, spec: ToolSpec) -> bool:
+        """Whether the commands of such a tool run in namespaces here."""
+        return self.asked(spec)[0] != "plain" and not self._lack
 
     def warn(self, specs: Sequence[ToolSpec]) -> None:
         """Log which of these are left to other workers, and which run without the walls that they ask for themselves."""
@@ -82,17 +95,22 @@ class Tiers:
 
     def _withholds(self, spec: ToolSpec) -> bool:
         """Whether its calls are left to others, or to nobody."""
-        if self._lane == "async":
-            return self._is_raised(spec) and not self.moves(spec)
-        return self._lacks(spec) and not (self._settings.is_embedded and self.asked(spec)[1] == THE_TOOL)
+        if self._lane == "async" and self._is_raised(spec) and not self.moves(spec):
+            return True
+        may_do_without = self._settings.is_embedded and self._settings.walls_minimum is None
+        return self._lacks(spec) and not (may_do_without and self.asked(spec)[1] == THE_TOOL)
 
     def _lacks(self, spec: ToolSpec) -> bool:
-        return self._lane == "process" and self.asked(spec)[0] == HIGHEST and self._given.tier != HIGHEST
+        if self._lane == "async":
+            return spec.walls == NAMESPACE and self.asked(spec)[0] == NAMESPACE and bool(self._lack)
+        return self.asked(spec)[0] == HIGHEST and self._given.tier != HIGHEST
 
     def _is_raised(self, spec: ToolSpec) -> bool:
         """Whether it declares the async lane, and its operator asks for what that has not."""
         tier, whose = self.asked(spec)
-        return spec.lane == "async" and tier == HIGHEST and whose in {"FORGE_WALLS_OF", "FORGE_WALLS_MINIMUM"}
+        if spec.lane != "async" or (spec.walls == NAMESPACE and not self._lack):
+            return False
+        return tier == HIGHEST and whose in {"FORGE_WALLS_OF", "FORGE_WALLS_MINIMUM"}
 
 
 def require_known(settings: Settings, tools: Iterable[str]) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import os
 import shutil
 import tempfile
@@ -17,36 +16,17 @@ from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.walled import CommandWalls, NamespaceWalls
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import scratch_folder
-from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
 from forge_tools.sandbox.walls.user import User
-from forge_tools.tool.base import BaseTool
 from forge_tools.tools.execution.bash import Bash
 from workers.lanes.tiers import HIGHEST, Tiers
 
 SCRATCH = "forge-scratch-"
 
-logger = logging.getLogger("workers")
-
-
-def commanding(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
-    """All of them, but for those that start commands where the walls around these cannot be had here."""
-    if settings.commands_walls == "plain" or not given().no_namespaces:
-        return list(tools)
-    facts = {"given": given().no_namespaces}
-    if settings.is_embedded and settings.commands_walls is None:
-        logger.warning("Commands run without walls: this machine has no namespaces for them", extra=facts)
-        return list(tools)
-    logger.warning(
-        "Commands need namespaces, which this machine has not; set FORGE_COMMANDS_WALLS=plain to offer Bash here",
-        extra=facts,
-    )
-    return [tool for tool in tools if not isinstance(tool, Bash)]
-
 
 def command_walls(settings: Settings, reach: Reach) -> CommandWalls:
     """Those around the commands of this worker."""
-    if settings.commands_walls == "plain" or given().no_namespaces:
+    if not Tiers(settings, "async").isolates_commands(Bash().spec):
         return CommandWalls()
     own = tuple(_own(settings, reach))
     others = [str(root.path.absolute()) for root in reach.all_roots()]

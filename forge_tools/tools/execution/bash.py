@@ -64,6 +64,7 @@ class Bash(BuiltinTool):
     name = "Bash"
     aliases = ("run_command",)
     category = ToolCategory.EXECUTION
+    walls = "namespace"
     capabilities = Capabilities(writes_files=True, executes_commands=True, accesses_network=True)
     parameters = parameters_of(Command)
 

@@ -72,6 +72,7 @@ class BashOutput(ReadingTool):
     name = "BashOutput"
     aliases = ("bash_output",)
     category = ToolCategory.EXECUTION
+    walls = "namespace"
     parameters = parameters_of(Reading)
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:

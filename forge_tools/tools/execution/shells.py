@@ -152,6 +152,7 @@ class ListShells(ReadingTool):
     name = "ListShells"
     aliases = ("list_shells",)
     category = ToolCategory.EXECUTION
+    walls = "namespace"
     parameters = ()
 
     async def _execute(self, context: ExecutionContext) -> ToolResult:
@@ -230,6 +231,7 @@ class KillShell(BuiltinTool):
     name = "KillShell"
     aliases = ("kill_shell",)
     category = ToolCategory.EXECUTION
+    walls = "namespace"
     capabilities = Capabilities(executes_commands=True, idempotent=True, retryable=True)
     parameters = parameters_of(Order)
 

@@ -24,6 +24,7 @@ WALLED = spec("Walled", walls="landlock")
 PLAIN = spec("Plain")
 FETCH = spec("Fetch", category=ToolCategory.WEB, lane="async")
 BASH = spec("Bash", category=ToolCategory.EXECUTION, lane="async", capabilities=Capabilities(executes_commands=True))
+CONTAINED = spec("Contained", category=ToolCategory.EXECUTION, lane="async", walls="namespace")
 ASKS = spec("Asks", lane="async", capabilities=Capabilities(requires_engine=True))
 ALL = (WALLED, PLAIN, FETCH, BASH, ASKS)
 SERVED = {"broker_url": "redis://broker", "database_url": "postgresql://db/forge"}
@@ -132,3 +133,45 @@ def test_settings_that_ask_for_less_than_the_minimum_are_refused() -> None:
         Settings.load(walls_minimum="landlock", walls_of={"Bash": "plain"})
     with pytest.raises(ConfigurationError, match="walls_minimum is landlock, but FORGE_WALLS says plain"):
         Settings.load(walls_minimum="landlock", walls="plain")
+
+
+def without_namespaces(work: Callable[[], object]) -> str:
+    def inside() -> object:
+        gain_nothing()
+        seccomp.refuse(["unshare"])
+        given.cache_clear()
+        return work()
+
+    return in_child(inside)
+
+
+def withheld(**settings: Any) -> dict[str, str]:
+    return dict(tiers("async", **settings).told([CONTAINED, FETCH]).withheld)
+
+
+def test_commands_that_need_namespaces_are_left_to_others_where_there_are_none() -> None:
+    embedded = {"broker_url": None, "database_url": None}
+
+    def left(**settings: Any) -> str:
+        return without_namespaces(lambda: withheld(**settings))
+
+    assert left() == "{'Contained': 'namespace the tool'}"
+    assert left(walls_of={"Contained": "plain"}) == "{}"
+    assert left(**embedded) == "{}", "the embedded stack has no other worker"
+    assert left(**embedded, walls_of={"Contained": "namespace"}) == "{'Contained': 'namespace FORGE_WALLS_OF'}"
+    assert left(**embedded, walls_minimum="landlock") == "{'Contained': 'namespace the tool'}"
+    assert "no namespaces for commands: unshare: EPERM" in without_namespaces(lambda: tiers("async").told([]).why)
+
+
+def test_commands_in_namespaces_have_more_than_the_least() -> None:
+    lacking = bool(given().no_namespaces)
+    assert list(withheld(walls_minimum="landlock")) == ["Contained"] * lacking
+    assert list(withheld(walls_of={"category:execution": "landlock"})) == ["Contained"] * lacking
+    assert tiers("async").place(CONTAINED).tier == ("plain" if lacking else "namespace")
+    assert tiers("async", walls_of={"Contained": "plain"}).place(CONTAINED).tier == "plain"
+
+
+def test_namespaces_for_what_starts_no_commands_mean_the_most_that_isolates_a_body() -> None:
+    assert asked(PLAIN, walls_of={"Plain": "namespace"}) == "landlock"
+    with pytest.raises(ValueError, match="is for tools of category execution in the async lane"):
+        spec("Own", walls="namespace")

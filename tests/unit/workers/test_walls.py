@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,17 +15,13 @@ from forge_tools.config import Settings
 from forge_tools.errors import InvalidToolError
 from forge_tools.ladder import Ladder
 from forge_tools.sandbox.configured import reach_of
-from forge_tools.sandbox.walls import seccomp
-from forge_tools.sandbox.walls.privileges import gain_nothing
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import SHARED_MEMORY, Profile
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
-from forge_tools.tools.execution.bash import Bash
 from tests.unit.workers.child_bench import CLAIM
 from tests.unit.workers.test_child import Bench
-from tests.walled import in_child
 from workers.lanes.children import ChildrenLane
-from workers.lanes.walls import Walls, command_walls, commanding
+from workers.lanes.walls import Walls, command_walls
 
 CALL = replace(CLAIM, tool="Walled", context='{"working_dir": "."}')
 
@@ -124,29 +120,6 @@ def test_walls_around_the_async_lane_are_refused_with_the_way_out() -> None:
         _ = Awaiting().spec
 
 
-def without_namespaces(work: Callable[[], object]) -> str:
-    def inside() -> object:
-        gain_nothing()
-        seccomp.refuse(["unshare"])
-        given.cache_clear()
-        return work()
-
-    return in_child(inside)
-
-
-def test_a_worker_without_namespaces_leaves_commands_to_others_unless_it_may_do_without(settings: Settings) -> None:
-    served = settings.model_copy(update={"broker_url": "redis://broker", "database_url": "postgresql://db/forge"})
-
-    def offered(one: Settings) -> str:
-        return without_namespaces(lambda: [tool.name for tool in commanding([Bash(), Walled()], one)])
-
-    assert offered(served) == "['Walled']"
-    assert offered(served.model_copy(update={"commands_walls": "plain"})) == "['Bash', 'Walled']"
-    assert offered(settings) == "['Bash', 'Walled']", "the embedded stack has no other worker"
-    assert offered(settings.model_copy(update={"commands_walls": "namespace"})) == "['Walled']"
-    assert without_namespaces(lambda: command_walls(settings, reach_of(settings)).tier) == "plain"
-
-
 def test_commands_have_the_network_of_the_machine_on_the_embedded_stack_alone(settings: Settings) -> None:
     served = settings.model_copy(update={"broker_url": "redis://broker", "database_url": "postgresql://db/forge"})
 
@@ -154,7 +127,7 @@ def test_commands_have_the_network_of_the_machine_on_the_embedded_stack_alone(se
         one = (served if changed.pop("served", False) else settings).model_copy(update=changed)
         return next(iter(command_walls(one, reach_of(one)).spawner.walls), "no walls")
 
-    found = [network(), network(served=True), network(commands_network="none"), network(commands_walls="plain")]
+    found = [network(), network(served=True), network(commands_network="none"), network(walls_of={"Bash": "plain"})]
     assert found == (["no walls"] * 4 if given().no_namespaces else ["host", "none", "none", "no walls"])
 
 
