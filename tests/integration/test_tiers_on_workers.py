@@ -76,5 +76,5 @@ async def test_an_operator_may_allow_less(client: ExecutorClient, fleet: Fleet, 
 
 
 async def test_a_worker_with_a_setting_that_means_nothing_says_so_and_does_not_start(fleet: Fleet) -> None:
-    with pytest.raises(AssertionError, match=r"FORGE_WALLS_OF: Bsh is no tool of this host \(did you mean 'Bash'\?\)"):
+    with pytest.raises(AssertionError, match=r"There is no tool 'Bsh' \(did you mean 'Bash'\?\)"):
         fleet.start("process", walls_of='{"Bsh": "plain"}')
