@@ -67,6 +67,22 @@ async def test_calls_that_no_live_worker_can_give_their_walls_are_refused_until_
         assert (await client.execute("guarded", context)).output == "said"
 
 
+async def test_calls_in_a_queue_that_asks_for_walls_have_them(
+    client: ExecutorClient, fleet: Fleet, context: ExecutionContext
+) -> None:
+    for lane in ("async", "process"):
+        fleet.start(lane, queues="default,low", walls_of='{"queue:low": "landlock"}')
+
+    usual = await client.execute("Echo", context, message="x")
+    low = await client.call("Echo", {"message": "x"}, context, queue="low")
+
+    assert (usual.output, usual.metadata.get("walls")) == ("x", None)
+    if given().tier == "landlock":
+        assert (low.output, low.metadata.get("walls")) == ("x", "landlock")
+    else:
+        assert low.error_code == ErrorCode.WALLS_NOT_AVAILABLE
+
+
 async def test_an_operator_may_allow_less(client: ExecutorClient, fleet: Fleet, context: ExecutionContext) -> None:
     fleet.start("process", tools=GUARDED, without_landlock="1", walls_of='{"guarded": "plain"}')
 
