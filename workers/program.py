@@ -21,7 +21,7 @@ from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
 from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.secrets import SecretSource
-from forge_tools.tool import admit, load_engine, load_project, load_settings, load_tools
+from forge_tools.tool import admit, load_engine, load_project, load_settings, load_tools, require_walled
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
@@ -30,7 +30,7 @@ from workers.artifacts import ArtifactDesk
 from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.lanes.tiers import Tiers, require_known
+from workers.lanes.tiers import Tiers
 from workers.lanes.walls import command_walls
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
@@ -132,8 +132,7 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
 def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[BaseTool] = ()) -> list[BaseTool]:
     """Return the tools this worker starts with: the user's own, those `hosted`, and any that `--categories` admits."""
     own, others = load_project(settings, options.tools), load_tools(builtins=not options.no_builtins)
-    if settings.walls_of:
-        require_known(settings, [tool.spec.name for tool in (*own, *hosted, *others, *load_tools())])
+    require_walled(settings, own)
     named = [*_runnable(own, settings), *hosted]
     found = _runnable(others, settings)
     categories = _admitted(options, settings)

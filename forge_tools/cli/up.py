@@ -36,7 +36,7 @@ from forge_tools.sandbox.walls.probe import given
 from forge_tools.secrets import SecretSource
 from forge_tools.signals import not_ignored
 from forge_tools.storage import Store, open_store
-from forge_tools.tool import load_project, load_settings
+from forge_tools.tool import load_project, load_settings, require_walled
 
 SHOWN_SHELLS = 5
 SHOWN_CALLS = 20
@@ -73,6 +73,7 @@ def up(
     references = tuple(tools or ())
     own = load_project(settings, references) if references or settings.tools else []  # as above
     load_settings(own, SecretSource(given_secrets(), settings.secrets_dir))
+    require_walled(settings, own)
     stack = AnnouncedStack(face, settings, references, concurrency, own=[tool.spec for tool in own])
     stack.run(stack.announce)
 

@@ -64,7 +64,8 @@ class Walls(NamedTuple):
         if spec.lane == "async":
             return tier if tier == "namespace" else "none"
         is_less = tier != "plain" and bool(self.given) and tier not in self.given
-        return max(self.given) if is_less and all(tool != spec.name for tool, *_ in self.withheld) else tier
+        is_withheld = any(tool == spec.name for tool, *_ in self.withheld)
+        return ("plain" if "plain" in self.given else "none") if is_less and not is_withheld else tier
 
 
 NO_WALLS = Walls()

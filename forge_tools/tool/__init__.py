@@ -3,7 +3,7 @@
 from forge_tools.tool.decorator import FunctionTool, tool
 from forge_tools.tool.dependencies import Depends, engine
 from forge_tools.tool.factory import ToolFactory
-from forge_tools.tool.loading import admit, load_engine, load_project, load_settings, load_tools
+from forge_tools.tool.loading import admit, load_engine, load_project, load_settings, load_tools, require_walled
 from forge_tools.tool.setting import Setting
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "load_project",
     "load_settings",
     "load_tools",
+    "require_walled",
     "tool",
 ]

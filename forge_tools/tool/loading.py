@@ -24,6 +24,7 @@ from forge_tools.tool.failures import diagnosis_of
 
 GROUP = "forge_tools.tools"
 _BUILTINS = "forge_tools.tools:BUILTINS"
+_CATEGORY, _QUEUE, _HOSTED = "category:", "queue:", ("mcp__",)
 
 
 def load_tools(references: Sequence[str] = (), *, builtins: bool = True, entry_points: bool = True) -> list[BaseTool]:
@@ -103,6 +104,22 @@ def load_settings(tools: Sequence[BaseTool], secrets: SecretSource) -> dict[Call
 
 def _same(value: Any) -> Any:
     return value
+
+
+def require_walled(settings: Settings, tools: Sequence[BaseTool]) -> None:
+    """See that each name of `FORGE_WALLS_OF` means something: one of these tools or of this host's others, a category, a queue.
+
+    Raises:
+        ConfigurationError: naming one that does not.
+    """
+    later = _HOSTED if settings.mcp_config is not None else ()  # known once their servers answer
+    asked = [name for name in settings.walls_of if not name.startswith((_QUEUE, *later))]
+    if asked:
+        where = "FORGE_WALLS_OF: "
+        known = {tool.spec.name for tool in (*tools, *load_tools())}
+        categories = [name.removeprefix(_CATEGORY) for name in asked if name.startswith(_CATEGORY)]
+        _require_known("category", categories, [category.value for category in ToolCategory], where)
+        _require_known("tool", [name for name in asked if not name.startswith(_CATEGORY)], sorted(known), where)
 
 
 def admit(
@@ -310,11 +327,11 @@ def _no_tool(found: Any, what: str) -> str:
     )
 
 
-def _require_known(kind: str, asked: Collection[str] | None, known: Sequence[str]) -> None:
+def _require_known(kind: str, asked: Collection[str] | None, known: Sequence[str], where: str = "") -> None:
     for name in asked or ():
         if name not in known:
             there_are = f"There are: {', '.join(sorted(known)) or 'none'}."
-            raise ConfigurationError(f"There is no {kind} '{shown(name)}'{suggestion(name, known)}. {there_are}")
+            raise ConfigurationError(f"{where}There is no {kind} '{shown(name)}'{suggestion(name, known)}. {there_are}")
 
 
 def _is_admitted(tool: BaseTool, categories: Collection[str] | None, names: Collection[str] | None) -> bool:

@@ -65,6 +65,22 @@ async def test_calls_that_no_live_worker_can_give_their_walls_are_refused_until_
         assert (await client.execute("guarded", context)).output == "said"
 
 
+async def test_calls_in_a_queue_that_asks_for_walls_have_them(
+    client: ExecutorClient, fleet: Fleet, context: ExecutionContext
+) -> None:
+    for lane in ("async", "process"):
+        fleet.start(lane, queues="default,low", walls_of='{"queue:low": "landlock"}')
+
+    usual = await client.execute("Echo", context, message="x")
+    low = await client.call("Echo", {"message": "x"}, context, queue="low")
+
+    assert (usual.output, usual.metadata.get("walls")) == ("x", None)
+    if given().tier == "landlock":
+        assert (low.output, low.metadata.get("walls")) == ("x", "landlock")
+    else:
+        assert low.error_code == ErrorCode.WALLS_NOT_AVAILABLE
+
+
 async def test_an_operator_may_allow_less(client: ExecutorClient, fleet: Fleet, context: ExecutionContext) -> None:
     fleet.start("process", tools=GUARDED, without_landlock="1", walls_of='{"guarded": "plain"}')
 
@@ -74,5 +90,5 @@ async def test_an_operator_may_allow_less(client: ExecutorClient, fleet: Fleet, 
 
 
 async def test_a_worker_with_a_setting_that_means_nothing_says_so_and_does_not_start(fleet: Fleet) -> None:
-    with pytest.raises(AssertionError, match=r"FORGE_WALLS_OF: Bsh is no tool of this host \(did you mean 'Bash'\?\)"):
+    with pytest.raises(AssertionError, match=r"There is no tool 'Bsh' \(did you mean 'Bash'\?\)"):
         fleet.start("process", walls_of='{"Bsh": "plain"}')

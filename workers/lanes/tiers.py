@@ -4,16 +4,11 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from forge_tools.config import Settings
-from forge_tools.errors import ConfigurationError
-from forge_tools.model import THE_TOOL, Lane, ToolCategory, ToolSpec, ToolWalls, WorkerWalls
+from forge_tools.model import THE_TOOL, Lane, ToolSpec, ToolWalls, WorkerWalls
 from forge_tools.sandbox.walls.probe import Given, given
-from forge_tools.schema import suggestion
 
 HIGHEST, NAMESPACE = "landlock", "namespace"
 """The most that isolates a body, and what isolates the commands that a tool starts."""
-
-HOSTED = "mcp__"
-"""How the names of tools of MCP servers begin, which are not known before these answer."""
 
 LEFT = "Tools are to have walls that are not to be had here; their calls are left alone"
 BARE = "Tools run without the walls that they ask for, which this machine has not"
@@ -111,18 +106,3 @@ class Tiers:
         if spec.lane != "async" or (spec.walls == NAMESPACE and not self._lack):
             return False
         return tier == HIGHEST and whose in {"FORGE_WALLS_OF", "FORGE_WALLS_MINIMUM"}
-
-
-def require_known(settings: Settings, tools: Iterable[str]) -> None:
-    """See that each name of `FORGE_WALLS_OF` means something.
-
-    Raises:
-        ConfigurationError: naming one that does not.
-    """
-    categories = [f"{_CATEGORY}{category}" for category in ToolCategory]
-    known = {*tools, *categories}
-    for name in settings.walls_of:
-        is_later = name.startswith(HOSTED) and settings.mcp_config is not None
-        if name not in known and not name.startswith(_QUEUE) and not is_later:
-            what = "category; there are " + ", ".join(categories) if name.startswith(_CATEGORY) else "tool of this host"
-            raise ConfigurationError(f"FORGE_WALLS_OF: {name} is no {what}{suggestion(name, known)}")

@@ -11,7 +11,7 @@ import pytest
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.tool import admit, load_project, load_tools, loading
+from forge_tools.tool import admit, load_project, load_tools, loading, require_walled
 from forge_tools.tool.base import BaseTool, ToolCategory
 from tests.spec.sample_tools import Bash, Echo, Read, Write
 
@@ -403,3 +403,24 @@ def test_a_stranger_s_pyproject_above_is_refused(project: Path, monkeypatch: pyt
 
     with pytest.raises(ConfigurationError, match=r"pyproject\.toml names tools to import, but belongs to another user"):
         own()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Bahs", "FORGE_WALLS_OF: There is no tool 'Bahs' (did you mean 'Bash'?)"),
+        ("category:webb", "There is no category 'webb' (did you mean 'web'?)"),
+        ("mcp__files__read", "There is no tool 'mcp__files__read'"),
+    ],
+)
+def test_walls_of_what_there_is_not_are_refused(name: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        require_walled(Settings.load(walls_of={name: "landlock"}), [Echo()])
+
+    assert said in refused.value.message
+
+
+def test_walls_of_tools_categories_and_queues_are_taken() -> None:
+    walls_of = {"Echo": "plain", "Grep": "landlock", "category:web": "landlock", "queue:low": "landlock"}
+    require_walled(Settings.load(walls_of=walls_of), [Echo()])
+    require_walled(Settings.load(walls_of={"mcp__files__read": "plain"}, mcp_config="servers.toml"), [])

@@ -13,7 +13,7 @@ from forge_tools.sandbox.walls import seccomp
 from forge_tools.sandbox.walls.privileges import gain_nothing
 from forge_tools.sandbox.walls.probe import given
 from tests.walled import in_child
-from workers.lanes.tiers import Tiers, require_known
+from workers.lanes.tiers import Tiers
 
 
 def spec(name: str, **facts: Any) -> ToolSpec:
@@ -105,27 +105,6 @@ def test_a_worker_without_landlock_leaves_tools_that_are_to_have_it_to_others() 
     assert withheld(**embedded, walls="landlock") == str(dict.fromkeys(("Walled", "Plain"), "landlock FORGE_WALLS"))
     assert withheld(walls_of={"Walled": "plain", "queue:low": "landlock"}) == "{'queue:low': 'landlock FORGE_WALLS_OF'}"
     assert without_landlock(lambda: tiers().is_walled(WALLED)) == "False"
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("Bsh", "Bsh is no tool of this host (did you mean 'Bash'?)"),
-        ("category:webb", "category:webb is no category; there are category:file"),
-        ("mcp__files__read", "mcp__files__read is no tool of this host"),
-    ],
-)
-def test_a_name_that_means_nothing_is_refused_and_named(name: str, said: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        require_known(Settings.load(walls_of={name: "landlock"}), ["Bash"])
-
-    assert said in refused.value.message
-
-
-def test_names_that_mean_something_pass() -> None:
-    walls_of = {"Bash": "plain", "category:web": "landlock", "queue:low": "landlock"}
-    require_known(Settings.load(walls_of=walls_of), ["Bash"])
-    require_known(Settings.load(walls_of={"mcp__files__read": "plain"}, mcp_config="servers.toml"), ["Bash"])
 
 
 def test_settings_that_ask_for_less_than_the_minimum_are_refused() -> None:
