@@ -14,11 +14,13 @@ from typing import TypeVar
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.sandbox.paths.confinement import Root
+from forge_tools.sandbox.walls.privileges import ON_LINUX
 
 T = TypeVar("T")
 
 _READ, _WRITE = os.R_OK | os.X_OK, os.R_OK | os.W_OK | os.X_OK
 _OURS = Path(__file__).parents[2]
+_CAPABILITIES = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_PTRACE": 19}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class User:
             raise ConfigurationError(
                 f"FORGE_RUN_AS={text}: a worker becomes another user only if root starts it. Start this one as {user.pw_name} without it."
             )
+        if lacking := _lacking_capabilities():
+            raise ConfigurationError(f"FORGE_RUN_AS={text}: root lacks capabilities here: {', '.join(lacking)}.")
         return cls(user.pw_name, user.pw_uid, gid, user.pw_dir)
 
     @property
@@ -77,7 +81,7 @@ class User:
             return
         path, above = closed
         if not path:
-            why = f"this worker may not become {self.name}: it lacks the capabilities SETUID and SETGID"
+            why = f"this worker cannot become {self.name}: {above}"
         elif above:
             why = f"{self.name} cannot reach {path}, because {above} is closed. Have it elsewhere, or: chmod o+x {quote(above)}"
         elif path in {one for one, _ in folders}:
@@ -92,13 +96,15 @@ class User:
         return f"chgrp -R {group} {place} && chmod -R g+rwX {place} && chmod g+s {place}"
 
     def _first_closed(self, needed: Sequence[tuple[str, int]]) -> tuple[str, str] | None:
-        """The first of these paths that he may not use so, and the folder above it that keeps him out, if one does; no path if he cannot be become."""
+        """The first of these paths that he may not use so, and the folder above it that keeps him out, if one does; no path but the reason if he cannot be become."""
         read, write = os.pipe()
         if (pid := os.fork()) == 0:
-            found = ["", ""]
+            found = ["", "the trial failed"]
             try:
                 self.become()
                 found = next(([path, _closed_above(path)] for path, how in needed if not os.access(path, how)), [])
+            except OSError as error:
+                found = ["", error.strerror or str(error)]
             finally:
                 os.write(write, json.dumps(found).encode())
                 os._exit(0)
@@ -107,6 +113,15 @@ class User:
             found = json.load(answer)
         os.waitpid(pid, 0)
         return (found[0], found[1]) if found else None
+
+
+def _lacking_capabilities() -> list[str]:
+    """What root is not allowed here of what becoming another, and ending what he leaves behind, takes."""
+    if not ON_LINUX:
+        return []
+    status = Path("/proc/self/status").read_text().splitlines()
+    effective = next(int(line.split()[1], 16) for line in status if line.startswith("CapEff"))
+    return [name for name, number in _CAPABILITIES.items() if not effective >> number & 1]
 
 
 def _closed_above(path: str) -> str:

@@ -109,11 +109,13 @@ def test_a_python_that_he_cannot_run_is_named(user: User, folder: Path, monkeypa
         user.require([])
 
 
-def test_a_root_without_the_capabilities_to_change_says_so(user: User) -> None:
-    def require() -> str:
+def test_a_root_without_the_capabilities_that_it_takes_says_so(user: User) -> None:
+    def refusals() -> tuple[str, str]:
         drop_capabilities()
         with pytest.raises(ConfigurationError) as caught:
             user.require([])
-        return str(caught.value)
+        return refusal_of(NAME), str(caught.value)
 
-    assert "it lacks the capabilities SETUID and SETGID" in in_child(require)
+    said = in_child(refusals)
+    assert "root lacks capabilities here: CHOWN, KILL, SETGID, SETUID, SYS_PTRACE." in said
+    assert f"this worker cannot become {NAME}: Operation not permitted." in said
