@@ -5,6 +5,7 @@ import os
 import sqlite3
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from forge_tools.storage.connection.faults import explain
 from forge_tools.storage.queue import sqlite
 from tests.contract.calls import SCOPE, call, submitted
 from tests.contract.sealed import forge
+from tests.full_database import Pages
 
 
 def file_of(url: str) -> Path:
@@ -100,24 +102,30 @@ async def test_reading_goes_on_while_another_process_writes(migrated_sqlite: str
     other.close()
 
 
-async def test_commits_reach_the_disk_before_they_are_acknowledged(migrated_sqlite: str) -> None:
+async def test_commits_reach_the_disk_before_they_are_acknowledged(
+    migrated_sqlite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[tuple[str, int, int]] = []
+
+    class Noted(sqlite3.Connection):
+        def close(self) -> None:
+            settings = [self.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+            used.append((*settings, self.total_changes))
+            super().close()
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Noted))
     async with await open_store(migrated_sqlite) as store:
         await submitted(store)
-        settings = await store._hot._writer.run(
-            lambda connection: [
-                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
-            ]
-        )
-    assert settings == ["wal", 2]
+    assert [settings for *settings, changes in used if changes] == [["wal", 2]], "only one of them writes"
 
 
-async def test_a_full_disk_is_an_unusable_database_and_nothing_is_half_written(migrated_sqlite: str) -> None:
+async def test_a_full_disk_is_an_unusable_database_and_nothing_is_half_written(
+    migrated_sqlite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = Pages(monkeypatch)
     async with await open_store(migrated_sqlite, patience=0.0) as store:
         await submitted(store)
-        pages = await store._hot._writer.run(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
-        await store._hot._writer.run(
-            lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchone()
-        )
+        pages.most = 1
         outcomes = await store.queue.submit_many([call(parameters=f'{{"a":"{"x" * 10_000}"}}') for _ in range(50)])
         assert all(isinstance(outcome, DatabaseUnavailableError) for outcome in outcomes)
         assert "full" in str(outcomes[0])

@@ -41,9 +41,14 @@ def begun(engine: Engine) -> Engine:
     """Start it, and wait until its first pull is over: with slow heartbeats the next one is seconds away."""
     engine.start()
     claims = engine.worker.claims
-    wait_until(lambda: claims.pulled_at and not claims._reserved, 10, "nothing was pulled")
+    lane = engine.worker.lane
+    wait_until(lambda: claims.pulled_at and claims.free_slots() == lane.free_slots(), 10, "nothing was pulled")
     time.sleep(0.05)
     return engine
+
+
+def threads(*names: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name in names]
 
 
 async def take(engine: Engine, *ids: str, is_bulk: bool = False) -> None:
@@ -53,4 +58,4 @@ async def take(engine: Engine, *ids: str, is_bulk: bool = False) -> None:
         claims = engine.worker.claims
         claims.hand_over([Wakeup(one, 0) for one in ids], "default", is_bulk=is_bulk, taken=taken.set)
         await asyncio.sleep(0.01)
-        await reached(lambda: taken.is_set() and not claims._taking)
+        await reached(taken.is_set)

@@ -224,7 +224,7 @@ async def test_a_body_that_holds_too_much_is_ended_and_told_the_limit(bench: Ben
 async def test_stopping_waits_for_a_claim_under_way_only_so_long(bench: Bench, child: Speaker) -> None:
     bench.database.clear()
     child.wake((ID, 0))
-    await bench.until(lambda: bench.lane._steps)
+    await bench.until(lambda: bench.asked)
 
     async with asyncio.timeout(GRACE * 5):
         await bench.lane.stop()

@@ -1,6 +1,7 @@
 """Which due rows a worker takes: all where it is alone or little is due, its own part of a burst, leftovers a look later."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,6 +10,8 @@ import pytest
 from forge_tools.model import Lane, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.storage import Store
 from workers.services.calls import Share
+
+Due = Callable[[Callable[[], int]], Awaitable[tuple[list[Wakeup], bool]]]
 
 
 class Rows:
@@ -33,13 +36,13 @@ def record(instance: str, lane: Lane = "async", queues: tuple[str, ...] = ("defa
     )
 
 
-def share(rows: Rows, instance: str = "a") -> Share:
+def share(rows: Rows, instance: str = "a") -> Due:
     scope = Scope(instance=instance, hostname=instance, pid=1, lane="async", queues=("default",), tool_keys=("T@1",))
-    return Share(cast("Store", rows), scope, heartbeat=0.02, lease=15)
+    return partial(Share(cast("Store", rows), scope, heartbeat=0.02, lease=15).due, scope)
 
 
-async def taken(one: Share, free: int = 200) -> list[Wakeup]:
-    wakeups, _ = await one.due(one._scope, lambda: free)
+async def taken(due: Due, free: int = 200) -> list[Wakeup]:
+    wakeups, _ = await due(lambda: free)
     return wakeups
 
 
@@ -83,7 +86,7 @@ async def test_rows_that_are_taken_while_it_waits_had_messages_on_their_way() ->
 
 async def test_where_there_is_enough_for_everybody_every_slot_is_filled() -> None:
     rows = Rows(40, ["a", "b"])
-    wakeups, is_full = await (one := share(rows)).due(one._scope, lambda: 10)
+    wakeups, is_full = await share(rows)(lambda: 10)
     assert (len(set(wakeups)), is_full) == (10, True)
 
 

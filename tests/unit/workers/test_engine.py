@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import threading
@@ -30,8 +31,8 @@ from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from tests.migrated import migrated
 from tests.services import client as valkey_client
-from tests.unit.workers.engines import begun, setup_of, take
-from tests.waiting import reached
+from tests.unit.workers.engines import begun, setup_of, take, threads
+from tests.waiting import reached, wait_until
 from workers import engine as module
 from workers.engine import Engine
 
@@ -58,12 +59,14 @@ class Once(Nap):
 
 
 class NeverReady(Nap):
-    """Hang at the start."""
+    """Hang at the start, until it is to fail."""
 
     name = "NeverReady"
+    is_over = threading.Event()
 
     async def initialize(self, context: ExecutionContext) -> None:
-        await asyncio.sleep(60)
+        await reached(self.is_over.is_set)
+        raise RuntimeError("given up")
 
 
 class Unready(Nap):
@@ -157,13 +160,7 @@ async def test_a_slot_kept_for_a_message_in_vain_goes_to_who_waits(settings: Set
     small = begun(build(settings, concurrency=1))
     one = await submit(client)
 
-    async def both() -> None:
-        await asyncio.gather(
-            small.worker.claims.take([Wakeup(new_id(), 0)], "default"),
-            small.worker.claims.take([Wakeup(one, 0)], "default"),
-        )
-
-    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(both(), small._loop))
+    await asyncio.gather(take(small, new_id()), take(small, one))
 
     assert (await client.calls.attach(one).result(1.5)).success
     await asyncio.to_thread(small.stop)
@@ -327,11 +324,7 @@ async def test_ten_calls_at_once_leave_nothing_behind(engine: Engine, client: Ex
         await client.calls.attach(one).result(30)
     await reached(lambda: engine.worker.recorder.is_idle)
 
-    assert (engine.worker.claims._reserved, engine.worker.activity.is_quiet, engine.worker.recorder._claims) == (
-        0,
-        True,
-        {},
-    )
+    assert (engine.worker.claims.free_slots(), engine.worker.activity.is_quiet) == (10, True)
     assert engine.worker.lane.running() == []
 
 
@@ -342,18 +335,16 @@ def test_an_engine_without_a_database_says_so_and_starts_nothing(settings: Setti
         engine.start()
 
     engine.stop()
-    engine._thread.join(30)
-    assert not engine._thread.is_alive()
+    wait_until(lambda: not threads("forge-engine"), 30, "its thread does not end")
 
 
 def test_a_tool_that_cannot_start_keeps_the_worker_from_starting(settings: Settings) -> None:
-    engine, before = build(settings, Unready), set(threading.enumerate())
+    engine = build(settings, Unready)
 
     with pytest.raises(ToolError, match="no licence"):
         engine.start()
 
-    engine._thread.join(30)
-    assert not [t for t in set(threading.enumerate()) - before if t.name in ("forge-engine", "forge-tools-loop")]
+    wait_until(lambda: not threads("forge-engine", "forge-tools-loop"), 30, "its threads do not end")
 
 
 def test_a_start_that_hangs_is_said_within_its_limit(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,17 +355,18 @@ def test_a_start_that_hangs_is_said_within_its_limit(settings: Settings, monkeyp
         engine.start()
 
     engine.stop()
-    for task in asyncio.all_tasks(engine._loop):
-        engine._loop.call_soon_threadsafe(task.cancel)
-    engine._thread.join(30)
+    NeverReady.is_over.set()
+    wait_until(lambda: not threads("forge-engine"), 30, "its thread does not end")
 
 
 def test_an_engine_that_was_never_started_stops_at_once(settings: Settings) -> None:
     build(settings).stop()
 
 
-async def test_a_service_that_breaks_ends_the_process(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = build(settings)
+async def test_a_service_that_breaks_ends_the_process(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = begun(build(settings))
     killed: list[tuple[int, int]] = []
     fake = SimpleNamespace(getpid=os.getpid, kill=lambda pid, number: killed.append((pid, number)))
     monkeypatch.setattr(module, "os", fake)
@@ -383,7 +375,10 @@ async def test_a_service_that_breaks_ends_the_process(settings: Settings, monkey
 
     assert killed == [(os.getpid(), signal.SIGTERM)]
     assert engine.is_broken
-    assert engine._drain == settings.lease, "later the others take it for dead, and its calls are theirs"
+    with caplog.at_level(logging.INFO):
+        await asyncio.to_thread(engine.stop)
+    [left] = [record.seconds for record in caplog.records if "Worker stops" in record.message]  # type: ignore[attr-defined]
+    assert left == settings.lease < settings.drain, "later the others take it for dead, and its calls are theirs"
 
 
 async def test_leaving_takes_its_last_steps_and_ends_even_if_they_fail_or_hang(
@@ -398,14 +393,13 @@ async def test_leaving_takes_its_last_steps_and_ends_even_if_they_fail_or_hang(
         taken.append("fails")
         raise DatabaseUnavailableError("away")
 
-    async def hang(_: float) -> None:
+    async def hang() -> None:
         taken.append("hangs")
         await asyncio.sleep(60)
 
     engine: Any = build(settings)
-    engine.worker = SimpleNamespace(tools=SimpleNamespace(settle=fail))
-    monkeypatch.setattr(engine, "_stop", hang)
+    engine.worker = SimpleNamespace(tools=SimpleNamespace(settle=fail), claims=SimpleNamespace(close=hang))
     engine.replace_process("tool X held its event loop")
-    await asyncio.gather(engine._leaving, return_exceptions=True)
+    await reached(lambda: codes)
 
     assert (taken, codes) == (["fails", "hangs"], [75])

@@ -1,10 +1,7 @@
 """A SQLite database that is full: nothing new is accepted, and what ended waits in its worker for room."""
 
 import asyncio
-import sqlite3
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,8 +9,8 @@ from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode
 from forge_tools.model import ExecutionStatus
-from forge_tools.storage import Store
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
+from tests.full_database import ROOMY, Pages
 from tests.migrated import migrated
 from tests.unit.workers.engines import setup_of
 from tests.waiting import reached
@@ -44,24 +41,17 @@ def settings(tmp_path: Path, valkey_url: str) -> Settings:
     return Settings.load(home=tmp_path, broker_url=valkey_url, database_url=database, kill_grace=0.5)
 
 
-async def limit_pages(store: Store, pages: int) -> None:
-    """Let that connection's database grow to so many pages only; it is never less than what it has."""
-
-    def limit(connection: sqlite3.Connection) -> None:
-        connection.execute(f"PRAGMA max_page_count = {pages}").fetchone()
-
-    await store._hot._writer.run(limit)  # type: ignore[attr-defined]  # on SQLite it has one
-
-
-async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for_room(settings: Settings) -> None:
+async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for_room(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = Pages(monkeypatch)
     engine = Engine(setup_of(settings, Bulky))
     await asyncio.to_thread(engine.start)
     try:
         async with ExecutorClient(settings) as client:
             handles = [await client.submit("Bulky") for _ in range(3)]
             await reached(lambda: len(engine.worker.lane.running()) >= 3, 30)
-            await on_engine(engine, limit_pages(engine.worker.store, 1))
-            await limit_pages(client._connection.store, 1)
+            pages.most = 1
 
             refused = await client.call("Bulky", {}, ExecutionContext(working_dir=BULK))
             with pytest.raises(DatabaseUnavailableError, match="Make room"):
@@ -69,7 +59,7 @@ async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for
             Bulky.may_end.set()
             await reached(lambda: not engine.worker.lane.running(), 30)
             held = await client.history.list()
-            await on_engine(engine, limit_pages(engine.worker.store, 2**30))
+            pages.most = ROOMY
             results = [await handle.result(timeout=20) for handle in handles]
     finally:
         await asyncio.to_thread(engine.stop, 0)
@@ -78,8 +68,3 @@ async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for
     assert "is full" in (refused.error or "")
     assert {record.status for record in held} == {ExecutionStatus.RUNNING}
     assert [result.output == BULK for result in results] == [True] * 3
-
-
-async def on_engine(engine: Engine, work: Coroutine[Any, Any, None]) -> None:
-    """Run it where the engine's store lives."""
-    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, engine._loop))

@@ -164,9 +164,8 @@ async def test_a_hold_that_nothing_ends_gives_up_the_process_once_and_stopping_w
     assert len(bench.given_up) == 1
     assert "tool Hold blocked its event loop for" in bench.given_up[0]
     LET_GO.set()
-    bench.lane._tools.call_soon_threadsafe(bench.lane._end)
-    await asyncio.to_thread(bench.lane._thread.join, 60)
-    assert not bench.lane._thread.is_alive()
+    Act.loop.call_soon_threadsafe(bench.lane._end)  # which nobody calls in a process that is given up
+    await bench.until(lambda: not Act.thread.is_alive())
 
 
 async def test_a_lane_that_is_stopped_while_its_loop_is_held_leaves_nothing_that_never_ran(bench: Bench) -> None:
@@ -175,9 +174,9 @@ async def test_a_lane_that_is_stopped_while_its_loop_is_held_leaves_nothing_that
     await bench.lane.stop()
 
     LET_GO.set()
-    await asyncio.to_thread(bench.lane._thread.join, 60)
+    await bench.until(lambda: not Act.thread.is_alive())
 
-    assert [task.get_name() for task in asyncio.all_tasks(bench.lane._tools)] == []
+    assert [task.get_name() for task in asyncio.all_tasks(Act.loop)] == []
 
 
 async def test_an_interrupt_that_meets_a_neighbour_leaves_no_false_result(

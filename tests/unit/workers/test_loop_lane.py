@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,6 +16,7 @@ from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, Tool
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
 from tests.unit.workers.host import LaneHost
+from tests.waiting import wait_until
 from workers.lanes.loop import LoopLane
 
 GRACE = 0.3
@@ -40,8 +42,16 @@ class Act(BaseTool):
     category = ToolCategory.OTHER
     lane = "async"
     parameters = (ToolParameter(name="how", type="string", description="How."),)
+    loop: ClassVar[asyncio.AbstractEventLoop]
+    thread: ClassVar[threading.Thread]
+    begun: ClassVar[list[str]] = []
+
+    async def initialize(self, context: ExecutionContext) -> None:
+        Act.loop, Act.thread = asyncio.get_running_loop(), threading.current_thread()
+        Act.begun.clear()
 
     async def _execute(self, context: ExecutionContext, how: str) -> ToolResult:
+        Act.begun.append(how)
         if how == "sleep":
             await asyncio.sleep(30)
         elif how == "a nap of 0.3":
@@ -156,14 +166,14 @@ async def test_a_cancel_stops_the_body_of_that_attempt_only(bench: Bench) -> Non
 
 
 async def test_a_body_cancelled_before_its_first_step_ends_at_once_and_leaves_no_trace(bench: Bench) -> None:
-    bench.lane._tools.call_soon_threadsafe(lambda: None)
+    Act.loop.call_soon_threadsafe(lambda: None)
     bench.lane.run([claim("sleep")])
     bench.lane.cancel("id", 1)
     async with asyncio.timeout(GRACE * 0.8):
         outcome = await bench.outcome()
 
     assert outcome.error_code == ErrorCode.CANCELLED
-    await bench.until(lambda: not asyncio.all_tasks(bench.lane._tools))
+    await bench.until(lambda: not asyncio.all_tasks(Act.loop))
 
 
 @pytest.mark.parametrize("by", ["cancel", "timeout"])
@@ -177,7 +187,7 @@ async def test_a_body_that_will_not_stop_is_given_up_and_its_late_end_is_not_tol
 
     assert outcome.status == (ExecutionStatus.CANCELLED if by == "cancel" else ExecutionStatus.TIMED_OUT)
     assert bench.lane.free_slots() == 10
-    await bench.until(lambda: not asyncio.all_tasks(bench.lane._tools))
+    await bench.until(lambda: not asyncio.all_tasks(Act.loop))
     assert len(bench.outcomes) == 1
 
 
@@ -245,21 +255,15 @@ async def test_stopping_tells_what_ended_and_returns_what_did_not() -> None:
     bench = Bench(Act)
     await bench.lane.start(bench)
     bench.lane.run([claim("well", id="done", token="done"), claim("sleep", id="left", token="left")])
-    await asyncio.to_thread(_until_done, bench.lane)
+    wait_until(  # on the thread of the engine, whose loop does not hear of it meanwhile
+        lambda: "well" in Act.begun and len(asyncio.all_tasks(Act.loop)) == 1
+    )
 
     left = await bench.lane.stop()
 
     assert [outcome.id for outcome in bench.outcomes] == ["done"]
     assert [one.id for one in left] == ["left"]
-    assert not bench.lane._thread.is_alive()
-
-
-def _until_done(lane: LoopLane) -> None:
-    """Wait on another thread until a body has ended, while the engine's loop has not heard of it."""
-    for _ in range(1000):
-        if lane._done or len(lane._bodies) == 1:
-            return
-        lane._thread.join(0.001)
+    assert not Act.thread.is_alive()
 
 
 async def test_a_tool_that_cannot_start_keeps_the_lane_from_starting() -> None:

@@ -130,15 +130,22 @@ async def test_the_lock_ends_with_its_process_and_no_child_keeps_it(host: Host) 
     )
     assert process.stdout is not None
     process.stdout.readline()
-    watch = host.watch()
-    assert not watch._may_watch()
+    watch, host.shells = host.watch(), [shell()]
+    await watch.look()
+    assert host.statements == []
 
     process.kill()
     process.communicate()
+    await watch.look()
 
-    assert watch._may_watch()
-    assert watch._lock is not None
-    assert not os.get_inheritable(watch._lock)
+    assert "record" in host.statements
+    assert [os.get_inheritable(lock) for lock in locks(host)] == [False]
+
+
+def locks(host: Host) -> list[int]:
+    """The descriptors by which this process has the lock of the folder, or has had it."""
+    links = {int(link.name): link.resolve() for link in Path("/proc/self/fd").iterdir()}
+    return [number for number, file in links.items() if file == host.settings.shells_folder / LOCK]
 
 
 async def test_what_was_said_to_run_and_is_not_there_is_lost(host: Host, caplog: pytest.LogCaptureFixture) -> None:
@@ -262,7 +269,7 @@ async def test_after_an_outage_rows_are_compared_at_once_and_it_is_said_once(
     said = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert host.renewed >= 3, "an outage, however long, ends no shell"
     assert [record.error for record in said] == ["The database is away"]  # type: ignore[attr-defined]  # from `extra`
-    assert watch._lock is None
+    assert locks(host) == []
 
 
 async def test_a_shell_that_cannot_be_stored_keeps_no_other_from_being_told_of(

@@ -239,7 +239,7 @@ async def test_what_is_found_damaged_is_stored_anew_by_the_next_call(
 
 async def test_nobody_makes_what_is_whole_unseen(artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store) -> None:
     kept = await artifacts.put(chunks(), CONTEXT)
-    await asking(desk, store, "s")._asked("check", CONTEXT, id=kept.id, size=0)
+    await asking(desk, store, "s").ask({"want": "check", "id": kept.id, "size": 0}, CONTEXT)
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES
 
 
@@ -275,14 +275,13 @@ async def test_a_child_cannot_make_its_own_what_it_only_knows_the_id_of(
     kept = await artifacts.put(chunks(), CONTEXT)
     thief, what = asking(desk, store, "thief"), {"id": kept.id, "size": kept.size}
     for _ in range(2):
-        assert await thief._asked("begin", CONTEXT, **what) == {}
-        assert await thief._asked("finish", CONTEXT, **what) == {}
-    await thief._asked("begin", CONTEXT, **what)
+        assert await thief.ask({"want": "begin", **what}, CONTEXT) == {}
+        assert await thief.ask({"want": "finish", **what}, CONTEXT) == {}
+    await thief.ask({"want": "begin", **what}, CONTEXT)
     for number in range(4):
         data = pack(bytes(min(PART_BYTES, kept.size - number * PART_BYTES)))
-        assert await thief._asked("add", CONTEXT, **what, number=number, data=data) == {"is_waiting": True}
-    with pytest.raises(SandboxError, match="bytes sent do not match"):
-        await thief._asked("finish", CONTEXT, **what)
+        assert await thief.ask({"want": "add", **what, "number": number, "data": data}, CONTEXT) == {"is_waiting": True}
+    assert "bytes sent do not match" in (await thief.ask({"want": "finish", **what}, CONTEXT))["error"]
     assert await store.artifacts.find(kept.id, "thief") is None
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES, "nor can it change what is there"
 
@@ -292,7 +291,7 @@ async def test_a_child_that_lies_about_the_size_spoils_nothing_that_is_there(
     artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, size: int
 ) -> None:
     kept = await artifacts.put(chunks(BYTES[:1000]), CONTEXT)
-    assert await asking(desk, store, "liar")._asked("begin", CONTEXT, id=kept.id, size=size) == {}
+    assert await asking(desk, store, "liar").ask({"want": "begin", "id": kept.id, "size": size}, CONTEXT) == {}
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES[:1000]
 
 
@@ -301,7 +300,7 @@ async def test_a_child_that_lies_about_the_size_spoils_nothing_that_comes(
     artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, size: int
 ) -> None:
     id_ = blake2b(BYTES, digest_size=16).hexdigest()
-    await asking(desk, store, "liar")._asked("begin", CONTEXT, id=id_, size=size)
+    await asking(desk, store, "liar").ask({"want": "begin", "id": id_, "size": size}, CONTEXT)
     kept = await artifacts.put(chunks(), CONTEXT)
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES
 
@@ -317,10 +316,11 @@ async def test_a_child_that_has_the_bytes_shares_what_is_there(
 
 
 async def test_what_has_expired_is_purged_now_and_then(
-    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, monkeypatch: pytest.MonkeyPatch
+    remote: RemoteStore, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.services.upkeep.PURGE_SECONDS", 0.01)
-    desk._keeping = replace(desk._keeping, ttl=0.0)
+    desk = ArtifactDesk(Settings(artifact_max_bytes=1 << 20, artifact_ttl=0.001))
+    artifacts = WorkerArtifacts(1 << 20, ask_engine(desk, remote))
     await artifacts.put(chunks(), CONTEXT)
     purging = asyncio.create_task(keep(ExpiredArtifacts(store), Leadership("any")))
     async with asyncio.timeout(30), store.database.reading() as connection:

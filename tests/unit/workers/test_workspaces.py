@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, Err
 from forge_tools.model import ExecutionStatus, NamedWorkspace, Wakeup, WorkerRecord
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.setting_types import WorkspaceSettings
+from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import executions, workers
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
@@ -103,16 +104,22 @@ def engine(settings: Settings) -> Iterator[Engine]:
 
 
 @pytest.fixture
-async def client(settings: Settings, engine: Engine) -> Any:
+async def store(settings: Settings) -> AsyncIterator[Store]:
+    """What other hosts write, and what becomes of it."""
+    async with await open_store(settings.database) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(settings: Settings, engine: Engine, store: Store) -> Any:
     """It wakes nobody; another host has announced the workspace `theirs`."""
     async with ExecutorClient(settings.model_copy(update={"broker_url": NOWHERE})) as client:
-        await announce(client, "there", "theirs")
+        await announce(store, "there", "theirs")
         await client.catalogue.refresh()
         yield client
 
 
-async def announce(client: ExecutorClient, host: str, name: str) -> None:
-    store = client._connection.store
+async def announce(store: Store, host: str, name: str) -> None:
     await store.workers.register(
         WorkerRecord(id=host, hostname=host, pid=1, lane="async", queues=("default",), concurrency=1, version="1")
     )
@@ -134,7 +141,7 @@ async def sent_to(client: ExecutorClient, execution_id: str) -> str:
 
 
 async def test_its_own_and_unnamed_ones_run_here_and_others_go_where_they_belong(
-    engine: Engine, client: ExecutorClient, tmp_path: Path
+    engine: Engine, client: ExecutorClient, tmp_path: Path, store: Store
 ) -> None:
     own, theirs, unnamed = [await submit(client, name) for name in ("own", "theirs", None)]
 
@@ -143,11 +150,13 @@ async def test_its_own_and_unnamed_ones_run_here_and_others_go_where_they_belong
     assert [(await client.calls.attach(one).result(30)).success for one in (own, unnamed)] == [True, True]
     assert sorted(map(str, STARTED)) == ["None", "own"]
     assert await sent_to(client, theirs) == "there"
-    assert await statuses(client._connection.store, [theirs]) == {theirs: ExecutionStatus.QUEUED}
+    assert await statuses(store, [theirs]) == {theirs: ExecutionStatus.QUEUED}
 
 
-async def test_where_no_live_host_has_it_the_submitter_is_told(engine: Engine, client: ExecutorClient) -> None:
-    await client._connection.store.workers.stop("there")
+async def test_where_no_live_host_has_it_the_submitter_is_told(
+    engine: Engine, client: ExecutorClient, store: Store
+) -> None:
+    await store.workers.stop("there")
     theirs = await submit(client, "theirs")
     await take(engine, theirs)
     result = await client.calls.attach(theirs).result(30)
@@ -158,11 +167,11 @@ async def test_where_no_live_host_has_it_the_submitter_is_told(engine: Engine, c
 
 @pytest.mark.parametrize("name", ["zero \0 and half \ud800", "x" * 1_000_000])
 async def test_a_row_that_names_what_no_workspace_can_be_called_fails_alone(
-    engine: Engine, client: ExecutorClient, name: str
+    engine: Engine, client: ExecutorClient, name: str, store: Store
 ) -> None:
     own, theirs, forged = [await submit(client, one) for one in ("own", "theirs", None)]
     row = update(executions).where(executions.c.id == forged).values(context={"working_dir": ".", "workspace": name})
-    await client._connection.store.database.write(lambda connection: connection.execute(row))
+    await store.database.write(lambda connection: connection.execute(row))
 
     await take(engine, forged, own, theirs)
 
@@ -194,8 +203,10 @@ async def test_calls_on_their_way_to_another_host_hold_their_slots(
 ) -> None:
     """Else a worker could own thousands that it only passes on, and its death would make them lost."""
     let_go, send = threading.Event(), engine.worker.store.workspaces.send_home
+    loops: list[asyncio.AbstractEventLoop] = []
 
     async def slow(*arguments: Any, **options: Any) -> Any:
+        loops.append(asyncio.get_running_loop())
         await asyncio.to_thread(let_go.wait, 10)
         return await send(*arguments, **options)
 
@@ -205,7 +216,7 @@ async def test_calls_on_their_way_to_another_host_hold_their_slots(
     await take(engine, *theirs)
     assert engine.worker.claims.free_slots() == 0
 
-    claiming = asyncio.run_coroutine_threadsafe(engine.worker.claims.claim_woken([Wakeup(own, 0)]), engine._loop)
+    claiming = asyncio.run_coroutine_threadsafe(engine.worker.claims.claim_woken([Wakeup(own, 0)]), loops[0])
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(claiming)), 0.2)
     let_go.set()
@@ -241,16 +252,15 @@ async def test_a_stop_while_a_call_is_sent_on_loses_none(
 
 
 async def test_what_another_host_has_keeps_a_worker_from_starting_and_makes_its_instance_a_stopped_one(
-    settings: Settings,
+    settings: Settings, store: Store
 ) -> None:
-    async with ExecutorClient(settings) as client:
-        await announce(client, "there", "own")
-        engine = build(settings)
-        with pytest.raises(ConfigurationError, match="workspace own is bound to host there"):
-            await asyncio.to_thread(engine.start)
-        [mine] = [one for one in await client._connection.store.workers.list() if one.id == engine.worker_id]
-        assert mine.stopped_at is not None
-        await client._connection.store.workers.stop("there")
+    await announce(store, "there", "own")
+    engine = build(settings)
+    with pytest.raises(ConfigurationError, match="workspace own is bound to host there"):
+        await asyncio.to_thread(engine.start)
+    [mine] = [one for one in await store.workers.list() if one.id == engine.worker_id]
+    assert mine.stopped_at is not None
+    await store.workers.stop("there")
     again = build(settings)
     await asyncio.to_thread(again.start)
     await asyncio.to_thread(again.stop, 0)
@@ -259,26 +269,26 @@ async def test_what_another_host_has_keeps_a_worker_from_starting_and_makes_its_
 async def test_in_process_a_call_names_one_of_the_workspaces_of_its_executor(
     settings: Settings, tmp_path: Path
 ) -> None:
-    executor = build(settings)._setup.executor
+    executor = setup_of(settings, Note, reach=reach_of(settings)).executor
     for workspace, code in (("own", None), (None, None), ("theirs", ErrorCode.WORKSPACE_NOT_FOUND)):
         result = await executor.call("Note", {}, ExecutionContext(working_dir=".", workspace=workspace))
         assert result.error_code == code
     assert "Unknown workspace: theirs. Known here: own" in (result.error or "")
 
 
-async def silence(client: ExecutorClient, instance: str, seconds: float = 100.0) -> None:
+async def silence(store: Store, instance: str, seconds: float = 100.0) -> None:
     statement = update(workers).where(workers.c.id == instance).values(last_seen_at=from_now(-seconds))
-    await client._connection.store.database.write(lambda connection: connection.execute(statement))
+    await store.database.write(lambda connection: connection.execute(statement))
 
 
 async def test_what_was_taken_over_while_a_worker_was_silent_is_not_run_there_any_more(
-    engine: Engine, client: ExecutorClient
+    engine: Engine, client: ExecutorClient, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await silence(client, engine.worker_id)
-    await announce(client, "there", "own")
+    await silence(store, engine.worker_id)
+    await announce(store, "there", "own")
     engine.worker.lease.renew(float("-inf"))  # as after a suspension
 
-    await asyncio.to_thread(wait_until, lambda: engine.worker.workspaces._workspaces == [], 10, "it did not notice")
+    await reached(lambda: "Another host took over a workspace" in caplog.text, 10, "it did not notice")
     own = await submit(client, "own")
     await asyncio.to_thread(wait_until, lambda: engine.worker.lease.is_held, 10, "it is not acknowledged")
     await take(engine, own)
@@ -288,7 +298,7 @@ async def test_what_was_taken_over_while_a_worker_was_silent_is_not_run_there_an
 
 
 async def test_what_was_taken_over_while_a_heartbeat_was_on_its_way_is_not_run_there_any_more(
-    engine: Engine, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
     """It was sent within the lease of the one before, and came after it."""
     sent, let_go, beat = threading.Event(), threading.Event(), engine.worker.store.workers.beat
@@ -302,26 +312,29 @@ async def test_what_was_taken_over_while_a_heartbeat_was_on_its_way_is_not_run_t
 
     monkeypatch.setattr(engine.worker.store.workers, "beat", slow)
     await asyncio.to_thread(sent.wait, 10)
-    await silence(client, engine.worker_id)
-    await announce(client, "there", "own")
+    await silence(store, engine.worker_id)
+    await announce(store, "there", "own")
     let_go.set()
 
     await asyncio.to_thread(wait_until, lambda: engine.worker.lease.is_held, 10, "it is not acknowledged")
-    assert engine.worker.workspaces._workspaces == []
+    own = await submit(client, "own")
+    await take(engine, own)
+    assert await sent_to(client, own) == "there"
+    assert STARTED == []
 
 
 async def test_a_silent_host_is_given_time_to_speak_before_it_loses_what_it_has(
-    settings: Settings, client: ExecutorClient
+    settings: Settings, client: ExecutorClient, store: Store
 ) -> None:
     """As right after an outage of the database, when nobody has been heard for a while."""
-    await announce(client, "there", "more")
-    await silence(client, "there")
+    await announce(store, "there", "more")
+    await silence(store, "there")
     folder = str(settings.home / "own")
     here = build(settings.model_copy(update={"hostname": "third", "workspaces": {"more": shape(folder)}}))
     starting = asyncio.ensure_future(asyncio.to_thread(here.start))
     await asyncio.sleep(0.5)
     assert not starting.done()
-    await silence(client, "there", 0)
+    await silence(store, "there", 0)
     with pytest.raises(ConfigurationError, match="workspace more is bound to host there"):
         await starting
 
