@@ -1,4 +1,4 @@
-"""The contract of the audit chain, on every database: whoever changes what is over is found out."""
+"""The contract of the audit chain, on every database: every change of ended executions is found."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What somebody tries who knows the tables of the audit chain, on every database: none of it stays unnoticed."""
+"""Attacks by somebody who knows the tables of the audit chain, on every database: none stays unnoticed."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Whatever bytes a broker holds, busy workers drop them, count them, say so once, and go on."""
+"""Whatever bytes a broker holds, busy workers drop them, count them, report the first, and continue."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""An executor in this process and one on workers answer alike: whoever programs against one takes the other."""
+"""An executor in this process and one on workers answer alike, so programs can use either."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""What no forge-tools wrote: the schema refuses it; what came past the schema the doctor reports, and others are served."""
+"""Rows that forge-tools did not write: the schema refuses them, the doctor reports those that got past it, and others are served."""
 
 import sqlite3
 from contextlib import closing

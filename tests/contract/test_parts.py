@@ -1,4 +1,4 @@
-"""Results of images, files and bytes are the same in process and on workers of both lanes, whatever database holds them."""
+"""Results of images, files and bytes are the same in process and on workers of both lanes, on every database."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A long output through the command line: shortened where it is shown, whole where it is asked for."""
+"""A long output at the command line: shortened when shown, whole on request."""
 
 import asyncio
 import base64

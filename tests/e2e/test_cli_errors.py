@@ -1,4 +1,4 @@
-"""What is broken around the command line is one clear error: the thing, the way out, a documented exit code."""
+"""Every problem around the command line is one clear error: the thing, the way out, a documented exit code."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""A database in which somebody wrote what its tables refuse: every command shows the rest, and the doctor says what it is."""
+"""A database with rows that its tables refuse: every command shows the rest, and the doctor names the problem."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""The file `.forge`: which home a folder has, where it was moved, copied or cannot be written."""
+"""The file `.forge`: which home a folder has after it was moved, copied or is not writable."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What is Anthropic's own: blocks, thinking, pauses, refusals, and input that is no JSON."""
+"""Anthropic's specifics: blocks, thinking, pauses, refusals, and input that is not JSON."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Calls that answer with text, confirmed by a person where they may do harm, and tools as functions."""
+"""Calls that return text, confirmation by a person before harmful ones, and tools as functions."""
 
 import asyncio
 import json

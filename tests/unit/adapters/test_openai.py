@@ -1,4 +1,4 @@
-"""What is OpenAI's own: schemas as its SDK types them, refusals, filters, and streams of other servers."""
+"""OpenAI's specifics: schemas as its SDK types them, refusals, filters, and streams of other servers."""
 
 import json
 import sys

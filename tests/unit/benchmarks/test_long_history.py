@@ -1,4 +1,4 @@
-"""A long history: whose moments are when, and what a kept one lacks."""
+"""A long history: which moments its calls have, and what a kept one lacks."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A call with a shell's id goes to the host of that shell; where no worker could answer there, its agent is told at once."""
+"""A call with a shell's id goes to the shell's host; if no worker can answer there, its agent learns at once."""
 
 import json
 from collections.abc import AsyncIterator

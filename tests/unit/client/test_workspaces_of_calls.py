@@ -1,4 +1,4 @@
-"""Which workspace a call works in, and where that sends it; without a worker."""
+"""Which workspace a call works in, and how that routes it; without a worker."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tools as they are listed, results as they are answered, and artifacts as resources of a server.
+"""Tool lists, results, and artifacts as resources of a server.
 
 Artifacts are read whole, or in pages that lead to each other, by the session alone whose they are.
 """

@@ -1,4 +1,4 @@
-"""Who may talk to the HTTP endpoint, and where it may listen."""
+"""Who may use the HTTP endpoint, and where it may listen."""
 
 from typing import Any
 

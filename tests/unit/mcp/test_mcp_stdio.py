@@ -1,4 +1,4 @@
-"""The standard streams as a wire: lines in, lines out, and an answer to whatever is no message."""
+"""The standard streams as transport: lines in, lines out, and an answer to anything that is not a message."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Who may ask what about tasks, where no worker is: calls wait for ever, until they are cancelled."""
+"""Who may ask what about tasks, without a worker: calls wait until they are cancelled."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a body reports is bounded, coalesced and exactly accounted for, whichever thread tells it and however much."""
+"""What a body reports is bounded, coalesced and exactly counted, from any thread and in any amount."""
 
 import copy
 import pickle

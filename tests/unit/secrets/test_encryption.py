@@ -1,4 +1,4 @@
-"""What is encrypted opens with one key, and as part of one call."""
+"""Encrypted values open with one key, and only as part of one call."""
 
 import base64
 from pathlib import Path

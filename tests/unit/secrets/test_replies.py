@@ -1,4 +1,4 @@
-"""A result that rides in a notification is read by who has the key, for its own execution, and by nobody else."""
+"""A result inside a notification can be read only with the key and for its own execution."""
 
 from collections.abc import Callable
 

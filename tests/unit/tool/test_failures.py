@@ -1,4 +1,4 @@
-"""Network failures, as the libraries that people use raise them, are told from errors of the tool itself."""
+"""Network failures, as common libraries raise them, are distinguished from errors of the tool itself."""
 
 import asyncio
 import pickle

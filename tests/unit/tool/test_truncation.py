@@ -1,4 +1,4 @@
-"""Outputs are cut to their limit, whole lines where that costs little, and the cut says what is missing and where it is."""
+"""Outputs are cut to their limit, at line ends if that costs little, and the cut says what is missing and where it is."""
 
 import asyncio
 import threading

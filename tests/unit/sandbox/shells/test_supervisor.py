@@ -1,4 +1,4 @@
-"""Shells under their supervisors: they outlive whoever started them, and end whole."""
+"""Shells under their supervisors: they outlive their starter, and end completely."""
 
 import contextlib
 import errno

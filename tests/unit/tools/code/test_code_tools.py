@@ -1,4 +1,4 @@
-"""The code tools on small projects of several languages, and on what no project should have."""
+"""The code tools on small projects in several languages, and on input that no project should have."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""NotebookRead: cells as blocks, their outputs bounded, and what is no notebook refused with its line."""
+"""NotebookRead: cells as blocks, their outputs bounded, and invalid notebooks refused with the line."""
 
 import base64
 import gzip
