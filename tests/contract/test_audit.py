@@ -296,7 +296,7 @@ async def rebuilt(store: Store, by: Signer | None) -> None:
 
 
 @pytest.mark.parametrize(("by", "fault"), [("nobody", Fault.UNSIGNED), ("a stranger", Fault.UNKNOWN_KEY)])
-async def test_a_chain_made_anew_is_not_signed_by_the_key(store: Store, signer: Signer, by: str, fault: Fault) -> None:
+async def test_a_chain_made_again_is_not_signed_by_the_key(store: Store, signer: Signer, by: str, fault: Fault) -> None:
     await sealed_past(store, signer)
     await forge(store, "UPDATE execution_attempts SET error = 'forged'")
     await rebuilt(store, None if by == "nobody" else Signer(Ed25519PrivateKey.generate()))
