@@ -24,7 +24,7 @@ MARK = "~"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One run: when, on what, how thoroughly, and what came of it. `measures` are the names of those it ran."""
+    """One run: when, on what machine, how thoroughly, and its results. `measures` are the names of those it ran."""
 
     at: str
     machine: Mapping[str, str]

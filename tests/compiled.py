@@ -1,4 +1,4 @@
-"""Statements compiled once for all engines of a process, as in a program that has one: each test has one of its own."""
+"""Statements compiled once for all engines of a process, as in a program with one engine: here each test has its own."""
 
 from typing import Any
 

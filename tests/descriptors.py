@@ -1,4 +1,4 @@
-"""What a process has open: what a test looks at to see that nothing is left behind."""
+"""The open descriptors of a process: tests use them to see that nothing is left behind."""
 
 import contextlib
 import os

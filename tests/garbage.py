@@ -1,4 +1,4 @@
-"""What may stand in a broker queue and is not one of ours, and how it is put there past every client."""
+"""Garbage that a broker queue may hold, and how to put it there bypassing every client."""
 
 import base64
 import json

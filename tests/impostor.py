@@ -1,4 +1,4 @@
-"""What a process of the same user tries on a worker: `python tests/impostor.py PID` joins every socket that it listens on.
+"""Attacks of a process of the same user on a worker: `python tests/impostor.py PID` connects to every socket that it listens on.
 
 As a tool it speaks on the line of its own child, in the name of others.
 """

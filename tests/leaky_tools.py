@@ -1,4 +1,4 @@
-"""Tools that do with a secret whatever careless code does: print it, log it, raise it, return it, die with it."""
+"""Tools that mishandle a secret in every way careless code does: print, log, raise and return it, or die with it."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""The client's half of the tasks extension: takes a task for an answer and polls until it is over."""
+"""The client's half of the tasks extension: accepts a task as an answer and polls until it ends."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Runs the tests of a session on several processes, which are forked once all is collected: `--processes`.
+"""Runs the tests of a session in several processes, which are forked after collection: `--processes`.
 
 To import and collect everything takes longer than most files of tests do, and so it happens once. Files are handed out
 one by one, and the tests of a file stay together. Where a process dies, the test it was at has failed and another goes on.

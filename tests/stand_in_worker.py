@@ -1,4 +1,4 @@
-"""Stands in for a worker of the embedded stack; imports nothing of ours, so that it starts at once.
+"""A stand-in for a worker of the embedded stack; it imports nothing of ours, so that it starts at once.
 
 `python stand_in_worker.py MODE NAME`: `steady` ends on SIGTERM, `stubborn` and its child ignore it, `crashing` fails at once.
 """

@@ -1,4 +1,4 @@
-"""What a run inherits and must not depend on: signals, mask, umask, limits, language, terminal, streams, FORGE_ settings."""
+"""Inherited state that a run must not depend on: signals, mask, umask, limits, language, terminal, streams, FORGE_ settings."""
 
 import contextlib
 import os

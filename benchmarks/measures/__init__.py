@@ -1,4 +1,4 @@
-"""Every measure, in the order it is run and printed; one measure, or a small family, a file."""
+"""Every measure, in the order of running and printing; one measure, or a small family, per file."""
 
 from benchmarks.measures import (
     backlog,

@@ -1,4 +1,4 @@
-"""A long queue before few slots: whether claims slow down, memory grows, or a newcomer waits for all the others."""
+"""A long queue with few slots: whether claims slow down, memory grows, or a new caller waits for all the others."""
 
 import asyncio
 import time
@@ -55,7 +55,7 @@ async def _ours(scene: Scene, settings: Settings, worker: int) -> Readings:
 
 
 async def _rate_of_short_queue(client: ExecutorClient, calls: int) -> float:
-    """As many again wait as run, so that no slot is ever free and the queue is next to empty."""
+    """As many calls wait as run, so that no slot is ever free and the queue is almost empty."""
     at_once = 2 * SLOTS
     started = time.perf_counter()
 

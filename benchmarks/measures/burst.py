@@ -1,4 +1,4 @@
-"""Many calls at once, the whole way: how fast, and what a call costs whom."""
+"""Many calls at once, from submit to result: how fast they are, and what a call costs each process."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ async def run_at_once(client: ExecutorClient, tool: str, calls: int, **parameter
 async def bursts_by_turns(
     clients: Mapping[str, ExecutorClient], meter: Callable[[str], Meter], tool: str, calls: int, turns: int
 ) -> Readings:
-    """A burst of each client after the other, again and again; returns the median of all that `meter` reads, as `NAME KEY`."""
+    """Run a burst of each client in turn, repeatedly; return the median of everything that `meter` reads, as `NAME KEY`."""
     for client in clients.values():
         await run_at_once(client, tool, calls)
     reads: dict[str, list[Readings]] = {name: [] for name in clients}

@@ -1,4 +1,4 @@
-"""What it costs that workers listen to what bodies print and log, where they print nothing: beside workers that do not listen."""
+"""What capturing of prints and logs costs if bodies print nothing, compared with workers that do not capture."""
 
 import asyncio
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ TOOLS: Mapping[Lane, tuple[str, int, int]] = {
 
 
 def bursts(lane: Lane, scene: Scene) -> Readings:
-    """In turns, so that what disturbs one disturbs the other."""
+    """Run both in turns, so that a disturbance affects both."""
     return asyncio.run(_bursts(lane, scene))
 
 

@@ -1,4 +1,4 @@
-"""Several clients at once, each a process of its own."""
+"""Several clients at once, each in its own process."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ def raw(scene: Scene) -> Readings:
 
 
 def _together(client: Any, scene: Scene, calls: int) -> Readings:
-    """Run `calls` calls in each client, all from the moment when the last one is ready."""
+    """Run `calls` calls in each client, all starting when the last client is ready."""
     context = get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(CLIENTS, mp_context=context) as pool:
         barrier = manager.Barrier(CLIENTS, timeout=MEETING_SECONDS)

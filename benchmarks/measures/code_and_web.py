@@ -1,7 +1,7 @@
-"""Tools for code, web and memory beside what others use for it: ctags, jedi, the MCP servers for fetching and memory, markdownify.
+"""Tools for code, web and memory beside what others use: ctags, jedi, the MCP servers for fetching and memory, markdownify.
 
-All of it in one process and by turns, ours through an executor that validates, limits and records each call. The Python that is looked
-through is a copy of SQLAlchemy. What definitions are found beside ctags, by language, is counted in sources that npm, PyPI and Debian have.
+Everything runs in one process and in turns, ours through an executor that validates, limits and records each call. The Python that is
+searched is a copy of SQLAlchemy. The definitions found, compared with ctags by language, are counted in sources from npm, PyPI and Debian.
 """
 
 import ast
@@ -131,7 +131,7 @@ async def _beside_jedi(agent: Agent, folder: Path) -> Readings:
 
 
 def truth(language: str, scene: Scene) -> Readings:
-    """Definitions of ours that the reference has, too, and of its own that ours find: Python's parser for Python, else ctags."""
+    """Count our definitions that the reference also has, and its definitions that we find: Python's parser for Python, else ctags."""
     folder = _copy("sqlalchemy", scene.folder / "code") if language == "python" else _downloaded(language)
     codebase = read(Workspace(folder), ".", Deadline(1000))
     mine = {
@@ -147,7 +147,7 @@ def truth(language: str, scene: Scene) -> Readings:
 
 
 def web(scene: Scene) -> Readings:
-    """A page of 3 kB and one of 3 MB from a server of our own."""
+    """Fetch a page of 3 kB and one of 3 MB from our own server."""
     pages = {"/small": PAGE.format(PARAGRAPH * 25), "/large": PAGE.format(PARAGRAPH * 27_000)}
     _python("-c", "import mcp_server_fetch")
     server = [interpreter("references"), "-m", "mcp_server_fetch", "--ignore-robots-txt", "--allow-private-ips"]
@@ -169,7 +169,7 @@ def web(scene: Scene) -> Readings:
 
 
 def memory(scene: Scene) -> Readings:
-    """A note written and one found, ours on SQLite; and how many of those are kept that two processes write at once."""
+    """Write a note and find one, ours on SQLite; and count how many notes are kept if two processes write at once."""
     folder, numbers = scene.folder / f"memory-{time.time_ns()}", count()
     folder.mkdir()
     url, file = f"sqlite:///{folder}/memory.db", folder / "memory.jsonl"
@@ -221,7 +221,7 @@ class _Durable:
 
 
 async def _in_turn(write: Callable[[McpServer], Awaitable[None]], server: McpServer) -> None:
-    """A client of the server asks for one thing at a time."""
+    """Ask one thing at a time, as a client of the server does."""
     for _ in range(WRITERS // 2):
         await write(server)
 
@@ -296,13 +296,13 @@ def _of_ctags(folder: Path, paths: Sequence[str]) -> Iterator[tuple[tuple[str, i
         tag = json.loads(line)
         is_object = tag.get("kind") == "class" and tag["path"].endswith(
             "js"
-        )  # any object of JavaScript is a class to it
+        )  # it counts any JavaScript object as a class
         if "line" in tag and not is_object:
             yield (tag["path"], tag["line"], tag["name"].rpartition("::")[2]), tag["kind"]
 
 
 def _agreement(name: str, sure: set[Any], found: set[Any], known: set[Any], true: set[Any]) -> Readings:
-    """Of what ours say surely the part that is known, and of what is true the part that was found."""
+    """Return the precision of our sure answers, and the recall of the true ones."""
     return {
         f"{name}_precision": len(sure & known) / max(1, len(sure)),
         f"{name}_recall": len(true & found) / max(1, len(true)),

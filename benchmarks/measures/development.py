@@ -1,4 +1,4 @@
-"""While somebody writes a tool: from save to new answer under `forge-tools dev`, and from a call that failed to its author's line."""
+"""Development of a tool: the time from save to new answer under `forge-tools dev`, and from a failed call to its author's line."""
 
 import os
 import subprocess
@@ -67,7 +67,7 @@ def project() -> Iterator[Project]:
 
 
 def saves(scene: Scene) -> Readings:
-    """Save, and call again and again until the new code answers."""
+    """Save, and call repeatedly until the new code answers."""
     took = []
     with project() as served, SyncExecutorClient(Settings(home=served.folder / "home")) as client:
         for number in range(1, scene.sizes.saves + 1):
@@ -82,7 +82,7 @@ def saves(scene: Scene) -> Readings:
 
 
 def line(scene: Scene) -> Readings:
-    """Have a call fail, and ask for its record by one command."""
+    """Make a call fail, and show its record with one command."""
     took = []
     with project() as served, SyncExecutorClient(Settings(home=served.folder / "home")) as client:
         for _ in range(scene.sizes.starts + 1):

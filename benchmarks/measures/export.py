@@ -1,4 +1,4 @@
-"""What the commands that read all of a history hold in memory: exports, and the comparison with the audit chain."""
+"""How much memory the commands that read all of history use: exports, and the comparison with the audit chain."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def verify(scene: Scene) -> Readings:
 
 
 def _run(settings: Settings, arguments: Sequence[str]) -> tuple[str, float, float]:
-    """What it printed, how long it took, and the most memory that it held at a time, in megabytes."""
+    """Return what it printed, how long it took, and its peak memory in megabytes."""
     started, peak = time.perf_counter(), 0.0
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "forge_tools.cli", *arguments],
@@ -65,7 +65,7 @@ def _run(settings: Settings, arguments: Sequence[str]) -> tuple[str, float, floa
 
 
 def _peak_megabytes(pid: int) -> float:
-    """The kernel keeps the highest; of a process that has just ended, nothing."""
+    """The kernel keeps the peak, but not of a process that has just ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -19,7 +19,7 @@ OPENS = 500
 
 
 def files(scene: Scene) -> Readings:
-    """Everything by turns, each with its own plain equivalent."""
+    """Run everything in turns, each tool with its plain equivalent."""
     folder = scene.folder / "file-tools"
     folder.mkdir(exist_ok=True)
     (folder / "read").write_bytes(b"a line of an ordinary length, with words in it\n" * 200)
@@ -51,7 +51,7 @@ def files(scene: Scene) -> Readings:
 async def _many_replacements(
     folder: Path, scene: Scene, ours: Callable[[str, Callable[[], dict[str, Any]]], Work]
 ) -> dict[str, float]:
-    """The word goes back and forth, so that each turn finds as much to do as the one before."""
+    """The word is replaced back and forth, so that each turn has as much to do as the one before."""
     words = [b"needle", b"thread!"]
     for name in ("large", "plain-large"):
         (folder / name).write_bytes(LINE * scene.sizes.replacements)
@@ -89,7 +89,7 @@ async def _listing(folder: Path, scene: Scene) -> dict[str, float]:
 
 
 def _confinement(folder: Path, scene: Scene) -> dict[str, float]:
-    """Hundreds of opens a turn: one takes less than asking for the time."""
+    """Open hundreds of times per turn: one takes less time than reading the clock."""
     workspace, flags = Workspace(folder), os.O_RDONLY | os.O_CLOEXEC
     (root,) = workspace._roots
     plain = os.fspath(folder / "read")
@@ -123,7 +123,7 @@ def _edit(path: Path) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """What a careful script does: a file beside it, written to the disk, put in its place, and the folder too."""
+    """Do what a careful script does: write and sync a file beside it, rename it, and sync the folder too."""
     beside = path.with_suffix(".tmp")
     with beside.open("wb") as file:
         file.write(data)

@@ -1,7 +1,7 @@
-"""Read, Write, Edit and Glob beside the reference MCP filesystem server, a call by turns.
+"""Read, Write, Edit and Glob beside the reference MCP filesystem server, call by call in turns.
 
-The server is asked over its standard input and output, there being no other way: by a few lines that write and read JSON, which is
-as fast as it goes, and for one row by the official client, which is what an agent in Python has. Our tools are asked through an
+The server is called over its standard input and output, the only way: by a few lines that write and read JSON, which is
+as fast as possible, and for one row by the official client, which is what an agent in Python uses. Our tools are called through an
 executor in the agent's process, which validates, limits and records each call. Read also counts and hashes the file, which the
 server does not. Write and Edit lock the folder, look whether the file has changed, and wait for the disk twice, for the bytes and
 for the name; the server writes beside the file and renames, without waiting.
@@ -40,7 +40,7 @@ def by_the_official_client(scene: Scene) -> Readings:
     agent, server = Agent(folder), StdioServerParameters(command="node", args=[str(install("filesystem")), str(folder)])
 
     async def run() -> Readings:
-        with Path(os.devnull).open("w") as nowhere:  # it says at each start that it does
+        with Path(os.devnull).open("w") as nowhere:  # it logs at each start that it runs
             async with Client(stdio_client(server, errlog=nowhere), mode="legacy") as client:
                 works = {
                     "read": lambda: agent.call("Read", file_path="read"),
@@ -76,7 +76,7 @@ async def _beside(scene: Scene) -> Readings:
 
 
 def _writes(agent: Agent, server: McpServer, folder: Path) -> dict[str, Work]:
-    """Another text each time, over the one before."""
+    """Write another text each time, over the one before."""
     numbers = count()
 
     async def ours(name: str) -> None:
@@ -89,7 +89,7 @@ def _writes(agent: Agent, server: McpServer, folder: Path) -> dict[str, Work]:
 
 
 def _edits(agent: Agent, server: McpServer, folder: Path) -> dict[str, Work]:
-    """The first line there and back again."""
+    """Change the first line and back again."""
     words = ("x" * 10, "y" * 10)
     turns = Counter[str]()
     for name in ("edited", "edited-unsynced", "their-edited"):

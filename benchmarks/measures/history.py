@@ -1,4 +1,4 @@
-"""Reads of a long history: first pages by every filter and several together, pages far back, the figures of a day."""
+"""Reads of a long history: first pages with every filter and combinations, pages far back, and the figures of a day."""
 
 import asyncio
 import random
@@ -43,7 +43,7 @@ Read = Callable[..., Awaitable[Sequence[Any]]]
 
 
 def pages(database: Database, scene: Scene) -> Readings:
-    """First pages, each several times; what was there at first is told on the error stream where it is slow."""
+    """Read first pages, each several times; slow ones are reported on the error stream with their first reading."""
     return asyncio.run(_pages(scene, database))
 
 
@@ -94,7 +94,7 @@ def _reads(store: Store, long: LongHistory) -> Iterator[tuple[str, Read, Filters
 
 
 def _values(long: LongHistory) -> dict[str, list[Any]]:
-    """Every filter there is, with what is frequent, rare and absent."""
+    """Every filter, with a frequent, a rare and an absent value."""
     late, early = long.moment(long.total - long.small // 10), long.moment(long.total - long.small // 2)
     return {
         "tool": ["Grep", "Rare", "None"],
@@ -158,7 +158,7 @@ async def _cli_page(store: Store, before: str) -> None:
 
 
 def figures(database: Database, scene: Scene) -> Readings:
-    """All that `forge-tools stats --since 1d` reads, by each grouping."""
+    """Read everything that `forge-tools stats --since 1d` reads, with each grouping."""
     return asyncio.run(_figures(scene, database))
 
 

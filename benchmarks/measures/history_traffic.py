@@ -1,4 +1,4 @@
-"""Calls beside a long history: as fast as with none, and beside a prune of it."""
+"""Calls beside a long history, compared with none, and during a prune of it."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ OLD = "SELECT count(*) FROM executions WHERE id < $1::uuid"
 
 
 def full_and_empty(scene: Scene) -> Readings:
-    """Bursts on the long history and on none, in turns. The chain, written at leisure, is off: its backlog is the load's."""
+    """Run bursts on the long history and on none, in turns. The audit chain is off: it would still be catching up with the load."""
     with ExitStack() as cleanup:
         places = {
             "full": _unsealed(scene.past["postgres"]),
@@ -68,7 +68,7 @@ async def _turns(scene: Scene, places: Mapping[str, Settings], crews: Mapping[st
 
 
 def beside_a_prune(scene: Scene) -> Readings:
-    """Steady calls in equal spans of time, with and without a prune of the oldest under way."""
+    """Make steady calls in equal spans of time, with and without a prune of the oldest rows running."""
     long = scene.long
     assert long is not None
     settings = _unsealed(scene.past["postgres"])
@@ -98,7 +98,7 @@ async def _spans(scene: Scene, settings: Settings, prune: "_Prune") -> Readings:
 
 @asynccontextmanager
 async def _traffic(client: ExecutorClient) -> AsyncIterator[list[int]]:
-    """Calls without end, so many at a time; yields where those are counted that are over."""
+    """Make calls endlessly, so many at a time; yield the counter of those that ended."""
     counted = [0]
 
     async def call() -> None:
@@ -117,14 +117,14 @@ async def _traffic(client: ExecutorClient) -> AsyncIterator[list[int]]:
 
 
 class _Prune:
-    """A prune in a process of its own, which goes on and rests as it is told to."""
+    """A prune in its own process, which runs and pauses on command."""
 
     def __init__(self) -> None:
         spawning = get_context("spawn")
         self.go, self.resting, self.gone = spawning.Event(), spawning.Event(), spawning.Value("q", 0)
 
     async def set(self, is_pruning: bool) -> None:
-        """Wait for a transaction under way, so that none reaches into a span without."""
+        """Wait for the current transaction, so that none extends into a span without a prune."""
         if is_pruning:
             self.resting.clear()
             self.go.set()

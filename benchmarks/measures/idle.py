@@ -1,4 +1,4 @@
-"""What a worker that has nothing to do asks of broker, database and processor."""
+"""What an idle worker costs broker, database and processor."""
 
 import time
 from contextlib import ExitStack

@@ -20,7 +20,7 @@ BARE = ("-m", "benchmarks.bare_worker")
 
 
 def bursts(scene: Scene) -> Readings:
-    """In turns, so that what disturbs one disturbs the other. The chain is written at leisure and belongs to neither."""
+    """Run both in turns, so that a disturbance affects both. The audit chain is written later and belongs to neither."""
     with ExitStack() as cleanup:
         places = {
             name: cleanup.enter_context(apart(scene, f"recording-{name}")).model_copy(update={"audit_interval": 0})

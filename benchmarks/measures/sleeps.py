@@ -1,4 +1,4 @@
-"""Calls that only wait: how many of them one async worker holds at a time."""
+"""Calls that only wait: how many of them one async worker runs at a time."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ async def _time(client: ExecutorClient, calls: int) -> float:
 
 
 def raw(scene: Scene) -> Readings:
-    """A few calls, and their time scaled: all of them would wait for minutes to say the same."""
+    """Run a few calls and scale their time: all of them would take minutes for the same result."""
     sleep, sizes = scene.raw("raw.sleep"), scene.sizes
     started = time.perf_counter()
     for result in [sleep.delay(SECONDS) for _ in range(sizes.raw_sleeps)]:

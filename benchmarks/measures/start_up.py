@@ -1,4 +1,4 @@
-"""What a process pays before its first call: whole interpreters, by processor time, and what the quickest command takes."""
+"""The cost of a process before its first call: processor time of whole interpreters, and the time of the quickest command."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ PROGRAMS = {
 
 
 def processes(scene: Scene) -> Readings:
-    """Whole processes in turns, user and system time: what is compared here differs less than the machine from second to second."""
+    """Run whole processes in turns and read user and system time: the differences are smaller than the machine's from second to second."""
     environment = {**_environment(), **settings_environment(scene.settings_of(FLEET))}
     took: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     for _ in range(scene.sizes.starts + 1):

@@ -1,4 +1,4 @@
-"""Only the way in: calls accepted in the background, a hundred at a time."""
+"""Only submitting: calls accepted in the background, a hundred at a time."""
 
 import asyncio
 import time

@@ -55,7 +55,7 @@ SPEC = ToolSpec(name="File", description="File a report.", category=ToolCategory
 
 
 def ours(scene: Scene) -> Readings:
-    """What happens to every call: find its first problem."""
+    """Do what happens to every call: find its first problem."""
     validator = Validator.for_spec(SPEC)
     _must_tell_apart(lambda call: validator.first_error(call) is None)
     return {"each": _time(lambda: validator.first_error(CALL), scene.sizes.in_process)}

@@ -1,1 +1,1 @@
-"""The runner beside other task queues, each in an environment of its own; figures, never tests."""
+"""The runner beside other task queues, each in its own environment; figures, not tests."""

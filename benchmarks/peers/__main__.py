@@ -17,7 +17,7 @@ WIDTH = 120
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 if anything could not be measured."""
+    """Return 1 if anything could not be measured."""
     options = _options(arguments)
     if options.markdown:
         return _print_latest()

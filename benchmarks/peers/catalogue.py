@@ -1,4 +1,4 @@
-"""Every system that is measured: where its packages are, how its workers are started, and what it keeps of a call."""
+"""Every measured system: where its packages are, how its workers are started, and what it keeps of a call."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ ADAPTERS = "benchmarks.peers.adapters"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeps:
-    """What is left of a call, as its documentation and tables say; shown beside the figures, which mean little without."""
+    """What remains of a call, by its documentation and tables; shown beside the figures, which mean little without it."""
 
     in_sql: str
     recorded: str

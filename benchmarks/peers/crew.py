@@ -1,4 +1,4 @@
-"""The worker processes of one peer: started together, gone when they should be, whatever they started themselves."""
+"""The worker processes of one peer: started together, and ended completely, with everything that they started."""
 
 import signal
 import subprocess
@@ -17,7 +17,7 @@ STOP_SECONDS = 15.0
 
 
 class Crew:
-    """Runs command lines until it is left, each with its log; they get SIGTERM when this process dies."""
+    """Runs command lines while entered, each with its log; they get SIGTERM when this process dies."""
 
     def __init__(self, commands: Sequence[Sequence[str]], *, logs: Path, environment: Mapping[str, str]) -> None:
         self._commands = commands
@@ -68,7 +68,7 @@ class Crew:
                 descendant.kill()
 
     def _family(self) -> list[Any]:
-        """What the workers have started; a process object knows its own from a later one of the same id."""
+        """The processes that the workers have started; a process object is not confused with a later process of the same id."""
         family: list[Any] = []
         for pid in self.pids:
             with suppress(psutil.NoSuchProcess):

@@ -1,6 +1,6 @@
 """`python -m benchmarks.peers.driver ADAPTER MEASURE COUNT`: one peer's client, in that peer's environment.
 
-It connects and warms up, says that it is ready, waits for a line, measures, and prints its readings as a line of JSON.
+It connects and warms up, reports that it is ready, waits for a line, measures, and prints its readings as a line of JSON.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Readings = dict[str, float]
 
 
 async def drive(adapter: Adapter, measure: str, count: int) -> Readings:
-    """Measure between two moments that the parent knows, too, so that it can read the workers' processor time."""
+    """Measure between two moments that the parent also knows, so that it can read the workers' processor time."""
     async with adapter.connect() as subject:
         await _warm_up(subject)
         _wait_for_go()
@@ -69,7 +69,7 @@ MEASURES: dict[str, Callable[[Subject, int], Awaitable[Readings]]] = {
 
 
 async def _warm_up(subject: Subject) -> None:
-    """Let both sides load what they load at first use, and every worker process take its part."""
+    """Make both sides and every worker process load what they load at first use."""
     await _until_served(subject)
     for number in range(WARMING_CALLS):
         _must_be(await subject.call(number), number)
@@ -78,7 +78,7 @@ async def _warm_up(subject: Subject) -> None:
 
 
 async def _until_served(subject: Subject) -> None:
-    """Call until a call succeeds: its workers may still be about to tell what they can do."""
+    """Call until a call succeeds: the workers may not have announced their tasks yet."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:

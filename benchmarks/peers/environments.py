@@ -1,4 +1,4 @@
-"""Virtual environments in `.bench/`: one a peer, with exactly the versions that `requirements/` pins, and those of old commits."""
+"""Virtual environments in `.bench/`: one per peer, with exactly the versions that `requirements/` pins, and those of old commits."""
 
 import hashlib
 import subprocess
@@ -25,7 +25,7 @@ def interpreter(environment: str | None) -> str:
 
 
 def install(environment: str) -> None:
-    """Make the environment as its requirements say, unless it is already so.
+    """Make the environment with its requirements, unless it exists already.
 
     Raises:
         InstallationError: with pip's last words.
@@ -35,7 +35,7 @@ def install(environment: str) -> None:
 
 
 def install_packages(environment: str, wanted: Sequence[str], versions: bytes) -> None:
-    """Make the environment with what these words tell pip to install, unless it is there with these `versions`."""
+    """Make the environment with what pip installs by these arguments, unless it exists with these `versions`."""
     stamp = _folder(environment) / STAMP
     mark = hashlib.sha256(versions + sys.version.encode()).hexdigest()
     if stamp.exists() and stamp.read_text() == mark:

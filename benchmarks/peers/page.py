@@ -1,4 +1,4 @@
-"""The page of results: what was measured beside what, how to do it again, and what the figures do not show."""
+"""The page of results: what was compared, how to repeat it, and what the figures do not show."""
 
 import os
 from collections.abc import Mapping, Sequence

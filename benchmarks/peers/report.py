@@ -1,4 +1,4 @@
-"""What came of a run: a table for a terminal, two for a page, and JSON that is kept."""
+"""The result of a run: a table for a terminal, two for a page, and JSON that is kept."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ SPLIT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeersReport:
-    """One run: when, on what, how thoroughly, and what came of it."""
+    """One run: when, on what machine, how thoroughly, and its results."""
 
     at: str
     machine: Mapping[str, str]
@@ -92,7 +92,7 @@ class PeersReport:
 
     @property
     def quietness(self) -> str:
-        """How much of the machine others used while something was measured."""
+        """How much of the machine others used during measurements."""
         shares = [
             share
             for account in self.accounts

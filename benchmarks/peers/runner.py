@@ -36,7 +36,7 @@ QUICK = Sizes(burst=200, round_trips=20, sleeps=50, patience=0)
 
 @dataclass(slots=True)
 class Account:
-    """What came of one peer: readings by measure and name, a figure each round, and what could not be measured."""
+    """The results of one peer: readings by measure and name, a figure per round, and what could not be measured."""
 
     peer: Peer
     version: str = ""
@@ -48,7 +48,7 @@ class Account:
             self.readings.setdefault(measure, {}).setdefault(name, []).append(value)
 
     def fail(self, measure: str, reason: str) -> None:
-        """What a measure read in other rounds does not count either."""
+        """Record a failure; readings of that measure in other rounds do not count either."""
         self.failures[measure] = reason
         self.readings.pop(measure, None)
 
@@ -74,7 +74,7 @@ class Servers:
 
 
 def run(peers: Sequence[Peer], sizes: Sizes, rounds: int, tell: Tell) -> list[Account]:
-    """Install what is missing, then let the peers take turns; `tell` hears what is under way."""
+    """Install what is missing, then let the peers take turns; `tell` gets what is under way."""
     accounts = {peer.name: Account(peer) for peer in peers}
     for account in accounts.values():
         _install(account, tell)
@@ -124,13 +124,13 @@ def _prepare(accounts: Mapping[str, Account], servers: Servers, tell: Tell) -> d
 
 
 def _order(names: list[str], number: int) -> list[str]:
-    """Whoever comes first finds the machine as the last one left it, so that is never the same one."""
+    """Rotate the order: the first peer finds the machine as the last one left it."""
     start = number % len(names) if names else 0
     return names[start:] + names[:start]
 
 
 def _take(turn: Turn, account: Account, sizes: Sizes) -> None:
-    """One turn. Where waiting wants other workers than computing does, they are started anew."""
+    """Take one turn. If waiting needs other workers than computing, they are restarted."""
     peer = turn.peer
     count = min(peer.burst, sizes.burst)
     plan = [(peer.concurrency, "round-trip", sizes.round_trips), (peer.concurrency, "burst", count)]

@@ -1,4 +1,4 @@
-"""What an adapter offers to be measured; loaded beside every peer, so nothing but the standard library is known here."""
+"""The interface of an adapter; loaded with every peer, so it uses only the standard library."""
 
 import os
 from contextlib import AbstractAsyncContextManager
@@ -16,7 +16,7 @@ SLEPT = "slept"
 
 
 class Subject(Protocol):
-    """A connected client. Numbers come back as they went in: a call that gave another's result is found out."""
+    """A connected client. Every call returns its own number, so that mixed-up results are noticed."""
 
     async def call(self, number: int) -> int:
         """Send one no-op with a number, and return what its worker returned."""

@@ -1,4 +1,4 @@
-"""One peer's turn: its two workers are started, its client measures, and nothing of it is left."""
+"""One peer's turn: its two workers start, its client measures, and nothing is left behind."""
 
 import json
 import os
@@ -44,7 +44,7 @@ class Turn:
     servers: tuple[int, ...]
 
     def prepare(self) -> None:
-        """Make its tables, where it has any.
+        """Create its tables, if it has any.
 
         Raises:
             MeasureError: with the last words of the command.
@@ -67,13 +67,13 @@ class Turn:
             raise MeasureError(f"its tables could not be made: {_end(done.stderr)}")
 
     def crew(self, concurrency: int) -> Crew:
-        """Both worker processes, to be entered with `with`."""
+        """Return both worker processes, to be entered with `with`."""
         facts = {"concurrency": concurrency, "broker": self.environment[BROKER]}
         commands = [self._command(command.format_map(facts)) for command in self.peer.commands]
         return Crew(commands, logs=self.folder, environment=self._variables)
 
     def measure(self, crew: Crew, measure: str, count: int) -> Readings:
-        """Let the client perform, and read what everything involved has used meanwhile, in microseconds a call.
+        """Let the client run, and read the processor time of everything involved, in microseconds per call.
 
         Raises:
             MeasureError: with what went wrong.
@@ -138,7 +138,7 @@ class Turn:
 
 
 class _Guard(threading.Thread):
-    """Ends a client that would wait for ever: its time is over, or a worker of its peer has ended."""
+    """Ends a client that would wait for ever: its time is up, or a worker of its peer has ended."""
 
     def __init__(self, client: "subprocess.Popen[str]", crew: Crew) -> None:
         super().__init__(daemon=True)
@@ -163,7 +163,7 @@ class _Guard(threading.Thread):
 def wait_until_calm(pids: list[int]) -> None:
     """Wait until these processes have started up, or the rest of what came before: they use little for a while.
 
-    Logs would say it sooner, but a worker that logs each call is slower, and each words it in its own way.
+    Logs would show it sooner, but a worker that logs each call is slower, and each peer logs it differently.
     """
     deadline = time.monotonic() + CALM_LIMIT_SECONDS
     used = cpu_seconds(pids)

@@ -1,4 +1,4 @@
-"""How files look, whatever they do: the rules that a reader counts on and no linter holds."""
+"""How files look, whatever they do: rules that readers rely on and no linter checks."""
 
 import ast
 import inspect

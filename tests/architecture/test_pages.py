@@ -1,4 +1,4 @@
-"""What pages have to say, and that what they show can be typed."""
+"""What pages must contain, and that what they show can be typed."""
 
 import re
 from pathlib import Path

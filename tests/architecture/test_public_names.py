@@ -1,4 +1,4 @@
-"""What users import is there, and `__all__` says what is so."""
+"""What users import exists, and `__all__` is correct."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""A tool touches files, processes and the network through `forge_tools.sandbox` alone, and keeps quiet."""
+"""Tools access files, processes and the network only through `forge_tools.sandbox`, and print nothing."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The long run: rounds of faults on one database and broker after the other, until the time is over."""
+"""The long run: rounds of faults on one database and broker after the other, until the time is up."""
 
 import argparse
 import asyncio

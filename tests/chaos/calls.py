@@ -1,4 +1,4 @@
-"""What is called: kinds of calls, what each may end as, and a seeded plan of many."""
+"""The calls: their kinds, how each may end, and a seeded plan of many."""
 
 import random
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The checker: a pure function from what was asked, done and seen to the promises that were broken."""
+"""The checker: a pure function from what was submitted, done and observed to the broken promises."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What a seed stands for: the calls, the faults, and who is there to meet them."""
+"""What a seed determines: the calls, the faults, and the processes that face them."""
 
 import random
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a run came to: for people, and as the figures that the guarantees quote."""
+"""The result of a run: for people, and as the figures that the guarantees quote."""
 
 from collections import Counter
 from typing import Any

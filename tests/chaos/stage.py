@@ -1,4 +1,4 @@
-"""The servers and workers of one run; when it is over, no process of them is left."""
+"""The servers and workers of one run; when it ends, none of their processes is left."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The checker itself: it accepts what is right, and each of its rules can fail."""
+"""The checker itself: it accepts correct runs, and each of its rules can fail."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The page of guarantees tells the truth: it is up to date, and what it names is there."""
+"""The page of guarantees is up to date, and the tests that it names exist."""
 
 import ast
 from functools import cache

@@ -1,4 +1,4 @@
-"""What the official suite finds wrong with our server, on workers, is what is known, and of that less and less."""
+"""What the official suite finds wrong with our server, on workers, is known; the list may only shrink."""
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase

@@ -1,4 +1,4 @@
-"""A process of its own that claims and finishes due work until there is none; prints how many it ran."""
+"""A separate process that claims and finishes due work until there is none; prints how many it ran."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A TCP proxy that loses a reply, refuses, freezes or swallows, when it is told to."""
+"""A TCP proxy that loses replies, refuses, freezes or swallows data on command."""
 
 import asyncio
 from typing import Self

@@ -1,4 +1,4 @@
-"""Rows by a list of keys are found by an index, however long the list is."""
+"""Rows are found by a list of keys through an index, however long the list is."""
 
 from collections.abc import Sequence
 

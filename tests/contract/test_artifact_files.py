@@ -1,4 +1,4 @@
-"""The bytes of artifacts: compressed, in rows or in files, read page by page; and what is said where they are not there."""
+"""The bytes of artifacts: compressed, in rows or in files, read page by page; and the errors if they are missing."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""The contract of the audit chain, on every database: whoever changes what is over is found out."""
+"""The contract of the audit chain, on every database: every change of ended executions is found."""
 
 import asyncio
 from dataclasses import replace
@@ -310,7 +310,7 @@ async def rebuilt(store: Store, by: Signer | None) -> None:
 
 
 @pytest.mark.parametrize(("by", "fault"), [("nobody", Fault.UNSIGNED), ("a stranger", Fault.UNKNOWN_KEY)])
-async def test_a_chain_made_anew_is_not_signed_by_the_key(store: Store, signer: Signer, by: str, fault: Fault) -> None:
+async def test_a_chain_made_again_is_not_signed_by_the_key(store: Store, signer: Signer, by: str, fault: Fault) -> None:
     await sealed_past(store, signer)
     await forge(store, "UPDATE execution_attempts SET error = 'forged'")
     await rebuilt(store, None if by == "nobody" else Signer(Ed25519PrivateKey.generate()))

@@ -1,4 +1,4 @@
-"""What somebody tries who knows the tables of the audit chain, on every database: none of it stays unnoticed."""
+"""Attacks by somebody who knows the tables of the audit chain, on every database: none stays unnoticed."""
 
 from datetime import timedelta
 
@@ -176,7 +176,7 @@ async def test_garbage_is_a_finding_and_stops_nothing(copied: Store, statement: 
     assert not (await verified(copied, SIGNER)).is_intact
 
 
-async def test_a_number_that_is_none_does_not_stop_the_sealer(migrated_sqlite: str) -> None:
+async def test_an_invalid_number_does_not_stop_the_sealer(migrated_sqlite: str) -> None:
     async with await open_store(migrated_sqlite) as store:
         await past(store)
         await forge(store, "UPDATE execution_attempts SET attempt = 1.5 WHERE attempt = 2")

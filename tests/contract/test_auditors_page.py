@@ -1,4 +1,4 @@
-"""The page for auditors: each statement runs as it stands, on every database, and says something."""
+"""The page for auditors: each statement runs unchanged on every database and returns rows."""
 
 import re
 from pathlib import Path

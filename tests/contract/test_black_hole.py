@@ -1,4 +1,4 @@
-"""A database that swallows all and says nothing holds up a client for its one deadline; time that a busy loop took does not count."""
+"""A database that swallows everything delays a client for only one deadline; the time of a busy loop does not count."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Whatever bytes a broker holds, busy workers drop them, count them, say so once, and go on."""
+"""Whatever bytes a broker holds, busy workers drop them, count them, report the first, and continue."""
 
 import asyncio
 import random
@@ -93,7 +93,7 @@ def waiting(wire: BrokerUnderFire, fleet: Fleet) -> int:
 
 
 @pytest.mark.parametrize("and_then", ["busy", "cut"])
-async def test_a_key_that_is_no_list_is_dropped_as_well(
+async def test_a_key_that_is_not_a_list_is_dropped_as_well(
     wire: BrokerUnderFire, fleet: Fleet, agent: ExecutorClient, and_then: str
 ) -> None:
     if not isinstance(wire, ValkeyUnderFire):

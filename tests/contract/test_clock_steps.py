@@ -1,4 +1,4 @@
-"""What a clock that is set by an hour does to leases, deadlines and the lists of who lives, on every database."""
+"""What a clock that jumps by an hour does to leases, deadlines and lists of live workers, on every database."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Keys that clients encrypt with: the newest that is not retired, kept as long as a call under way needs it."""
+"""Keys that clients encrypt with: the newest that is not retired, kept as long as an unfinished call needs it."""
 
 import secrets
 

@@ -1,4 +1,4 @@
-"""An executor in this process and one on workers answer alike: whoever programs against one takes the other."""
+"""An executor in this process and one on workers answer alike, so programs can use either."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -95,7 +95,7 @@ async def test_failures_are_results_in_the_same_words(
 
 
 @pytest.mark.parametrize("arguments", [[], "text", 5, {1: "x"}])
-async def test_arguments_that_are_no_object_with_names_are_a_wrong_form(executor: Executor, arguments: Any) -> None:
+async def test_arguments_that_are_not_an_object_with_names_are_a_wrong_form(executor: Executor, arguments: Any) -> None:
     result = await executor.call("greet", arguments)
 
     assert result.error_code == "INVALID_CALL"

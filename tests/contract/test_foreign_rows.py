@@ -1,4 +1,4 @@
-"""What no forge-tools wrote: the schema refuses it; what came past the schema the doctor reports, and others are served."""
+"""Rows that forge-tools did not write: the schema refuses them, the doctor reports those that got past it, and others are served."""
 
 import sqlite3
 from contextlib import closing
@@ -165,7 +165,7 @@ async def test_a_list_shows_where_a_cell_is_no_json_and_all_other_rows(store: St
 
 @pytest.mark.parametrize("migrated_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("column", ["output", "metadata", "error_details"])
-async def test_a_result_that_is_no_json_says_so_and_no_other_waits(store: Store, column: str) -> None:
+async def test_a_result_that_is_not_json_says_so_and_no_other_waits(store: Store, column: str) -> None:
     bad, good = [await submitted(store) for _ in range(2)]
     await finished(store, [bad, good])
     await spoil(store, "execution_attempts", column, "'{'", f"execution_id = '{bad}'")

@@ -1,4 +1,4 @@
-"""A heartbeat, and the search for due rows, go through indexes however much waits elsewhere, whatever PostgreSQL knows of it."""
+"""A heartbeat, and the search for due rows, use indexes however much waits elsewhere, whatever PostgreSQL's statistics are."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The contract of clearing away, on every database: what nobody can need any more goes, and what is alive never does."""
+"""The contract of cleaning up, on every database: what nobody can need any more is removed, what is in use never is."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whoever watches reads history from its end alone, however long it is and whatever the database knows of it."""
+"""The overview reads only the end of history, however long it is and whatever the database's statistics are."""
 
 import time
 

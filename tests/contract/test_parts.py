@@ -1,4 +1,4 @@
-"""Results of images, files and bytes are the same in process and on workers of both lanes, whatever database holds them."""
+"""Results of images, files and bytes are the same in process and on workers of both lanes, on every database."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -129,7 +129,7 @@ async def test_what_bytes_are_counts_for_more_than_what_is_said(executor: Execut
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../outside", "link", "nothing.txt", "."])
-async def test_a_path_that_is_no_file_of_the_workspace_fails_and_the_rest_is_kept(
+async def test_a_path_that_is_not_a_file_of_the_workspace_fails_and_the_rest_is_kept(
     executor: Executor, path: str
 ) -> None:
     result = await executor.call("leading", {"to": path})

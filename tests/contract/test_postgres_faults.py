@@ -1,4 +1,4 @@
-"""What a PostgreSQL that is cut off, frozen, restarted or deadlocked does to a Store: nothing that is not said."""
+"""What a PostgreSQL that is cut off, frozen, restarted or deadlocked does to a Store: every effect is reported."""
 
 import asyncio
 import time

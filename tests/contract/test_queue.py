@@ -258,7 +258,7 @@ async def test_a_row_that_the_database_refuses_fails_alone(store: Store, fault: 
     assert len(await store.queue.due(SCOPE, 100)) == 20
 
 
-async def test_an_id_that_is_none_is_refused_alone(store: Store) -> None:
+async def test_an_invalid_id_is_refused_alone(store: Store) -> None:
     error, fine = await store.queue.submit_many([call(id="00000000-0000-7000-8000-00000000000G"), call()])
     assert isinstance(error, UnstorableRowError)
     assert fine is None

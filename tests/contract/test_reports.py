@@ -1,4 +1,4 @@
-"""The contract of reports, on every database: bounded rows, told once each, and only by the attempt that is its worker's."""
+"""The contract of reports, on every database: bounded rows, delivered once each, and only by the current attempt."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""The contract of pruning, on every database: what is old goes with all that is its own, and nothing else does."""
+"""The contract of pruning, on every database: old executions go with everything that belongs to them, and nothing else does."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The roles of deploy/postgres/, with real logins: what each may do, and what a hostile client gets nowhere with."""
+"""The roles of deploy/postgres/, with real logins: what each may do, and what a hostile client cannot do."""
 
 import random
 import secrets

@@ -25,7 +25,7 @@ def file_of(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///"))
 
 
-async def test_a_file_that_is_no_database_is_said_to_be_damaged(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_said_to_be_damaged(tmp_path: Path) -> None:
     path = tmp_path / "forge.db"
     path.write_text("this is a shopping list, not a database\n" * 100)
     with pytest.raises(DatabaseCorruptError, match=r"not a database.*move the file away"):

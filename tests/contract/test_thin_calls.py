@@ -1,4 +1,4 @@
-"""A client that connects, calls and gets its result loads the drivers alone: no SQLAlchemy, whichever database it is."""
+"""A client that connects, calls and gets its result loads only the drivers: no SQLAlchemy, on any database."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A long output through the command line: shortened where it is shown, whole where it is asked for."""
+"""A long output at the command line: shortened when shown, whole on request."""
 
 import asyncio
 import base64
@@ -47,7 +47,7 @@ def test_tools_read_it_too(cli: Cli, handle: str) -> None:
     assert cli.json("run", "Grep", f"path={handle}", "pattern=^77777$")["output"].splitlines()[0] == handle
 
 
-def test_a_reader_that_has_seen_enough_ends_it_without_a_word(cli: Cli, handle: str) -> None:
+def test_a_reader_that_has_seen_enough_ends_it_silently(cli: Cli, handle: str) -> None:
     command = [*COMMAND, "artifact", handle]
     with subprocess.Popen(
         command, cwd=cli.folder, env=cli.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -207,7 +207,7 @@ def test_history_pages_through_what_its_filters_leave(cli: Cli) -> None:
     assert "No execution matches." in cli.run("history", "--session", "s-2").stdout
 
 
-def test_an_id_that_is_none_says_what_one_is(cli: Cli) -> None:
+def test_an_invalid_id_says_what_one_is(cli: Cli) -> None:
     done = cli.run("show", "nonsense")
     assert done.returncode == 1
     assert "not an execution id" in done.stderr

@@ -1,4 +1,4 @@
-"""`forge-tools dev`: what is saved answers, what is broken changes nothing, and calls scroll by."""
+"""`forge-tools dev`: saved code answers, broken code changes nothing, and calls scroll by."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What is broken around the command line is one clear error: the thing, the way out, a documented exit code."""
+"""Every problem around the command line is one clear error: the thing, the way out, a documented exit code."""
 
 import os
 import pwd
@@ -48,7 +48,7 @@ def test_a_database_that_is_down_is_json_for_programs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [*COMMANDS, ("up",), ("db", "current"), ("db", "upgrade")], ids=" ".join)
-def test_a_file_that_is_no_database_is_said_to_be_damaged(cli: Cli, words: tuple[str, ...]) -> None:
+def test_a_file_that_is_not_a_database_is_said_to_be_damaged(cli: Cli, words: tuple[str, ...]) -> None:
     database(cli).write_bytes(b"This is no database. " * 500)
     done = cli.run(*words)
     assert done.returncode == 69

@@ -1,4 +1,4 @@
-"""`export` wherever it is sent to: files, what is no file, terminals, and nowhere because it was interrupted."""
+"""`export` to every destination: files, devices and pipes, terminals, and none because it was interrupted."""
 
 import asyncio
 import csv

@@ -127,7 +127,7 @@ def test_what_is_unknown_or_not_over_is_not_replayed(cli: Cli) -> None:
     assert "Wait for its end or cancel it first" in " ".join(early.stderr.split())
 
 
-def test_a_word_that_is_no_parameter_is_a_usage_error_and_sends_nothing(cli: Cli) -> None:
+def test_a_word_that_is_not_a_parameter_is_a_usage_error_and_sends_nothing(cli: Cli) -> None:
     first = cli.json("run", "Add", "a=1", "b=2", "--agent", "unsent")
     done = cli.run("replay", first["id"], "a=one")
     assert done.returncode == 2

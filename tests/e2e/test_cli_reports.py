@@ -1,4 +1,4 @@
-"""What a call reports, as the command line shows it: to people live on the error stream, to programs as ever."""
+"""What a call reports at the command line: to people live on the error stream, to programs as usual."""
 
 import json
 import re

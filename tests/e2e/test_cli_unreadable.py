@@ -1,4 +1,4 @@
-"""A database in which somebody wrote what its tables refuse: every command shows the rest, and the doctor says what it is."""
+"""A database with rows that its tables refuse: every command shows the rest, and the doctor names the problem."""
 
 import asyncio
 import sqlite3
@@ -36,7 +36,7 @@ def spoilt(tmp_path: Path) -> Spoilt:
     return Cli(tmp_path, FORGE_DATABASE_URL=url), bad, good
 
 
-def test_what_is_no_json_is_printed_as_unreadable_beside_all_others(spoilt: Spoilt) -> None:
+def test_what_is_not_json_is_printed_as_unreadable_beside_all_others(spoilt: Spoilt) -> None:
     cli, bad, good = spoilt
     assert [one["id"] for one in cli.lines("history", "--output", "json")] == [good, bad]
     assert cli.json("show", bad)["parameters"].keys() == cli.json("show", bad)["output"].keys() == {"unreadable"}

@@ -1,4 +1,4 @@
-"""`forge-tools up` with real workers: how it begins, and how it ends, whoever ends it."""
+"""`forge-tools up` with real workers: how it starts, and how it ends, whatever ends it."""
 
 import os
 import signal

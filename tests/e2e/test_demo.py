@@ -1,4 +1,4 @@
-"""The demo keeps its promises, says so when it cannot, and leaves nothing behind."""
+"""The demo keeps its promises, reports when it cannot, and leaves nothing behind."""
 
 import json
 import re

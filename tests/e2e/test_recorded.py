@@ -1,4 +1,4 @@
-"""What a page shows of a terminal is what a terminal shows, on a real stack."""
+"""Terminal sessions on pages are what a terminal shows on a real stack."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The wheel, installed alone in an empty environment, does the whole job from folders that are not the checkout."""
+"""The wheel, installed in an otherwise empty environment, does the whole job from folders outside the checkout."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Outputs over the limit on real workers: kept by one host, read from another, gone with whoever is killed half way."""
+"""Outputs over the limit on real workers: kept by one host, read from another, discarded if the writer is killed half way."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Tools that hold the loop of the async lane, or will not leave it: their neighbours finish, and they are told so."""
+"""Tools that block the loop of the async lane or do not end: they are named, and their neighbours finish."""
 
 import asyncio
 import time

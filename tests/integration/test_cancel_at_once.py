@@ -1,4 +1,4 @@
-"""A cancel reaches the worker before its heartbeat does. Alone here: the workers of a module would take the wake-up of the call."""
+"""A cancel reaches the worker before its heartbeat does. In a module of its own: other workers would take the wake-up of the call."""
 
 import asyncio
 

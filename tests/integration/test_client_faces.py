@@ -39,7 +39,7 @@ def test_submit_many_from_a_script(fleet: Fleet, context: ExecutionContext) -> N
         assert [h.result(30).output for h in handles if isinstance(h, SyncHandle)] == [str(n) for n in range(20)]
 
 
-def test_a_forked_process_connects_anew_by_itself(fleet: Fleet, context: ExecutionContext) -> None:
+def test_a_forked_process_connects_again_by_itself(fleet: Fleet, context: ExecutionContext) -> None:
     script = """
 import os, sys
 from forge_tools.client import SyncExecutorClient

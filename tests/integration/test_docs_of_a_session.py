@@ -1,4 +1,4 @@
-"""The page on a session does what it shows: its program runs on two hosts, one after the other, with a model that says what the page says."""
+"""The page on a session is true: its program runs on two hosts in turn, with a model that answers as on the page."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The page on idempotency keys and replays does what it says: its snippets run, in its order, on real workers."""
+"""The page on idempotency keys and replays is true: its snippets run, in order, on real workers."""
 
 import ast
 import inspect

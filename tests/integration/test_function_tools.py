@@ -1,4 +1,4 @@
-"""Functions that block, on a worker: whatever stops their call stops them too, and the next call finds a worker."""
+"""Blocking functions on a worker: whatever stops their call stops them too, and the next call finds a worker."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""One execution a key, whoever races for it, dies on the way or comes back later; and executions run again, on real workers."""
+"""One execution per key, whoever races for it, dies on the way or comes back later; and replays, on real workers."""
 
 import asyncio
 import json

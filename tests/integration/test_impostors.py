@@ -1,4 +1,4 @@
-"""Nobody but a worker's own children can speak with its engine, whatever else of the same user runs, and for itself alone."""
+"""Only a worker's own children can speak with its engine, whatever else the same user runs, and each only for itself."""
 
 import asyncio
 import json

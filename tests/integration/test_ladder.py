@@ -1,4 +1,4 @@
-"""The process lane leaves nothing behind: however a body is stopped, it and what it started are gone when its result is there."""
+"""The process lane leaves nothing behind: however a body is stopped, it and its processes are gone when its result arrives."""
 
 import asyncio
 import os

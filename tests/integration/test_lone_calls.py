@@ -1,4 +1,4 @@
-"""Calls that come alone go a way of their own: whatever meets them on it, each runs once and its caller hears of it."""
+"""Single calls take a path of their own: whatever happens on it, each runs once and its caller gets the result."""
 
 import asyncio
 import subprocess

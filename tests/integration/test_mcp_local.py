@@ -1,4 +1,4 @@
-"""`forge-tools mcp --local`: standard output carries the protocol alone, whatever tools in the same process do."""
+"""`forge-tools mcp --local`: standard output carries only the protocol, whatever tools in the same process do."""
 
 import json
 import os

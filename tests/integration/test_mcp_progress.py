@@ -1,4 +1,4 @@
-"""What tools report, as clients of the official SDK are told it: on workers, in the server's own process, and as tasks."""
+"""What tools report, as clients of the official SDK receive it: on workers, in the server's own process, and as tasks."""
 
 import asyncio
 import os

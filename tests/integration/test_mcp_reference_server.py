@@ -1,4 +1,4 @@
-"""The reference server for files, from npm: what others wrote, where it can be had."""
+"""The reference server for files, from npm: written by others, used if it can be installed."""
 
 import os
 import shutil

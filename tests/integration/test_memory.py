@@ -1,4 +1,4 @@
-"""A tool that eats memory is ended in the process lane, its result says so, and its neighbours go on."""
+"""A tool that uses too much memory is ended in the process lane, its result says so, and its neighbours continue."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Broker and database go away, freeze or fill up under load, and everything sleeps: what was accepted ends, once.
+"""Broker and database go away, freeze or fill up under load, and everything sleeps: every accepted call ends, once.
 
 `FORGE_TEST_OUTAGE` says how many seconds each outage lasts.
 """

@@ -1,4 +1,4 @@
-"""Workers die, stop and are woken in vain; no call is lost that need not be, and none runs twice that must not."""
+"""Workers die, stop and get needless wake-ups; no call is lost that need not be, and none runs twice that must not."""
 
 import asyncio
 import signal

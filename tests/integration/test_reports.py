@@ -1,4 +1,4 @@
-"""Progress and output of calls that run on real workers, as those hear it who follow them."""
+"""Progress and output of calls on real workers, as their followers receive it."""
 
 import asyncio
 import threading

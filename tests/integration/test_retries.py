@@ -1,4 +1,4 @@
-"""Failures are tried again when somebody asked for it and it is harmless; poison ends alone."""
+"""Failures are retried if that was requested and is safe; poison calls end alone."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""Workers that are stopped politely hand over what they have: a rolling restart under load loses nothing."""
+"""Workers that are stopped politely hand over their work: a rolling restart under load loses nothing."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""`python -m tests`: what it makes of hangs, second tries, leftovers and odd surroundings."""
+"""`python -m tests`: how it handles hangs, second tries, leftovers and unusual surroundings."""
 
 import os
 import resource

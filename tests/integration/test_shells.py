@@ -1,4 +1,4 @@
-"""Shells outlive calls and workers, are reached from every host, and are known in SQL whatever becomes of them."""
+"""Shells outlive calls and workers, can be reached from every host, and are recorded in SQL whatever happens to them."""
 
 import asyncio
 import os

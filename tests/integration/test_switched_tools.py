@@ -1,4 +1,4 @@
-"""Tools are switched off and on while clients and workers run: nobody restarts, and no call is lost for it."""
+"""Tools are switched off and on while clients and workers run: nothing restarts, and no call is lost."""
 
 import asyncio
 from collections.abc import AsyncIterator

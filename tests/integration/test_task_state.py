@@ -1,4 +1,4 @@
-"""Todo lists and memory on two hosts, whose workers share a database and no disk; and tools that one host alone has an engine for."""
+"""Todo lists and memory on two hosts whose workers share a database but no disk; and tools for which only one host has an engine."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""The arena: what a body reaches from each tier on a real embedded stack. The table of `docs/walls.md` is what is expected."""
+"""The arena: what a body can reach in each tier on a real embedded stack. The table of `docs/walls.md` is the expectation."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a warm interpreter forks is a process as any other, and it ends with the process that started it."""
+"""A process forked by a warm interpreter is like any other, and ends with the process that started it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Workspaces on two hosts with real workers: each call is run where its workspace is, and nowhere else."""
+"""Workspaces on two hosts with real workers: each call runs where its workspace is, and nowhere else."""
 
 import asyncio
 import json

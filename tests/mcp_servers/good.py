@@ -1,4 +1,4 @@
-"""A well-behaved server, with what a test needs to watch it: how often a tool ran, and whether it was told to stop."""
+"""A well-behaved server, instrumented for tests: how often a tool ran, and whether it was asked to stop."""
 
 import asyncio
 import gc

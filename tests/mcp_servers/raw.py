@@ -1,4 +1,4 @@
-"""A server written by hand, which does what none should: `raw.py MODE`, where `plain` behaves."""
+"""A hand-written server that does what none should: `raw.py MODE`; `plain` behaves."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A server over HTTP with sessions of its own that it can forget, answering in plain JSON as small servers do."""
+"""A server over HTTP with its own sessions, which it can forget; it answers in plain JSON as small servers do."""
 
 import json
 import threading

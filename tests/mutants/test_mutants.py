@@ -1,4 +1,4 @@
-"""The mutants themselves: what is changed, what a seed chooses, and what tests make of it."""
+"""The mutants themselves: what is changed, what a seed selects, and how tests react."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""An agent of whichever release it is started with: makes calls by the name of a tool alone and prints what came of each."""
+"""An agent of the release it is started with: calls tools by name and prints the result of each."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`python -m tests.soak`: the race fuzzer and the mixed calls, until they are through or the time is over."""
+"""`python -m tests.soak`: the race fuzzer and the mixed calls, until they have finished or the time is up."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""Very many calls of every tool in one process: memory, handles, processes, temporary files and times stay what they were."""
+"""Very many calls of every tool in one process: memory, handles, processes, temporary files and times do not grow."""
 
 import asyncio
 import random

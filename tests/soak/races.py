@@ -1,4 +1,4 @@
-"""The race fuzzer: every file tool on paths that another process swaps at full speed. Nothing outside is told or touched."""
+"""The race fuzzer: every file tool on paths that another process swaps at full speed. Nothing outside is read or changed."""
 
 import asyncio
 import hashlib

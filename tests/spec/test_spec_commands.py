@@ -1,4 +1,4 @@
-"""The verification commands of the completion checklist, each run as given in an interpreter of its own."""
+"""The verification commands of the completion checklist, each run as given in its own interpreter."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What was asked of the MCP client: it says what it could not read, and reads on (S2-26 to S2-28)."""
+"""Requirements of the MCP client: it reports what it could not read, and continues (S2-26 to S2-28)."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What was asked of the MCP server: messages alone on standard output, all else on the error stream (S2-19, S2-23..25)."""
+"""Requirements of the MCP server: only messages on standard output, everything else on the error stream (S2-19, S2-23..25)."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Settings: what the environment says, and what it says wrongly."""
+"""Settings: what the environment sets, and what it gets wrong."""
 
 import os
 import subprocess

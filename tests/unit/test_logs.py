@@ -1,4 +1,4 @@
-"""How programs of ours log."""
+"""How our programs log."""
 
 import io
 import json

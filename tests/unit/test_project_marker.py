@@ -1,4 +1,4 @@
-"""The file `.forge`: which home a folder has, where it was moved, copied or cannot be written."""
+"""The file `.forge`: which home a folder has after it was moved, copied or is not writable."""
 
 import os
 import shutil
@@ -123,7 +123,7 @@ def test_a_strangers_file_above_decides_nothing(project: Path, homes: Path, monk
     assert Marker.find(project, homes) == marker
 
 
-def test_a_name_that_is_no_text_has_a_home_too(tmp_path: Path, homes: Path) -> None:
+def test_a_name_that_is_not_text_has_a_home_too(tmp_path: Path, homes: Path) -> None:
     folder = tmp_path / os.fsdecode(b"\xff\n")
     folder.mkdir()
     marker = taken(folder, homes)

@@ -13,7 +13,9 @@ from forge_tools.storage import Store
 from workers.middleware.base import Ends, Middleware
 from workers.outcomes import not_run
 
-NO_PARAMETERS = "The encrypted value is not an object of parameters: a client of another version encrypted it. Submit the call again."
+NO_PARAMETERS = (
+    "The decrypted value is not an object of parameters: no client of this version encrypted it. Submit the call again."
+)
 """Anybody can encrypt for workers, so the content may be anything."""
 
 logger = logging.getLogger(__name__)

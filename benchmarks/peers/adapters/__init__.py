@@ -1,1 +1,1 @@
-"""One file a peer: the app that its workers serve and the client that calls it, with that peer's packages alone."""
+"""One file per peer: the app that its workers serve and the client that calls it, using only that peer's packages."""

@@ -55,7 +55,7 @@ async def connect() -> AsyncIterator[Client]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`prepare` makes the tables; anything else is the name of a worker, and how much it runs at a time."""
+    """`prepare` creates the tables; anything else is the name of a worker and its concurrency."""
     name = arguments[0]
     config = DBOSConfig(
         name="peers",

@@ -1,4 +1,4 @@
-"""huey: Redis storage that notifies whoever waits for a result, instead of letting it poll."""
+"""huey: Redis storage that notifies callers that wait for a result, instead of letting them poll."""
 
 import time
 from collections.abc import AsyncIterator

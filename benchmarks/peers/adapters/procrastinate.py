@@ -29,7 +29,7 @@ sleep = app.task(name="sleep")(_sleep)
 
 
 class Client:
-    """Defers many jobs in one statement, and polls for their ends."""
+    """Defers many jobs in one statement, and polls until they end."""
 
     async def call(self, number: int) -> int:
         job = await echo.defer_async(number=number)

@@ -1,4 +1,4 @@
-"""Migrations as they follow one another once there was a release; CONTRIBUTING.md tells them step by step.
+"""Migrations as they will follow one another after a release; CONTRIBUTING.md explains them step by step.
 
 They go on from the newest of the product, and are none of it: `known` is the configuration that has both.
 """

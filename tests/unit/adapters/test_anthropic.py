@@ -1,4 +1,4 @@
-"""What is Anthropic's own: blocks, thinking, pauses, refusals, and input that is no JSON."""
+"""Anthropic's specifics: blocks, thinking, pauses, refusals, and input that is not JSON."""
 
 import json
 import sys
@@ -83,7 +83,7 @@ async def test_all_results_go_back_in_one_message_and_only_failures_are_flagged(
     assert (broken["is_error"], broken["content"]) == (True, "Error: Unexpected error: the disk is on fire")
 
 
-async def test_input_that_is_no_json_goes_back_wrapped(scene: Scene) -> None:
+async def test_input_that_is_not_json_goes_back_wrapped(scene: Scene) -> None:
     stage = scene(MESSAGES, Say(calls=(("toolu_1", "Echo", '{"message": "x'),)), Say("Done."), **hook(streams=True))
 
     turn = await stage.conversation.run("Go")

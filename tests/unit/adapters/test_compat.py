@@ -1,4 +1,4 @@
-"""Calls that answer with text, confirmed by a person where they may do harm, and tools as functions."""
+"""Calls that return text, confirmation by a person before harmful ones, and tools as functions."""
 
 import asyncio
 import json
@@ -196,7 +196,7 @@ async def test_no_form_of_arguments_passes_a_person_by(tools: TextTools, executo
 
 
 @pytest.mark.parametrize("args", ["null", '"{\\"key\\": \\"x\\"}"', "{", "[" * 10_000, b"\xff", ["key"]])
-async def test_what_is_no_object_never_runs_and_is_not_asked_about(
+async def test_what_is_not_an_object_never_runs_and_is_not_asked_about(
     tools: TextTools, executor: ToolExecutor, args: Any
 ) -> None:
     person = Person()

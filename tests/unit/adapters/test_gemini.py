@@ -1,4 +1,4 @@
-"""What is Gemini's own: parts, signatures, calls without ids, what its filters hold back, and calls that it could not read."""
+"""Gemini's specifics: parts, signatures, calls without ids, withheld replies, and calls that it could not parse."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Whatever a reply holds, and however it is cut, its pieces put together are the whole."""
+"""However a reply is cut into pieces, together they are the whole."""
 
 import copy
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What is OpenAI's own: schemas as its SDK types them, refusals, filters, and streams of other servers."""
+"""OpenAI's specifics: schemas as its SDK types them, refusals, filters, and streams of other servers."""
 
 import json
 import sys
@@ -239,7 +239,7 @@ async def chunks(*deltas: dict[str, Any]) -> AsyncIterator[ChatCompletionChunk]:
         ('{"message": NaN}', "Invalid type for message"),
     ],
 )
-async def test_arguments_that_are_no_object_of_json_go_back_as_one(
+async def test_arguments_that_are_not_an_object_of_json_go_back_as_one(
     scene: Scene, provider: Provider, streams: bool, sent: str, told: str
 ) -> None:
     stage = scene(provider, Say(calls=(("call_1", "Echo", sent),)), Say("Done."), **hook(streams))

@@ -1,4 +1,4 @@
-"""A model without Read reads on in what was too long for it, and reaches no file that way."""
+"""A model without Read can continue reading a long output, but reaches no file that way."""
 
 from pathlib import Path
 from typing import Any

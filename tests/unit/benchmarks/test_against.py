@@ -50,6 +50,6 @@ def test_a_tree_that_asks_for_the_same_packages_uses_this_interpreter(tmp_path: 
     assert arms.interpreter(tmp_path) == sys.executable
 
 
-def test_a_revision_that_is_none_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_an_invalid_revision_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no-such-revision"):
         arms.check_out("no-such-revision", tmp_path)

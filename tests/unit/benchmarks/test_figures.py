@@ -1,4 +1,4 @@
-"""What a row says: its middle value, its ratio, and whether it keeps its bar."""
+"""What a row shows: its median, its ratio, and whether it meets its bar."""
 
 import pytest
 

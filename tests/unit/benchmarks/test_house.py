@@ -1,4 +1,4 @@
-"""The counts of the house: what is counted once, and what is not."""
+"""The counts of the house: what is counted once, and what is not counted."""
 
 import subprocess
 import sys

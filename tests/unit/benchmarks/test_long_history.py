@@ -1,4 +1,4 @@
-"""A long history: whose moments are when, and what a kept one lacks."""
+"""A long history: which moments its calls have, and what a kept one lacks."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_what_was_loaded_is_read_back_and_an_empty_folder_has_none(tmp_path: Pat
     assert LongHistory.of_folder(tmp_path) == LONG
 
 
-def test_indexes_that_differ_are_made_anew_and_others_left_alone() -> None:
+def test_indexes_that_differ_are_made_again_and_others_left_alone() -> None:
     there = {"same": "CREATE INDEX same", "gone": "CREATE INDEX gone", "other": "CREATE INDEX other ON a"}
     made = {"same": "CREATE INDEX same", "other": "CREATE INDEX other ON b", "new": "CREATE INDEX new"}
 

@@ -1,4 +1,4 @@
-"""What is compared takes turns, and the turn that warms does not count."""
+"""Things that are compared take turns, and the warm-up turn does not count."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Who counts as another: everybody but this process and what it started."""
+"""What counts as others' load: every process except this one and those that it started."""
 
 import os
 import subprocess

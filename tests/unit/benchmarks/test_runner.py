@@ -1,4 +1,4 @@
-"""Sides take turns, each in a process of its own; one that fails takes only its own rows along."""
+"""Sides take turns, each in its own process; a failing side loses only its own rows."""
 
 import operator
 

@@ -1,4 +1,4 @@
-"""What Celery is told: nothing of a call passes the broker, and no default loses, repeats or blocks."""
+"""Celery's settings: no call data passes the broker, and no default loses, repeats or blocks messages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is written to a broker is read again, and nothing else is; a burst is cut into messages that are fair."""
+"""Messages written to a broker can be read again, and nothing else can; a burst is split fairly."""
 
 import base64
 import json

@@ -329,7 +329,7 @@ async def test_what_was_never_used_closes_at_once_and_what_was_closed_does_nothi
         assert server.pubsub_numsub(f"{CHANNEL_PREFIX}me") == [(f"{CHANNEL_PREFIX}me".encode(), 0)]
 
 
-def test_what_is_no_url_of_a_broker_is_refused() -> None:
+def test_what_is_not_a_url_of_a_broker_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="FORGE_BROKER_URL"):
         open_broker("redis://host/no-number?db=x")
 

@@ -1,4 +1,4 @@
-"""The last scene of the demo: what it calls, how it counts, and that each of its claims can fail."""
+"""The last scene of the demo: its calls, its counts, and that each of its claims can fail."""
 
 import os
 from dataclasses import dataclass, field, replace

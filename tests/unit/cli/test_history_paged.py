@@ -1,4 +1,4 @@
-"""`forge-tools history` a page at a time: how to go on is said wherever there is more, and holds whatever is pruned."""
+"""`forge-tools history` a page at a time: each page but the last says how to continue, and pruning does no harm."""
 
 import json
 import shlex

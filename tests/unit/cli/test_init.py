@@ -1,4 +1,4 @@
-"""A project to begin with: what is written, and that it works as it stands."""
+"""The project that `init` creates: what is written, and that it works unchanged."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a person sees of a call that runs: whole lines, a bar, and what is missing said where it is missing."""
+"""What a person sees of a running call: whole lines, a bar, and a note at each gap."""
 
 import io
 from datetime import UTC, datetime

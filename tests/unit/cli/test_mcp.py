@@ -1,4 +1,4 @@
-"""`forge-tools mcp` before it serves: what it asks for, and what it says where the SDK is missing."""
+"""`forge-tools mcp` before it serves: what it requires, and its message without the SDK."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What `forge-tools top` says needs attention, and how it fits what there is to see into a terminal."""
+"""What `forge-tools top` reports as needing attention, and how it fits its content into a terminal."""
 
 import io
 import re

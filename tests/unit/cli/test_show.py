@@ -1,4 +1,4 @@
-"""What happened to an execution, as `show` tells it."""
+"""What happened to an execution, as `show` displays it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

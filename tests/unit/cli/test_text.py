@@ -25,7 +25,7 @@ def test_since_is_an_age_or_a_time(text: str, moment: datetime) -> None:
 
 
 @pytest.mark.parametrize("text", ["yesterday", "1y", "", "99999999999999999w", "-1h", "0001-01-01T00:00+05:00"])
-def test_what_is_no_time_says_what_is(text: str) -> None:
+def test_what_is_not_a_time_says_what_is(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a time\. Write 90s"):
         parse_since(text, NOW)
 

@@ -1,4 +1,4 @@
-"""The live view of `forge-tools top`: how it ends where something is wrong with it."""
+"""The live view of `forge-tools top`: how it ends when something fails."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Lines that are printed to be copied work where they are pasted."""
+"""Printed commands work when they are copied and pasted."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a client knows of tools, without I/O, and how it hears of those that are switched off or on while it is connected."""
+"""What a client knows about tools without I/O, and how it learns of those that are switched off or on meanwhile."""
 
 import pytest
 

@@ -139,7 +139,7 @@ async def test_a_tool_that_came_a_moment_ago_is_known(client: ExecutorClient, se
     assert await (await client.submit("New", {"message": "x"}, CONTEXT)).status() == ExecutionStatus.QUEUED
 
 
-async def test_a_tool_whose_parameters_changed_is_known_anew(
+async def test_a_tool_whose_parameters_changed_is_learned_again(
     client: ExecutorClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forge_tools.client.intake.REFRESH_INTERVAL", 0.0)
@@ -256,7 +256,7 @@ async def test_each_queue_that_nobody_serves_is_warned_about_once(
     ], "queues are looked after beside the calls, in any order"
 
 
-async def test_an_id_that_is_none_is_not_found(client: ExecutorClient) -> None:
+async def test_an_invalid_id_is_not_found(client: ExecutorClient) -> None:
     for unknown in (new_id(), "nonsense"):
         with pytest.raises(ExecutionNotFoundError):
             await client.calls.attach(unknown).result(timeout=5)
@@ -286,7 +286,7 @@ async def test_a_client_whose_catalogue_cannot_be_read_keeps_no_connection(
     assert set(threading.enumerate()) <= before, "each connection has a thread"
 
 
-def test_a_broker_url_that_is_none_is_said_at_once(settings: Settings) -> None:
+def test_an_invalid_broker_url_is_reported_at_once(settings: Settings) -> None:
     with pytest.raises(ConfigurationError, match="FORGE_BROKER_URL"):
         ExecutorClient(settings.model_copy(update={"broker_url": "redis://host:port"}))
 

@@ -1,4 +1,4 @@
-"""A client is used where it was connected, or says what to do instead."""
+"""A client works only where it was connected, and says what to do otherwise."""
 
 import asyncio
 import os

@@ -124,7 +124,7 @@ async def test_it_goes_on_behind_a_cursor() -> None:
 @pytest.mark.parametrize(
     "cursor", ["", "1", "1.2", "a.b.c", "1.2.3.4", "-1.2.3", "1.2.3\n", "9" * 40 + ".1.1", "١.1.1"]
 )
-async def test_what_is_no_cursor_is_refused(cursor: str) -> None:
+async def test_what_is_not_a_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(ValueError, match="is not a cursor"):
         await heard(Executions(sight(ENDED)), cursor)
 

@@ -1,4 +1,4 @@
-"""A handle waits, tells, follows and cancels; it holds nothing but an id."""
+"""A handle waits, reports, follows and cancels; it holds only an id."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A call with a shell's id goes to the host of that shell; where no worker could answer there, its agent is told at once."""
+"""A call with a shell's id goes to the shell's host; if no worker can answer there, its agent learns at once."""
 
 import json
 from collections.abc import AsyncIterator
@@ -76,7 +76,7 @@ def test_a_workspace_that_the_context_names_does_not_send_the_call_to_another_ho
 
 
 @pytest.mark.parametrize("value", ["", "sh_a", "sh__0123456789ab", f"{ON_A} ", f"{ON_A}\n", "sh_a/b_0123456789ab"])
-def test_what_is_no_handle_is_for_the_tool_to_answer(value: str) -> None:
+def test_what_is_not_a_handle_is_for_the_tool_to_answer(value: str) -> None:
     call = routed(bash_id=value)
 
     assert (call.new.queue, call.handle) == ("shells", None)

@@ -143,7 +143,7 @@ async def test_scopes_keep_the_keys_of_agents_apart(client: ExecutorClient, sett
         (IdempotencyKey(None), "must be a string"),  # type: ignore[arg-type]  # what a caller may get wrong
     ],
 )
-async def test_what_is_no_key_is_refused_and_recorded(client: ExecutorClient, key: Any, says: str) -> None:
+async def test_what_is_not_a_key_is_refused_and_recorded(client: ExecutorClient, key: Any, says: str) -> None:
     result = await refusal(await say(client, idempotency_key=key))
 
     assert result.error_code == ErrorCode.VALIDATION_ERROR

@@ -201,7 +201,7 @@ def test_a_timeout_is_asked_for_if_it_was(source: str, asked: float | None) -> N
 @pytest.mark.parametrize(
     ("queue", "kept"), [("default", None), ("background", "background"), ("gpu", "gpu"), ("host.alpha", None)]
 )
-def test_a_queue_of_its_own_is_kept_and_a_host_is_found_anew(queue: str, kept: str | None) -> None:
+def test_a_queue_of_its_own_is_kept_and_a_host_is_found_again(queue: str, kept: str | None) -> None:
     assert call_of(record(queue=queue)).queue == kept
 
 

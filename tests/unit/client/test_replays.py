@@ -1,4 +1,4 @@
-"""Replays as a client without any worker makes them, and what it encrypts and shows."""
+"""Replays as a client without workers makes them, and what it encrypts and shows."""
 
 import asyncio
 from collections.abc import Sequence

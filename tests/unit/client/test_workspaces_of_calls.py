@@ -1,4 +1,4 @@
-"""Which workspace a call works in, and where that sends it; without a worker."""
+"""Which workspace a call works in, and how that routes it; without a worker."""
 
 import json
 from typing import Any
@@ -77,7 +77,7 @@ def test_an_unknown_workspace_is_rejected_with_those_that_are_known(workspace: s
 
 
 @pytest.mark.parametrize("workspace", [7, ["repo"], {"repo": 1}])
-def test_what_is_no_name_is_refused_as_one(workspace: object) -> None:
+def test_what_is_not_a_name_is_refused_as_one(workspace: object) -> None:
     with pytest.raises(InvalidCallError, match=r"Unknown workspace: .*Known workspaces: docs, repo"):
         SNAPSHOT.queue_of(workspace)
 

@@ -1,4 +1,4 @@
-"""Which files `forge-tools dev` watches, and what it hears of them."""
+"""Which files `forge-tools dev` watches, and which changes it reports."""
 
 import os
 import threading

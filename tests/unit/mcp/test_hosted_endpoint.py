@@ -77,7 +77,7 @@ async def test_nobody_there_is_said_without_the_secrets_of_the_url(
     assert "hush" not in str([host.states(), *(vars(record) for record in caplog.records)])
 
 
-async def test_a_session_that_was_forgotten_is_begun_anew(host: Host, sessions: SessionServer) -> None:
+async def test_a_session_that_was_forgotten_is_begun_again(host: Host, sessions: SessionServer) -> None:
     executor = await host.start(Server(name="s", url=sessions.url, headers={"X-Key": "k"}))
 
     results = [await executor.execute(f"mcp__s__{name}", CONTEXT) for name in ("count", "forget", "count", "count")]

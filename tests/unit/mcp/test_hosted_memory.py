@@ -1,4 +1,4 @@
-"""What is remembered of servers."""
+"""What is remembered about servers."""
 
 from pathlib import Path
 

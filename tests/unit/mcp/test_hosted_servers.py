@@ -353,7 +353,7 @@ async def test_an_answer_that_is_too_long_fails_its_call_alone(host: Host) -> No
     assert (await call(executor, "mcp__raw__echo", text="here")).output == "here"
 
 
-async def test_an_answer_that_is_no_result_fails_its_call_alone(host: Host) -> None:
+async def test_an_answer_that_is_not_a_result_fails_its_call_alone(host: Host) -> None:
     executor = await host.start(raw("plain"))
 
     result = await call(executor, "mcp__raw__odd")

@@ -1,4 +1,4 @@
-"""What tools of the server's own process report is told to its client, without secrets."""
+"""Reports of tools in the server's own process reach its client, without secrets."""
 
 from types import SimpleNamespace
 from typing import Any

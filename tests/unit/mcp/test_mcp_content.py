@@ -1,4 +1,4 @@
-"""Tools as they are listed, results as they are answered, and artifacts as resources of a server.
+"""Tool lists, results, and artifacts as resources of a server.
 
 Artifacts are read whole, or in pages that lead to each other, by the session alone whose they are.
 """
@@ -86,7 +86,7 @@ def test_an_object_is_text_and_structured_content() -> None:
 
 
 @pytest.mark.parametrize("output", [[1, 2], 7, None, {"a": float("nan")}, {1: "a"}, {"a": object()}])
-def test_what_is_no_json_object_is_text_alone(output: Any) -> None:
+def test_what_is_not_a_json_object_is_only_text(output: Any) -> None:
     result = answered(ToolResult.ok(output))
 
     assert result.structured_content is None
@@ -194,7 +194,7 @@ async def test_a_page_is_what_was_wished_for(read: Read, kept: Artifact) -> None
     assert (part.text, (part.meta or {})["forge-tools/next"]) == ("00000", f"{kept.handle}?byte=6&max_bytes=5")
 
 
-async def test_bytes_that_are_no_text_are_paged_too(read: Read, store: Store) -> None:
+async def test_bytes_that_are_not_text_are_paged_too(read: Read, store: Store) -> None:
     kept = await put(store, BYTES)
     page = await read(f"{kept.handle}?byte=300000&max_bytes=1000")
     assert isinstance(page, BlobResourceContents)

@@ -1,4 +1,4 @@
-"""Who may talk to the HTTP endpoint, and where it may listen."""
+"""Who may use the HTTP endpoint, and where it may listen."""
 
 from typing import Any
 
@@ -95,7 +95,7 @@ def test_with_a_token_it_listens_for_others() -> None:
 
 
 @pytest.mark.parametrize("address", ["8765x", "localhost", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:-1"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError, match="HOST:PORT"):
         Http.bind(address, "", 1000)
 

@@ -59,5 +59,5 @@ def test_the_id_of_a_long_message_is_that_of_its_outermost_object(
 @pytest.mark.parametrize(
     "text", [b'[{"id": 1}]', b'{"params": {"id": 1}}', b'{"id": 1', b'{"id": 1}}', b'"id": 1', b"[" * 99]
 )
-def test_what_is_no_message_has_no_id(text: bytes) -> None:
+def test_what_is_not_a_message_has_no_id(text: bytes) -> None:
     assert Lines(3).feed(text + b"\n") == [LongLine(text, None, len(text))]

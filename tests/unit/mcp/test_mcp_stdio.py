@@ -1,4 +1,4 @@
-"""The standard streams as a wire: lines in, lines out, and an answer to whatever is no message."""
+"""The standard streams as transport: lines in, lines out, and an answer to anything that is not a message."""
 
 import asyncio
 import json
@@ -118,7 +118,7 @@ MALFORMED: list[tuple[bytes, int, Any]] = [
 
 
 @pytest.mark.parametrize(("line", "code", "id_"), MALFORMED, ids=[str(one[0][:60]) for one in MALFORMED])
-async def test_what_is_no_message_is_answered_and_the_next_one_served(
+async def test_what_is_not_a_message_is_answered_and_the_next_one_served(
     local: Local, line: bytes, code: int, id_: Any
 ) -> None:
     async with served(local) as peer:

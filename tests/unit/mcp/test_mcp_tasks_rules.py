@@ -1,4 +1,4 @@
-"""Who may ask what about tasks, where no worker is: calls wait for ever, until they are cancelled."""
+"""Who may ask what about tasks, without a worker: calls wait until they are cancelled."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -80,7 +80,7 @@ async def test_what_the_extension_has_no_longer_is_not_served(workers: ExecutorC
 
 
 @pytest.mark.parametrize("id_", ["", "x", "%", "0" * 8, "0" * 36, "01a20000-0000-7000-8000-000000000000", "\x00"])
-async def test_an_id_that_is_none_is_said_so(workers: ExecutorClient, id_: str) -> None:
+async def test_an_invalid_id_is_reported(workers: ExecutorClient, id_: str) -> None:
     async with Client(ToolServer(workers, SOON), extensions=[TasksExtension()]) as agent:
         for method in ("tasks/get", "tasks/cancel", "tasks/update"):
             with pytest.raises(MCPError, match="Unknown task") as caught:
@@ -159,7 +159,7 @@ async def test_wrong_arguments_of_the_three_tools_are_answered(
     assert result.content[0].text.startswith("Error: ")
 
 
-async def test_a_wait_that_is_no_number_is_refused(workers: ExecutorClient) -> None:
+async def test_a_wait_that_is_not_a_number_is_refused(workers: ExecutorClient) -> None:
     async with Client(ToolServer(workers, SOON), mode="legacy") as agent:
         submitted = await agent.call_tool("submit_tool", {"tool": "Echo", "arguments": HELLO})
         wanted = {**submitted.structured_content, "wait_seconds": "long"}

@@ -1,4 +1,4 @@
-"""What a caller of an unknown tool is told of the server that it may be of."""
+"""What a caller of an unknown tool learns about the server that may have it."""
 
 from datetime import UTC, datetime
 

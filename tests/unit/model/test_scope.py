@@ -1,4 +1,4 @@
-"""What a body may ask of its call: in process, in parts of it, and outside of any."""
+"""What a body may ask of its call: in process, in parts of it, and outside of any call."""
 
 import asyncio
 import threading

@@ -160,7 +160,7 @@ async def test_what_is_kept_last_stays_whatever_the_clock_says(tmp_path: Path) -
     assert len(stored(tmp_path)) == 1
 
 
-async def test_what_expired_is_unknown_then_gone_and_may_be_kept_anew(tmp_path: Path) -> None:
+async def test_what_expired_is_unknown_then_gone_and_may_be_kept_again(tmp_path: Path) -> None:
     kept = FolderArtifacts(tmp_path / "kept", ttl=60.0)
     handle = await put(kept, BYTES)
     [only] = stored(tmp_path)
@@ -173,7 +173,7 @@ async def test_what_expired_is_unknown_then_gone_and_may_be_kept_anew(tmp_path: 
 
 
 @pytest.mark.parametrize("damage", [b"no zlib", zlib.compress(b"other"), b""])
-async def test_damaged_files_are_refused_and_kept_anew(kept: FolderArtifacts, tmp_path: Path, damage: bytes) -> None:
+async def test_damaged_files_are_refused_and_kept_again(kept: FolderArtifacts, tmp_path: Path, damage: bytes) -> None:
     handle = await put(kept, BYTES)
     (stored(tmp_path)[0] / "1").write_bytes(damage)
     with pytest.raises(SandboxError, match=f"{handle} is damaged"):

@@ -1,4 +1,4 @@
-"""Settings become workspaces: roots in order, read-only where said, with what they protect beside the usual."""
+"""Settings become workspaces: roots in order, read-only if configured, with extra protected names."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The file system that tools are handed: the workspace by six methods, or what a test puts in its place."""
+"""The file system that tools get: the workspace with six methods, or a replacement by a test."""
 
 from pathlib import Path
 from typing import Annotated

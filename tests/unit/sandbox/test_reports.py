@@ -1,4 +1,4 @@
-"""What a body reports is bounded, coalesced and exactly accounted for, whichever thread tells it and however much."""
+"""What a body reports is bounded, coalesced and exactly counted, from any thread and in any amount."""
 
 import copy
 import pickle
@@ -210,7 +210,7 @@ def test_a_character_whose_bytes_come_apart_is_told_when_it_is_whole(clock: Cloc
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), "three", None, 10**400, object()])
-def test_a_number_that_is_none_fails_no_tool(clock: Clock, number: Any) -> None:
+def test_an_invalid_number_fails_no_tool(clock: Clock, number: Any) -> None:
     buffer = ReportBuffer(NOBODY, clock=clock)
     buffer.progress(2, 4, None)
     buffer.progress(number, number, "still here")

@@ -1,4 +1,4 @@
-"""What a call reports is one stream, out of which its secrets are taken however it is told."""
+"""What a call reports is one stream, and its secrets are removed however it is reported."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""Quick answers: they must be those of the checks, whatever schemas and values are."""
+"""Quick answers equal those of the full checks, for any schema and value."""
 
 from collections import OrderedDict
 from types import MappingProxyType

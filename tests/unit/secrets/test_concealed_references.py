@@ -22,12 +22,12 @@ def test_a_reference_becomes_what_the_worker_has_under_that_name() -> None:
 @pytest.mark.parametrize(
     "text", ["DB", "secret://", "secret://DB/x", "x secret://DB", "secret://D B", "secret://../DB", 7]
 )
-def test_what_is_no_reference_stays_what_it_is(text: object) -> None:
+def test_what_is_not_a_reference_stays_what_it_is(text: object) -> None:
     assert not is_reference(text)
     assert resolve(text) == (text, [])
 
 
-def test_a_file_comes_before_the_environment_and_is_read_anew(tmp_path: Path) -> None:
+def test_a_file_comes_before_the_environment_and_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "DB").write_text("first\n")
     assert resolve("secret://DB", tmp_path)[0] == "first"
 

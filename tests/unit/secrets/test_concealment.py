@@ -1,4 +1,4 @@
-"""What is hidden is parted from what is shown, and comes together again."""
+"""Hidden values are separated from shown ones, and joined again."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is encrypted opens with one key, and as part of one call."""
+"""Encrypted values open with one key, and only as part of one call."""
 
 import base64
 from pathlib import Path
@@ -157,6 +157,6 @@ def test_a_key_that_is_forgotten_opens_nothing_any_more(keys: KeyFolder) -> None
 
 
 @pytest.mark.parametrize("public", [b"", b"short", bytes(32), bytes([1]) + bytes(31)])
-def test_what_is_no_public_key_encrypts_nothing_and_is_named(public: bytes) -> None:
+def test_what_is_not_a_public_key_encrypts_nothing_and_is_named(public: bytes) -> None:
     with pytest.raises(EncryptionError, match=key_id(public)):
         Encryptor(public).encrypt({"pw": "hunter22"}, **CALL)

@@ -1,4 +1,4 @@
-"""Secrets are found though line ends, blanks, escapes or the columns of a dump stand in between."""
+"""Secrets are found even if line ends, blanks, escapes or the columns of a dump interrupt them."""
 
 import base64
 import json

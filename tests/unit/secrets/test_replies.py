@@ -1,4 +1,4 @@
-"""A result that rides in a notification is read by who has the key, for its own execution, and by nobody else."""
+"""A result inside a notification can be read only with the key and for its own execution."""
 
 from collections.abc import Callable
 
@@ -46,5 +46,5 @@ def test_another_key_or_execution_reads_nothing() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "no key", "AAAA", "\0", "é" * 16, "c2l4dGVlbiBieXRlcyE"])
-def test_with_what_is_no_key_nothing_is_encrypted(key: str) -> None:
+def test_with_what_is_not_a_key_nothing_is_encrypted(key: str) -> None:
     assert encrypted_reply(key, ID, b"text") is None

@@ -195,7 +195,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("key", [("s3cret-key",), b"s3cret-key", frozenset({"s3cret-key"}), 12345678, Silent()])
-def test_a_key_that_is_no_text_is_looked_at_as_messages_quote_it(key: Any) -> None:
+def test_a_key_that_is_not_text_is_looked_at_as_messages_quote_it(key: Any) -> None:
     scrubber = Scrubber(["s3cret-key", "12345678"])
 
     assert scrubber.value({key: 1, ("other",): 2, 5: 3, None: 4}) == {REDACTED: 1, ("other",): 2, 5: 3, None: 4}

@@ -1,4 +1,4 @@
-"""The rules of natural batching, each on its own; no database is needed to break them."""
+"""The rules of natural batching, one by one; they need no database."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""Where a database is, and connections to it that nobody forgets."""
+"""Where a database is, and connections that are always closed."""
 
 import asyncio
 import gc

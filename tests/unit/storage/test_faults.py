@@ -1,4 +1,4 @@
-"""Errors of the drivers, told in this package's words."""
+"""Driver errors, translated into this package's errors."""
 
 import sqlite3
 

@@ -151,7 +151,7 @@ async def test_a_body_may_hand_out_one_result_object_again_and_again(context: Ex
 
 
 @pytest.mark.parametrize("value", [None, "text", {"a": 1}, 0])
-async def test_what_is_no_result_is_the_output(value: Any, context: ExecutionContext) -> None:
+async def test_what_is_not_a_result_is_the_output(value: Any, context: ExecutionContext) -> None:
     result = await Recorder(answer=value).execute(context)
 
     assert (result.success, result.output) == (True, value)
@@ -252,7 +252,7 @@ async def test_the_callers_timeout_counts_before_the_tools_before_the_default() 
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
-async def test_a_timeout_that_is_none_is_refused(seconds: float, context: ExecutionContext) -> None:
+async def test_an_invalid_timeout_is_refused(seconds: float, context: ExecutionContext) -> None:
     tool = Recorder()
 
     result = await tool.execute(context.model_copy(update={"timeout": seconds}))

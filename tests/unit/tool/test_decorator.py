@@ -1,4 +1,4 @@
-"""A typed function is a tool: what is read off it, how it is called, and what is refused."""
+"""A typed function is a tool: what is derived from it, how it is called, and what is refused."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""What a tool depends on is made when it is needed, handed to its body, and taken down."""
+"""Dependencies of a tool are created when needed, passed to its body, and torn down."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any

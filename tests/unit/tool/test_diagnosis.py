@@ -1,4 +1,4 @@
-"""Why a body failed: what its author needs to see of it, bounded, without secrets, and never in what a model reads."""
+"""Why a body failed: what its author needs to see, bounded, without secrets, and never shown to a model."""
 
 import asyncio
 import importlib.util

@@ -98,7 +98,7 @@ def test_the_text_before_the_first_section_is_the_description(docstring: str | N
     assert read_docstring(docstring).description == description
 
 
-def test_text_that_is_no_entry_is_part_of_none() -> None:
+def test_text_that_is_not_an_entry_is_part_of_none() -> None:
     docs = read_docstring("Do.\n\nArgs:\n    first: One.\n    no entry at all\n    second: Two.")
 
     assert docs.parameters == {"first": "One. no entry at all", "second": "Two."}

@@ -1,4 +1,4 @@
-"""A tool may need the engine of its host: it gets it there, and says elsewhere that there is none."""
+"""A tool may need the engine of its host: it gets it there, and reports its absence elsewhere."""
 
 import argparse
 from pathlib import Path

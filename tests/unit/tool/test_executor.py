@@ -46,7 +46,7 @@ async def test_a_close_name_is_hinted_at(context: ExecutionContext) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], "message=x", {1: "x"}, ExecutionContext(working_dir=".")])
-async def test_arguments_that_are_no_object_are_a_failed_result(arguments: Any) -> None:
+async def test_arguments_that_are_not_an_object_are_a_failed_result(arguments: Any) -> None:
     result = await executor_of(Echo()).call("Echo", arguments)
 
     assert (result.success, result.error_code) == (False, "INVALID_CALL")
@@ -54,7 +54,7 @@ async def test_arguments_that_are_no_object_are_a_failed_result(arguments: Any) 
 
 
 @pytest.mark.parametrize("context", [None, {}, "/tmp"])
-async def test_a_context_that_is_none_is_a_failed_result(context: Any) -> None:
+async def test_an_invalid_context_is_a_failed_result(context: Any) -> None:
     result = await executor_of(Echo()).execute("Echo", context, message="x")
 
     assert (result.success, result.error_code) == (False, "INVALID_CALL")

@@ -1,4 +1,4 @@
-"""In process, a listener hears what one call reports, from whichever thread, and no other call."""
+"""In process, a listener gets the reports of one call, from any thread, and of no other call."""
 
 import asyncio
 import threading

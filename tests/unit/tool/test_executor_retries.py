@@ -1,4 +1,4 @@
-"""What the executor tries again in this process, and what it leaves alone."""
+"""What the executor retries in this process, and what it does not."""
 
 import asyncio
 from typing import Any

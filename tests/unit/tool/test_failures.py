@@ -1,4 +1,4 @@
-"""Network failures, as the libraries that people use raise them, are told from errors of the tool itself."""
+"""Network failures, as common libraries raise them, are distinguished from errors of the tool itself."""
 
 import asyncio
 import inspect
@@ -131,7 +131,7 @@ async def test_an_answer_with_a_status_is_no_network_failure(
 
 @pytest.mark.parametrize("url", ["nowhere", "gopher://127.0.0.1/"])
 @pytest.mark.parametrize("fetch", LIBRARIES)
-async def test_an_address_that_is_none_is_no_network_failure(
+async def test_an_invalid_address_is_no_network_failure(
     context: ExecutionContext, fetch: Callable[[str], Awaitable[Any]], url: str
 ) -> None:
     assert (await Fetch(lambda: fetch(url)).execute(context)).error_code == ErrorCode.EXECUTION_ERROR

@@ -1,4 +1,4 @@
-"""Where tools come from, and what is said when they do not come."""
+"""Where tools come from, and the errors when they cannot be loaded."""
 
 import importlib.metadata
 import os

@@ -1,4 +1,4 @@
-"""What the annotation of a return says: a schema for those who read results, and a promise that results are held to."""
+"""A return annotation is a schema for readers of results, and results are checked against it."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What cannot be told to a model is refused when a function is decorated, with the way out."""
+"""Functions that cannot be described to a model are refused when decorated, with the way out."""
 
 import functools
 import threading

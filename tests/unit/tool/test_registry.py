@@ -219,7 +219,7 @@ async def test_one_that_fails_to_shut_down_stops_none_of_the_others(
     assert "Tool a failed to shut down" in caplog.text
 
 
-async def test_a_tool_registered_later_or_anew_is_initialized_then(
+async def test_a_tool_registered_later_or_again_is_initialized_then(
     registry: ScopedRegistry, context: ExecutionContext
 ) -> None:
     log: list[str] = []

@@ -1,4 +1,4 @@
-"""What a host tells a tool by name: typed, known at the start, and hidden where it is a secret."""
+"""Settings that a host gives a tool by name: typed, known at the start, and hidden if secret."""
 
 from pathlib import Path
 from typing import Annotated

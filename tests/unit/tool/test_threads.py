@@ -45,7 +45,7 @@ async def test_many_blocking_calls_run_at_once() -> None:
     assert sorted(result.output for result in results) == list(range(40))
 
 
-async def test_a_cancelled_call_is_left_behind_without_a_word() -> None:
+async def test_a_cancelled_call_is_left_behind_silently() -> None:
     release = threading.Event()
     ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Outputs are cut to their limit, whole lines where that costs little, and the cut says what is missing and where it is."""
+"""Outputs are cut to their limit, at line ends if that costs little, and the cut says what is missing and where it is."""
 
 import asyncio
 import threading
@@ -142,7 +142,7 @@ async def test_an_output_over_the_limit_is_kept_whole(tmp_path: Path, over: int)
     assert (handle in result.output) == (over > 130)
 
 
-async def test_what_is_no_text_is_kept_as_json_and_half_a_character_as_an_escape(tmp_path: Path) -> None:
+async def test_what_is_not_text_is_kept_as_json_and_half_a_character_as_an_escape(tmp_path: Path) -> None:
     artifacts = FolderArtifacts(tmp_path / "kept")
     for what, kept in (({"a": ["é"] * 9}, '{\n  "a": [\n    "é"'), ("x\ud800" * 20, "x\\ud800x")):
         result = await say(what, 30, artifacts)

@@ -1,4 +1,4 @@
-"""A process of its own that makes every call of every file tool and of Bash, and says as JSON what it saw and left behind.
+"""A separate process that makes every call of every file tool and of Bash, and prints as JSON what it saw and left behind.
 
 `python -m tests.unit.tools.every_tool_driver FOLDER`: the folder is empty, and so is the temporary one.
 """

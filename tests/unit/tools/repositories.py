@@ -1,4 +1,4 @@
-"""Repositories made up at random, to compare what git lists with what a walk lists."""
+"""Random repositories, to compare what git lists with what a walk lists."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""What file tools say of what they read and wrote, and of the path that could not be used."""
+"""What file tools report about files they read and wrote, and about unusable paths."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

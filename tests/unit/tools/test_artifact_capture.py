@@ -1,4 +1,4 @@
-"""What a command wrote beyond its limit: kept whole, up to what an artifact holds, however the command ended."""
+"""Output of a command beyond its limit: kept whole, up to the limit of an artifact, however the command ended."""
 
 import asyncio
 import os

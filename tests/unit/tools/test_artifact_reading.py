@@ -125,7 +125,7 @@ async def test_another_session_is_told_the_same_as_of_what_is_not_there(call: Ca
 @pytest.mark.parametrize(
     "path", ["artifact://", "artifact://x", f"{UNKNOWN}0", f"{UNKNOWN}/../../etc/passwd", f"artifact://{'A' * 32}"]
 )
-async def test_what_is_no_handle_names_no_artifact(call: Call, path: str) -> None:
+async def test_what_is_not_a_handle_names_no_artifact(call: Call, path: str) -> None:
     result = await call("Read", file_path=path)
     assert result.error_code == "ARTIFACT_NOT_FOUND"
     assert path[:60] in (result.error or "")

@@ -1,4 +1,4 @@
-"""Bash in the background: it answers at once, and what it started goes on."""
+"""Bash in the background: it answers at once, and the command keeps running."""
 
 import asyncio
 import os

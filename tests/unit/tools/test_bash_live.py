@@ -1,4 +1,4 @@
-"""Whoever follows a call of Bash sees its output line by line, as text; a dry run shows nothing."""
+"""A follower of a Bash call sees its output line by line, as text; a dry run shows nothing."""
 
 from forge_tools.model import Output
 from forge_tools.testing import InlineExecutor

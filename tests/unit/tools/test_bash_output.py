@@ -71,7 +71,7 @@ async def test_an_emoji_that_comes_byte_by_byte_is_never_half(calls: Session, tm
         assert (await calls.output(handle, since=inside)).output.startswith("😀b\n")
 
 
-async def test_bytes_that_are_no_text_are_shown_all_the_same(calls: Session) -> None:
+async def test_bytes_that_are_not_text_are_shown_all_the_same(calls: Session) -> None:
     handle = await calls.start(r"printf '\xff\xf0\x9f\n\xf0\x9f\x98'; printf '\033[31mred\033[0m\n10%%\r99%%\n\0\033['")
     result = await calls.ended(handle)
     assert result.output.startswith("\ufffd\ufffd\n\ufffdred\n99%\n\\x00\\x1b[\n[exited")
@@ -178,7 +178,7 @@ async def test_a_filter_that_does_not_end_is_ended(
 
 
 @pytest.mark.parametrize("name", ["filter", "wait_for"])
-async def test_what_is_no_expression_is_refused(calls: Session, name: str) -> None:
+async def test_what_is_not_an_expression_is_refused(calls: Session, name: str) -> None:
     handle = await calls.start("echo one")
     await calls.ended(handle)
     result = await calls.output(handle, **{name: "(one"})
@@ -302,7 +302,7 @@ async def test_another_sessions_shell_looks_like_none(calls: Session) -> None:
 @pytest.mark.parametrize(
     "handle", ["x", "../../etc", "sh_h1_../../x", "sh_h1_00000000000g", "a\nb", "é" * 100, "sh_h1_0\0"]
 )
-async def test_what_is_no_handle_is_not_found(calls: Session, handle: str) -> None:
+async def test_what_is_not_a_handle_is_not_found(calls: Session, handle: str) -> None:
     result = await calls.output(handle)
     assert result.error_code == "SHELL_NOT_FOUND"
     assert len(result.error) < 400

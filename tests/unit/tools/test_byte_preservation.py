@@ -1,4 +1,4 @@
-"""Whatever bytes a file holds: an edit changes those it names, and no other."""
+"""Whatever bytes a file holds, an edit changes only those that it names."""
 
 import asyncio
 from pathlib import Path

@@ -111,7 +111,7 @@ async def test_a_folder_that_cannot_be_emptied_stays_whole(call: Call, tree: Pat
     assert sorted(os.listdir(tree)) == ["0", "1", "2"]
 
 
-async def test_what_is_no_file_can_go_too(call: Call, ws: Path) -> None:
+async def test_what_is_not_a_file_can_go_too(call: Call, ws: Path) -> None:
     os.mkfifo(ws / "fifo")
     assert (await call(path="fifo")).success
     (ws / "x").write_text("x")

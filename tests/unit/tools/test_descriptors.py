@@ -1,4 +1,4 @@
-"""Calls let go of their workspace when they are over, not when the collector comes by, however they end."""
+"""Calls release their workspace when they end, however they end, not when the garbage collector runs."""
 
 import gc
 import os

@@ -199,7 +199,7 @@ async def test_an_empty_old_text_makes_or_fills_a_file(call: Call, write: Put, w
     assert not (ws / "no").exists()
 
 
-async def test_what_is_no_text_is_refused(call: Call, write: Put, ws: Path) -> None:
+async def test_what_is_not_text_is_refused(call: Call, write: Put, ws: Path) -> None:
     write("f", b"\x89PNG\0")
     assert (await call(**one("P", "x"))).error == "f is binary (PNG image); text tools cannot change it"
     with open(ws / "f", "wb") as file:

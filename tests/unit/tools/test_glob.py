@@ -1,4 +1,4 @@
-"""Glob on real files: what is found, in which order, and what is said when nothing is."""
+"""Glob on real files: what is found, in which order, and the message when nothing is."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Grep on real files: what is searched, what is found, how it is said."""
+"""Grep on real files: what is searched, what is found, and how it is reported."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Grep finds what ripgrep finds by itself, in a tree of odd names, encodings and rules; and no secrets."""
+"""Grep finds what plain ripgrep finds in a tree of odd names, encodings and rules, but no secrets."""
 
 import subprocess
 from collections.abc import Iterator

@@ -79,7 +79,7 @@ def test_a_long_line_is_cut_around_its_match() -> None:
     assert record == f"f:1:[990 chars …] {'é' * 10}x{'é' * 19} [… 981 chars]"
 
 
-def test_bytes_that_are_no_utf8_are_shown_as_latin_1() -> None:
+def test_bytes_that_are_not_utf8_are_shown_as_latin_1() -> None:
     lines = {"bytes": "Y2Fm6SB4Cg=="}
     assert matches(message("match", lines=lines, line_number=1, submatches=[])).records == ["f:1:café x"]
 

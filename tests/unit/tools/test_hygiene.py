@@ -1,4 +1,4 @@
-"""What no call leaves behind, tells, or reaches: processes, handles and files; the worker's secrets; the network."""
+"""What no call leaves behind, reveals or reaches: processes, handles and files; the worker's secrets; the network."""
 
 import json
 import os

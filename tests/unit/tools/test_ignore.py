@@ -68,7 +68,7 @@ def test_a_rule_for_folders_leaves_files_alone() -> None:
     ]
 
 
-def test_rules_that_are_no_text_match_the_bytes_of_names() -> None:
+def test_rules_that_are_not_text_match_the_bytes_of_names() -> None:
     assert ignored(b"caf\xe9\n*.\xff\n", "caf\udce9", "a.\udcff", "café") == ["caf\udce9", "a.\udcff"]
 
 

@@ -89,7 +89,7 @@ async def test_details_are_mode_size_and_time(call: Call, tree: Path) -> None:
     assert result.output == "rw-r--r--            1 2001-09-09T01:46:40Z  b.txt\n(1 entry)"
 
 
-async def test_what_is_no_folder_or_protected_is_refused(call: Call, tree: Path) -> None:
+async def test_what_is_not_a_folder_or_protected_is_refused(call: Call, tree: Path) -> None:
     (tree / ".ssh").mkdir()
     assert (await call(path="b.txt")).error == "b.txt is a file; pass the path of a directory"
     assert (await call(path=".ssh")).error_code == "PATH_PROTECTED"

@@ -1,4 +1,4 @@
-"""ListShells: a session's own shells, here with what they use, elsewhere with what the book knows."""
+"""ListShells: a session's own shells, with their usage on this host, from the records on others."""
 
 import re
 import sys

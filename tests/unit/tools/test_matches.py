@@ -1,4 +1,4 @@
-"""Where a text stands in a file, and by which way it was found."""
+"""Where a text occurs in a file, and by which rule it was matched."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Read shows images and PDF files, decoded in a process that bounds what they may cost."""
+"""Read shows images and PDF files, decoded in a process with limited resources."""
 
 import base64
 import io

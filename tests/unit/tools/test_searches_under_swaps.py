@@ -1,4 +1,4 @@
-"""A search whose folders are swapped under it: nothing of what lies outside is told, and nothing inside is lost."""
+"""A search whose folders are swapped meanwhile: nothing outside is revealed, and nothing inside is missed."""
 
 import asyncio
 import threading

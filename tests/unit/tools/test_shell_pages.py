@@ -1,4 +1,4 @@
-"""Slices of output: whatever it holds and however it is cut, together they are the whole."""
+"""However output is cut into slices, together they are the whole."""
 
 import contextlib
 import os

@@ -31,7 +31,7 @@ def test_the_encoding_that_was_asked_for_wins() -> None:
 
 
 @pytest.mark.parametrize("name", ["nope", "rot13", "base64", "", "utf-8\0"])
-def test_what_is_no_text_encoding_is_refused(name: str) -> None:
+def test_an_unknown_text_encoding_is_refused(name: str) -> None:
     with pytest.raises((LookupError, ValueError)):
         sniff(b"x", name)
 

@@ -1,4 +1,4 @@
-"""A walk lists what git would list, follows no link, and says what it could not look into."""
+"""A walk lists what git would list, follows no link, and reports what it could not read."""
 
 import time
 from collections.abc import Callable

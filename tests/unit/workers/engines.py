@@ -1,4 +1,4 @@
-"""Engines for tests that have no Celery: what a worker is, less its messages."""
+"""Engines for tests without Celery: a worker without its messages."""
 
 import asyncio
 import threading

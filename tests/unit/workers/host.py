@@ -1,4 +1,4 @@
-"""The worker, as a lane sees it: what the lane tells is kept, what it asks is answered as the test says."""
+"""The worker from a lane's view: it records reports and answers requests as the test says."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The Celery app of a worker: one task, and what it does with the wakeups that were let in."""
+"""The Celery app of a worker: one task, and what it does with admitted wake-ups."""
 
 import warnings
 from collections.abc import Callable

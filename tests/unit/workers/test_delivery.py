@@ -103,7 +103,7 @@ async def test_a_broker_that_is_away_is_no_proof(sent: list[int]) -> None:
     assert not await is_deaf(NOWHERE, sent)
 
 
-async def test_one_look_that_finds_nothing_begins_anew(
+async def test_one_look_that_finds_nothing_begins_again(
     valkey_url: str, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter([1] * (LOOKS - 1) + [0] + [1] * LOOKS)

@@ -46,7 +46,7 @@ async def test_who_is_silent_at_one_look_only_keeps_its_shells(host: Host) -> No
     assert await host.statuses() == {shell(1).id: "running"}
 
 
-async def test_who_leads_anew_asks_often_for_a_while(host: Host) -> None:
+async def test_who_leads_again_asks_often_for_a_while(host: Host) -> None:
     watch = host.deserted()
     for _ in range(400):
         host.now += 60

@@ -139,7 +139,7 @@ def test_a_frame_that_breaks_off_is_never_heard(kept: int) -> None:
         (framed({"kind": "hello"}), "a child may not send it: frame: union_tag_invalid"),
     ],
 )
-async def test_what_is_no_frame_ends_the_line_and_is_not_waited_for(
+async def test_what_is_not_a_frame_ends_the_line_and_is_not_waited_for(
     caplog: pytest.LogCaptureFixture, sent: bytes, said: str
 ) -> None:
     async with connected() as (end, _, socket_):

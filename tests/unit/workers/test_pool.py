@@ -47,7 +47,7 @@ def test_a_pool_whose_child_died_before_the_first_look_is_no_failure(pool: Any) 
     assert pool.did_start_ok()
 
 
-def test_a_dead_child_is_watched_again_when_the_consumer_starts_anew(pool: Any) -> None:
+def test_a_dead_child_is_watched_again_when_the_consumer_restarts(pool: Any) -> None:
     watched: list[dict[str, Any]] = []
 
     pool.register_with_event_loop(watched)

@@ -228,7 +228,7 @@ async def test_what_a_call_asks_with_its_last_breath_leaves_nothing(
     assert body.is_over
 
 
-async def test_an_attempt_begins_anew_where_the_one_before_was_killed(
+async def test_an_attempt_begins_again_where_the_one_before_was_killed(
     store: Store, bench: Bench, child: Speaker, other: Speaker
 ) -> None:
     bench.artifacts = ArtifactDesk(Settings()), store

@@ -141,7 +141,7 @@ async def test_an_instance_that_beats_is_left_alone() -> None:
     assert watch.store.settled == []
 
 
-async def test_a_single_beat_starts_the_lease_anew() -> None:
+async def test_a_single_beat_starts_the_lease_again() -> None:
     watch = Watch("slow")
     await watch.look(LEASE - 1)
 

@@ -163,7 +163,7 @@ def test_whatever_else_a_step_raises_is_told_to_who_ends_the_worker() -> None:
     assert [str(error) for error in told] == ["'a defect'"]
 
 
-def test_a_loop_that_is_no_service_is_guarded_and_ended_as_well() -> None:
+def test_a_loop_that_is_not_a_service_is_guarded_and_ended_as_well() -> None:
     told: list[BaseException] = []
 
     async def broken() -> None:

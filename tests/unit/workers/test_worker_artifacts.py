@@ -225,7 +225,7 @@ async def test_a_folder_that_cannot_be_used_keeps_a_worker_from_starting(tmp_pat
         ArtifactDesk(Settings(artifact_dir=made))
 
 
-async def test_what_is_found_damaged_is_stored_anew_by_the_next_call(
+async def test_what_is_found_damaged_is_stored_again_by_the_next_call(
     artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store
 ) -> None:
     kept = await artifacts.put(chunks(), CONTEXT)

@@ -71,7 +71,7 @@ TOO_DEEP = f'{{"workspace":"repo","metadata":{"[" * 2000}{"]" * 2000}}}'
 
 
 @pytest.mark.parametrize("text", ["", "{", '["workspace"]', '"workspace"', '{"workspace":', "7", TOO_DEEP])
-def test_a_context_that_is_none_names_nothing(text: str) -> None:
+def test_an_invalid_context_names_nothing(text: str) -> None:
     assert workspace_of(text) is None
 
 

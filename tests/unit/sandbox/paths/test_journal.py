@@ -1,4 +1,4 @@
-"""The write journal: what an execution did, known to whoever runs it again."""
+"""The write journal: what an execution did, known to the attempt that runs it again."""
 
 import json
 import os

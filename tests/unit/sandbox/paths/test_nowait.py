@@ -74,7 +74,7 @@ def listen(path: str) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, listen])
-def test_what_is_no_regular_file_is_not_opened(
+def test_what_is_not_a_regular_file_is_not_opened(
     quick: Workspace, tmp_path: Path, make: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Places: where something is written or deleted lies inside, whatever the way there looks like."""
+"""Places: what is written or deleted is inside the workspace, whatever the path looks like."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""The workspace: nothing leads out of it, and what it refuses it explains."""
+"""The workspace: nothing leads out of it, and refusals are explained."""
 
 import os
 import socket

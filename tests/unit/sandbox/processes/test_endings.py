@@ -1,4 +1,4 @@
-"""What a body leaves running is found whatever it did to get away, and nothing else is touched."""
+"""Processes that a body leaves running are found whatever it did to hide them, and nothing else is touched."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A process shows to whom it belongs, and so does whatever it forks or executes."""
+"""A process shows whose it is, and so does everything it forks or executes."""
 
 import os
 import signal

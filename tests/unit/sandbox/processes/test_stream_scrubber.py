@@ -123,6 +123,6 @@ def test_neither_what_is_written_nor_what_a_terminal_shows_of_it_has_a_secret(
 
 
 @given(st.lists(st.sampled_from([*PIECES, *ESCAPES])), st.lists(st.integers(0, 200)))
-def test_what_is_no_secret_is_written_as_it_came(parts: list[bytes], cuts: list[int]) -> None:
+def test_what_is_not_secret_is_written_as_it_came(parts: list[bytes], cuts: list[int]) -> None:
     data = b"".join(parts)
     assert written(data, cuts, (b"hunter3", b"mother8\nx")) == data

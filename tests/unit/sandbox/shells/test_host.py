@@ -44,7 +44,7 @@ def test_a_survey_tells_what_was_asked_and_how_it_goes(folder: Path) -> None:
     assert start_ticks(second.pid) == second.start_ticks > 0
 
 
-def test_what_is_over_is_read_once_and_again_when_it_is_written_anew(
+def test_what_is_over_is_read_once_and_again_when_it_is_written_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with run_shell(folder, "exit 3") as shell, run_shell(folder, "sleep 61"):
@@ -96,7 +96,7 @@ def test_another_process_with_the_number_of_a_supervisor_is_none(folder: Path, c
         innocent.close()
 
 
-def test_what_is_no_shell_is_passed_over(folder: Path, tmp_path: Path) -> None:
+def test_what_is_not_a_shell_is_passed_over(folder: Path, tmp_path: Path) -> None:
     with run_shell(folder, "exit 0") as shell:
         wait_until(lambda: has_ended(shell))
     shutil.copytree(folder / shell.id, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("orders"))

@@ -1,4 +1,4 @@
-"""Shells under their supervisors: they outlive whoever started them, and end whole."""
+"""Shells under their supervisors: they outlive their starter, and end completely."""
 
 import contextlib
 import errno
@@ -150,7 +150,7 @@ def test_a_second_order_may_be_sharper_and_never_milder(folder: Path, marker: st
         assert not shell.order("TERM", 1) or wait_until(lambda: not shell.order("TERM", 1))
 
 
-def test_words_that_are_no_order_are_passed_over(folder: Path) -> None:
+def test_words_that_are_not_an_order_are_passed_over(folder: Path) -> None:
     with run_shell(folder, "sleep 61") as shell:
         fd = os.open(folder / shell.id / "orders", os.O_WRONLY | os.O_NONBLOCK)
         os.write(fd, b"\nHUH 3\nTERM\nTERM x\n\xff\xfe 1 2 3\n")

@@ -1,4 +1,4 @@
-"""What a process keeps to itself, seen by another of its user, who is not root."""
+"""What a process keeps from another process of the same non-root user."""
 
 import os
 import resource

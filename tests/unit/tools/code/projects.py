@@ -1,4 +1,4 @@
-"""Small projects, one a language, with what is to be found in them, by hand."""
+"""Small projects, one per language, with the expected findings written by hand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

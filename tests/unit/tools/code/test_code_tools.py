@@ -1,4 +1,4 @@
-"""The code tools on small projects of several languages, and on what no project should have."""
+"""The code tools on small projects in several languages, and on input that no project should have."""
 
 import os
 from collections.abc import Iterator
@@ -186,7 +186,7 @@ async def test_a_map_shows_first_what_the_rest_uses(project: Path) -> None:
     assert small.metadata["shown"] < 60
 
 
-async def test_what_was_read_is_kept_and_what_has_changed_is_read_anew(project: Path) -> None:
+async def test_what_was_read_is_kept_and_what_has_changed_is_read_again(project: Path) -> None:
     write(project, {"a.py": "def one(): ...\n", "b.py": "def two(): ...\n"})
     for path in project.iterdir():
         os.utime(path, ns=(1, 1))
@@ -205,7 +205,7 @@ async def test_what_was_read_is_kept_and_what_has_changed_is_read_anew(project: 
 
 
 @pytest.mark.parametrize("damage", [b"no database at all" * 100, b""])
-async def test_a_damaged_index_is_made_anew(damage: bytes, project: Path, tmp_path: Path) -> None:
+async def test_a_damaged_index_is_made_again(damage: bytes, project: Path, tmp_path: Path) -> None:
     write(project, {"a.py": "def one(): ...\n"})
     await answer(SearchCode, project, query="one")
     [kept] = (tmp_path / "cache").glob("*.db")
@@ -227,7 +227,7 @@ async def test_a_cache_that_is_somebody_elses_is_not_used(project: Path, tmp_pat
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-async def test_what_is_no_code_that_people_write_is_left_out_and_named(project: Path) -> None:
+async def test_what_is_not_code_that_people_write_is_left_out_and_named(project: Path) -> None:
     (project / "big.py").write_text("x = 1\n" * 180_000)
     (project / "min.js").write_text("var a=1;" * 5_000)
     (project / "bin.py").write_bytes(b"\0\1")

@@ -174,7 +174,7 @@ async def test_two_processes_build_one_index_and_a_third_one_finds_it(cache: Pat
 
 
 @pytest.mark.parametrize("damage", ["[1]", "[[[]], []]", "no json"])
-async def test_facts_that_somebody_spoiled_are_worked_out_anew(damage: str, cache: Path, project: Path) -> None:
+async def test_facts_that_somebody_spoiled_are_worked_out_again(damage: str, cache: Path, project: Path) -> None:
     write(project, {"a.py": "def a(): ...\n"})
     await answer(SearchCode, project, query="a")
     with closing(sqlite3.connect(next(cache.glob("code-*.db")), isolation_level=None)) as connection:

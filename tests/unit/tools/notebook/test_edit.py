@@ -1,4 +1,4 @@
-"""NotebookEdit: a cell replaced, put in or taken out, and everything else byte for byte as it was."""
+"""NotebookEdit: a cell replaced, inserted or deleted, and everything else byte for byte as it was."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""NotebookRead: cells as blocks, their outputs bounded, and what is no notebook refused with its line."""
+"""NotebookRead: cells as blocks, their outputs bounded, and invalid notebooks refused with the line."""
 
 import base64
 import gzip
@@ -173,7 +173,7 @@ async def test_every_minor_format_can_be_read(read: Call, minor: int) -> None:
         (b'{"cells": [{"cell_type": "raw", "source": [1]}], "nbformat": 4}', "not text"),
     ],
 )  # fmt: skip
-async def test_what_is_no_notebook_is_refused_with_its_line(read: Call, data: bytes, said: str) -> None:
+async def test_what_is_not_a_notebook_is_refused_with_its_line(read: Call, data: bytes, said: str) -> None:
     refused = await read(data)
     assert refused.error_code == "NOTEBOOK_INVALID"
     assert said in (refused.error or "")

@@ -1,4 +1,4 @@
-"""ExtractConventions: what is declared comes first, what is seen has ratio, example and counter-example."""
+"""ExtractConventions: declared ones come first, observed ones have a ratio, an example and a counter-example."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""A site of one's own: what is sent for each path, byte for byte, and where its name leads."""
+"""A private site: what is sent for each path, byte for byte, and where its name resolves to."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

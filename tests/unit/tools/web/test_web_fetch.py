@@ -66,7 +66,7 @@ async def test_a_selector_shows_a_part() -> None:
     assert result.output.endswith("\n\n# Hi")
 
 
-async def test_a_selector_that_is_none_is_said_so() -> None:
+async def test_an_invalid_selector_is_reported() -> None:
     result = await fetch({"/": page(HTML.encode())}, selector="h1[")
 
     assert "is not a CSS selector" in (result.error or "")
@@ -231,7 +231,7 @@ async def test_a_body_that_is_cut_is_said_so() -> None:
     assert result.error_code == "CONNECT_ERROR"
 
 
-async def test_what_is_no_http_is_said_so() -> None:
+async def test_what_is_not_http_is_reported() -> None:
     assert (await fetch({"/": b"SSH-2.0-OpenSSH\r\n"})).error_code == "CONNECT_ERROR"
 
 
@@ -248,7 +248,7 @@ async def test_tags_without_end_are_shown_as_text() -> None:
     assert "deep inside" in result.output
 
 
-async def test_data_is_laid_out_and_what_is_no_text_is_refused() -> None:
+async def test_data_is_laid_out_and_what_is_not_text_is_refused() -> None:
     assert (await fetch({"/": page(b'{"a":[1]}', "application/json")})).output.endswith('{\n  "a": [\n    1\n  ]\n}')
     assert (await fetch({"/": page(b"\0\1\2", "application/zip")})).error_code == "UNSUPPORTED_CONTENT"
 

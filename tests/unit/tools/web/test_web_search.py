@@ -1,4 +1,4 @@
-"""WebSearch, with stand-ins for the providers that answer as these do, or badly."""
+"""WebSearch, with stand-ins for the providers that answer like them, or badly."""
 
 import json
 from collections.abc import Iterator
