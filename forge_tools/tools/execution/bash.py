@@ -58,7 +58,7 @@ class Bash(BuiltinTool):
     """Run a command line in bash and return what it writes; a non-zero exit code is an answer, not a failure.
 
     Each call is a shell of its own in a scrubbed environment, without a terminal; what it leaves running is stopped, unless
-    it runs in the background.
+    it runs in the background. Only files in the workspace are sure to be there for the next call: /tmp may be its own.
     """
 
     name = "Bash"
