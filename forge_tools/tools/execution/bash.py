@@ -58,7 +58,7 @@ class Bash(BuiltinTool):
     """Run a command line in bash and return its output; a non-zero exit code is an answer, not a failure.
 
     Each call has its own shell, with a scrubbed environment and no terminal; what it leaves running is stopped, unless
-    it runs in the background.
+    it runs in the background. Only files in the workspace are certain to be there for the next call: /tmp may not be kept.
     """
 
     name = "Bash"
