@@ -268,7 +268,9 @@ class Settings(BaseSettings):
             first = error.errors(include_url=False, include_input=False)[0]
             name, *inside = map(str, first["loc"] or ("settings",))
             where = f"{' > '.join(inside)}: " if inside else ""
-            raise ConfigurationError(f"FORGE_{name.upper()}: {where}{first['msg']}") from error
+            raise ConfigurationError(
+                f"FORGE_{name.upper()}: {where}{first['msg'].removeprefix('Value error, ')}"
+            ) from error
 
     @property
     def marker(self) -> Marker | None:

@@ -71,7 +71,7 @@ def replay(
     """Run an execution of the past again and print the result. Both are linked to each other. Ctrl-C cancels the call."""
     settings = Settings.load()
 
-    async def again() -> tuple[str, ToolResult | None]:
+    async def again() -> tuple[list[str], ToolResult | None]:
         async with forge_tools.ExecutorClient(settings) as client:
             record = await client.history.get(execution_id)
             parameters = parameters_of(words, json, find_spec(client.specs(), record.tool))
@@ -79,6 +79,6 @@ def replay(
             handle = await client.calls.replay(
                 record.id, parameters, dry_run=dry_run, reason=reason, actor=whoami(), **changes
             )
-            return record.tool, await (left_alone(face, handle) if background else awaited(face, handle))
+            return [record.tool], await (left_alone(face, handle) if background else awaited(face, handle))
 
     report(face, *cancellable(again()))

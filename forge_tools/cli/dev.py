@@ -145,11 +145,8 @@ class _DevStack(AnnouncedStack):
 
     def renewed(self, seconds: float) -> None:
         first, self._has_served = not self._has_served, True
-        said = (
-            f"Ready. {KEYS if sys.stdin.isatty() else ''}"
-            if first
-            else f"New code serves after {took(seconds * 1000)}."
-        )
+        ready = f"Ready. {KEYS}" if sys.stdin.isatty() else "Ready."
+        said = ready if first else f"New code serves after {took(seconds * 1000)}."
         self._tell({"event": "serving", "seconds": round(seconds, 3)}, said, "green")
         if first and not self._dev_face.is_json:
             threading.Thread(target=self._suggest_own, name="forge-own", daemon=True).start()

@@ -32,6 +32,7 @@ from forge_tools.errors import ForgeError
 from forge_tools.model import QueueDepth, ServerState, StuckCalls, ToolSpec, WorkerRecord
 from forge_tools.model.places import serving_command
 from forge_tools.storage import Store, open_store
+from forge_tools.storage.connection.faults import MORE
 from forge_tools.urls import without_passwords
 
 MAX_SKEW = 5.0
@@ -121,7 +122,7 @@ async def check_fleet(settings: Settings) -> list[Finding]:
         async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
             return await _check(store, settings)
     except ForgeError as error:
-        return [problem("database", error.message)]
+        return [problem("database", error.message.replace(f"; {MORE}", ""))]
 
 
 async def is_worker_alive(settings: Settings) -> bool:

@@ -1,6 +1,7 @@
 """`forge-tools run`: one tool call, on a worker or in this process."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -127,14 +128,15 @@ def run(  # noqa: PLR0913 one option each
     if local:
         if face.is_json:
             face.claim_output()
-        report(face, name, _run_here(face, call, settings, tools or []))
+        own = [word for reference in tools or () for word in ("--tools", reference)]
+        report(face, [name, "--local", *own], _run_here(face, call, settings, tools or []))
         return
     options = {
         "queue": queue or ("background" if background else None),
         "retry": RetryPolicy(retry + 1, retry_delay, backoff=2.0) if retry else None,
         "idempotency_key": key,
     }
-    report(face, name, cancellable(_run_on_worker(face, call, settings, options, is_left=background)))
+    report(face, [name], cancellable(_run_on_worker(face, call, settings, options, is_left=background)))
 
 
 async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResult:
@@ -147,8 +149,8 @@ async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResu
     return result
 
 
-def report(face: Face, name: str, result: ToolResult | None) -> None:
-    """Print the result of that tool, if there is one: the output unchanged, the error on the error stream, the facts beside them.
+def report(face: Face, tool: Sequence[str], result: ToolResult | None) -> None:
+    """Print the result of a tool, which `forge-tools tools` shows with these words, if there is one: the output unchanged, the error on the error stream, the facts beside them.
 
     Raises:
         typer.Exit: with 1 if the call failed.
@@ -165,13 +167,13 @@ def report(face: Face, name: str, result: ToolResult | None) -> None:
         if face.err.is_terminal:
             face.note(facts)
     else:
-        _print_failure(face, name, result)
+        _print_failure(face, tool, result)
         face.note(f"{result.error_code}  {facts}" if result.error_code else facts)
     if not result.success:
         raise typer.Exit(FAILED)
 
 
-def _print_failure(face: Face, name: str, result: ToolResult) -> None:
+def _print_failure(face: Face, tool: Sequence[str], result: ToolResult) -> None:
     if result.output is not None:  # its output before it failed
         face.raw(ToolResult.ok(result.output).to_text())
     errors = result.metadata.get("errors") or [result.error]
@@ -184,7 +186,7 @@ def _print_failure(face: Face, name: str, result: ToolResult) -> None:
     if "available" in result.metadata:
         face.note(f"There are: {result.metadata['available']}. forge-tools tools lists all of them.")
     if result.error_code == ErrorCode.VALIDATION_ERROR and "did you mean" not in str(errors):
-        face.note(f"What it takes: {shlex.join(['forge-tools', 'tools', name])}")
+        face.note(f"What it takes: {shlex.join(['forge-tools', 'tools', *tool])}")
     if "not_retried" in result.metadata:
         face.note(f"Not retried: {result.metadata['not_retried']}", style="yellow")
 

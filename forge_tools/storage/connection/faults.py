@@ -156,12 +156,16 @@ def _full(shown: str, error: BaseException) -> UnreachableError:
     )
 
 
+MORE = "`forge-tools doctor` says more"
+"""What `doctor` itself leaves out."""
+
+
 def unreachable(shown: str, reason: BaseException | str, *, maybe_committed: bool) -> UnreachableError:
     """Return the error of an unreachable database, with the way out."""
     said = str(reason).rstrip(".") or "it did not answer in time"
     return UnreachableError(
         f"The database {shown} cannot be used: {said}. "
-        "Check that it runs and that FORGE_DATABASE_URL is right; `forge-tools doctor` says more.",
+        f"Check that it runs and that FORGE_DATABASE_URL is right; {MORE}.",
         maybe_committed=maybe_committed,
     )
 

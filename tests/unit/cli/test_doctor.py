@@ -46,6 +46,11 @@ def test_a_fleet_that_serves_every_tool_has_no_problem() -> None:
     assert not problems([*fleet._workers(whole), *fleet._queues(whole, Settings())])
 
 
+async def test_a_database_that_is_away_is_said_without_pointing_at_the_doctor() -> None:
+    [found] = await fleet.check_fleet(Settings(database_url="postgresql://u:p@127.0.0.1:1/x", connect_timeout=1.0))
+    assert found.said.endswith("Check that it runs and that FORGE_DATABASE_URL is right.")
+
+
 def test_a_server_that_fails_is_a_problem_with_its_reason() -> None:
     since = datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)
     fields = {"prefix": "mcp__files__", "since": since, "hostname": "host-1"}

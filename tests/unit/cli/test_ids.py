@@ -94,6 +94,8 @@ def test_an_unknown_tool_is_told_with_what_is_meant(command: Command, ids: list[
     assert code == 1
     assert "Did you mean 'Grep'?" in err
     assert "did you mean 'Grep'?" in command("tools", "--local", "grp")[2]
+    assert "What it takes: forge-tools tools Grep --local" in command("run", "--local", "Grep", "nonsense=x")[2]
+    assert "What it takes" not in command("run", "--local", "Grep", "patern=x")[2], "a name was suggested"
 
 
 def test_columns_are_chosen_and_a_pipe_gets_them_whole(
