@@ -5,13 +5,17 @@ names one kind: that every statement of the store means the same on both is what
 """
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forge_tools.client import ExecutorClient
-from forge_tools.model import ExecutionContext
+from forge_tools.broker import Broker, open_broker
+from forge_tools.client import ExecutorClient, submissions
+from forge_tools.client.connection import Connection
+from forge_tools.client.results import Results
+from forge_tools.model import AttemptRecord, ExecutionContext
 from tests.fleet import SAMPLE_TOOLS, Fleet
 
 
@@ -48,6 +52,38 @@ def fleet(
 async def client(fleet: Fleet) -> AsyncIterator[ExecutorClient]:
     async with ExecutorClient(fleet.settings) as client:
         yield client
+
+
+async def attempts_of(client: ExecutorClient, execution_id: str) -> list[AttemptRecord]:
+    """The ended attempts of one execution, in order."""
+    attempts = await client.history.attempts(limit=1000)
+    return sorted((one for one in attempts if one.execution_id == execution_id), key=lambda one: one.attempt)
+
+
+@dataclass
+class Parts:
+    """What the clients of a test are made of, in the order in which they are made."""
+
+    brokers: list[Broker] = field(default_factory=list)
+    results: list[Results] = field(default_factory=list)
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Parts:
+    """Asked for before any client."""
+    parts = Parts()
+
+    def note_broker(url: str) -> Broker:
+        parts.brokers.append(broker := open_broker(url))
+        return broker
+
+    def note_results(connection: Connection) -> Results:
+        parts.results.append(results := Results(connection))
+        return results
+
+    monkeypatch.setattr(submissions, "open_broker", note_broker)
+    monkeypatch.setattr(submissions, "Results", note_results)
+    return parts
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from forge_tools.storage.artifacts import Keeping
 from forge_tools.storage.tables import artifact_parts, artifacts
 from tests.contract.test_artifacts import artifact
 from tests.fleet import ROOT, Fleet, warm_worker
+from tests.migrated import database
 from tests.waiting import wait_until, within
 
 LINES = [f"{number:06} {'needle' if number % 10_000 == 7 else 'hay'} é{'-' * 58}" for number in range(70_000)]
@@ -111,8 +112,8 @@ async def test_hosts_that_share_a_folder_keep_artifacts_there(fresh_fleet: Fleet
         shown = await client.history.artifact_page(handle, offset=60_000, limit=1)
         assert shown.text == LINES[59_999] + "\n"
         assert b"".join([chunk async for chunk in client.history.artifact(handle)]).decode() == TEXT
-        async with client._connection.store.database.reading() as connection:
-            data = (await connection.scalars(artifact_parts.select().with_only_columns(artifact_parts.c.data))).all()
+        async with database(fresh_fleet.settings.database) as rows:
+            data = await rows.scalars(artifact_parts.select().with_only_columns(artifact_parts.c.data))
     assert set(data) == {b""}
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert len(files) == len(data)

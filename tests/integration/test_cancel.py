@@ -11,7 +11,9 @@ from forge_tools.broker import CHANNEL_PREFIX
 from forge_tools.client import ExecutorClient, results
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, ExecutionStatus, RetryPolicy
+from forge_tools.storage import open_store
 from tests.fleet import ROOT, Fleet, warm_worker
+from tests.integration.conftest import Parts, attempts_of
 from tests.services import client as broker
 from tests.waiting import is_alive, reached, wait_until
 
@@ -26,12 +28,16 @@ async def other(fleet: Fleet) -> AsyncIterator[ExecutorClient]:
 
 
 async def test_the_submitter_of_a_delayed_call_hears_of_its_cancel_at_once(
-    client: ExecutorClient, other: ExecutorClient, context: ExecutionContext, monkeypatch: pytest.MonkeyPatch
+    parts: Parts,
+    client: ExecutorClient,
+    other: ExecutorClient,
+    context: ExecutionContext,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(results, "SILENCE", 15.0)
     handle = await client.submit("Echo", {"message": "never"}, context, delay=600)
     result_of = asyncio.ensure_future(handle.result(timeout=20))
-    await reached(lambda: client._submissions._broker.is_listening, 30)
+    await reached(lambda: parts.brokers[0].is_listening, 30)
     await asyncio.sleep(0)
 
     assert await other.calls.cancel(handle.id, "changed my mind") == "cancelled"
@@ -52,7 +58,7 @@ async def test_a_call_between_two_attempts_is_cancelled_and_keeps_the_first(
 
     assert await other.calls.cancel(handle.id) == "cancelled"
     result = await handle.result(timeout=20)
-    attempts = await client._connection.store.history.attempts(handle.id)
+    attempts = await attempts_of(client, handle.id)
 
     assert "after attempt 1 of 3" in (result.error or "")
     assert [attempt.status for attempt in attempts] == [ExecutionStatus.FAILED, ExecutionStatus.CANCELLED]
@@ -80,10 +86,10 @@ async def test_a_forged_notification_cancels_nothing(
     fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tmp_path: Path
 ) -> None:
     handle = await client.submit("Sleep", {"seconds": 1, "mark": str(tmp_path / "mark")}, context)
-    with broker(fleet.settings.broker) as server:
-        async with asyncio.timeout(30):
+    async with await open_store(fleet.settings.database) as store, asyncio.timeout(30):
+        with broker(fleet.settings.broker) as server:
             while await handle.status() is not ExecutionStatus.SUCCEEDED:
-                for worker in await client._connection.store.workers.list(seen_within=15):
+                for worker in await store.workers.list(seen_within=15):
                     for forged in (handle.id, "an id of nobody", b"\xff"):
                         server.publish(CHANNEL_PREFIX + worker.id, forged)
 
@@ -128,7 +134,7 @@ async def test_a_cancel_that_its_dying_worker_never_saw_ends_the_call_after_the_
         doomed.kill()
         await asyncio.to_thread(fresh_fleet.start, "process")
         result = await handle.result(timeout=60)
-        attempts = await client._connection.store.history.attempts(handle.id)
+        attempts = await attempts_of(client, handle.id)
 
     assert (answer, result.error_code) == ("requested", ErrorCode.CANCELLED)
     assert [attempt.status for attempt in attempts] == [ExecutionStatus.LOST, ExecutionStatus.CANCELLED]

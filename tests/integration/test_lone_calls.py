@@ -8,11 +8,15 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
+from sqlalchemy import select
 
 from forge_tools.broker import CHANNEL_PREFIX, REPLY_MARK
 from forge_tools.client import ExecutorClient, results
 from forge_tools.model import ExecutionContext, ExecutionStatus, new_id
+from forge_tools.storage.tables import executions
 from tests.fleet import ROOT, Fleet
+from tests.integration.conftest import Parts
+from tests.migrated import database
 from tests.services import client as server
 from tests.waiting import reached
 
@@ -21,12 +25,13 @@ SEVERAL = 40
 
 DYING = """
 import asyncio, os, sys
+from forge_tools.broker.redis import RedisBroker
 from forge_tools.client import ExecutorClient
 from forge_tools.model import ExecutionContext
 
 async def main():
     async with ExecutorClient.connect() as client:
-        client._submissions._broker.publish = lambda message: (print(message.wakeups[0].id, flush=True), os._exit(9))
+        RedisBroker.publish = lambda broker, message: (print(message.wakeups[0].id, flush=True), os._exit(9))
         await client.execute("Echo", ExecutionContext(working_dir="."), message="left behind")
 
 asyncio.run(main())
@@ -111,7 +116,7 @@ async def test_a_second_call_may_come_at_any_step_of_the_first(
 
 
 async def test_a_connection_that_is_cut_at_any_byte_costs_no_call_its_result(
-    fleet: Fleet, context: ExecutionContext
+    fleet: Fleet, context: ExecutionContext, parts: Parts
 ) -> None:
     cutter = Cutter(fleet.settings.broker.removeprefix("redis+socket://"))
     async with cutter.serving() as url:
@@ -123,7 +128,7 @@ async def test_a_connection_that_is_cut_at_any_byte_costs_no_call_its_result(
                 await echoed(client, context, "measured")
                 takes = getattr(cutter, way) - before
                 for byte in range(0, takes + 1, max(1, takes // 12)):
-                    await reached(lambda: client._submissions._broker.is_listening, 30)
+                    await reached(lambda: parts.brokers[0].is_listening, 30)
                     setattr(cutter, f"most_{way}", getattr(cutter, way) + byte)
                     assert await echoed(client, context, f"{way} {byte}") == f"{way} {byte}"
     assert cutter.cuts > SEVERAL / 2
@@ -132,8 +137,11 @@ async def test_a_connection_that_is_cut_at_any_byte_costs_no_call_its_result(
 async def test_what_others_send_to_the_channel_of_a_client_changes_no_result(
     fleet: Fleet, client: ExecutorClient, context: ExecutionContext
 ) -> None:
-    channel = f"{CHANNEL_PREFIX}{client._connection.submitter}"
-    await echoed(client, context, "connected")
+    first = await client.execute("Echo", context, message="connected")
+    async with database(fleet.settings.database) as rows:
+        asked = executions.c
+        of_first = asked.id == first.metadata["execution_id"]
+        channel = f"{CHANNEL_PREFIX}{await rows.scalar(select(asked.reply_to).where(of_first))}"
     with server(fleet.settings.broker) as anybody, anybody.pubsub() as eavesdropping:
         eavesdropping.subscribe(channel)
         assert await echoed(client, context, "secret-message") == "secret-message"

@@ -24,6 +24,7 @@ from forge_tools.model import (
 from forge_tools.sandbox.reports import MOST_BYTES, PART_BYTES
 from forge_tools.storage.tables import execution_reports
 from tests.fleet import Fleet
+from tests.migrated import database
 from tests.telling_tools import FLOOD_BYTES, FLOOD_LINE
 from tests.waiting import within
 
@@ -165,7 +166,7 @@ async def test_a_fork_and_a_thread_that_is_left_do_no_harm(client: ExecutorClien
 
 @pytest.mark.parametrize("tool", ["Flood", "FloodInProcess"])
 async def test_a_flood_is_bounded_and_harms_no_neighbour(
-    client: ExecutorClient, context: ExecutionContext, tool: str
+    fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tool: str
 ) -> None:
     handle = await client.submit(tool, context=context)
     following = asyncio.ensure_future(heard(handle))
@@ -185,9 +186,8 @@ async def test_a_flood_is_bounded_and_harms_no_neighbour(
     assert len(text(events)) + left_out(events) == written
     assert PART_BYTES < len(text(events)) <= MOST_BYTES
     assert slowest < 20
-    async with client._connection.store.database.reading() as connection:
-        query = select(func.count()).where(execution_reports.c.execution_id == handle.id)
-        assert (await connection.execute(query)).scalar_one() < 200
+    async with database(fleet.settings.database) as rows:
+        assert await rows.scalar(select(func.count()).where(execution_reports.c.execution_id == handle.id)) < 200
 
 
 async def test_a_call_that_tells_nothing_leaves_nothing(client: ExecutorClient, context: ExecutionContext) -> None:

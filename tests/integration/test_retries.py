@@ -12,6 +12,7 @@ from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, ExecutionStatus, RetryPolicy
 from tests.fleet import ROOT, Fleet, warm_worker
+from tests.integration.conftest import attempts_of
 from tests.waiting import wait_until
 
 DATABASES = ("postgres",)
@@ -19,10 +20,8 @@ DATABASES = ("postgres",)
 PROMPT = RetryPolicy(max_attempts=3)
 
 
-async def attempts_of(client: ExecutorClient, execution_id: str) -> list[tuple[int, ExecutionStatus]]:
-    return [
-        (attempt.attempt, attempt.status) for attempt in await client._connection.store.history.attempts(execution_id)
-    ]
+async def ends_of(client: ExecutorClient, execution_id: str) -> list[tuple[int, ExecutionStatus]]:
+    return [(attempt.attempt, attempt.status) for attempt in await attempts_of(client, execution_id)]
 
 
 async def test_a_failure_is_tried_again_by_policy_and_every_attempt_is_kept(
@@ -32,7 +31,7 @@ async def test_a_failure_is_tried_again_by_policy_and_every_attempt_is_kept(
     result = await handle.result(timeout=30)
 
     assert (result.output, result.metadata["attempt"]) == ("start 3", 3)
-    assert await attempts_of(client, handle.id) == [
+    assert await ends_of(client, handle.id) == [
         (1, ExecutionStatus.FAILED),
         (2, ExecutionStatus.FAILED),
         (3, ExecutionStatus.SUCCEEDED),
@@ -90,7 +89,7 @@ async def test_a_time_out_of_an_idempotent_tool_is_tried_again_by_policy(
     result = await handle.result(timeout=30)
 
     assert result.error_code == ErrorCode.TIMEOUT
-    assert await attempts_of(client, handle.id) == [(1, ExecutionStatus.TIMED_OUT), (2, ExecutionStatus.TIMED_OUT)]
+    assert await ends_of(client, handle.id) == [(1, ExecutionStatus.TIMED_OUT), (2, ExecutionStatus.TIMED_OUT)]
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -14,6 +14,7 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, ToolResult
 from tests.fleet import Fleet
+from tests.integration.conftest import attempts_of
 
 DATABASES = ("postgres",)
 
@@ -97,7 +98,7 @@ async def test_what_comes_to_the_wrong_host_is_sent_to_the_right_one_and_not_run
     for handle in handles:
         [moved] = [event for event in await client.history.events_of(handle.id) if event.kind == "rerouted"]
         assert (moved.detail["to"], moved.detail["queue"]) == ("a", "host.a")
-        assert [attempt.hostname for attempt in await client._connection.store.history.attempts(handle.id)] == ["a"]
+        assert [attempt.hostname for attempt in await attempts_of(client, handle.id)] == ["a"]
 
 
 async def test_the_process_lane_sends_calls_home_too(client: ExecutorClient, folder: Path) -> None:
