@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from workers import pool, program
 from workers.lanes import child
-from workers.redaction import RedactedStream
+from workers.log_redaction import RedactedStream
 
 
 class NoPipes:

@@ -12,7 +12,6 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.ladder import Ladder
 from forge_tools.project import Marker, find_project
 from forge_tools.setting_types import (
     DigestKey,
@@ -25,6 +24,7 @@ from forge_tools.setting_types import (
     WalledName,
     WorkspaceSettings,
 )
+from forge_tools.time_limits import TimeLimits
 from forge_tools.urls import database_id, require_readable, with_password
 
 LONGEST_DRAIN = 900.0
@@ -314,9 +314,9 @@ class Settings(BaseSettings):
             raise ConfigurationError(f"FORGE_{server.upper()}_PASSWORD_FILE {file}: {what}") from error
 
     @property
-    def ladder(self) -> Ladder:
+    def time_limits(self) -> TimeLimits:
         """What ends a body that does not stop."""
-        return Ladder(self.kill_grace, self.lease)
+        return TimeLimits(self.kill_grace, self.lease)
 
     @property
     def stop_patience(self) -> float:

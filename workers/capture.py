@@ -23,7 +23,7 @@ from forge_tools.model import SCOPE, CallScope
 from forge_tools.sandbox.processes.launcher import keep_private
 from forge_tools.sandbox.processes.output import scrubbed_text
 from forge_tools.secrets import Scrubber
-from workers.redaction import RedactedStream
+from workers.log_redaction import RedactedStream
 
 T = TypeVar("T")
 

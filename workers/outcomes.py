@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from forge_tools.errors import ErrorCode, InvalidCallError
-from forge_tools.ladder import timed_out_after
 from forge_tools.model import Claim, Diagnosis, ExecutionStatus, Loss, Outcome, ToolResult, moment
 from forge_tools.schema import clean_text, encode_json
 from forge_tools.secrets import LEAST_IN_FAILURES, Scrubber
+from forge_tools.time_limits import timed_out_after
 from forge_tools.tool.failures import MOST_BYTES, diagnosis_of
 
 MAX_ERROR_CHARS = 10_000

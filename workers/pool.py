@@ -18,8 +18,8 @@ from billiard.pool import ApplyResult
 from celery.concurrency import asynpool, prefork
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.ladder import Limits
 from forge_tools.signals import keep_ignored_here
+from forge_tools.time_limits import CeleryLimits
 from workers.capture import ChildOutput
 from workers.lanes.base import TimeLimit
 from workers.lanes.process import PATIENCE, Limit, exit_code
@@ -45,7 +45,7 @@ class Pairs:
         self.childs_output: ChildOutput
         """Of the process that is being forked, in which they stay."""
 
-    def fork(self, fork: Callable[[], Any], limit: Callable[[int, Limits], TimeLimit]) -> Any:
+    def fork(self, fork: Callable[[], Any], limit: Callable[[int, CeleryLimits], TimeLimit]) -> Any:
         """Make a pair around the fork of a process; `limit` sets time limits on what runs in a process by pid."""
         ours, self.childs_end = socket.socketpair()
         self.childs_output = ChildOutput()
@@ -79,7 +79,7 @@ class _CeleryLimit:
     The engine creates it when the body starts, and stops it; everything else happens on the hub's thread.
     """
 
-    def __init__(self, pid: int, limits: Limits) -> None:
+    def __init__(self, pid: int, limits: CeleryLimits) -> None:
         self._pid = pid
         self._limits = limits
         self._began = time.monotonic()
@@ -182,7 +182,7 @@ class _PlainPool(asynpool.AsynPool):
         self._limits: set[_CeleryLimit] = set()
         super().__init__(*arguments, **options)
 
-    def limit(self, pid: int, limits: Limits) -> TimeLimit:
+    def limit(self, pid: int, limits: CeleryLimits) -> TimeLimit:
         """Make Celery end the body that starts in that child now, unless stopped before; on the engine's thread."""
         self._limits.add(limit := _CeleryLimit(pid, limits))
         return limit

@@ -42,8 +42,8 @@ from workers.middleware.retries import Retries
 from workers.middleware.workspaces import Workspaces
 from workers.reception import Reception
 from workers.remote_store import RemoteStore
-from workers.services.calls import Cancels, Delivery, DueCalls, Share
 from workers.services.fitness import Fitness
+from workers.services.polling import Cancels, Delivery, DueCalls, FairShare
 from workers.services.recovery import ClockWatch, Recovery
 from workers.services.service import Heartbeats, Leadership, Service, ServiceRunner
 from workers.services.shells import DesertedShells, ShellWatch
@@ -147,7 +147,7 @@ class Worker:
         setup, store, settings, lead = self._setup, self.store, self._setup.settings, self._leadership
         lease, beat = settings.lease, settings.heartbeat
         signer = signer_of(settings)
-        share = Share(store, self.tools.scope, heartbeat=beat, lease=lease)
+        share = FairShare(store, self.tools.scope, heartbeat=beat, lease=lease)
         clocks = ClockWatch(store, self.id, lease)
         queues = [queue_name(queue, setup.lane) for queue in setup.queues]
         services: list[Service] = [
@@ -221,7 +221,7 @@ class Worker:
 
     def send_on(self, wakeups: Sequence[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
         """Send ids to a queue, for whoever has room for them."""
-        limits = self._setup.settings.ladder.limits(DEFAULT_TIMEOUT)
+        limits = self._setup.settings.time_limits.limits(DEFAULT_TIMEOUT)
         for part in Message(queue, self._setup.lane, tuple(wakeups), limits, is_bulk).parts():
             self.broker.publish(part)
 
@@ -236,7 +236,7 @@ def lane_of(setup: Setup) -> BodyLane:
     if setup.lane == "process":
         return ChildrenLane(
             hostname=settings.hostname,
-            ladder=settings.ladder,
+            time_limits=settings.time_limits,
             max_output_bytes=settings.max_output_bytes,
             memory_limit=settings.tool_memory,
             walls=Walls(settings, setup.executor.reach or Reach(), setup.executor.specs(), user=setup.user),
@@ -244,6 +244,6 @@ def lane_of(setup: Setup) -> BodyLane:
     return LoopLane(
         setup.executor,
         concurrency=setup.concurrency,
-        ladder=settings.ladder,
+        time_limits=settings.time_limits,
         max_output_bytes=settings.max_output_bytes,
     )

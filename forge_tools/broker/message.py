@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from forge_tools.ladder import Limits
 from forge_tools.model import Lane, Wakeup, is_id
+from forge_tools.time_limits import CeleryLimits
 
 TASK = "forge.run"
 KEY_PREFIX = "forge:"
@@ -58,7 +58,7 @@ class Message:
     queue: str
     lane: Lane
     wakeups: tuple[Wakeup, ...]
-    limits: Limits
+    limits: CeleryLimits
     is_bulk: bool = False
 
     def parts(self, workers: Mapping[tuple[str, str], int] = MappingProxyType({})) -> "Iterator[Message]":
@@ -121,7 +121,9 @@ def body(wakeups: Sequence[Wakeup]) -> str:
     return json.dumps([[wakeups], {}, embedded])
 
 
-def envelope(wakeups: Sequence[Wakeup], queue: str, priority: int, limits: Limits | None = None) -> dict[str, Any]:
+def envelope(
+    wakeups: Sequence[Wakeup], queue: str, priority: int, limits: CeleryLimits | None = None
+) -> dict[str, Any]:
     """Return what kombu stores, as JSON, in a Redis list for a message in that broker queue, with headers."""
     task_id = str(uuid.uuid4())
     return {

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.ladder import timed_out_after
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.reach import Artifacts
 from forge_tools.signals import handled, not_ignored
+from forge_tools.time_limits import timed_out_after
 from forge_tools.tool import load_engine, load_project, load_tools
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor

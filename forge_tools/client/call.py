@@ -20,7 +20,7 @@ from forge_tools.model import (
     wrong_call,
 )
 from forge_tools.schema import shown
-from forge_tools.secrets import Concealment
+from forge_tools.secrets import SecretDetector
 
 FORM = "name, parameters, context=None, options=None"
 """How to make a call whose parameters are one object."""
@@ -213,6 +213,6 @@ def _execution(ended: _Ended) -> ToolExecution:
 
 def _seen(ended: _Ended) -> tuple[dict[str, Any], ExecutionContext]:
     if ended.spec is not None:
-        return Concealment(ended.spec).seen(ended.arguments, ended.context)
+        return SecretDetector(ended.spec).seen(ended.arguments, ended.context)
     metadata = without_secrets(ended.context.metadata)
     return without_texts(ended.arguments), ended.context.model_copy(update={"metadata": metadata})

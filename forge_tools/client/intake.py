@@ -28,7 +28,7 @@ from forge_tools.model import (
 )
 from forge_tools.model.places import host_queue
 from forge_tools.schema import Validator, clean_text, encode_json, shown, suggestion
-from forge_tools.secrets import LEAST_IN_FAILURES, Concealment, Patterns, scrubber_of
+from forge_tools.secrets import LEAST_IN_FAILURES, Patterns, SecretDetector, scrubber_of
 
 MAX_NAME = 200
 SHOWN_TOOLS = 20
@@ -84,7 +84,7 @@ class _Plan(NamedTuple):
     queue: str
     handles: tuple[str, ...]
     """Parameters whose values name the host that the call must reach."""
-    concealment: Concealment | None
+    detector: SecretDetector | None
     """What its calls hide; None if nothing."""
     execution: Callable[..., NewExecution]
     """Adds what differs to what is the same."""
@@ -95,7 +95,7 @@ class Intake:
 
     def __init__(self, settings: Settings, submitter: str, reply_key: str | None = None) -> None:
         self._settings = settings
-        self._ladder = settings.ladder
+        self._time_limits = settings.time_limits
         self._submitter = submitter
         self._reply_key = reply_key
         self._patterns = Patterns.of(settings.encrypt_patterns)
@@ -134,7 +134,7 @@ class Intake:
             snapshot.validator(spec),
             queue,
             tuple(parameter.name for parameter in spec.parameters if parameter.names_host),
-            Concealment.of(spec, self._patterns),
+            SecretDetector.of(spec, self._patterns),
             partial(
                 NewExecution,
                 **self._identity(spec),
@@ -170,11 +170,11 @@ class Intake:
         asked: dict[str, Any] = {"parameters": text}
         if snapshot.walls_decide:
             asked["lane"] = snapshot.lane_of(plan.spec, queue)
-        if plan.concealment is not None or context.metadata:
+        if plan.detector is not None or context.metadata:
             limit, metadata = self._settings.max_parameter_bytes, context.metadata
             encode_json(metadata, "context.metadata", limit)  # what JSON cannot carry is not searched for secrets
-            concealment = plan.concealment or Concealment(plan.spec)
-            parted = _encrypted(concealment, parameters, metadata, execution_id=id_, snapshot=snapshot, limit=limit)
+            detector = plan.detector or SecretDetector(plan.spec)
+            parted = _encrypted(detector, parameters, metadata, execution_id=id_, snapshot=snapshot, limit=limit)
             if parted is not None:
                 asked, context = parted[0], context.model_copy(update={"metadata": parted[1]})
         if queue != plan.queue or _asks_for_a_time(call, context):
@@ -217,7 +217,7 @@ class Intake:
                 raise InvalidCallError(
                     f"{name} is {value!r}; it must be a number of seconds above 0, and at most ten years"
                 )
-        limits = self._ladder.limits(timeout)
+        limits = self._time_limits.limits(timeout)
         return {
             "timeout": timeout,
             "timeout_source": source,
@@ -236,7 +236,7 @@ class Intake:
         asked = call.effective_context
         if scrubber := scrubber_of(spec, arguments, LEAST_IN_FAILURES, metadata=asked.metadata):
             result = scrubber.result(result)
-        kept, context = Concealment(spec, self._patterns).seen(arguments, asked)
+        kept, context = SecretDetector(spec, self._patterns).seen(arguments, asked)
         new = NewExecution(
             id=new_id(),
             **self._identity(spec),
@@ -262,7 +262,7 @@ class Intake:
 
 
 def _encrypted(
-    concealment: Concealment,
+    detector: SecretDetector,
     parameters: Mapping[str, Any],
     metadata: Mapping[str, Any],
     *,
@@ -276,10 +276,10 @@ def _encrypted(
         EncryptionError: there is something to hide, and no key.
         InvalidCallError: the values cannot be carried.
     """
-    parts = concealment.part(parameters, metadata)
+    parts = detector.part(parameters, metadata)
     if parts is None:
         return None
-    tool = concealment.tool
+    tool = detector.tool
     encryptor = snapshot.encryptor
     if encryptor is None:
         raise EncryptionError(NO_KEY.format(tool=tool, names=", ".join(parts.names)))

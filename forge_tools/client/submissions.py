@@ -15,7 +15,6 @@ from forge_tools.client.connection import Connection
 from forge_tools.client.intake import Accepted
 from forge_tools.client.results import Results
 from forge_tools.errors import ConfigurationError, ForgeError, SubmitOutcomeUnknownError
-from forge_tools.ladder import Limits
 from forge_tools.model import (
     Holder,
     Lane,
@@ -30,6 +29,7 @@ from forge_tools.model import (
 from forge_tools.model.places import serving_command
 from forge_tools.schema import clean_text, shown
 from forge_tools.storage import Store
+from forge_tools.time_limits import CeleryLimits
 
 CHECK_SECONDS = 1.0
 """How long after a call to check whether its queue is still served."""
@@ -224,7 +224,7 @@ class Submissions:
                 groups.setdefault((new.queue, new.lane), []).append(new)
         for (queue, lane), group in groups.items():
             longest = max(group, key=lambda new: new.time_limit)
-            limits = Limits(soft=int(longest.soft_time_limit), hard=int(longest.time_limit))
+            limits = CeleryLimits(soft=int(longest.soft_time_limit), hard=int(longest.time_limit))
             wakeups = tuple(Wakeup(new.id, 0) for new in group)
             prompt = self._allowance.take(len(wakeups))
             for part, is_bulk in ((wakeups[:prompt], False), (wakeups[prompt:], True)):

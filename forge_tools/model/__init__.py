@@ -79,15 +79,6 @@ from forge_tools.model.queue import (
     is_id,
     new_id,
 )
-from forge_tools.model.redaction import (
-    REDACTED,
-    REFERENCE,
-    EncryptionKey,
-    is_reference,
-    is_secret_name,
-    secrets_in,
-    without_secrets,
-)
 from forge_tools.model.scope import (
     SCOPE,
     CallScope,
@@ -99,6 +90,15 @@ from forge_tools.model.scope import (
     Stream,
     Told,
     scope_for,
+)
+from forge_tools.model.secret_names import (
+    REDACTED,
+    REFERENCE,
+    EncryptionKey,
+    is_reference,
+    is_secret_name,
+    secrets_in,
+    without_secrets,
 )
 from forge_tools.model.tools import (
     Capabilities,

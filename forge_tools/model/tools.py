@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from forge_tools.model.calls import ExecutionContext, RetryPolicy
-from forge_tools.model.redaction import is_secret_name
+from forge_tools.model.secret_names import is_secret_name
 from forge_tools.setting_types import OpenPath
 
 Lane = Literal["async", "process"]

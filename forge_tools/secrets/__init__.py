@@ -10,13 +10,13 @@ from importlib import import_module
 TYPE_CHECKING = False  # importing typing takes milliseconds
 
 if TYPE_CHECKING:
-    from forge_tools.secrets.concealment import (
+    from forge_tools.secrets.detection import (
         SCHEME,
         WELL_KNOWN,
         Concealed,
-        Concealment,
         Opened,
         Patterns,
+        SecretDetector,
         SecretSource,
         as_shown,
     )
@@ -30,13 +30,13 @@ __all__ = [
     "SCHEME",
     "WELL_KNOWN",
     "Concealed",
-    "Concealment",
     "Encryptor",
     "KeyFolder",
     "Opened",
     "Opener",
     "Patterns",
     "Scrubber",
+    "SecretDetector",
     "SecretSource",
     "as_shown",
     "decrypted_reply",
@@ -50,8 +50,8 @@ __all__ = [
 
 _OWNERS = {
     **dict.fromkeys(
-        ("SCHEME", "WELL_KNOWN", "Concealed", "Concealment", "Opened", "Patterns", "SecretSource", "as_shown"),
-        "concealment",
+        ("SCHEME", "WELL_KNOWN", "Concealed", "SecretDetector", "Opened", "Patterns", "SecretSource", "as_shown"),
+        "detection",
     ),
     **dict.fromkeys(("Encryptor", "KeyFolder", "Opener", "key_id"), "encryption"),
     **dict.fromkeys(("decrypted_reply", "encrypted_reply", "new_reply_key"), "replies"),

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from pydantic import ValidationError
 
 from forge_tools.errors import ErrorCode, InvalidToolError
-from forge_tools.ladder import timed_out_after
 from forge_tools.langchain import to_langchain_tool
 from forge_tools.model import (
     Capabilities,
@@ -32,6 +31,7 @@ from forge_tools.model import (
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.schema import Validator, clean_text, formats, is_of_type
 from forge_tools.secrets import LEAST_IN_FAILURES, as_shown, scrubbed, scrubber_of
+from forge_tools.time_limits import timed_out_after
 from forge_tools.tool.dependencies import Depends, dependencies_of, has_engine, settings_in, with_dependencies
 from forge_tools.tool.failures import diagnosis_of, failure_of
 from forge_tools.tool.setting import Named

@@ -31,7 +31,7 @@ from forge_tools.model.content import holds_parts
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.reports import DirectReporter, in_scope
 from forge_tools.schema import clean_text, formats, shown, suggestion
-from forge_tools.secrets import CONCEALED, LEAST_IN_FAILURES, Concealment, scrubber_of
+from forge_tools.secrets import CONCEALED, LEAST_IN_FAILURES, SecretDetector, scrubber_of
 from forge_tools.tool.base import BaseTool, brief, preview
 from forge_tools.tool.content import is_overlong, limit_output, opened, with_parts
 from forge_tools.tool.dependencies import DEPENDENCIES, Dependencies
@@ -364,7 +364,7 @@ def _unknown(name: Any) -> str:
 
 
 def _execution(call: _Call) -> ToolExecution:
-    parameters, context = Concealment(call.tool.spec).seen(call.tool.effective(call.parameters), call.context)
+    parameters, context = SecretDetector(call.tool.spec).seen(call.tool.effective(call.parameters), call.context)
     completed = datetime.fromtimestamp(call.completed, UTC)
     return ToolExecution(
         tool_name=call.tool.spec.name,

@@ -23,7 +23,7 @@ READERS = {
     "forge_tools/sandbox/processes/environment.py": "builds what a process may see, and marks what a body starts",
     "forge_tools/embedded/stack.py": "hands its own environment on to the servers and workers it starts",
     "forge_tools/cli/pictures.py": "asks what terminal this is",
-    "workers/lanes/birth.py": "puts back what a tool changed",
+    "workers/lanes/process_state.py": "puts back what a tool changed",
     "workers/lanes/child.py": "forgets URLs and passwords before any tool runs",
 }
 """Who else may touch the environment, and what for: nobody here reads a setting."""

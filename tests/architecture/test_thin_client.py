@@ -37,13 +37,13 @@ print(json.dumps(sorted(sys.modules)))
 FIRST_PUBLISH = """
 import asyncio, json, sys
 from forge_tools.broker import Message, open_broker
-from forge_tools.ladder import Limits
+from forge_tools.time_limits import CeleryLimits
 from forge_tools.model import Wakeup
 
 async def publish():
     broker = open_broker(sys.argv[1])
     before = sorted(sys.modules)
-    broker.publish(Message("default", "async", (Wakeup("id", 0),), Limits(1, 2)))
+    broker.publish(Message("default", "async", (Wakeup("id", 0),), CeleryLimits(1, 2)))
     await broker.close()
     assert not broker.is_down
     return before, sorted(sys.modules)

@@ -102,9 +102,9 @@ GUARANTEES = (
         (
             CHAOS,
             "tests/integration/test_calls_on_workers.py::test_a_tool_that_blocks_its_process_is_ended_and_its_neighbours_live",
-            "tests/integration/test_ladder.py::test_whatever_a_body_does_its_time_ends_it_and_all_that_it_started",
-            "tests/integration/test_ladder.py::test_a_cancel_ends_a_body_and_all_that_it_started",
-            "tests/integration/test_ladder.py::"
+            "tests/integration/test_time_limits.py::test_whatever_a_body_does_its_time_ends_it_and_all_that_it_started",
+            "tests/integration/test_time_limits.py::test_a_cancel_ends_a_body_and_all_that_it_started",
+            "tests/integration/test_time_limits.py::"
             "test_recovery_ends_what_a_dead_or_frozen_worker_left_before_it_runs_again",
             "tests/integration/test_blocked_loop.py::"
             "test_a_blocker_is_named_and_moved_to_processes_and_its_neighbours_finish",

@@ -84,7 +84,7 @@ async def test_a_definition_that_is_first_seen_later_is_in_the_next_batch(sealed
 async def test_a_batch_lists_only_what_may_be_new(sealed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forge_tools.storage.audit.definitions.OVERLAP", timedelta(0))
     await sealed_past(sealed)
-    async with sealed._database.reading() as connection:
+    async with sealed.database.reading() as connection:
         first, second = await following(connection, 0, 10)
     assert ([name for name, *_ in listed(first)], listed(second)) == (["Grep", "Read"], {})
 

@@ -145,7 +145,7 @@ async def test_demoted_tools_and_calls_of_them_that_still_came_are_shown(store: 
 
 
 async def test_an_instance_whose_row_is_gone_is_told_so_and_not_taken_for_acknowledged(store: Store) -> None:
-    with pytest.raises(StorageError, match="instance-9 has no row"):
+    with pytest.raises(StorageError, match="instance-9 no longer has a row"):
         await beat(store, "instance-9")
     assert set((await seen(store))[BEATS]) == {"instance-1", "instance-2"}
 

@@ -142,7 +142,7 @@ async def test_a_chain_that_was_cut_is_an_error_in_the_log_and_the_file_stays_as
     assert file.read() == kept
     assert not (await verified(store, heads=kept)).is_intact
     assert [one.levelname for one in caplog.records] == ["ERROR", "ERROR"]
-    assert "the database was restored, or the chain cut" in caplog.text
+    assert "the database was restored, or the chain was truncated" in caplog.text
     file.path.unlink()
     await past(store)
     await leader.append()

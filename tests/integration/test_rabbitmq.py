@@ -13,8 +13,8 @@ from amqp.exceptions import AMQPError, PreconditionFailed
 from forge_tools.broker import Message, backlog, celery_app, open_broker, queue_name
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
-from forge_tools.ladder import Limits
 from forge_tools.model import ExecutionContext, Lane, Wakeup
+from forge_tools.time_limits import CeleryLimits
 from tests import rabbit
 from tests.conftest import started
 from tests.fleet import Fleet
@@ -149,7 +149,7 @@ async def test_what_waits_is_counted_and_a_queue_that_is_not_there_holds_nothing
     broker = open_broker(server.url)
 
     for lane in LANES:
-        broker.publish(Message("unserved", lane, (Wakeup("an id", 0),), Limits(1, 2)))
+        broker.publish(Message("unserved", lane, (Wakeup("an id", 0),), CeleryLimits(1, 2)))
     await broker.close()
 
     queues = [queue_name("unserved", lane) for lane in LANES]
@@ -211,7 +211,7 @@ async def test_a_frozen_broker_blocks_nobody_and_is_used_again_when_it_thaws(
 async def test_a_publisher_lets_go_of_a_frozen_broker(server: RabbitServer) -> None:
     """A thread that waits for ever would keep its program from ending."""
     broker = open_broker(server.url)
-    message = Message("frozen", "async", (Wakeup("an id", 0),), Limits(1, 2))
+    message = Message("frozen", "async", (Wakeup("an id", 0),), CeleryLimits(1, 2))
     app, queues = celery_app(server.url), [queue_name("frozen", "async")]
     broker.publish(message)
     await asyncio.to_thread(wait_until, lambda: backlog(app, queues), 30, "the message did not arrive")

@@ -15,9 +15,9 @@ from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.schema import Unreadable, decode_json
 from forge_tools.tool.executor import ToolExecutor
 from workers.artifacts import Proofs
-from workers.lanes.birth import shortage
+from workers.lanes.process_state import shortage
+from workers.log_redaction import concealed
 from workers.outcomes import cancelled, crashed, interrupted, not_run, out_of_memory, outcome_of
-from workers.redaction import concealed
 
 STALL_SECONDS = 0.5
 SWEEP_AGAIN = 0.5

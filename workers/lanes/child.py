@@ -36,8 +36,8 @@ from forge_tools.sandbox.walls.user import User
 from forge_tools.tool.executor import ToolExecutor
 from workers.capture import ChildOutput, Pipes, siblings_ends
 from workers.lanes.base import execute, outcome_of_task, scope_of
-from workers.lanes.birth import Birth, Surroundings, fell_short, limit_this_process, shortage
 from workers.lanes.frames import ChildLine, Frame, fields_of, from_text, to_text
+from workers.lanes.process_state import ProcessState, Surroundings, fell_short, limit_this_process, shortage
 from workers.outcomes import not_run
 from workers.remote_store import WorkerArtifacts
 
@@ -80,7 +80,7 @@ class Child:
         self._body: asyncio.Task[Outcome] | None = None
         self._resting: Future[None] | None = None
         self._claim = ("", 0)
-        self._birth: Birth | None = None
+        self._first_state: ProcessState | None = None
         self._is_cancelled = False
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
@@ -181,7 +181,9 @@ class Child:
         if "run" in frame:
             claim = Claim(**frame["run"], token="", reply_to=None)
             self._claim, self._is_cancelled = (claim.id, claim.attempt), False
-            self._birth = self._birth or Birth()  # not earlier: the pool arranges signals when `start` has returned
+            self._first_state = (
+                self._first_state or ProcessState()
+            )  # not earlier: the pool arranges signals when `start` has returned
             self._say("started")
             self._marking.put(claim.id, claim.attempt)
             scope = scope_of(claim, self._reports.begin(claim.id, claim.attempt), self._pipes.catch_up)
@@ -281,7 +283,7 @@ class Child:
         """Return why this process should run nothing more."""
         if fell_short(outcome) or self._fault is not None:
             return self._fault or outcome.error
-        return (self._birth.changes() if self._birth is not None else None) or shortage()
+        return (self._first_state.changes() if self._first_state is not None else None) or shortage()
 
     def _is_tainted(self, outcome: Outcome, body: "asyncio.Task[Outcome]") -> bool:
         """Return whether what was to stop goes on in a way that only the end of this process stops, or may hold memory.

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.ladder import Ladder
 from forge_tools.model import Claim, ExecutionStatus, Outcome, Told, Wakeup
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
 from forge_tools.sandbox.processes.output import scrubbed_text
 from forge_tools.secrets import Scrubber
+from forge_tools.time_limits import TimeLimits
 from workers.artifacts import Proofs
 from workers.capture import ChildOutput
 from workers.lanes import frames
@@ -54,13 +54,13 @@ class ChildrenLane:
         self,
         *,
         hostname: str,
-        ladder: Ladder,
+        time_limits: TimeLimits,
         max_output_bytes: int,
         memory_limit: int = 0,
         walls: Walls | None = None,
     ) -> None:
         self._hostname = hostname
-        self._ladder, self._grace = ladder, ladder.grace
+        self._time_limits, self._grace = time_limits, time_limits.grace
         self._memory_limit = memory_limit
         self._most_bytes = most_from_child(max_output_bytes)
         self._children: dict[int, PoolProcess] = {}
@@ -293,8 +293,8 @@ class ChildrenLane:
         body = Body(claim)
         child.body, child.has_started = body, False
         force = partial(self._force, child, body, timed_out)
-        body.guard = Guard(self._ladder.force(claim.timeout), force, patience=self._grace)
-        body.limit = child.limit(self._ladder.limits(claim.timeout))
+        body.guard = Guard(self._time_limits.force(claim.timeout), force, patience=self._grace)
+        body.limit = child.limit(self._time_limits.limits(claim.timeout))
         # The child's code is not trusted, and needs none of these.
         frame: dict[str, Any] = {"run": fields_of(claim, "token", "reply_to", "encrypted", "reply_key")}
         if self._walls is not None:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from forge_tools.ladder import Ladder
 from forge_tools.model import Claim, ExecutionStatus, Outcome
+from forge_tools.time_limits import TimeLimits
 from forge_tools.tool.executor import ToolExecutor
 from workers.lanes.base import Body, Guard, Host, Verdict, execute, outcome_of_task, scope_of
 from workers.lanes.ownership import bury_orphans, end_processes, own_processes
@@ -67,12 +67,12 @@ class LoopLane:
         executor: ToolExecutor,
         *,
         concurrency: int,
-        ladder: Ladder,
+        time_limits: TimeLimits,
         max_output_bytes: int,
     ) -> None:
         self._executor = executor
         self._concurrency = concurrency
-        self._ladder, self._grace = ladder, ladder.grace
+        self._time_limits, self._grace = time_limits, time_limits.grace
         self._max_output_bytes = max_output_bytes
         self._bodies: dict[tuple[str, int], LoopBody] = {}
         self._not_begun: dict[int, LoopBody] = {}
@@ -115,7 +115,7 @@ class LoopLane:
             body.reports = self._host.begin_reports(body.claim)
             self._bodies[body.key] = body
             self._not_begun[id(body)] = body
-            body.due = self._tools.time() + (seconds := self._ladder.force(body.claim.timeout))
+            body.due = self._tools.time() + (seconds := self._time_limits.force(body.claim.timeout))
             body.guard = Guard(seconds, partial(self._on_due, body), patience=self._grace)
         self._tools.call_soon_threadsafe(self._launch, bodies)
 
@@ -271,7 +271,7 @@ class LoopLane:
         owner = hold.step.owner
         if not isinstance(owner, LoopBody) or owner.hold is not hold:
             return hold.seconds >= HOSTAGE_SECONDS
-        is_due = owner.elapsed_ms / 1000 >= self._ladder.force(owner.claim.timeout)
+        is_due = owner.elapsed_ms / 1000 >= self._time_limits.force(owner.claim.timeout)
         return hold.seconds >= HOSTAGE_SECONDS or (is_due and time.monotonic() - hold.noticed >= self._grace)
 
     def _give_up(self, hold: Hold) -> None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forge_tools.ladder import Limits
 from forge_tools.model import Wakeup
 from forge_tools.sandbox.processes.endings import ProcessHandle
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.walls.profile import Profile
+from forge_tools.time_limits import CeleryLimits
 from workers.capture import ChildOutput
 from workers.lanes.base import Body, TimeLimit
 from workers.lanes.frames import Line
@@ -28,7 +28,7 @@ START_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
 """How long a process may take to start, and an idle one to answer."""
 
-Limit = Callable[[Limits], TimeLimit]
+Limit = Callable[[CeleryLimits], TimeLimit]
 """Sets Celery's time limits on the body that is about to start."""
 
 MOST_WAITING = 1000

@@ -8,7 +8,7 @@ from dataclasses import replace
 from forge_tools.config import Settings
 from forge_tools.errors import EncryptionError, ForgeError
 from forge_tools.model import Claim, Outcome, ToolResult, ToolSpec
-from forge_tools.secrets import SCHEME, Concealment, KeyFolder, Opener, SecretSource
+from forge_tools.secrets import SCHEME, KeyFolder, Opener, SecretDetector, SecretSource
 from forge_tools.storage import Store
 from workers.middleware.base import Ends, Middleware
 from workers.outcomes import not_run
@@ -63,7 +63,7 @@ class Decryption(Middleware):
             encrypted = self._opener.open(
                 claim.encrypted, execution_id=claim.id, tool=claim.tool, shown=claim.parameters
             )
-            parameters, found, metadata = Concealment.join(shown, encrypted)
+            parameters, found, metadata = SecretDetector.join(shown, encrypted)
             secrets += found
             context = json.dumps({**json.loads(context), "metadata": metadata}) if metadata else context
         if (spec := self._hosted.get(claim.tool)) is not None and spec.may_hide:

@@ -7,7 +7,7 @@ from typing import Any
 
 from forge_tools.model import Capabilities, Claim, ExecutionStatus, Outcome, RetryPolicy
 from forge_tools.tool.executor import may_be_retried
-from workers.lanes.birth import fell_short
+from workers.lanes.process_state import fell_short
 from workers.middleware.base import Middleware
 
 UNASKED = RetryPolicy(max_attempts=3, delay_seconds=1.0, backoff=2.0, max_delay_seconds=60.0, jitter=True)

@@ -11,7 +11,7 @@ from forge_tools.model import Claim, Outcome
 from forge_tools.storage import Store
 from workers.activity import Activity, Lease
 from workers.lanes.base import BodyLane
-from workers.lanes.birth import Birth, fell_short, shortage
+from workers.lanes.process_state import ProcessState, fell_short, shortage
 from workers.middleware.base import Middleware
 from workers.services.service import Service
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Fitness(Middleware, Service):
-    """Whether this worker may claim. A shortage passes when bodies end; a change since birth or a run of failures does not."""
+    """Whether this worker may claim. A shortage passes when bodies end; a change since the start or a run of failures does not."""
 
     name = "fitness"
     failure = "The unfitness of this worker cannot be recorded"
@@ -42,7 +42,7 @@ class Fitness(Middleware, Service):
         self._lease = lease
         self._activity = activity
         self._lane = lane
-        self._birth: Birth | None = None
+        self._first_state: ProcessState | None = None
         self.lacks: str | None = None
         """Why it is unfit, as of the last check."""
         self._said: str | None = None
@@ -50,8 +50,8 @@ class Fitness(Middleware, Service):
         self._well_at = time.monotonic()
 
     def begin(self) -> None:
-        """Record the current state of this process as its birth."""
-        self._birth = Birth()
+        """Record the current state of this process as its first."""
+        self._first_state = ProcessState()
 
     def ended(self, claim: Claim, outcome: Outcome) -> Outcome:
         if not outcome.give_back:
@@ -84,7 +84,7 @@ class Fitness(Middleware, Service):
     def _lasting(self) -> str | None:
         if self._run >= LONGEST_RUN:
             return f"{self._run} calls in a row failed for lack of descriptors, memory or threads"
-        return self._birth.changes(only_harm=True) if self._birth is not None else None
+        return self._first_state.changes(only_harm=True) if self._first_state is not None else None
 
     async def _say(self) -> None:
         logger.warning("This worker is unfit" if self.lacks else "This worker is fit again", extra={"why": self.lacks})

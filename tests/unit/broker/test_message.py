@@ -18,8 +18,8 @@ from forge_tools.broker.message import (
     read_body,
     read_envelope,
 )
-from forge_tools.ladder import Limits
 from forge_tools.model import Lane, Wakeup, new_id
+from forge_tools.time_limits import CeleryLimits
 
 ID = new_id()
 Json = st.recursive(
@@ -69,7 +69,7 @@ def test_what_is_long_or_deep_is_dropped(text: bytes) -> None:
 
 
 def message(count: int, lane: Lane = "async", *, is_bulk: bool = False) -> Message:
-    return Message("default", lane, tuple(Wakeup(f"id-{n}", 0) for n in range(count)), Limits(10, 12), is_bulk)
+    return Message("default", lane, tuple(Wakeup(f"id-{n}", 0) for n in range(count)), CeleryLimits(10, 12), is_bulk)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_message_of_the_process_lane_keeps_few_calls_from_other_workers(
 
 
 def test_parts_of_bulk_are_bulk_with_the_same_limits() -> None:
-    assert {(one.is_bulk, one.limits) for one in message(300, is_bulk=True).parts()} == {(True, Limits(10, 12))}
+    assert {(one.is_bulk, one.limits) for one in message(300, is_bulk=True).parts()} == {(True, CeleryLimits(10, 12))}
 
 
 @pytest.mark.parametrize("queue", ["default", "background", "host.box-1.example", "a_b"])

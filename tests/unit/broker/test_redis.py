@@ -20,8 +20,8 @@ from forge_tools.broker import BULK, CHANNEL_PREFIX, TASK, Message, celery_app, 
 from forge_tools.broker import redis as redis_module
 from forge_tools.broker.redis import RedisBroker
 from forge_tools.errors import ConfigurationError
-from forge_tools.ladder import Limits
 from forge_tools.model import Wakeup
+from forge_tools.time_limits import CeleryLimits
 from tests.services import GivenValkey, ValkeyServer, client
 from tests.waiting import reached
 
@@ -78,7 +78,7 @@ def fake_server() -> Iterator[TcpFakeServer]:
 
 
 def message(count: int = 1, *, first: int = 0) -> Message:
-    return Message("default", "async", tuple(Wakeup(f"id-{first + n}", 0) for n in range(count)), Limits(10, 12))
+    return Message("default", "async", tuple(Wakeup(f"id-{first + n}", 0) for n in range(count)), CeleryLimits(10, 12))
 
 
 def waiting(server: Any, queue: str = "forge.default.async") -> list[dict[str, Any]]:

@@ -204,7 +204,7 @@ async def test_what_lies_too_deep_to_be_looked_at_is_not_told(grep: Call, write:
         ({"pattern": "a", "glob": "[x"}, "INVALID_GLOB", "unclosed '['"),
         ({"pattern": "a", "path": ".."}, "PATH_OUTSIDE_WORKSPACE", "outside the workspace: .."),
         ({"pattern": "a", "path": "out"}, "PATH_OUTSIDE_WORKSPACE", "outside the workspace: out"),
-        ({"pattern": "a", "path": "loop"}, "NOT_A_FILE", "circle"),
+        ({"pattern": "a", "path": "loop"}, "NOT_A_FILE", "loop and cannot be followed"),
         ({"pattern": "a", "path": "nope"}, "FILE_NOT_FOUND", "File not found: nope"),
         ({"patern": "b"}, "VALIDATION_ERROR", "did you mean 'pattern'?"),
     ],

@@ -12,14 +12,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
-from forge_tools.ladder import Ladder, Limits
 from forge_tools.model import Claim, new_id
+from forge_tools.time_limits import CeleryLimits, TimeLimits
 from tests.unit.workers.host import LaneHost
 from workers.lanes.children import ChildrenLane
 from workers.lanes.frames import HEADER, Frames, framed
 
 GRACE = 0.2
-LADDER = Ladder(grace=GRACE, lease=15)
+TIME_LIMITS = TimeLimits(grace=GRACE, lease=15)
 ID = new_id()
 """Of this run alone: what a stopped body left is found by it on the whole machine."""
 CLAIM = Claim(
@@ -94,7 +94,7 @@ class Limited:
     """Time limits that a child's pool was told of."""
 
     pid: int
-    limits: Limits
+    limits: CeleryLimits
     is_stopped: bool = False
 
     def stop(self) -> None:
@@ -111,12 +111,12 @@ class Bench(LaneHost):
         self.lane = self.lane_with()
 
     def lane_with(self, **options: Any) -> ChildrenLane:
-        return ChildrenLane(hostname="here", ladder=LADDER, max_output_bytes=1_000_000, **options)
+        return ChildrenLane(hostname="here", time_limits=TIME_LIMITS, max_output_bytes=1_000_000, **options)
 
     async def slot_opened(self) -> None:
         self.told_of_slots.append(self.lane.free_slots())
 
-    def _limit(self, pid: int, limits: Limits) -> "Limited":
+    def _limit(self, pid: int, limits: CeleryLimits) -> "Limited":
         self.limited.append(limited := Limited(pid, limits))
         return limited
 

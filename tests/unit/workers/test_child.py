@@ -20,9 +20,9 @@ import pytest
 from celery import signals
 
 from forge_tools.errors import ErrorCode
-from forge_tools.ladder import Ladder
 from forge_tools.model import Claim, ExecutionStatus, Outcome, new_id
 from forge_tools.sandbox.processes.trees import marks_of
+from forge_tools.time_limits import TimeLimits
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
@@ -140,7 +140,9 @@ class Bench(LaneHost):
         super().__init__()
         self.pids: list[int] = []
         self.memory_limit = 0
-        self.lane = ChildrenLane(hostname="here", ladder=Ladder(grace=5.0, lease=15), max_output_bytes=50_000_000)
+        self.lane = ChildrenLane(
+            hostname="here", time_limits=TimeLimits(grace=5.0, lease=15), max_output_bytes=50_000_000
+        )
 
     def fork(
         self, *wakeup: tuple[str, int], tool: type[BaseTool] = Act, then: Callable[[], object] = lambda: None

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
-from tests.unit.workers.child_bench import CLAIM, ID, LADDER, Bench, Limited, Speaker, a_process
+from tests.unit.workers.child_bench import CLAIM, ID, TIME_LIMITS, Bench, Limited, Speaker, a_process
 
 
 async def test_a_child_that_brings_a_message_gets_its_call_and_may_rest_after_it(bench: Bench, child: Speaker) -> None:
@@ -75,8 +75,8 @@ async def test_each_body_of_a_message_has_its_own_time_limits_which_end_with_it(
     await bench.until(lambda: bench.outcomes)
 
     assert bench.limited == [
-        Limited(child.pid, LADDER.limits(5), is_stopped=True),
-        Limited(other.pid, LADDER.limits(60)),
+        Limited(child.pid, TIME_LIMITS.limits(5), is_stopped=True),
+        Limited(other.pid, TIME_LIMITS.limits(60)),
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.model import Claim, ExecutionStatus, Outcome, ToolCategory, ToolParameter, ToolSpec, new_id
-from forge_tools.secrets import Concealment, Encryptor, KeyFolder
+from forge_tools.secrets import Encryptor, KeyFolder, SecretDetector
 from workers.middleware.decryption import Decryption
 
 LOGIN = ToolSpec(
@@ -38,7 +38,7 @@ def encryptor(settings: Settings) -> Encryptor:
 
 
 def claim(encryptor: Encryptor | None = None, **parameters: object) -> Claim:
-    id_, parts = new_id(), Concealment(LOGIN).part(parameters)
+    id_, parts = new_id(), SecretDetector(LOGIN).part(parameters)
     shown, encrypted = json.dumps(parameters), None
     if parts is not None and encryptor is not None:
         shown = json.dumps(parts.shown)
@@ -94,7 +94,7 @@ def test_an_encrypted_call_gets_its_parameters_back_and_its_secrets_named(
 
 def test_metadata_that_was_encrypted_is_put_back_into_the_context(settings: Settings, encryptor: Encryptor) -> None:
     metadata = {"api_key": SECRET, "note": f"as {SECRET}"}
-    parts = Concealment(LOGIN).part({"url": "u"}, metadata)
+    parts = SecretDetector(LOGIN).part({"url": "u"}, metadata)
     assert parts is not None
     plain = claim(url="u")
     encrypted = encryptor.encrypt(parts.encrypted, execution_id=plain.id, tool="Login", shown=plain.parameters)

@@ -14,7 +14,7 @@ from forge_tools.broker.message import list_name
 from tests.services import client
 from tests.waiting import reached
 from workers.services import calls as module
-from workers.services.calls import LOOKS, Delivery
+from workers.services.polling import LOOKS, Delivery
 from workers.services.service import Leadership, keep
 
 EVERY = 0.02

@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.model import Lane, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.storage import Store
-from workers.services.calls import Share
+from workers.services.polling import FairShare
 
 Due = Callable[[Callable[[], int]], Awaitable[tuple[list[Wakeup], bool]]]
 
@@ -38,7 +38,7 @@ def record(instance: str, lane: Lane = "async", queues: tuple[str, ...] = ("defa
 
 def share(rows: Rows, instance: str = "a") -> Due:
     scope = Scope(instance=instance, hostname=instance, pid=1, lane="async", queues=("default",), tool_keys=("T@1",))
-    return partial(Share(cast("Store", rows), scope, heartbeat=0.02, lease=15).due, scope)
+    return partial(FairShare(cast("Store", rows), scope, heartbeat=0.02, lease=15).due, scope)
 
 
 async def taken(due: Due, free: int = 200) -> list[Wakeup]:

@@ -151,7 +151,7 @@ async def test_wakeups_that_find_no_slot_are_published_again_for_others(
         queue = f"forge:{list_name('forge.default.async', priority)}"
         await reached(lambda: server.llen(queue))
         [message] = server.lrange(queue, 0, -1)
-    assert json.loads(message)["headers"]["timelimit"] == list(reversed(settings.ladder.limits(120)))
+    assert json.loads(message)["headers"]["timelimit"] == list(reversed(settings.time_limits.limits(120)))
     await asyncio.to_thread(small.stop)
     assert [(await client.history.get(one)).status for one in ids] == ["succeeded", "queued", "queued"]
 
@@ -377,7 +377,7 @@ async def test_a_service_that_breaks_ends_the_process(
     assert engine.is_broken
     with caplog.at_level(logging.INFO):
         await asyncio.to_thread(engine.stop)
-    [left] = [record.seconds for record in caplog.records if "Worker stops" in record.message]  # type: ignore[attr-defined]
+    [left] = [record.seconds for record in caplog.records if "Worker stops" in record.message]  # type: ignore[attr-defined]  # from `extra`
     assert left == settings.lease < settings.drain, "later the others take it for dead, and its calls are theirs"
 
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from forge_tools.errors import ErrorCode, ToolError
-from forge_tools.ladder import Ladder
 from forge_tools.model import Claim, ExecutionStatus, Outcome
+from forge_tools.time_limits import TimeLimits
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
@@ -96,7 +96,7 @@ class Bench(LaneHost):
         self.lane = LoopLane(
             ToolExecutor(registry, history_limit=0),
             concurrency=concurrency,
-            ladder=Ladder(grace=GRACE, lease=15),
+            time_limits=TimeLimits(grace=GRACE, lease=15),
             max_output_bytes=1_000_000,
         )
 

@@ -110,13 +110,16 @@ def test_a_tool_module_that_is_not_there_is_a_matter_of_configuration(caplog: py
 def test_a_setting_that_a_tool_misses_is_named_before_anything_starts(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    (tmp_path / "mytools.py").write_text(
+    (tmp_path / "tools_of_a_forecast.py").write_text(
         "from typing import Annotated\n\nfrom pydantic import SecretStr\n\nfrom forge_tools.tool import Setting, tool\n\n\n"
         "@tool\ndef ask(url: Annotated[str, Setting('WEATHER_URL')], key: Annotated[SecretStr, Setting('WEATHER')]) -> str:\n"
         "    'Ask.'\n    return url\n"
     )
 
-    assert main(["--lane", "process", "--no-builtins", "--tools", str(tmp_path / "mytools.py")]) == EXIT_CONFIGURATION
+    assert (
+        main(["--lane", "process", "--no-builtins", "--tools", str(tmp_path / "tools_of_a_forecast.py")])
+        == EXIT_CONFIGURATION
+    )
     assert "Tool ask cannot be offered: WEATHER_URL is not set. Set it in the environment" in caplog.text
     assert "The worker has no FORGE_SECRET_WEATHER in its environment" in caplog.text
 

@@ -16,7 +16,7 @@ FORK = "import os, sys; held = b'x' * {size}; [os.fork() or (sys.stdin.read(), o
     "print('ready', flush=True); sys.stdin.read()"
 )
 LIMIT = """
-from workers.lanes.birth import limit_this_process
+from workers.lanes.process_state import limit_this_process
 limit_this_process({limit})
 try:
     bytearray(2**31)

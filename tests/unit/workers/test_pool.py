@@ -13,7 +13,7 @@ from celery.concurrency import prefork
 from kombu.asynchronous import Hub
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.ladder import Limits
+from forge_tools.time_limits import CeleryLimits
 from tests.unit.workers.child_bench import Limited
 from tests.waiting import is_alive, within
 from workers import pool as pool_module
@@ -131,7 +131,7 @@ def test_celery_ends_the_child_whose_body_outlasts_its_hard_limit_and_no_other(
     live: LivePool, caplog: pytest.LogCaptureFixture
 ) -> None:
     (one, other), began = live.pids, time.monotonic()
-    live.pool.limit(one, Limits(soft=1, hard=2))
+    live.pool.limit(one, CeleryLimits(soft=1, hard=2))
 
     live.turn(lambda: not is_alive(one))
 
@@ -148,7 +148,7 @@ def test_celery_ends_the_child_whose_body_outlasts_its_hard_limit_and_no_other(
 def test_a_child_whose_body_ended_in_time_rests_as_long_as_it_likes(live: LivePool) -> None:
     """Whether its limits were armed, and whether Celery had warned."""
     pids = live.pids
-    limits = [live.pool.limit(pids[0], Limits(soft=1, hard=2)) for _ in range(3)]
+    limits = [live.pool.limit(pids[0], CeleryLimits(soft=1, hard=2)) for _ in range(3)]
 
     for limit, seconds in zip(limits, (0.0, 0.5, 0.8), strict=True):
         live.pass_time(seconds)
@@ -161,7 +161,7 @@ def test_a_child_whose_body_ended_in_time_rests_as_long_as_it_likes(live: LivePo
 
 def test_what_is_stopped_is_spared_although_the_hub_has_not_looked_since(live: LivePool) -> None:
     pid = live.pids[0]
-    limit = live.pool.limit(pid, Limits(soft=5, hard=6))
+    limit = live.pool.limit(pid, CeleryLimits(soft=5, hard=6))
     live.turn(lambda: live.pool._cache)
     [job] = live.pool._cache
 
@@ -175,7 +175,7 @@ def test_what_is_stopped_is_spared_although_the_hub_has_not_looked_since(live: L
 def test_a_hub_that_stood_still_leaves_the_engine_the_whole_time_between_both_limits(live: LivePool) -> None:
     """As after SIGSTOP: an outcome may be waiting that the engine has not read yet."""
     pids = live.pids
-    limit = live.pool.limit(pids[0], Limits(soft=1, hard=2))
+    limit = live.pool.limit(pids[0], CeleryLimits(soft=1, hard=2))
     live.turn(lambda: live.pool._cache)
     time.sleep(2.5)  # nothing turns the hub: that is the case
 
@@ -201,9 +201,9 @@ def test_the_signal_of_celerys_soft_limit_changes_nothing_in_a_child(live: LiveP
 def test_a_limit_that_is_far_away_is_no_timer_of_celerys_yet(live: LivePool) -> None:
     """Its timers keep what was cancelled until its time: each call would weigh on the worker for its whole timeout."""
     timers = len(live.hub.timer)  # some of them may be over meanwhile
-    limit = live.pool.limit(live.pids[0], Limits(soft=100, hard=115))
+    limit = live.pool.limit(live.pids[0], CeleryLimits(soft=100, hard=115))
     for _ in range(50):
-        live.pool.limit(live.pids[0], Limits(soft=100, hard=115)).stop()
+        live.pool.limit(live.pids[0], CeleryLimits(soft=100, hard=115)).stop()
 
     live.pass_time(0.5)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workers.lanes.birth import Surroundings
+from workers.lanes.process_state import Surroundings
 
 
 @pytest.fixture(autouse=True)

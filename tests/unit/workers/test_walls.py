@@ -13,10 +13,10 @@ import pytest
 from forge_tools.base import Capabilities
 from forge_tools.config import Settings
 from forge_tools.errors import InvalidToolError
-from forge_tools.ladder import Ladder
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import SHARED_MEMORY, Profile
+from forge_tools.time_limits import TimeLimits
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from tests.unit.workers.child_bench import CLAIM
 from tests.unit.workers.test_child import Bench
@@ -140,10 +140,10 @@ def test_commands_are_shown_neither_keys_nor_other_workspaces(settings: Settings
 
 @pytest.fixture
 async def bench(settings: Settings) -> AsyncIterator[Bench]:
-    bench, ladder = Bench(), Ladder(grace=5.0, lease=15)
+    bench, time_limits = Bench(), TimeLimits(grace=5.0, lease=15)
     raised = settings.model_copy(update={"walls_of": {"queue:untrusted": "landlock"}})
     walls = walls_of(raised, Walled(), Unwalled())
-    bench.lane = ChildrenLane(hostname="here", ladder=ladder, max_output_bytes=1_000_000, walls=walls)
+    bench.lane = ChildrenLane(hostname="here", time_limits=time_limits, max_output_bytes=1_000_000, walls=walls)
     await bench.lane.start(bench)
     yield bench
     await bench.lane.stop()

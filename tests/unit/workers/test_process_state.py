@@ -8,16 +8,16 @@ import sys
 import pytest
 
 from forge_tools.model import ExecutionStatus, Outcome, new_id
-from workers.lanes.birth import fell_short
+from workers.lanes.process_state import fell_short
 
 LOOK = """
 import ctypes, mmap, os, resource, signal
-from workers.lanes.birth import Birth, shortage
+from workers.lanes.process_state import ProcessState, shortage
 def lower(name, soft):
     number = getattr(resource, f"RLIMIT_{name}")
     resource.setrlimit(number, (soft, resource.getrlimit(number)[1]))
-birth = Birth()
-assert (birth.changes(), shortage()) == (None, None), (birth.changes(), shortage())
+first = ProcessState()
+assert (first.changes(), shortage()) == (None, None), (first.changes(), shortage())
 """
 
 
@@ -63,18 +63,18 @@ def test_it_says_what_it_cannot_get(change: str, why: str) -> None:
     ],
 )
 def test_it_says_what_is_not_as_it_was(change: str, why: str) -> None:
-    assert why in said(change, "birth.changes()")
+    assert why in said(change, "first.changes()")
 
 
 def test_a_limit_that_was_raised_is_a_change_but_no_harm() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    change = f"lower('NOFILE', 64); birth = Birth(); lower('NOFILE', {hard})"
-    assert said(change, "birth.changes(only_harm=True)") == "None"
-    assert "limit NOFILE is" in said(change, "birth.changes()")
+    change = f"lower('NOFILE', 64); first = ProcessState(); lower('NOFILE', {hard})"
+    assert said(change, "first.changes(only_harm=True)") == "None"
+    assert "limit NOFILE is" in said(change, "first.changes()")
 
 
 def test_a_signal_that_only_libraries_use_is_their_own_affair() -> None:
-    assert said("signal.signal(signal.SIGPROF, lambda *_: None)", "birth.changes()") == "None"
+    assert said("signal.signal(signal.SIGPROF, lambda *_: None)", "first.changes()") == "None"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whether a process is still fit for bodies, compared with its state at birth; and restoring what a body changed."""
+"""Whether a process is still fit for bodies, compared with its state at the start; and restoring what a body changed."""
 
 import errno
 import mmap
@@ -48,7 +48,7 @@ def fell_short(outcome: Outcome) -> bool:
     return outcome.status is ExecutionStatus.FAILED and _SHORT.search(outcome.error or "") is not None
 
 
-class Birth:
+class ProcessState:
     """The limits of a process and its signal handling, as they are when this is created."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
-from forge_tools.secrets import Concealment, as_shown
+from forge_tools.secrets import SecretDetector, as_shown
 
 SPEC = ToolSpec(
     name="Fetch",
@@ -31,24 +31,24 @@ TEXT = "hunter22-is-long"
     ],
 )
 def test_parting_and_joining_gives_back_what_was_given(given: dict[str, Any], shown: dict[str, Any]) -> None:
-    parts = Concealment(SPEC).part(given)
+    parts = SecretDetector(SPEC).part(given)
 
     assert parts is not None
     assert (parts.shown, list(parts.shown)) == (shown, list(given))
-    assert Concealment.join(parts.shown, parts.encrypted).parameters == given
+    assert SecretDetector.join(parts.shown, parts.encrypted).parameters == given
 
 
 def test_what_only_quotes_a_secret_is_none_itself() -> None:
-    parts = Concealment(SPEC).part({"url": f"u?k={TEXT}", "auth": TEXT})
+    parts = SecretDetector(SPEC).part({"url": f"u?k={TEXT}", "auth": TEXT})
 
     assert parts is not None
     assert parts.names == ("auth", "url")
-    assert Concealment.join(parts.shown, parts.encrypted).secrets == (TEXT,)
+    assert SecretDetector.join(parts.shown, parts.encrypted).secrets == (TEXT,)
 
 
 @pytest.mark.parametrize("given", [{"url": "u"}, {}, {"url": "u", "auth": "secret://NAME"}])
 def test_where_nothing_is_to_be_hidden_nothing_is(given: dict[str, Any]) -> None:
-    assert Concealment(SPEC).part(given) is None
+    assert SecretDetector(SPEC).part(given) is None
 
 
 def test_inside_an_object_what_has_the_name_of_a_secret_is_hidden() -> None:
@@ -56,9 +56,9 @@ def test_inside_an_object_what_has_the_name_of_a_secret_is_hidden() -> None:
     spec = ToolSpec(
         **{**SPEC.model_dump(), "parameters": (ToolParameter(name="env", type="object", description="E."),)}
     )
-    concealment = Concealment.of(spec)
+    detector = SecretDetector.of(spec)
 
-    parts = concealment and concealment.part({"env": env})
+    parts = detector and detector.part({"env": env})
 
     assert parts is not None
     assert parts.shown["env"] == {
@@ -68,7 +68,7 @@ def test_inside_an_object_what_has_the_name_of_a_secret_is_hidden() -> None:
         "API_KEY": "secret://KEY",
         "deep": [{"token": "[redacted]"}],
     }
-    opened = Concealment.join(parts.shown, parts.encrypted)
+    opened = SecretDetector.join(parts.shown, parts.encrypted)
     assert opened.parameters == {"env": env}
     assert set(opened.secrets) == {TEXT, "short"}
 
@@ -76,21 +76,21 @@ def test_inside_an_object_what_has_the_name_of_a_secret_is_hidden() -> None:
 def test_a_tool_of_plain_texts_and_numbers_has_nothing_to_conceal() -> None:
     plain = SPEC.model_copy(update={"parameters": SPEC.parameters[:1], "extra": False})
 
-    assert Concealment.of(plain) is None
+    assert SecretDetector.of(plain) is None
 
 
 def test_a_reference_among_other_values_is_hidden_with_them() -> None:
-    parts = Concealment(SPEC).part({"auth": {"user": "u", "key": "secret://NAME"}})
+    parts = SecretDetector(SPEC).part({"auth": {"user": "u", "key": "secret://NAME"}})
 
     assert parts is not None
     assert parts.shown == {"auth": "[redacted]"}
 
 
 def test_a_tool_that_takes_any_name_hides_what_says_that_it_is_a_secret() -> None:
-    concealment = Concealment.of(SPEC.model_copy(update={"parameters": SPEC.parameters[:1]}))
+    detector = SecretDetector.of(SPEC.model_copy(update={"parameters": SPEC.parameters[:1]}))
     given = {"url": "u", "password": TEXT, "mode": "fast", "options": {"api_key": TEXT + "!", "deep": [1]}}
 
-    parts = concealment and concealment.part(given)
+    parts = detector and detector.part(given)
 
     assert parts is not None
     assert parts.shown == {
@@ -99,7 +99,7 @@ def test_a_tool_that_takes_any_name_hides_what_says_that_it_is_a_secret() -> Non
         "mode": "fast",
         "options": {"api_key": "[redacted]", "deep": [1]},
     }
-    assert Concealment.join(parts.shown, parts.encrypted).parameters == given
+    assert SecretDetector.join(parts.shown, parts.encrypted).parameters == given
 
 
 def test_people_see_a_call_without_its_secrets_and_what_quotes_them() -> None:

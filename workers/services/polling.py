@@ -37,7 +37,7 @@ class DueCalls(Service):
     name = "due calls"
     failure = DUE_UNREAD
 
-    def __init__(self, claims: Claims, share: "Share", activity: Activity) -> None:
+    def __init__(self, claims: Claims, share: "FairShare", activity: Activity) -> None:
         super().__init__()
         self.woken = activity.is_due
         self._claims = claims
@@ -67,7 +67,7 @@ class DueCalls(Service):
                 is_full = claims.is_time_to_pull()
 
 
-class Share:
+class FairShare:
     """Divides a burst by the ids of its rows among the live workers, so that the first to ask does not take it all.
 
     Nobody waits for a peer that is full, lacks the tool or has just died: its part is free for all at their next check.

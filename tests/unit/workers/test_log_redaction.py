@@ -10,7 +10,7 @@ import pytest
 
 from forge_tools.logs import _Text
 from forge_tools.secrets import CONCEALED, Scrubber
-from workers.redaction import RedactedStream, concealed
+from workers.log_redaction import RedactedStream, concealed
 
 
 @pytest.fixture

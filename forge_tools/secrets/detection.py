@@ -98,7 +98,7 @@ class Opened(NamedTuple):
     metadata: dict[str, Any]
 
 
-class Concealment:
+class SecretDetector:
     """What a tool's definition hides, and what looks like a secret; prepared once for all its calls."""
 
     @classmethod
@@ -153,7 +153,7 @@ class Concealment:
 
 def as_shown(spec: ToolSpec, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Copy the parameters of a call as people may see them: without secrets, even if another value quotes them."""
-    parts = Concealment(spec).part(parameters)
+    parts = SecretDetector(spec).part(parameters)
     return dict(parameters) if parts is None else parts.shown
 
 

@@ -183,7 +183,7 @@ async def test_celery_ends_a_body_whose_engine_hangs_and_whose_worker_has_no_wat
             watchdog.kill()
 
     for how, timeout in timeouts.items():
-        limit = lone_fleet.settings.ladder.limits(timeout).hard
+        limit = lone_fleet.settings.time_limits.limits(timeout).hard
         assert limit - 2 <= ends[how] - began <= limit + 2 * PATIENCE, how
     assert rests
     assert worker.log.read_text().count("Celery's hard time limit ends a body") == 2

@@ -1,11 +1,11 @@
-"""The timeout ladder: what ends a body that does not stop, each step later than the previous one."""
+"""What ends a body that does not stop after its timeout: each step comes later than the previous one."""
 
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Limits(NamedTuple):
+class CeleryLimits(NamedTuple):
     """A timeout as Celery's time limits, in whole seconds from the start of the body."""
 
     soft: int
@@ -13,7 +13,7 @@ class Limits(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
+class TimeLimits:
     """When each step follows, in seconds from the start of a body.
 
     1. At the timeout, the executor cancels the body's coroutine, in the process that runs it.
@@ -29,10 +29,10 @@ class Ladder:
         """Return when the engine ends it by force."""
         return timeout + self.grace
 
-    def limits(self, timeout: float) -> Limits:
+    def limits(self, timeout: float) -> CeleryLimits:
         """Return Celery's limits."""
         soft = self.force(timeout) + self.grace
-        return Limits(math.ceil(soft), math.ceil(soft + self.lease))
+        return CeleryLimits(math.ceil(soft), math.ceil(soft + self.lease))
 
 
 def timed_out_after(seconds: float) -> str:

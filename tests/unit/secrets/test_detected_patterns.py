@@ -5,7 +5,7 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
-from forge_tools.secrets import WELL_KNOWN, Concealment, Patterns
+from forge_tools.secrets import WELL_KNOWN, Patterns, SecretDetector
 
 BASH = ToolSpec(
     name="Run",
@@ -33,11 +33,11 @@ BASH = ToolSpec(
     ],
 )
 def test_well_known_shapes_are_found_and_only_they_are_hidden(secret: str) -> None:
-    parts = Concealment(BASH, Patterns([WELL_KNOWN])).part({"command": f"use '{secret}' now"})
+    parts = SecretDetector(BASH, Patterns([WELL_KNOWN])).part({"command": f"use '{secret}' now"})
 
     assert parts is not None
     assert parts.shown == {"command": "use '[redacted]' now"}
-    opened = Concealment.join(parts.shown, parts.encrypted)
+    opened = SecretDetector.join(parts.shown, parts.encrypted)
     assert (opened.parameters, opened.secrets) == ({"command": f"use '{secret}' now"}, (secret,))
 
 
@@ -50,7 +50,7 @@ def test_well_known_shapes_are_found_and_only_they_are_hidden(secret: str) -> No
     ],
 )
 def test_what_stands_where_secrets_stand_is_one(text: str, shown: str) -> None:
-    parts = Concealment(BASH, Patterns([WELL_KNOWN])).part({"command": text})
+    parts = SecretDetector(BASH, Patterns([WELL_KNOWN])).part({"command": text})
 
     assert parts is not None
     assert parts.shown == {"command": shown}
@@ -60,18 +60,18 @@ def test_what_stands_where_secrets_stand_is_one(text: str, shown: str) -> None:
     "text", ["git log --oneline", "http://localhost:8080/x", "risk-free-" + "a" * 30, "AKIA", "me@host:22"]
 )
 def test_plain_texts_are_left_alone(text: str) -> None:
-    assert Concealment(BASH, Patterns([WELL_KNOWN])).part({"command": text}) is None
+    assert SecretDetector(BASH, Patterns([WELL_KNOWN])).part({"command": text}) is None
 
 
 def test_own_patterns_are_looked_for_too() -> None:
-    parts = Concealment(BASH, Patterns([r"ACME-\d{8}"])).part({"command": "login ACME-12345678"})
+    parts = SecretDetector(BASH, Patterns([r"ACME-\d{8}"])).part({"command": "login ACME-12345678"})
 
     assert parts is not None
     assert parts.shown == {"command": "login [redacted]"}
 
 
 def test_by_default_nothing_is_looked_for() -> None:
-    assert Concealment.of(BASH, Patterns.of(Settings.load().encrypt_patterns)) is None
+    assert SecretDetector.of(BASH, Patterns.of(Settings.load().encrypt_patterns)) is None
 
 
 @pytest.mark.parametrize(("pattern", "said"), [("(", "not a regular expression"), ("x*", "matches an empty text")])
