@@ -254,9 +254,9 @@ async def test_attempts_are_told_apart_when_a_worker_is_killed(fresh_fleet: Flee
 
 
 async def test_bash_shows_what_its_command_writes_while_it_runs(
-    client: ExecutorClient, context: ExecutionContext, tmp_path: Path
+    fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tmp_path: Path
 ) -> None:
-    go = tmp_path / "go"
+    go = fleet.folder / tmp_path.name  # in the workspace: the command would not see it elsewhere
     line = "printf '\\033[1mline %s\\033[0m\\n' $n"
     command = f"for n in 1 2 3; do {line}; until [ -e {go} ]; do sleep 0.05; done; done"
     handle = await client.submit("Bash", {"command": command}, context)
