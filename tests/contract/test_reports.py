@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model import (
     Claim,
@@ -196,18 +197,18 @@ async def test_following_a_call_that_has_told_much_reads_only_what_is_new(store:
     query = select(execution_reports).where(_is_behind(Position(claim.id, 1, 690)))
     async with store.database.reading() as connection:
         if store.dialect == "sqlite":
-            plan = await _explained(connection, f"EXPLAIN QUERY PLAN {_sql(query, store)}")
+            plan = await _explained(connection, f"EXPLAIN QUERY PLAN {_sql(query, connection)}")
             assert plan.count("USING PRIMARY KEY") == 3, plan
             assert "SCAN" not in plan
         else:
             await connection.execute(text("ANALYZE execution_reports"))
-            plan = await _explained(connection, f"EXPLAIN (ANALYZE, BUFFERS) {_sql(query, store)}")
+            plan = await _explained(connection, f"EXPLAIN (ANALYZE, BUFFERS) {_sql(query, connection)}")
             assert "Seq Scan" not in plan, plan
             assert int(re.findall(r"Buffers: shared hit=(\d+)", plan)[0]) < 20, plan
 
 
-def _sql(query: Any, store: Store) -> str:
-    return str(query.compile(store.database._engine.sync_engine, compile_kwargs={"literal_binds": True}))
+def _sql(query: Any, connection: AsyncConnection) -> str:
+    return str(query.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True}))
 
 
 async def _explained(connection: Any, statement: str) -> str:

@@ -109,7 +109,7 @@ def test_there_is_one_registry_for_the_process_whoever_imports_it() -> None:
     assert ToolRegistry() is registry_module.ToolRegistry()
     assert ToolRegistry._instance is ToolRegistry()
     ToolRegistry().register(Read())
-    assert list(ToolRegistry()._tools) == ["Read"]
+    assert [tool.name for tool in ToolRegistry().list_all()] == ["Read"]
 
 
 @spec("S0-54", "S3-102", "S4-44")

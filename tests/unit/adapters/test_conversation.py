@@ -11,6 +11,7 @@ from forge_tools.adapters.conversation import Step
 from forge_tools.adapters.toolset import Toolset
 from forge_tools.errors import InvalidToolError
 from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.model_servers.providers import CHAT, GEMINI, MESSAGES, RESPONSES, Provider, Stage
 from tests.model_servers.wire import Say
 
@@ -202,9 +203,9 @@ async def test_what_the_provider_refuses_is_raised_and_harms_no_history(scene: S
 
 
 async def test_a_cancelled_run_cancels_its_calls_and_can_be_gone_on_with(
-    scene: Scene, provider: Provider, executor: ToolExecutor
+    scene: Scene, provider: Provider, registry: ScopedRegistry
 ) -> None:
-    slow: Any = executor._registry.get("Slow")
+    slow: Any = registry.get("Slow")
     stage = scene(provider, Say(calls=(("call_1", "Slow", arguments(seconds=60)),)), Say("Done."))
     run = asyncio.ensure_future(stage.conversation.run("Go"))
     await asyncio.wait_for(slow.started.wait(), 5)

@@ -35,10 +35,15 @@ async def show() -> list[object]:
 
 
 @pytest.fixture
-def toolset(tmp_path: Path) -> Toolset:
+def executor(tmp_path: Path) -> ToolExecutor:
     registry = ScopedRegistry()
     registry.register(show)
-    return Toolset(ToolExecutor(registry, reach=Reach(root=tmp_path)))
+    return ToolExecutor(registry, reach=Reach(root=tmp_path))
+
+
+@pytest.fixture
+def toolset(executor: ToolExecutor) -> Toolset:
+    return Toolset(executor)
 
 
 def data(found: Any) -> list[str]:
@@ -84,8 +89,8 @@ async def test_ollama_gets_the_images_of_a_message(scene: Scene, toolset: Toolse
     assert (data(stage.server.requests[-1]), stage.server.refusals) == ([IMAGE], [])
 
 
-async def test_langchain_gets_blocks_and_the_whole_result_as_artifact(toolset: Toolset) -> None:
-    [made] = langchain_tools(toolset._executor)
+async def test_langchain_gets_blocks_and_the_whole_result_as_artifact(executor: ToolExecutor) -> None:
+    [made] = langchain_tools(executor)
 
     message = await made.ainvoke({"type": "tool_call", "id": "call_1", "name": "show", "args": {}})
 
@@ -94,11 +99,11 @@ async def test_langchain_gets_blocks_and_the_whole_result_as_artifact(toolset: T
     assert [part["name"] for part in message.artifact["metadata"]["content"]] == ["a.png", "b.pdf", "c.bin"]
 
 
-async def test_pydantic_ai_gets_binary_content(toolset: Toolset) -> None:
+async def test_pydantic_ai_gets_binary_content(executor: ToolExecutor) -> None:
     from pydantic_ai import Agent, BinaryContent
     from pydantic_ai.models.test import TestModel
 
-    agent = Agent(TestModel(), toolsets=[pydantic_ai_toolset(toolset._executor)])
+    agent = Agent(TestModel(), toolsets=[pydantic_ai_toolset(executor)])
 
     found = await agent.run("Go")
 

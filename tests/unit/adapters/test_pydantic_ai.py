@@ -24,6 +24,7 @@ from forge_tools.adapters.pydantic_ai import pydantic_ai_toolset
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.model_servers.chat import ChatServer
 from tests.model_servers.gemini import GeminiServer
 from tests.model_servers.responses import ResponsesServer
@@ -78,8 +79,10 @@ class Odd(BaseTool):
         return ToolResult.ok({"half": "\ud83d", "bytes": b"\xff"}, half="\ud83d", bytes=b"\xff", keys={("a", "b"): 1})
 
 
-async def test_whatever_a_tool_returns_the_history_can_be_stored(executor: ToolExecutor) -> None:
-    executor._registry.register(Odd())
+async def test_whatever_a_tool_returns_the_history_can_be_stored(
+    executor: ToolExecutor, registry: ScopedRegistry
+) -> None:
+    registry.register(Odd())
     agent = Agent(scripted([("1", "Odd", {})], "Done."), toolsets=[pydantic_ai_toolset(executor)])
 
     run = await agent.run("Go")
@@ -150,8 +153,8 @@ async def test_fifty_calls_of_one_reply_run_together_and_are_answered_in_their_o
     assert told(run.all_messages()) == [(str(n), f"{n} met", "success") for n in range(50)]
 
 
-async def test_a_cancelled_run_cancels_its_calls(executor: ToolExecutor) -> None:
-    slow: Any = executor._registry.get("Slow")
+async def test_a_cancelled_run_cancels_its_calls(executor: ToolExecutor, registry: ScopedRegistry) -> None:
+    slow: Any = registry.get("Slow")
     agent = Agent(scripted([("1", "Slow", {"seconds": 60})]), toolsets=[pydantic_ai_toolset(executor)])
     run = asyncio.ensure_future(agent.run("Go"))
     await asyncio.wait_for(slow.started.wait(), 5)
@@ -177,9 +180,9 @@ class Deploy(BaseTool):
 
 @pytest.mark.parametrize("decision", [True, ToolDenied("Not today.")])
 async def test_tools_with_an_effect_wait_for_approval_where_the_agent_wants_it(
-    executor: ToolExecutor, decision: Any
+    executor: ToolExecutor, registry: ScopedRegistry, decision: Any
 ) -> None:
-    executor._registry.register(Deploy())
+    registry.register(Deploy())
     toolset = pydantic_ai_toolset(executor).approval_required(
         lambda ctx, tool, arguments: tool.metadata["capabilities"]["executes_commands"]
     )

@@ -1,5 +1,6 @@
 """Read and Grep on artifacts: as on files, and on nobody else's."""
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -131,8 +132,9 @@ async def test_what_is_not_a_handle_names_no_artifact(call: Call, path: str) -> 
     assert path[:60] in (result.error or "")
 
 
-async def test_what_has_expired_is_unknown(call: Call, handle: str, artifacts: FolderArtifacts) -> None:
-    artifacts._ttl = -1.0
+async def test_what_has_expired_is_unknown(call: Call, handle: str, tmp_path: Path) -> None:
+    for path in (tmp_path / "kept").rglob("*"):
+        os.utime(path, (0, 0))
     assert (await call("Read", file_path=handle)).error_code == "ARTIFACT_NOT_FOUND"
 
 
