@@ -111,7 +111,7 @@ def test_a_secret_is_asked_for_by_name(cli: Cli) -> None:
     again = cli.json("replay", first["id"], "password=other-secret", code=1)
 
     assert refused.returncode == 1
-    assert "give password again" in refused.stderr
+    assert "pass password again" in refused.stderr
     assert again["error_code"] == "NO_ACCESS"
     assert "other-secret" not in cli.run("show", again["id"]).stdout
 

@@ -13,7 +13,7 @@ from forge_tools.broker import BULK, backlog, celery_app
 from forge_tools.broker.message import list_name
 from tests.services import client
 from tests.waiting import reached
-from workers.services import calls as module
+from workers.services import polling as module
 from workers.services.polling import LOOKS, Delivery
 from workers.services.service import Leadership, keep
 
