@@ -226,7 +226,7 @@ async def test_waiting_for_a_result_may_end_before_the_execution_does(
 ) -> None:
     handle = await client.submit("Sleep", {"seconds": 6}, context)
 
-    with pytest.raises(ResultTimeoutError, match="goes on"):
+    with pytest.raises(ResultTimeoutError, match="keeps running"):
         await handle.result(timeout=0.1)
     assert (await handle.result(timeout=30)).success
 

@@ -177,7 +177,7 @@ async def test_secrets_are_compared_and_replayed_without_being_kept(client: Exec
     other = await client.call("Login", {"user": "ann", "password": "wrong!"}, context, idempotency_key=key)
     await first.result(30)
 
-    with pytest.raises(InvalidCallError, match="give password again"):
+    with pytest.raises(InvalidCallError, match="pass password again"):
         await client.calls.replay(first.id)
     again = await client.calls.replay(first.id, {"password": "seven77"})
 

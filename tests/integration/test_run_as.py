@@ -118,7 +118,7 @@ async def test_what_file_tools_make_as_root_is_for_that_user_to_change(
     assert (result.output, result.error) == ("made\nmore\n", None)
     assert made.stat().st_uid == 0
     logs = [worker.log.read_bytes() for worker in fleet.workers]
-    assert [b"FORGE_RUN_AS gives one to the process lane alone" in log for log in logs] == [True, False]
+    assert [b"FORGE_RUN_AS gives one to the process lane only" in log for log in logs] == [True, False]
 
 
 async def test_what_a_body_leaves_behind_is_ended_though_it_is_another_users(
