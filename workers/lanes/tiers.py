@@ -1,4 +1,4 @@
-"""Which tier of walls each tool gets: what its operator, else the tool itself asks for. What a worker cannot give it leaves to others."""
+"""Which tier of walls each tool gets: the one its operator asks for, else the tool itself. A worker leaves what it cannot give to others."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,10 @@ from forge_tools.model import THE_TOOL, Lane, ToolSpec, ToolWalls, WorkerWalls
 from forge_tools.sandbox.walls.probe import Given, given
 
 HIGHEST, NAMESPACE = "landlock", "namespace"
-"""The most that isolates a body, and what isolates the commands that a tool starts."""
+"""The highest tier for a body, and the tier for the commands that a tool starts."""
 
-LEFT = "Tools are to have walls that are not to be had here; their calls are left alone"
-BARE = "Tools run without the walls that they ask for, which this machine has not"
+LEFT = "Tools need walls that this machine cannot give; their calls are left to other workers"
+BARE = "Tools run without the walls that they ask for: this machine cannot give them"
 
 _CATEGORY, _QUEUE = "category:", "queue:"
 _NO_PROCESS = "bodies of the async lane run in the worker's own process"
@@ -20,7 +20,7 @@ logger = logging.getLogger("workers")
 
 
 class Tiers:
-    """Judges tools by the settings of a worker, and by what its lane can give on this machine."""
+    """Decides for tools by the settings of a worker and by what its lane can give on this machine."""
 
     def __init__(self, settings: Settings, lane: Lane) -> None:
         self._settings = settings
@@ -33,10 +33,10 @@ class Tiers:
             for name, tier in settings.walls_of.items()
             if name.startswith(_QUEUE) and tier != "plain"
         )
-        """Those whose calls run behind walls, whatever their tools ask for."""
+        """Queues whose calls run behind walls, whatever their tools ask for."""
 
     def asked(self, spec: ToolSpec, queue: str = "") -> tuple[str, str]:
-        """The tier that its calls in that queue have in the process lane, or its commands, and who asks for it."""
+        """Return the tier of its calls in that queue, in the process lane, or of its commands; and who asks for it."""
         has_commands = spec.walls == NAMESPACE
         tier = self._settings.walls_for(spec.name, spec.category) or self._settings.walls_of.get(f"{_QUEUE}{queue}")
         if tier is not None:
@@ -54,15 +54,15 @@ class Tiers:
         return self._given.tier == HIGHEST and self.asked(spec, queue)[0] == HIGHEST
 
     def moves(self, spec: ToolSpec) -> bool:
-        """Whether its calls run in the process lane for the sake of walls, though it declares the other."""
+        """Whether its calls run in the process lane because of walls although it declares the async lane."""
         return self._is_raised(spec) and spec.bound_because is None
 
     def serves(self, queue: str) -> bool:
-        """Whether calls of that queue get here what the queue asks for."""
+        """Whether this worker can give calls of that queue the walls that the queue asks for."""
         return queue not in self.queues or self._given.tier == HIGHEST
 
     def told(self, specs: Iterable[ToolSpec]) -> WorkerWalls:
-        """What the row of a worker that hosts these says."""
+        """Return what the row of a worker that hosts these tools says of walls."""
         withheld = {spec.name: " ".join(self.asked(spec)) for spec in specs if self._withholds(spec)}
         if self._lane == "process":
             withheld |= {
@@ -71,17 +71,17 @@ class Tiers:
         return WorkerWalls(tier=self._given.tier, why=self._given.why, withheld=withheld, queues=tuple(self.queues))
 
     def place(self, spec: ToolSpec) -> ToolWalls:
-        """What the catalogue says of it: whatever this lane gives, the process lane is where walls are."""
+        """Return what the catalogue says of it; the tier is that of the process lane, whichever lane this worker serves."""
         if spec.walls == NAMESPACE:
             return ToolWalls(NAMESPACE if self.isolates_commands(spec) else "plain", is_moved=False)
         return ToolWalls(self.asked(spec)[0], self.moves(spec))
 
     def isolates_commands(self, spec: ToolSpec) -> bool:
-        """Whether the commands of such a tool run in namespaces here."""
+        """Whether the commands of a tool that asks for namespaces run in them here."""
         return self.asked(spec)[0] != "plain" and not self._lack
 
     def warn(self, specs: Sequence[ToolSpec]) -> None:
-        """Log which of these are left to other workers, and which run without the walls that they ask for themselves."""
+        """Log which of these tools are left to other workers, and which run without the walls that they ask for."""
         left = [spec.name for spec in specs if self._withholds(spec)]
         bare = [spec.name for spec in specs if self._lacks(spec) and spec.name not in left]
         for said, names in ((LEFT, left), (BARE, bare)):
@@ -89,7 +89,7 @@ class Tiers:
                 logger.warning(said, extra={"tools": ",".join(names), "given": str(self._given)})
 
     def _withholds(self, spec: ToolSpec) -> bool:
-        """Whether its calls are left to others, or to nobody."""
+        """Whether this worker does not claim its calls because of walls."""
         if self._lane == "async" and self._is_raised(spec) and not self.moves(spec):
             return True
         may_do_without = self._settings.is_embedded and self._settings.walls_minimum is None
@@ -101,7 +101,7 @@ class Tiers:
         return self.asked(spec)[0] == HIGHEST and self._given.tier != HIGHEST
 
     def _is_raised(self, spec: ToolSpec) -> bool:
-        """Whether it declares the async lane, and its operator asks for what that has not."""
+        """Whether it declares the async lane and its operator asks for more than that lane gives."""
         tier, whose = self.asked(spec)
         if spec.lane != "async" or (spec.walls == NAMESPACE and not self._lack):
             return False

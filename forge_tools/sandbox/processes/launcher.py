@@ -179,9 +179,9 @@ class Spare:
 
 
 class _Walls:
-    """Those around the command of one supervisor: the network that it has and what it is shown, or nothing for none.
+    """The walls around the command of one supervisor: its network, then what it sees; no words mean no walls.
 
-    Where they cannot be had nothing starts.
+    If the machine refuses them, nothing starts.
     """
 
     def __init__(self, words: Sequence[str], refusal: OSError | None) -> None:
@@ -189,7 +189,7 @@ class _Walls:
         self._refusal = refusal
 
     def prepare(self) -> None:
-        """Do what can be done before a command is known."""
+        """Do what is possible before a command is known."""
         if self._words and self._refusal is None:
             try:
                 namespaces.furnish(self._words[1:])
@@ -197,10 +197,10 @@ class _Walls:
                 self._refusal = error
 
     def enter(self, folder: int, words: Sequence[str]) -> None:
-        """Go to the folder of the command; behind walls by its path, the first of its own words: the others say what else is shown.
+        """Go to the folder of the command. Behind walls, the first of `words` is its path, the others are what else to show.
 
         Raises:
-            OSError: these walls cannot be had, or what is there is another folder.
+            OSError: the machine refuses these walls, or that path leads to another folder.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -213,7 +213,7 @@ class _Walls:
 
 
 def _fork_behind(walls: Sequence[str]) -> tuple[int, OSError | None]:
-    """As `os.fork`, in namespaces where there are walls; without them, and why, where the machine refuses."""
+    """Fork like `os.fork`, into namespaces if there are walls; return also why the machine refused, if it did."""
     if walls:
         try:
             return namespaces.fork(network=walls[0]), None

@@ -1,4 +1,4 @@
-"""The walls around commands that tools start on a host: none, or namespaces in which each sees its workspace and the system."""
+"""The walls around commands that tools start: none, or namespaces in which each command sees its workspace and the system."""
 
 import hashlib
 import os
@@ -17,19 +17,19 @@ from forge_tools.sandbox.walls.view import of_machine, of_workspace
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The walls around one command. `walls` are those around all commands here, none by default, and `shown` is what this one is shown besides."""
+    """The walls around one command: `walls` are those around all commands here, none by default; `shown` is what this one sees besides."""
 
     walls: Sequence[str] = ()
     shown: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What its environment has, unless its caller says otherwise."""
+    """Variables of its environment, unless its caller sets them."""
 
 
 UNWALLED = Around()
 
 
 class CommandWalls:
-    """No walls: what is started reaches what its user does."""
+    """No walls: commands reach what their user does."""
 
     tier = "plain"
 
@@ -37,18 +37,18 @@ class CommandWalls:
         self.spawner = spawner
 
     def around(self, roots: Sequence[Root]) -> Around:
-        """Those around a command of a workspace with these roots."""
+        """Return the walls around a command of a workspace with these roots."""
         return UNWALLED
 
     def starting(self, around: Around) -> Callable[..., socket.socket]:
-        """What starts a command behind them, as `run` takes it."""
+        """Return what starts a command behind them, as `run` takes it."""
         return partial(self.spawner.start, shown=around.shown)
 
 
 class NamespaceWalls(CommandWalls):
-    """Namespaces: `closed` is shown to no command, `hidden` of it not even where it lies in a workspace.
+    """Namespaces. No command sees what is `closed`; of that, what is `hidden` is not even visible inside a workspace.
 
-    `opened` has further paths, such as `/data:ro`. A folder in `cache` is kept for the commands of each workspace.
+    `opened` has further paths, such as `/data:ro`. The commands of a workspace share a folder in `cache`, which is kept.
     """
 
     tier = "namespace"
@@ -61,7 +61,7 @@ class NamespaceWalls(CommandWalls):
         self._cache = cache
 
     def around(self, roots: Sequence[Root]) -> Around:
-        """As above."""
+        """Do the same; the environment names the cache."""
         places = [(str(root.path.absolute()), root.is_read_only) for root in roots]
         name = hashlib.blake2b(repr(sorted(places)).encode(), digest_size=8).hexdigest()
         cache = os.path.realpath(self._cache / name)

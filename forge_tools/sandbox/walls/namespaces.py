@@ -1,9 +1,9 @@
-"""Namespaces: processes in which nothing of this machine is there but what they are shown, and which end with their first.
+"""Namespaces: processes in them see only the part of this machine that they are shown, and end with the first of them.
 
 The standard library alone, and little of it: launchers make them.
 
-What is shown is a list of texts, a word and a path without links: `ro:` and `rw:` show what is there, `ln:` copies a link, `own:`
-gives an empty folder, `hide:` puts one, or an empty file, over what is shown already.
+What to show is a list of texts, each a word and a real path: `ro:` and `rw:` bind what is there, `ln:` copies a link, `own:`
+makes an empty folder, `hide:` puts an empty folder or file over what is already visible.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from forge_tools.sandbox.walls import seccomp
 from forge_tools.sandbox.walls.privileges import ON_LINUX, checked, drop_capabilities, gain_nothing, harden, open_up
 
 HOST, NONE = "host", "none"
-"""Which network is there: the machine's, or a loopback of its own."""
+"""The network in them: the machine's, or only a loopback of their own."""
 
 MOST_PROCESSES = 4096
-"""With threads. For root the kernel counts them since Linux 6.14."""
+"""Including threads. For root the kernel enforces it since Linux 6.14."""
 
 _USER, _PID, _MOUNT, _IPC, _UTS, _NETWORK = 1 << 28, 1 << 29, 1 << 17, 1 << 27, 1 << 26, 1 << 30
 _READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXEC = 1, 2, 4, 8  # of mounts, old and new interface alike
@@ -54,9 +54,9 @@ _REFUSED = tuple(
 
 
 def fork(*, network: str) -> int:
-    """Fork as `os.fork` does, with the child in namespaces of its own: process 1 there, and what it starts ends with it.
+    """Fork like `os.fork`, but with the child as process 1 of new namespaces; everything it starts ends with it.
 
-    The child belongs to the nearest process above that adopts orphans.
+    The child's parent is the nearest ancestor that adopts orphans.
 
     Raises:
         OSError: the machine refuses.
@@ -88,7 +88,7 @@ def fork(*, network: str) -> int:
 
 
 def furnish(shown: Iterable[str]) -> None:
-    """Give this process, the first of its namespaces, a root of its own with devices, /proc, /tmp and what is `shown`."""
+    """Give this process, the first of its namespaces, a new root with devices, /proc, /tmp and what is `shown`."""
     os.umask(0o022)
     _mount(None, "/", flags=_RECURSIVE | _SLAVE)
     _mount("tmpfs", "/proc", "tmpfs", _NO_SUID | _NO_DEVICES, _ROOM)  # a folder that every machine has
@@ -105,14 +105,14 @@ def furnish(shown: Iterable[str]) -> None:
 
 
 def show(shown: Iterable[str]) -> None:
-    """Show more, in this order: what comes later lies over what was there. What the machine does not have is left out."""
+    """Show more, in this order: later entries cover earlier ones. What does not exist on the machine is left out."""
     for entry in shown:
         word, _, path = entry.partition(":")
         _SHOWING[word](path)
 
 
 def close_off() -> None:
-    """Let go of all that is not shown, for good, and of the right to change that."""
+    """Give up everything that is not shown, and the right to change that, for good."""
     checked("umount2", _OLD.encode(), _DETACH)
     os.rmdir(_OLD)
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
@@ -147,9 +147,9 @@ class Numbers:
 
 
 def go_to(path: str, folder: int) -> None:
-    """Make the folder at `path` the current one if it is the one that is open: by the handle one would leave what is shown.
+    """Make the folder at `path` the current one, provided it is the open `folder`; going by the handle would leave what is shown.
 
-    The root is always that of this process.
+    `/` is always the root of this process.
 
     Raises:
         OSError: it is another, or not shown.
@@ -161,7 +161,7 @@ def go_to(path: str, folder: int) -> None:
 
 
 def _leave(line: socket.socket, network: str) -> None:
-    """Return in the child alone: who asks for namespaces is not in that of processes, but what it starts then."""
+    """Return only in the child: the process that unshares stays in the old process namespace, its children do not."""
     pid = 0
     try:
         open_up()  # or its maps would belong to root
@@ -181,7 +181,7 @@ def _leave(line: socket.socket, network: str) -> None:
 
 
 def _map_users(pid: int) -> None:
-    """Every user and group keeps its number. Root brings those of others along, who own files that it unpacks."""
+    """Map each user and group to its own number; for root those of others too, since it may unpack files that they own."""
     if os.geteuid() == 0:
         with contextlib.suppress(PermissionError):
             for kind in ("uid_map", "gid_map"):
@@ -262,7 +262,7 @@ _SHOWING = {"ro": _show_read_only, "rw": _show_at, "ln": _copy_link, "own": _giv
 
 
 def _place(path: str, *, is_folder: bool) -> None:
-    """Make what is mounted upon."""
+    """Create the mount point."""
     if os.path.lexists(path):
         return
     if is_folder:
@@ -273,7 +273,7 @@ def _place(path: str, *, is_folder: bool) -> None:
 
 
 def _bind(source: str, target: str, flags: int) -> None:
-    """With all that is mounted below, which must not be uncovered; and as strict throughout."""
+    """Bind with everything mounted below, which must not be uncovered, and with the same restrictions throughout."""
     _mount(source, target, flags=_BIND | _RECURSIVE)
     attributes = struct.pack("QQQQ", flags | _NO_SUID | _NO_DEVICES, 0, 0, 0)
     change = seccomp.number_of("mount_setattr")

@@ -1,4 +1,4 @@
-"""Another user for what tools run, whom a worker that started as root becomes in its children: who that is, and what has to be open to him."""
+"""The user that the children of a worker started by root become: who it is, and what must be open to it."""
 
 import grp
 import json
@@ -25,7 +25,7 @@ _CAPABILITIES = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_PTRACE": 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user with one group and no other."""
+    """A user with a single group."""
 
     name: str
     uid: int
@@ -37,7 +37,7 @@ class User:
         """Read `user` or `user:group`.
 
         Raises:
-            ConfigurationError: this host has none of that name, it is root, or this process is not.
+            ConfigurationError: the host has no such user or group, it is root, or this process is not root.
         """
         name, _, group = text.partition(":")
         user = _known(pwd.getpwnam, name, "user")
@@ -56,11 +56,11 @@ class User:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What programs are told of him."""
+        """The environment variables that name the user."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
     def become(self) -> None:
-        """Be him in this process for good: without other groups, and so without capabilities.
+        """Change this process to that user for good: without other groups, and therefore without capabilities.
 
         Raises:
             OSError: this process may not.
@@ -70,7 +70,7 @@ class User:
         os.setresuid(self.uid, self.uid, self.uid)
 
     def require(self, roots: Iterable[Root]) -> None:
-        """Try in a child that is thrown away whether he can be become, and Python, temporary files and these folders are open to him.
+        """Check, in a throw-away child that becomes the user, that Python, temporary files and these folders are open to it.
 
         Raises:
             ConfigurationError: naming what is closed, and the command that opens it.
@@ -91,12 +91,15 @@ class User:
         raise ConfigurationError(f"FORGE_RUN_AS: {why}.")
 
     def _opening(self, path: str) -> str:
-        """The command that opens it; what is made in it later gets its group, too."""
+        """Return the command that opens the folder; files created in it later get its group, too."""
         group, place = grp.getgrgid(self.gid).gr_name, quote(path)
         return f"chgrp -R {group} {place} && chmod -R g+rwX {place} && chmod g+s {place}"
 
     def _first_closed(self, needed: Sequence[tuple[str, int]]) -> tuple[str, str] | None:
-        """The first of these paths that he may not use so, and the folder above it that keeps him out, if one does; no path but the reason if he cannot be become."""
+        """Find the first path that the user cannot use in that way, and the folder above it that is closed, if any.
+
+        If this process cannot become the user, the path is empty and the reason follows.
+        """
         read, write = os.pipe()
         if (pid := os.fork()) == 0:
             found = ["", "the trial failed"]
@@ -116,7 +119,7 @@ class User:
 
 
 def _lacking_capabilities() -> list[str]:
-    """What root is not allowed here of what becoming another, and ending what he leaves behind, takes."""
+    """List the capabilities that root lacks for becoming a user and for ending what that user's processes leave behind."""
     if not ON_LINUX:
         return []
     status = Path("/proc/self/status").read_text().splitlines()
@@ -125,7 +128,7 @@ def _lacking_capabilities() -> list[str]:
 
 
 def _closed_above(path: str) -> str:
-    """The outermost folder above a path, or above what it is a link to, that may not be passed."""
+    """Return the outermost closed folder above a path, or above the target of the link that it is; empty if there is none."""
     above = (str(folder) for one in (path, os.path.realpath(path)) for folder in reversed(Path(one).parents))
     return next((folder for folder in above if not os.access(folder, os.X_OK)), "")
 

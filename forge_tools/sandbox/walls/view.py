@@ -1,4 +1,4 @@
-"""What commands are shown of this machine: the system and the user's toolchains, read-only; and each its own workspace."""
+"""Which of this machine's files a command sees: the system and the user's toolchains, read-only, and its own workspace."""
 
 import os
 import sys
@@ -11,16 +11,17 @@ TOOLCHAINS = (
     ".local/share/mise", ".local/share/pipx", ".local/share/uv", ".nvm", ".pyenv", ".rbenv", ".rustup", ".sdkman", ".volta",
     "anaconda3", "go/bin", "miniconda3",
 )  # fmt: skip
-"""What is shown of the user's home, where it is there: programs, what they need to run, and how git is set up."""
+"""What commands see of the user's home, if it exists: programs, what they need to run, and the configuration of git."""
 
 _OWN = {"proc", "dev"}  # of namespaces
 _ALSO = ("/etc/resolv.conf", "/etc/localtime", "/var/lib/ca-certificates", "/home/linuxbrew/.linuxbrew")
 
 
 def of_machine(environment: dict[str, str], closed: Iterable[str], opened: Iterable[str]) -> list[str]:
-    """What every command is shown, as `namespaces` reads it: `closed` is covered, `opened` has paths such as `/data:ro`.
+    """List what every command sees, in the form that `namespaces` reads; `closed` is covered, `opened` has paths like `/data:ro`.
 
-    `environment` is that of commands: their `HOME` is an empty folder with the toolchains in it, and what lies on their `PATH` is there.
+    `environment` is that of the commands: their `HOME` is an empty folder with the toolchains in it, and the folders on their
+    `PATH` are visible.
     """
     shut, home = _real(closed), os.path.realpath(environment["HOME"])
     wanted = [*(path for path in SYSTEM if path[1:] not in _OWN), *_ALSO, sys.prefix, sys.base_prefix]
@@ -37,13 +38,13 @@ def of_machine(environment: dict[str, str], closed: Iterable[str], opened: Itera
 
 
 def of_workspace(roots: Sequence[tuple[str, bool]], hidden: Iterable[str], cache: str) -> list[str]:
-    """What one command is shown besides: the roots of its workspace, which may be read-only, without what is `hidden`; and its cache."""
+    """List what one command sees besides: the roots of its workspace (path, is read-only) without what is `hidden`, and its cache."""
     places = [place for path, is_read_only in roots for place in _root(os.path.realpath(path), is_read_only)]
     covered: list[tuple[str, str]] = []
     for path in _real(hidden):
         if around := [place for place in places if _is_below(path, place[1])]:
             word, root = max(around, key=lambda place: len(place[1]))
-            # Where something is mounted cannot be moved, and then neither can what is covered in it: a later command would find that.
+            # A mount point cannot be moved. Without one, a command could move the folder, and a later command find what was covered.
             covered += [("rw", above) for above in _between(root, path) if word == "rw"]
             covered.append(("hide", path))
     links = [f"ln:{link}" for path, _ in roots for link in _links_to(path)]
@@ -51,7 +52,7 @@ def of_workspace(roots: Sequence[tuple[str, bool]], hidden: Iterable[str], cache
 
 
 def _root(path: str, is_read_only: bool) -> Iterator[tuple[str, str]]:
-    """What shows that root; where that is the whole machine, all that namespaces have none of their own of."""
+    """Show that root; if it is `/`, everything in it except what namespaces have of their own."""
     word = "ro" if is_read_only else "rw"
     if path != "/":
         yield word, path
@@ -62,7 +63,7 @@ def _root(path: str, is_read_only: bool) -> Iterator[tuple[str, str]]:
 
 
 def _links_to(path: str) -> Iterator[str]:
-    """The links by which a path leads to where it really is, each by a path without any."""
+    """Yield the links that a path goes through, each by its real path."""
     here = "/"
     for part in os.path.abspath(path).strip("/").split("/"):
         step = os.path.join(here, part)
@@ -73,7 +74,7 @@ def _links_to(path: str) -> Iterator[str]:
 
 
 def _in_order(places: Iterable[tuple[str, str]]) -> list[str]:
-    """What lies in something comes behind it."""
+    """Sort them so that a path comes after the folders in which it lies."""
     return [f"{word}:{path}" for word, path in sorted(dict.fromkeys(places), key=lambda place: place[1].count("/"))]
 
 
@@ -82,7 +83,7 @@ def _real(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_above(path: str, others: Iterable[str]) -> bool:
-    """Whether one of the others lies there, or is that path."""
+    """Whether one of the others is that path, or lies below it."""
     return any(path in {"/", other} or _is_below(other, path) for other in others)
 
 
@@ -91,7 +92,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _between(folder: str, path: str) -> Iterator[str]:
-    """The folders below one in which a path lies."""
+    """Yield the folders between a folder and a path below it."""
     if _is_below(path, folder):
         above = os.path.dirname(path)
         while _is_below(above, folder):

@@ -1,4 +1,4 @@
-"""Definitions of tools in the audit chain: each batch lists those first seen since the one before, with their hashes, in its `detail`."""
+"""Definitions of tools in the audit chain: each batch lists, in its `detail`, those first seen since the previous batch, with their hashes."""
 
 import json
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ Definition = tuple[str, str, str]
 """Name, version and digest."""
 
 FORM = RowForm(tools, ("name", "version", "digest", "category", "lane", "timeout", "spec", "first_seen_at"))
-"""What never changes of a row: people enable, pin and disable tools any day."""
+"""The part of a row that never changes; people may enable, pin and disable tools at any time."""
 
 
 async def hashes_of_definitions(connection: AsyncConnection, since: datetime = EVER) -> dict[Definition, bytes]:
-    """The hash of each definition that was first seen since."""
+    """Return the hash of each definition first seen since then."""
     query = select(*FORM.columns(), *tools.primary_key.columns)
     if since > EVER:
         query = query.where(tools.c.first_seen_at >= since)
@@ -30,21 +30,21 @@ async def hashes_of_definitions(connection: AsyncConnection, since: datetime = E
 
 
 async def unsealed_since(connection: AsyncConnection, head: Batch | None) -> datetime:
-    """From when on a definition may be first seen and in no batch up to `head`: half a minute earlier than its sealer looked."""
+    """Return the time since which definitions may be missing from all batches up to `head`: half a minute before its sealer looked."""
     looked, now = await looked_at(connection, head), await database_now(connection)
     return EVER if looked is None else max(EVER, min(looked, now) - OVERLAP)
 
 
 def listing(hashes: Mapping[Definition, bytes]) -> str:
-    """The detail of a batch that lists them."""
+    """Return the detail of a batch that lists them."""
     return json.dumps({"definitions": [[*key, digest.hex()] for key, digest in hashes.items()]} if hashes else {})
 
 
 def listed(batch: Batch) -> dict[Definition, bytes]:
-    """What a batch lists.
+    """Return the definitions that a batch lists.
 
     Raises:
-        TypeError, ValueError, AttributeError: its detail is not one that a sealer writes.
+        TypeError, ValueError, AttributeError: no sealer wrote its detail.
     """
     entries = json.loads(batch.detail).get("definitions", ())
     return {(str(name), str(version), str(digest)): bytes.fromhex(hash_) for name, version, digest, hash_ in entries}

@@ -1,4 +1,4 @@
-"""The last heads of the audit chain, kept in a file outside the database: they reveal that its tail was cut off, or the chain made anew."""
+"""The last heads of the audit chain, kept in a file outside the database: they reveal that its end was cut off, or that the chain was rebuilt."""
 
 import fcntl
 import os
@@ -11,24 +11,24 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.model.audit import Head
 
 KEPT = 500
-"""How many heads stay when a file is shortened, which it is at twice as many lines."""
+"""How many heads remain when a file is shortened; that happens at twice as many lines."""
 
 _HEAD = re.compile(rb"([0-9]{1,18}):([0-9a-f]{64})")
 _TORN = re.compile(rb"[0-9]{0,18}(:[0-9a-f]{0,64})?")
-"""What the crash of a machine leaves of a line."""
+"""What a crash of the machine may leave of a line."""
 
 KeptHead = tuple[int, str]
 """Sequence and hash of a batch."""
 
 
 class HeadFile:
-    """A file with a head a line, `N:HASH` as `forge-tools audit head` prints it, the newest last. Several processes may write to one."""
+    """A file with one head per line, `N:HASH` as `forge-tools audit head` prints it, the newest last. Several processes may write to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> list[KeptHead]:
-        """All heads in it, the oldest first; none if there is no such file.
+        """Return all heads in it, the oldest first; none if the file does not exist.
 
         Raises:
             ConfigurationError: it cannot be read, or holds something else.
@@ -64,7 +64,7 @@ class HeadFile:
             file.flush()
             os.fsync(file.fileno())
         if len(kept) >= 2 * KEPT:
-            with suppress(OSError):  # a file that can only be appended to, or a folder of others: it grows on
+            with suppress(OSError):  # an append-only file, or a folder of another user: the file just grows
                 self._shorten([*kept, (head.sequence, head.hash)][-KEPT:])
         return not kept
 
@@ -83,7 +83,7 @@ class HeadFile:
                 found.append((int(match[1]), match[2].decode()))
             elif not _TORN.fullmatch(line):
                 raise ConfigurationError(
-                    f"{self.path} holds no heads of an audit chain, or not only: see line {number}. Move it away, and the next "
+                    f"{self.path} contains something other than heads of an audit chain, in line {number}. Move it away, and the next "
                     "batch begins a new one; or name another file."
                 )
         return found

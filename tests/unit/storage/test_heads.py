@@ -64,7 +64,9 @@ def test_what_holds_something_else_is_refused_and_left_as_it_is(tmp_path: Path, 
     path = tmp_path / "audit.heads"
     path.write_bytes(content)
     for attempt in (HeadFile(path).read, lambda: HeadFile(path).keep(head(1))):
-        with pytest.raises(ConfigurationError, match="holds no heads of an audit chain, or not only: see line 1"):
+        with pytest.raises(
+            ConfigurationError, match="contains something other than heads of an audit chain, in line 1"
+        ):
             attempt()
     assert path.read_bytes() == content
 
