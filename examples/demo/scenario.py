@@ -129,14 +129,13 @@ class Scenario:
         bare, walled = [
             (await self.client.execute(tool, self._context(), commands=commands)) for tool in ("obey", "obey_walled")
         ]
-        said = "injected commands reach key, database and broker from a plain tool"
-        self.stage.claim(bare.output == [0, 0, 0, 0], said, bare.to_display())
+        reach = "injected commands reach key, database and broker"
         if walled.metadata.get("walls") == "plain":
-            self.stage.text(f"so they do from one that asks for walls; there is {given()}")
+            self.stage.claim(bare.output == [0, 0, 0, 0], f"{reach}; there is {given()}", bare.to_display())
             return
         *injected, honest = walled.output
-        said = "behind landlock the same are refused, and its own folder is listed"
-        self.stage.claim(all(injected) and honest == 0, said, walled.to_display())
+        holds = bare.output == [0, 0, 0, 0] and all(injected) and honest == 0
+        self.stage.claim(holds, f"{reach}, but not behind landlock", f"{bare.to_display()} {walled.to_display()}")
 
     async def _told_by_sql(self) -> None:
         stage = self.stage

@@ -4,13 +4,13 @@ import asyncio
 import os
 import resource
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.model import ExecutionContext, WorkerRecord
 from forge_tools.storage import open_store
+from tests.descriptors import of_worker
 from tests.fleet import Fleet
 from tests.services import client as valkey
 from tests.waiting import reached
@@ -76,12 +76,12 @@ async def test_a_child_that_a_body_changed_runs_nothing_more(
 def starve(pid: int) -> None:
     """Leave a process no descriptor beyond those that it has."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    lowest = min(set(range(10_000)) - {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()})
+    lowest = min(set(range(10_000)) - {int(entry.name) for entry in of_worker(pid, "fd").iterdir()})
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, hard))
 
 
 def is_starved(pid: int) -> bool:
-    return len(os.listdir(f"/proc/{pid}/fd")) >= resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    return len(os.listdir(of_worker(pid, "fd"))) >= resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
 
 
 async def record(fleet: Fleet, pid: int) -> WorkerRecord:

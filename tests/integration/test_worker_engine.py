@@ -15,7 +15,7 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, Lane
-from tests.descriptors import descriptors
+from tests.descriptors import descriptors, of_worker
 from tests.fleet import ROOT, Fleet, WorkerProcess
 from tests.integration.conftest import Parts
 from tests.services import ValkeyServer
@@ -222,7 +222,7 @@ async def test_many_calls_make_neither_worker_nor_client_grow(lone_fleet: Fleet)
 
     async with ExecutorClient(lone_fleet.settings) as client:
         await run(client, 2000)
-        maps = Path(f"/proc/{worker.pid}/maps")
+        maps = of_worker(worker.pid, "maps")
         await reached(lambda: "sqlalchemy" in maps.read_text(), otherwise="its services load no SQLAlchemy")
         await run(client, 2000)
         before, tasks = resident_megabytes(worker.pid), len(asyncio.all_tasks())
