@@ -27,7 +27,7 @@ def cli_in(folder: Path, temporary: Path, **settings: str) -> Cli:
 def test_the_demo_works_over_an_empty_folder(tmp_path: Path, temporary: Path) -> None:
     done = cli_in(tmp_path / "empty", temporary).run(timeout=150)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("✓") == 15
+    assert done.stdout.count("✓") == 14
     assert len((done.stdout + done.stderr).splitlines()) <= 40
     assert re.search(r"run twice, not idempotent +0 +\d", done.stdout)
     assert "All as promised" in done.stdout
