@@ -213,8 +213,9 @@ def _live(worker: WorkerRecord) -> Iterator[Finding]:
         yield problem("worker", said, way_out)
     if withheld := worker.walls.withheld:
         said = f"{_name(worker)} leaves calls alone that are to have walls: {', '.join(sorted(withheld))}"
-        whose = ", ".join(sorted({asked.partition(" ")[2] for asked in withheld.values()}))
-        yield note("worker", said, f"Give them another host, or allow less: {whose} asks for landlock (docs/walls.md).")
+        asked = (one.partition(" ") for one in withheld.values())
+        wishes = ", ".join(sorted({f"{whose} asks for {tier}" for tier, _, whose in asked}))
+        yield note("worker", said, f"Give them another host, or allow less: {wishes} (docs/walls.md).")
     if worker.version != __version__:
         said = f"{_name(worker)} runs version {worker.version}, this is {__version__}"
         yield note("worker", said, "Install the new version there and restart it.")

@@ -220,7 +220,8 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
         face.say(f"\nTools work in {settings.workspace}.")
     if settings.walls is settings.walls_minimum is None and given().tier != "landlock":
         face.say(f"\nTools that ask for walls run without them here ({given()}).")
-    if settings.walls_for("Bash", ToolCategory.EXECUTION) is settings.walls_minimum is None and given().no_namespaces:
+    are_optional = settings.walls_minimum is None and settings.walls_for("Bash", ToolCategory.EXECUTION) is None
+    if are_optional and given().no_namespaces:
         face.say(f"\nCommands run without walls here ({given().no_namespaces}).")
 
 

@@ -70,13 +70,17 @@ def test_a_server_that_fails_is_a_problem_with_its_reason() -> None:
 
 
 def test_a_worker_says_which_walls_it_gives_and_what_it_leaves_alone_for_that() -> None:
-    walls = WorkerWalls(tier="plain", why="landlock: ENOSYS", withheld={"SearchCode": "landlock the tool"})
+    walls = WorkerWalls(
+        tier="plain",
+        why="landlock: ENOSYS",
+        withheld={"SearchCode": "landlock the tool", "Bash": "namespace FORGE_WALLS_OF"},
+    )
 
     serving, noted = fleet._workers(fleet.Fleet(live=[worker(walls=walls)], silent=[], tools=[], backlog=[]))
 
     assert "walls plain (landlock: ENOSYS)" in serving.said
-    assert (noted.level, noted.said.endswith("that are to have walls: SearchCode")) == (Level.NOTE, True)
-    assert "the tool asks for landlock" in noted.way_out
+    assert (noted.level, noted.said.endswith("that are to have walls: Bash, SearchCode")) == (Level.NOTE, True)
+    assert "FORGE_WALLS_OF asks for namespace, the tool asks for landlock" in noted.way_out
 
 
 @pytest.mark.parametrize(
