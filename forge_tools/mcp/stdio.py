@@ -123,9 +123,8 @@ def parsed(line: bytes) -> SessionMessage | JSONRPCError:
         problem = error.errors(include_url=False, include_input=False)[0]
     else:
         if isinstance(message, JSONRPCNotification) and b'"id"' in line and "id" in json.loads(line):
-            return refusal(
-                INVALID_REQUEST, "The id of a request is a string or an integer"
-            )  # the SDK does not check it
+            # The SDK does not check it.
+            return refusal(INVALID_REQUEST, "The id of a request is a string or an integer")
         return SessionMessage(message)
     try:
         found = json.loads(line)

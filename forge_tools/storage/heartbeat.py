@@ -135,9 +135,8 @@ def heartbeat_values(heartbeat: Heartbeat) -> dict[str, Any]:
 
 def answers_of(heartbeat: Heartbeat, rows: Sequence[Sequence[Any]]) -> Answers | StorageError:
     """Read what a heartbeat returned: one JSON object, with the answer to each question under its name."""
-    if (
-        not rows
-    ):  # no beat was accepted, so the worker must not count as acknowledged: its executions are taken for ownerless
+    # Without a row no beat was accepted, so the worker must not count as acknowledged: its executions look ownerless.
+    if not rows:
         return StorageError(
             f"Worker {heartbeat.scope.instance} no longer has a row in the table `workers`, so it starts no calls. Restart it."
         )

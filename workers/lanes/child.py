@@ -181,9 +181,8 @@ class Child:
         if "run" in frame:
             claim = Claim(**frame["run"], token="", reply_to=None)
             self._claim, self._is_cancelled = (claim.id, claim.attempt), False
-            self._first_state = (
-                self._first_state or ProcessState()
-            )  # not earlier: the pool arranges signals when `start` has returned
+            # Not earlier: the pool arranges signals when `start` has returned.
+            self._first_state = self._first_state or ProcessState()
             self._say("started")
             self._marking.put(claim.id, claim.attempt)
             scope = scope_of(claim, self._reports.begin(claim.id, claim.attempt), self._pipes.catch_up)

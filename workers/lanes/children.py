@@ -220,9 +220,8 @@ class ChildrenLane:
                 body.reports = body.reports or self._host.begin_reports(body.claim)
                 for told in frame.told:
                     body.reports.pass_on(Told(*told))
-            case frames.Ended() if (
-                not body.is_ending or self._is_stopping
-            ):  # in the latter case it returned just before it was killed
+            # A body that is being ended while the lane stops returned just before it was killed.
+            case frames.Ended() if not body.is_ending or self._is_stopping:
                 self._hear_outcome(child, body, frame)
 
     async def _answer_child(self, child: PoolProcess, body: Body, asked: frames.Asked) -> None:

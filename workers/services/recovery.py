@@ -188,9 +188,8 @@ class Recovery(Service):
         ended = []
         for worker, beat in dead.items():
             ended += await self._settle(worker, beat)
-        return (
-            ended + await self._store.transitions.sweep()
-        )  # last: a call to be cancelled may have been on a dead worker
+        # Last: a call to be cancelled may have been on a dead worker.
+        return ended + await self._store.transitions.sweep()
 
     async def _search(self, seen: _Seen) -> None:
         """Find owners of rows whose beats no heartbeat returns.

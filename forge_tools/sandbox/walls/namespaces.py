@@ -41,7 +41,7 @@ _OF_ROOT = (
     "bus",
     "fs",
     "acpi",
-)  # what root writes to in /proc, with no capability at all
+)  # what root writes to in /proc even without capabilities
 _OWN_PIDS_SINCE = (6, 14)
 
 # To change owners, pass over modes, change users and signal theirs: among files that are shown, and users that are mapped.
