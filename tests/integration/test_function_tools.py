@@ -74,5 +74,5 @@ async def test_a_secret_of_the_host_reaches_the_tool_that_names_it_and_nothing_e
 
         assert (await handle.result(timeout=60)).output == "17 False"
         told = [event.text async for event in handle.events() if isinstance(event, Output)]
-        assert told == ["with [redacted]\n"]
+        assert "".join(told) == "with [redacted]\n"
     assert "hunter22" not in functions.workers[0].log.read_text()

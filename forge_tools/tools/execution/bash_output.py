@@ -145,7 +145,7 @@ def read_page(output: Output, since: int, limit: int, size: int, *, is_over: boo
     found = Page(max(end, min(since, size)), has_more=not has_all and end < size)
     at = since if not pieces else min(since, pieces[0].start)
     if pieces and pieces[-1].end == end and (found.has_more or not is_over):
-        pieces[-1] = _whole(pieces[-1])
+        pieces[-1] = _whole(pieces[-1], can_wait=not found.has_more)
         found.next = end = pieces[-1].end
     for piece in [*pieces, Piece(end, b"")]:
         if piece.start > at:
@@ -173,9 +173,7 @@ def head_of(line: Line, output: Output, room: int) -> Line:
     pieces = output.read(line.start, min(max(room, _LONGEST_CHARACTER), line.end - line.start))
     if not pieces or pieces[0].start != line.start:
         return line._replace(text=line.text[:room])
-    part = _whole(pieces[0])
-    part = part if part.data else pieces[0]
-    return _lines(part)[0]
+    return _lines(_whole(pieces[0], can_wait=False))[0]
 
 
 class Pattern:
@@ -362,15 +360,17 @@ def _length(lead: int) -> int:
     return 1 if lead < 0xC0 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
 
 
-def _whole(piece: Piece) -> Piece:
-    """Drop an unfinished character or escape sequence at the end."""
+def _whole(piece: Piece, *, can_wait: bool) -> Piece:
+    """Drop an unfinished character or escape sequence at the end; where it is everything, only if it `can_wait` for the rest."""
     data = piece.data
     for back in range(1, min(3, len(data)) + 1):
         if not _is_inside(data, len(data) - back):
-            data = data[:-back] if _length(data[-back]) > back else data
+            if _length(data[-back]) > back and (back < len(data) or can_wait):
+                data = data[:-back]
             break
     if unfinished := _UNFINISHED_ESCAPE.search(data[-_LONGEST_ESCAPE:]):
-        data = data[: len(data) - len(unfinished[0])]
+        rest = data[: len(data) - len(unfinished[0])]
+        data = rest if rest or can_wait else data
     return Piece(piece.start, data)
 
 
