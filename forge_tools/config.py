@@ -15,6 +15,7 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.project import Marker, find_project
 from forge_tools.setting_types import (
     DigestKey,
+    Network,
     OpenPath,
     RetentionRule,
     RootSettings,
@@ -140,8 +141,8 @@ class Settings(BaseSettings):
     """Paths, as a JSON list, that walls leave open to all tools: `/data:ro` to read, `/data:rw` also to write."""
     run_as: str = ""
     """The user that the process lane of a worker started by root runs as, `user` or `user:group`. Empty: root, without capabilities."""
-    commands_network: Literal["host", "none"] | None = None
-    """The network of commands in namespaces: the machine's, or only a loopback of their own. Empty: `host` on the embedded stack, elsewhere `none`."""
+    egress: Network = ""
+    """Where commands in namespaces may connect to: anywhere (`host`), nowhere (`none`), or over HTTP to hosts (`api.example.com, *.example.org:8443`). Empty: `host` on the embedded stack, elsewhere `none`."""
     tool_memory: ToolMemory = 2**31
     """Bytes of memory for one call of the process lane, with all its processes; 0: no limit."""
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)

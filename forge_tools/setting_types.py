@@ -24,6 +24,23 @@ MIN_DIGEST_KEY = 16
 OpenPath = Annotated[str, StringConstraints(pattern=r"^/.*:r[ow]$")]
 """A path that walls leave open, and for what: `/data:ro` or `/data:rw`."""
 
+_HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]*[a-z0-9])?(:[0-9]{1,5})?")
+
+
+def _network(text: str) -> str:
+    hosts = [host for part in text.lower().split(",") if (host := part.strip())]
+    for host in hosts:
+        port = host.partition(":")[2]
+        if not _HOST.fullmatch(host) or (port and not 0 < int(port) < 1 << 16):
+            raise ValueError(f"{host!r} is no host; write api.example.com, *.example.org or api.example.com:8443")
+    if len(hosts) > 1 and (word := {"host", "none"}.intersection(hosts)):
+        raise ValueError(f"{word.pop()!r} stands alone: it says of all hosts whether they can be reached")
+    return ",".join(dict.fromkeys(hosts))
+
+
+Network = Annotated[str, AfterValidator(_network)]
+"""Where commands may connect to: `host` for anywhere, `none`, or the hosts that are, such as `api.example.com, *.example.org:8443`."""
+
 WalledName = Annotated[str, StringConstraints(pattern=r"^(category:|queue:)?[A-Za-z0-9_][A-Za-z0-9._-]*$")]
 """What walls are set for: a tool by its name, a category or a queue."""
 

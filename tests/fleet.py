@@ -149,7 +149,9 @@ class Fleet:
             "FORGE_DRAIN": "6",  # a test ends before the bodies that it leaves
         }
         if given().no_namespaces:
-            settings["FORGE_WALLS_OF"] = '{"Bash": "plain"}'  # or Bash would be left to other hosts
+            settings["FORGE_WALLS_OF"] = (
+                '{"Bash": "plain", "category:mcp": "plain"}'  # or they would be left to other hosts
+            )
         return {**os.environ, **settings, **{f"FORGE_{k.upper()}": v for k, v in overrides.items()}}
 
     def freeze(self, worker: WorkerProcess) -> None:

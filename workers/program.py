@@ -19,6 +19,7 @@ from forge_tools.sandbox.configured import reach_of, user_of
 from forge_tools.sandbox.processes.commands import SPAWNER
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
+from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.secrets import SecretSource
 from forge_tools.tool import admit, load_engine, load_project, load_settings, load_tools, require_walled
@@ -31,7 +32,7 @@ from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
 from workers.lanes.tiers import Tiers
-from workers.lanes.walls import command_walls
+from workers.lanes.walls import command_walls, server_walls
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
 from workers.worker import Setup
@@ -94,13 +95,14 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
 
 def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
     """Return what a worker with these options is built from; starts the MCP servers that it hosts."""
-    secrets, registry, servers = given_secrets(are_taken=True), ScopedRegistry(), hosted_servers(options, settings)
-    tools = offered(options, settings, () if servers is None else servers.start())
-    registry.register_many(tools)
-    told = load_settings(tools, SecretSource(secrets, settings.secrets_dir))
+    secrets, registry = given_secrets(are_taken=True), ScopedRegistry()
     desk, store = ArtifactDesk(settings), RemoteStore()
     artifacts = WorkerArtifacts(settings.artifact_max_bytes, ask_engine(desk, store))
     reach = replace(reach_of(settings, artifacts=artifacts), documents=None)  # children have no database to ask
+    servers = hosted_servers(options, settings, reach)
+    tools = offered(options, settings, () if servers is None else servers.start())
+    registry.register_many(tools)
+    told = load_settings(tools, SecretSource(secrets, settings.secrets_dir))
     if options.lane == "async":
         reach = replace(
             reach,
@@ -162,7 +164,7 @@ def _runnable(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
     return [tool for tool in tools if tool.spec.name not in engineless]
 
 
-def hosted_servers(options: argparse.Namespace, settings: Settings) -> Servers | None:
+def hosted_servers(options: argparse.Namespace, settings: Settings, reach: Reach) -> Servers | None:
     """Return the configured MCP servers, if this worker hosts any."""
     if not _hosts_servers(options, settings):
         return None
@@ -172,7 +174,9 @@ def hosted_servers(options: argparse.Namespace, settings: Settings) -> Servers |
         if error.name not in {"mcp", "mcp_types"}:
             raise
         raise ConfigurationError("FORGE_MCP_CONFIG needs an extra: pip install 'forge-tools[mcp]'.") from error
-    servers: Servers = hosting.hosted_servers(settings.mcp_config, settings.max_output_bytes, settings.home / "mcp")
+    servers: Servers = hosting.hosted_servers(
+        settings.mcp_config, settings.max_output_bytes, settings.home / "mcp", server_walls(settings, reach)
+    )
     return servers
 
 

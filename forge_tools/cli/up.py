@@ -222,7 +222,7 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
         face.say(f"\nTools that ask for walls run without them here ({given()}).")
     are_optional = settings.walls_minimum is None and settings.walls_for("Bash", ToolCategory.EXECUTION) is None
     if are_optional and given().no_namespaces:
-        face.say(f"\nCommands run without walls here ({given().no_namespaces}).")
+        face.say(f"\nCommands and MCP servers run without walls here ({given().no_namespaces}).")
 
 
 def _overview(status: StackStatus) -> Table:

@@ -151,7 +151,8 @@ class ToolSpec(BaseModel):
 
     @model_validator(mode="after")
     def _walls_stand_around_processes(self) -> Self:
-        if self.walls == "namespace" and (self.lane, self.category) != ("async", ToolCategory.EXECUTION):
+        has_others = self.lane == "async" and self.category in {ToolCategory.EXECUTION, ToolCategory.MCP}
+        if self.walls == "namespace" and not has_others:
             raise ValueError('walls="namespace" is for tools of category execution in the async lane; use "landlock"')
         if self.lane == "async" and self.walls not in {None, "namespace"}:
             raise ValueError(f'walls="{self.walls}" need a process: declare lane="process"')

@@ -6,7 +6,9 @@ names one kind: that every statement of the store means the same on both is what
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -97,3 +99,23 @@ def fresh_fleet(tmp_path: Path, valkey: Any, database_url: str) -> Iterator[Flee
     fleet = Fleet(tmp_path, valkey.url, database_url, kill_grace=1.0)
     yield fleet
     fleet.stop()
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"a page")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def page() -> Iterator[str]:
+    """A web server on this machine, as `host:port`, at an address that no program takes for its own."""
+    server = ThreadingHTTPServer(("127.0.0.2", 0), _Page)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.2:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()

@@ -1,7 +1,6 @@
 """MCP servers on a real worker: called like all tools, killed in the middle, and gone with their worker."""
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -12,37 +11,16 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.model import ExecutionContext, ExecutionStatus, Progress
-from tests.fleet import ROOT, WORKER, Fleet, WorkerProcess
+from tests.fleet import ROOT, Fleet
+from tests.hosting import hosting_worker, warm_host
 from tests.waiting import is_alive, reached
-from tests.warm import WarmInterpreter, shared
 
 SERVERS = ROOT / "tests" / "mcp_servers"
 CONTEXT = ExecutionContext(working_dir=".")
 
 
-def started(*words: str) -> dict[str, Any]:
-    return {"command": sys.executable, "args": ["-P", str(SERVERS / words[0]), *words[1:]], "cwd": str(ROOT)}
-
-
-@shared
-def warm_host() -> WarmInterpreter:
-    """What forks the workers of this module, which import the SDK of MCP as well."""
-    return WarmInterpreter(*WORKER, "forge_tools.mcp.hosted.servers")
-
-
-def host(fleet: Fleet, servers: dict[str, Any], categories: str = "mcp") -> WorkerProcess:
-    """Start a worker of the async lane that hosts those servers."""
-    configuration = fleet.folder / "mcp.json"
-    configuration.write_text(json.dumps({"mcpServers": servers}))
-    log = fleet.folder / f"worker-{len(fleet.workers)}.log"
-    words = ["workers", "--lane", "async", "--categories", categories, "--no-builtins"]
-    with log.open("wb") as output:
-        environment = fleet.environment(mcp_config=str(configuration))
-        process = warm_host().start(words, cwd=ROOT, env=environment, stdout=output, stderr=output)
-    worker = WorkerProcess(process, log)
-    fleet.workers.append(worker)
-    worker.wait_ready()
-    return worker
+def started(*words: str, **more: Any) -> dict[str, Any]:
+    return {"command": sys.executable, "args": ["-P", str(SERVERS / words[0]), *words[1:]], "cwd": str(ROOT), **more}
 
 
 @pytest.fixture
@@ -67,7 +45,7 @@ def shown(fleet: Fleet, *words: str) -> str:
 
 
 async def test_tools_of_servers_are_in_the_catalogue_and_run_on_the_worker(fresh_fleet: Fleet) -> None:
-    host(fresh_fleet, {"good": started("good.py"), "raw": started("raw.py", "unspeakable")})
+    hosting_worker(fresh_fleet, {"good": started("good.py"), "raw": started("raw.py", "unspeakable")})
     async with ExecutorClient(fresh_fleet.settings) as client:
         schemas = {schema["name"]: schema for schema in client.get_schemas_by_category("mcp", "anthropic")}
 
@@ -87,8 +65,13 @@ async def test_tools_of_servers_are_in_the_catalogue_and_run_on_the_worker(fresh
 
 
 async def test_a_server_that_is_killed_in_a_call_costs_that_call_alone(fleet: Fleet, tmp_path: Path) -> None:
-    worker = host(
-        fleet, {"good": started("good.py"), "raw": started("raw.py", "plain"), "bad": started("raw.py", "broken")}
+    worker = hosting_worker(
+        fleet,
+        {
+            "good": started("good.py", walls="plain"),  # in namespaces its number is another
+            "raw": started("raw.py", "plain"),
+            "bad": started("raw.py", "broken"),
+        },
     )
     mark = tmp_path / "mark"
     async with ExecutorClient(fleet.settings) as client:
@@ -110,7 +93,7 @@ async def test_a_server_that_is_killed_in_a_call_costs_that_call_alone(fleet: Fl
 
 
 async def test_a_cancel_reaches_the_server(fleet: Fleet, tmp_path: Path) -> None:
-    host(fleet, {"good": started("good.py")})
+    hosting_worker(fleet, {"good": started("good.py", mounts=[f"{tmp_path}:rw"])})
     mark = tmp_path / "mark"
     async with ExecutorClient(fleet.settings) as client:
         handle = await client.submit("mcp__good__wait", {"mark": str(mark)}, CONTEXT)
@@ -126,7 +109,13 @@ async def test_a_cancel_reaches_the_server(fleet: Fleet, tmp_path: Path) -> None
 @pytest.mark.parametrize("end", ["stop", "kill"])
 async def test_servers_are_gone_with_their_worker(fleet: Fleet, tmp_path: Path, end: str) -> None:
     pids = tmp_path / "pids"
-    worker = host(fleet, {"good": started("good.py"), "stubborn": started("raw.py", "stubborn", str(pids))})
+    worker = hosting_worker(
+        fleet,
+        {
+            "good": started("good.py", walls="plain"),
+            "stubborn": started("raw.py", "stubborn", str(pids), walls="plain"),
+        },
+    )
     async with ExecutorClient(fleet.settings) as client:
         server = int((await client.execute("mcp__good__identity", CONTEXT)).output)
     stubborn, child = map(int, pids.read_text().split())
@@ -139,7 +128,7 @@ async def test_servers_are_gone_with_their_worker(fleet: Fleet, tmp_path: Path, 
 
 async def test_a_server_that_failed_to_start_is_told_of_until_it_serves(fleet: Fleet, tmp_path: Path) -> None:
     mark = tmp_path / "licence"
-    host(fleet, {"late": started("raw.py", "until", str(mark))})
+    hosting_worker(fleet, {"late": started("raw.py", "until", str(mark), mounts=[f"{tmp_path}:ro"])})
     why = "it ended with code 3; it last wrote: no licence for this machine"
     async with ExecutorClient(fleet.settings) as client:
         refused = await client.execute("mcp__late__echo", CONTEXT, text="here")
@@ -157,7 +146,7 @@ async def test_a_server_that_failed_to_start_is_told_of_until_it_serves(fleet: F
 
 
 async def test_tools_that_a_server_gets_while_it_serves_can_be_called(fleet: Fleet) -> None:
-    host(fleet, {"raw": started("raw.py", "plain")})
+    hosting_worker(fleet, {"raw": started("raw.py", "plain")})
     async with ExecutorClient(fleet.settings) as client:
         await client.execute("mcp__raw__change", CONTEXT)
         await until_found(client, "mcp__raw__fresh")
@@ -174,13 +163,13 @@ async def test_tools_that_a_server_gets_while_it_serves_can_be_called(fleet: Fle
 
 def test_a_configuration_that_cannot_be_used_is_refused(fleet: Fleet) -> None:
     with pytest.raises(AssertionError, match='server "bad": Value error, give it either a "command"'):
-        host(fleet, {"bad": {}})
+        hosting_worker(fleet, {"bad": {}})
 
     assert fleet.workers[0].process.wait() == 78
 
 
 async def test_progress_that_a_server_tells_is_that_of_the_call(fleet: Fleet) -> None:
-    host(fleet, {"good": started("good.py")})
+    hosting_worker(fleet, {"good": started("good.py")})
     async with ExecutorClient(fleet.settings) as client:
         handle = await client.submit("mcp__good__count", {"steps": 3}, CONTEXT)
         async with asyncio.timeout(30):

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.config import Settings, broker_socket
-from forge_tools.model import Claim, ToolSpec
+from forge_tools.mcp.hosted.walls import ServerWalls
+from forge_tools.model import Claim, ToolCategory, ToolSpec
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.walled import CommandWalls, NamespaceWalls
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import scratch_folder
+from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
 from forge_tools.sandbox.walls.user import User
 from forge_tools.tools.execution.bash import Bash
@@ -31,11 +33,26 @@ def command_walls(settings: Settings, reach: Reach) -> CommandWalls:
     own = tuple(_own(settings, reach))
     others = [str(root.path.absolute()) for root in reach.all_roots()]
     return NamespaceWalls(
-        settings.commands_network or ("host" if settings.is_embedded else "none"),
+        settings.egress or ("host" if settings.is_embedded else "none"),
         closed=(*own, *others),
         hidden=own,
         opened=settings.walls_paths,
         cache=settings.cache / "commands",
+    )
+
+
+def server_walls(settings: Settings, reach: Reach) -> ServerWalls:
+    """Those around the MCP servers that this worker starts."""
+    own = tuple(_own(settings, reach))
+    asked = settings.walls_of.get(f"category:{ToolCategory.MCP}")
+    return ServerWalls(
+        default="plain" if asked == "plain" else "namespace",
+        homes=settings.home / "mcp" / "homes",
+        closed=(*own, *(str(root.path.absolute()) for root in reach.all_roots())),
+        hidden=own,
+        opened=settings.walls_paths,
+        lack=given().no_namespaces,
+        may_lack=settings.is_embedded and asked is None and settings.walls_minimum is None,
     )
 
 

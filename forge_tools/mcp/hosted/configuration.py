@@ -5,23 +5,34 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from forge_tools.config import expanded
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import is_secret_name
 from forge_tools.schema import shown
+from forge_tools.setting_types import Network
 
 _STDIO = frozenset({"stdio"})
 _HTTP = frozenset({"http", "streamable-http", "streamableHttp"})
 
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+
+Mount = Annotated[str, StringConstraints(pattern=r"^[^\x00]+:r[ow]$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[^\x00=]+$")]
 
 logger = logging.getLogger(__name__)
+
+
+def _egress(network: object) -> object:
+    if isinstance(network, bool):
+        return "host" if network else "none"
+    if isinstance(network, list | tuple) and all(isinstance(host, str) for host in network):
+        return ",".join(network) or "none"
+    raise ValueError("write true, false, or a list of the hosts that it may connect to")
 
 
 class Server(BaseModel):
@@ -29,6 +40,8 @@ class Server(BaseModel):
 
     `allow_tools` and `deny_tools` are patterns of names that it may, and may not, offer.
     With `trust_annotations` False, every tool counts as one that may do anything.
+    `walls`, `mounts` and `egress` (`network` in a file) are of programs: what they see besides the system and `cwd`, and whom
+    they may connect to, as `FORGE_EGRESS` says it of commands.
     """
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="allow")
@@ -47,10 +60,17 @@ class Server(BaseModel):
     allow_tools: tuple[str, ...] = ("*",)
     deny_tools: tuple[str, ...] = ()
     trust_annotations: bool = True
+    walls: Literal["plain", "namespace"] | None = None
+    egress: Annotated[Network, BeforeValidator(_egress)] = Field(default="host", alias="network")
+    mounts: tuple[Mount, ...] = ()
 
     def offers(self, tool: str) -> bool:
         """Whether a tool of that name may be offered."""
         return _fits(tool, self.allow_tools) and not _fits(tool, self.deny_tools)
+
+    def mounted(self) -> list[tuple[str, str]]:
+        """Return the paths that it sees besides, and how: `ro` or `rw`."""
+        return [(str(self.cwd / Path(mount[:-3]).expanduser()), mount[-2:]) for mount in self.mounts]
 
     @property
     def secrets(self) -> Iterator[str]:
@@ -63,6 +83,10 @@ class Server(BaseModel):
     def _is_of_one_kind(self) -> Self:
         if bool(self.command) == bool(self.url):
             raise ValueError('give it either a "command" to start, or a "url" to reach')
+        if self.url and self.model_fields_set & {"walls", "egress", "mounts"}:
+            raise ValueError("walls, network and mounts are of programs; this one runs elsewhere")
+        if self.walls == "plain" and self.model_fields_set & {"egress", "mounts"}:
+            raise ValueError('network and mounts need walls, which "walls": "plain" does without')
         if self.type and self.type not in (_STDIO if self.command else _HTTP):
             raise ValueError(
                 f'the type "{shown(self.type)}" is not one of a server with a {"command" if self.command else "url"}; '
@@ -111,7 +135,11 @@ def _server(path: Path, name: str, declared: Any, folder: Path) -> Server:
     if server.model_extra:
         unknown = sorted(map(shown, server.model_extra))
         logger.warning("An MCP server has unknown settings", extra={"server": name, "settings": unknown})
-    return server.model_copy(update={"cwd": folder / server.cwd})
+    server = server.model_copy(update={"cwd": folder / server.cwd})
+    for mounted, _ in server.mounted():
+        if not Path(mounted).exists():
+            raise ConfigurationError(f"{where}, mounts: {shown(mounted)} does not exist on this host.")
+    return server
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:

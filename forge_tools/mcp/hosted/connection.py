@@ -15,6 +15,7 @@ from mcp.types import CONNECTION_CLOSED, CallToolResult, Tool
 from forge_tools.errors import ForgeError
 from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.mcp.hosted.session import Session
+from forge_tools.mcp.hosted.walls import ServerWalls
 
 DISCONNECTED = "MCP_DISCONNECTED"
 TOOL_GONE = "MCP_TOOL_GONE"
@@ -59,9 +60,15 @@ class Connection:
     """
 
     def __init__(
-        self, server: Server, *, max_message_bytes: int, on_change: "Callable[[Connection], None]" = lambda _: None
+        self,
+        server: Server,
+        *,
+        max_message_bytes: int,
+        walls: ServerWalls | None = None,
+        on_change: "Callable[[Connection], None]" = lambda _: None,
     ) -> None:
         self.server = server
+        self.walls = walls or ServerWalls()
         self.tools: Mapping[str, Tool] = {}
         self.status: Literal["starting", "serving", "failing"] = "starting"
         self.since = datetime.now(UTC)
@@ -82,7 +89,7 @@ class Connection:
             while True:
                 async with starts:
                     began = time.monotonic()
-                    session = Session(self.server, self._max_message_bytes, self._list)
+                    session = Session(self.server, self._max_message_bytes, self.walls, self._list)
                     has_begun = await session.begun() is not None
                 if has_begun:
                     self._serve(session)

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -17,10 +16,11 @@ from mcp.types import INTERNAL_ERROR
 from mcp.types.jsonrpc import jsonrpc_message_adapter
 
 from forge_tools.mcp.hosted.configuration import Server
+from forge_tools.mcp.hosted.walls import ServerWalls
 from forge_tools.mcp.lines import Lines, LongLine, encoded, refusal
-from forge_tools.sandbox.processes.commands import SPAWNER
-from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.processes.control import ControlLine
 from forge_tools.sandbox.processes.streams import plain
+from forge_tools.sandbox.web.egress import Egress
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outgoing = MemoryObjectSendStream[SessionMessage]
@@ -50,8 +50,10 @@ class ServerProcess:
 
     broke = False
 
-    def __init__(self, server: Server, max_message_bytes: int) -> None:
+    def __init__(self, server: Server, max_message_bytes: int, walls: ServerWalls) -> None:
         self._server = server
+        self._walls = walls
+        self._egress = Egress(server.egress)
         self._max_message_bytes = max_message_bytes
         self._noise = ServerLog(logging.WARNING, "An MCP server wrote a line that is not a message", server.name)
         self._errors = ServerLog(logging.INFO, "An MCP server logs", server.name)
@@ -68,14 +70,19 @@ class ServerProcess:
             stdin, self._stdin = await _to(theirs, ours)
             stdout, output = await _from(theirs, ours)
             stderr, errors = await _from(theirs, ours)
-            self._control = self._start(theirs, (stdin, stdout, stderr))
-            ours.callback(self._control.close)
+            self._line = ControlLine(
+                self._walls.start(self._server, streams=(stdin, stdout, stderr), grace=END_SECONDS),
+                self._hear,
+                self._egress,
+            )
+            self._facts = self._line.facts
+            ours.callback(self._line.close)
             self._ours = ours.pop_all()
         heard, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         outgoing, said = anyio.create_memory_object_stream[SessionMessage](0)
         for stream in (heard, incoming, outgoing, said):
             self._ours.callback(stream.close)
-        parts = (self._supervise(), self._read(output, heard), self._listen(errors), self._write(said))
+        parts = (self._read(output, heard), self._listen(errors), self._write(said))
         self._tasks = [asyncio.create_task(part) for part in parts]
         try:
             yield incoming, outgoing
@@ -102,33 +109,16 @@ class ServerProcess:
         last = self._errors.last() or self._noise.last()
         return f"; it last wrote: {last}" if last else ""
 
-    def _start(self, theirs: ExitStack, streams: tuple[int, int, int]) -> socket.socket:
-        folder = os.open(self._server.cwd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        theirs.callback(os.close, folder)
-        command = [self._server.command, *self._server.args]
-        environment = {**child_environment(), **self._server.env}
-        control = SPAWNER.start(command, environment, folder=folder, streams=streams, grace=END_SECONDS)
-        control.setblocking(False)  # noqa: FBT003  the method takes no keyword
-        return control
-
-    async def _supervise(self) -> None:
-        """Read the status lines of its supervisor."""
-        loop = asyncio.get_running_loop()
-        heard = b""
-        with suppress(OSError):
-            while data := await loop.sock_recv(self._control, 4096):
-                *lines, heard = (heard + data).split(b"\n")
-                for line in lines:
-                    kind, number = line.split()
-                    self._facts[kind.decode()] = int(number)
-                if self._facts.keys() & {"exit", "signal", "error"} and not self._exited.is_set():
-                    self._exited.set()
-                    loop.call_later(_HELD_OPEN_SECONDS, self.over.set)
-        if not self._exited.is_set():  # its supervisor was killed, and the kernel killed the server with it
-            self._facts.setdefault("signal", signal.SIGKILL)
-        self._exited.set()
-        self._gone.set()
-        self.over.set()
+    def _hear(self) -> None:
+        line = self._line
+        if line.has_ended and not self._exited.is_set():
+            self._exited.set()
+            asyncio.get_running_loop().call_later(_HELD_OPEN_SECONDS, self.over.set)
+        if line.is_closed:
+            if not line.facts.keys() & {"exit", "signal", "error"}:
+                line.facts["signal"] = signal.SIGKILL  # its supervisor was killed, and the kernel killed the server
+            self._gone.set()
+            self.over.set()
 
     async def _read(
         self, output: asyncio.StreamReader, incoming: MemoryObjectSendStream[SessionMessage | Exception]
@@ -179,9 +169,9 @@ class ServerProcess:
         with self._ours:
             self._stdin.close()
             await _within(END_SECONDS, self._exited)
-            with suppress(OSError):
-                self._control.shutdown(socket.SHUT_WR)
+            self._line.end()
             await _within(2 * END_SECONDS, self._gone)
+            await self._egress.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)

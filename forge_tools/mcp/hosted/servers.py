@@ -16,6 +16,7 @@ from forge_tools.errors import InvalidToolError
 from forge_tools.mcp.hosted.configuration import Server, read_servers
 from forge_tools.mcp.hosted.connection import Connection
 from forge_tools.mcp.hosted.tools import ServerTool, tool_name, tool_prefix
+from forge_tools.mcp.hosted.walls import ServerWalls
 from forge_tools.mcp.thread import LoopThread
 from forge_tools.model import ServerState
 from forge_tools.schema import clean_text
@@ -37,24 +38,34 @@ _TOOLS = TypeAdapter(list[Tool])
 logger = logging.getLogger(__name__)
 
 
-def hosted_servers(configuration: Path, max_message_bytes: int, memory: Path) -> "HostedServers":
+def hosted_servers(configuration: Path, max_message_bytes: int, memory: Path, walls: ServerWalls) -> "HostedServers":
     """Return the servers of a file, not started yet. The folder `memory` stores the tools they last had.
 
     Raises:
         ConfigurationError: for a file that cannot be used.
     """
-    return HostedServers(read_servers(configuration), max_message_bytes, Memory(memory))
+    return HostedServers(read_servers(configuration), max_message_bytes, Memory(memory), walls)
 
 
 class HostedServers:
     """Keeps each server connected until `close`, and knows its tools and its state. Thread-safe."""
 
-    def __init__(self, servers: Sequence[Server], max_message_bytes: int, memory: "Memory | None" = None) -> None:
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        max_message_bytes: int,
+        memory: "Memory | None" = None,
+        walls: ServerWalls | None = None,
+    ) -> None:
+        self._walls = walls or ServerWalls()
         self._changed: Callable[[], None] = lambda: None
         self._memory = memory
         self._thread = LoopThread("forge-tools-mcp")
         self._offers = [
-            _Offer(Connection(server, max_message_bytes=max_message_bytes, on_change=self._note), self._thread)
+            _Offer(
+                Connection(server, max_message_bytes=max_message_bytes, walls=self._walls, on_change=self._note),
+                self._thread,
+            )
             for server in servers
         ]
         self._supervisors: list[asyncio.Task[None]] = []
@@ -82,6 +93,7 @@ class HostedServers:
     def close(self) -> None:
         """Disconnect from the servers, and end those that were started here."""
         self._thread.stop(_END_SECONDS, self._end())
+        self._walls.close()
 
     async def _supervise(self, seconds: float) -> None:
         starts = asyncio.Semaphore(STARTS_AT_ONCE)

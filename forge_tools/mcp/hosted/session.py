@@ -16,8 +16,10 @@ from mcp.types import Implementation, PaginatedRequestParams, Tool, ToolListChan
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from forge_tools import __version__
+from forge_tools.errors import ConfigurationError
 from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.mcp.hosted.process import ServerProcess
+from forge_tools.mcp.hosted.walls import ServerWalls
 from forge_tools.schema import clean_text
 from forge_tools.secrets import Scrubber
 from forge_tools.urls import without_passwords
@@ -34,7 +36,9 @@ class Session:
     `why` is the reason at the end. `on_list` is called when the server has changed its `tools`.
     """
 
-    def __init__(self, server: Server, max_message_bytes: int, on_list: Callable[["Session"], None]) -> None:
+    def __init__(
+        self, server: Server, max_message_bytes: int, walls: ServerWalls, on_list: Callable[["Session"], None]
+    ) -> None:
         self.server = server
         self.tools: Mapping[str, Tool] = {}
         self.why = ""
@@ -45,7 +49,7 @@ class Session:
         self._end = asyncio.Event()
         self._changed = asyncio.Event()
         self._ready: asyncio.Future[Client | None] = asyncio.get_running_loop().create_future()
-        self._transport = ServerProcess(server, max_message_bytes) if server.command else Endpoint(server)
+        self._transport = ServerProcess(server, max_message_bytes, walls) if server.command else Endpoint(server)
         self._serving = asyncio.create_task(self._serve(), name=f"mcp-{server.name}")
 
     @property
@@ -177,6 +181,8 @@ class Session:
             return f"it did not answer within {server.start_timeout:g}s{transport.last_words()}"
         if transport.broke or isinstance(error, asyncio.CancelledError):
             return transport.account()
+        if isinstance(error, ConfigurationError):
+            return error.message.removesuffix(".")
         if isinstance(error, OSError):
             return f"{error.filename or server.command or without_passwords(server.url)}: {error.strerror or error}"
         kind = type(error).__name__

@@ -57,13 +57,18 @@ class ServerTool(BaseTool):
         self.capabilities = capabilities_of(tool.annotations if server.trust_annotations else None)
         self.tags = (TAG, clean_text(server.name))
         self.timeout = server.timeout
+        if server.command and connection.walls.tier(server) == "namespace":
+            self.walls = "namespace"
         self._called = tool.name
         self._connection = connection
         self._thread = thread
 
     async def _execute(self, context: ExecutionContext, /, **arguments: Any) -> ToolResult:  # type: ignore[override]  # names come as keywords alone
         result = await self._passed_on(arguments, context)
-        result.metadata["server"] = self._connection.server.name
+        server = self._connection.server
+        result.metadata["server"] = server.name
+        if server.command:
+            result.metadata["walls"] = self._connection.walls.tier(server)
         return result
 
     async def _dry_run(self, context: ExecutionContext, /, **arguments: Any) -> ToolResult:  # type: ignore[override]  # as above

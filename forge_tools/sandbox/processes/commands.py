@@ -21,9 +21,11 @@ from typing import Any
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import true_path
+from forge_tools.sandbox.processes.control import ControlLine
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.launcher import REQUEST_LENGTH
 from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, SHELL
+from forge_tools.sandbox.web.egress import Egress
 
 Sink = Callable[[bytes], bool | None]
 """Takes a chunk of output. False means that enough was seen: the command is ended."""
@@ -87,10 +89,11 @@ async def run(  # noqa: PLR0913  all but the command are named
     stdin: bytes | int = b"",
     grace: float = 2.0,
     start: Callable[..., socket.socket] | None = None,
+    egress: Egress | None = None,
 ) -> Completed:
     """Run `command` in the open folder handle `folder` and feed what it writes to the sinks.
 
-    `start` is that of a `Spawner` with walls; without it there are none.
+    `start` is that of a `Spawner` with walls; without it there are none. `egress` is the proxy of a network that has one.
 
     Without `stderr` both streams go to `stdout` in true order. The command is over when its own process is; what it leaves
     behind is stopped. When this returns or raises, cancellation included, nothing of the process tree is left.
@@ -98,7 +101,7 @@ async def run(  # noqa: PLR0913  all but the command are named
     Raises:
         SandboxError: the command could not be started.
     """
-    running = _Running(command[0])
+    running = _Running(command[0], egress)
     try:
         spawn = partial(start or SPAWNER.start, command, environment, folder=folder, grace=grace)
         running.start(spawn, stdin, [stdout] if stderr is None else [stdout, stderr])
@@ -231,27 +234,25 @@ class Spawner(Forker):
 class _Running:
     """One command from its start to the end of its tree, as futures of the running loop."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, egress: Egress | None) -> None:
         self._name = name
+        self._egress = egress
         self._loop = asyncio.get_running_loop()
         self.over: asyncio.Future[None] = self._loop.create_future()
         self.enough: asyncio.Future[None] = self._loop.create_future()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._readers: list[_Reader] = []
-        self._control: socket.socket | None = None
-        self._lines = b""
-        self._facts: dict[str, int] = {}
+        self._line: ControlLine | None = None
         self._failure: BaseException | None = None
 
     def start(self, spawn: Callable[..., socket.socket], stdin: bytes | int, sinks: Sequence[Sink]) -> None:
         try:
             with ExitStack() as closing:
                 outputs = [self._reader(sink, closing) for sink in sinks]
-                self._control = control = spawn(streams=(_input(stdin, closing), outputs[0], outputs[-1]))
+                control = spawn(streams=(_input(stdin, closing), outputs[0], outputs[-1]))
         except OSError as error:
             raise self._refusal(error.errno or 0) from error
-        control.setblocking(False)  # noqa: FBT003  the method takes no keyword
-        self._loop.add_reader(control, self._hear, control)
+        self._line = ControlLine(control, self._hear, self._egress)
 
     async def drain(self) -> None:
         """Read what is still in the pipes; somebody who inherited them cannot hold the call up."""
@@ -264,18 +265,16 @@ class _Running:
     async def end(self, patience: float) -> None:
         """End the tree and wait until it is gone."""
         try:
-            if self._control is not None and not self._gone.done():
-                with suppress(OSError):
-                    self._control.shutdown(socket.SHUT_WR)
+            if self._line is not None and not self._gone.done():
+                self._line.end()
                 await asyncio.wait({self._gone}, timeout=patience)
         finally:
             for reader in self._readers:
                 reader.resume()
                 reader.close()
             self._readers.clear()  # they know us, and what their sinks hold would stay until the cycle is collected
-            if self._control is not None:
-                self._loop.remove_reader(self._control)
-                self._control.close()
+            if self._line is not None:
+                self._line.close()
 
     def outcome(self, *, timed_out: bool) -> Completed:
         failure, self._failure = self._failure, None
@@ -284,16 +283,17 @@ class _Running:
                 raise failure
         finally:
             del failure  # its traceback has this frame
-        if "error" in self._facts:
-            raise self._refusal(self._facts["error"])
-        if "starting" not in self._facts:
+        facts = {} if self._line is None else self._line.facts
+        if "error" in facts:
+            raise self._refusal(facts["error"])
+        if "starting" not in facts:
             raise self._refusal(errno.ECHILD)
         if timed_out or self.enough.done():
             return Completed(timed_out=timed_out, stopped=not timed_out)
-        number = self._facts.get("signal")
-        if number is None and "exit" not in self._facts:
+        number = facts.get("signal")
+        if number is None and "exit" not in facts:
             number = signal.SIGKILL  # its supervisor was killed, and the kernel killed the command with it
-        return Completed(exit_code=self._facts.get("exit"), signal=number, leftovers=self._facts.get("leftovers", 0))
+        return Completed(exit_code=facts.get("exit"), signal=number, leftovers=facts.get("leftovers", 0))
 
     def _reader(self, sink: Sink, closing: ExitStack) -> int:
         read, write = os.pipe()
@@ -306,21 +306,11 @@ class _Running:
         if not self.enough.done():
             self.enough.set_result(None)
 
-    def _hear(self, control: socket.socket) -> None:
-        try:
-            data = control.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        *lines, self._lines = (self._lines + data).split(b"\n")
-        for line in lines:
-            kind, number = line.split()
-            self._facts[kind.decode()] = int(number)
-        if not data or "gone" in self._facts:
-            self._loop.remove_reader(control)
+    def _hear(self) -> None:
+        assert self._line is not None  # noqa: S101  for the type checker: it is what calls
+        if self._line.is_closed:
             self._gone.set_result(None)
-        if not self.over.done() and (not data or self._facts.keys() & {"exit", "signal", "error"}):
+        if self._line.has_ended and not self.over.done():
             self.over.set_result(None)
 
     def _refusal(self, number: int) -> SandboxError:

@@ -6,7 +6,7 @@ none (supervisors are forked: a millisecond, not twenty, and one is kept ready f
 
 The tree is ended (TERM, the grace, KILL) when the owner's end of `parent-fd` closes, when a SIGTERM was forwarded and
 the grace has passed, and with `--kill-leftovers` when the command exits and leaves descendants behind. Lines on
-`status-fd`: `starting 0`; `error ERRNO` if it could not start; `exit CODE` or `signal NUMBER` as soon as the command is
+`status-fd`: `listening 0` with the socket of a proxy where the network has one; `starting 0`; `error ERRNO` if it could not start; `exit CODE` or `signal NUMBER` as soon as the command is
 over; `leftovers COUNT` if it left any behind; `gone 0`, then end of file, when nothing of the tree is left.
 """
 
@@ -187,14 +187,23 @@ class _Walls:
     def __init__(self, words: Sequence[str], refusal: OSError | None) -> None:
         self._words = words
         self._refusal = refusal
+        self._way_out: socket.socket | None = None
 
     def prepare(self) -> None:
         """Do what is possible before a command is known."""
         if self._words and self._refusal is None:
             try:
+                if self._words[0] not in (namespaces.HOST, namespaces.NONE):
+                    self._way_out = namespaces.open_way_out()
                 namespaces.furnish(self._words[1:])
             except OSError as error:
                 self._refusal = error
+
+    def give_way_out(self, control: int) -> None:
+        """Hand the socket of the proxy to the owner of the control socket, if there is one."""
+        if self._way_out is not None:
+            with self._way_out, socket.socket(fileno=os.dup(control)) as line, contextlib.suppress(OSError):
+                socket.send_fds(line, [b"listening 0\n"], [self._way_out.fileno()])  # whoever is gone needs none
 
     def enter(self, folder: int, words: Sequence[str]) -> None:
         """Go to the folder of the command. Behind walls, the first of `words` is its path, the others are what else to show.
@@ -359,6 +368,7 @@ def _serve_one(signals: Signals, walls: _Walls, control: int, folder: int, *stre
         fields[4 + arguments + words :],
     )
     environment = dict(field.split(b"=", 1) for field in variables)
+    walls.give_way_out(control)
 
     def start() -> int:
         walls.enter(folder, list(map(os.fsdecode, shown)))

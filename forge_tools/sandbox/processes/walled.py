@@ -12,7 +12,9 @@ from pathlib import Path
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.commands import SPAWNER, Spawner
 from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.walls.namespaces import HOST
 from forge_tools.sandbox.walls.view import of_machine, of_workspace
+from forge_tools.sandbox.web.egress import Egress, variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,10 @@ class Around:
     shown: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """Variables of its environment, unless its caller sets them."""
+
+    def egress(self) -> Egress:
+        """Return the way out of this one, which the running loop serves until it is closed."""
+        return Egress(self.walls[0] if self.walls else HOST)
 
 
 UNWALLED = Around()
@@ -70,5 +76,5 @@ class NamespaceWalls(CommandWalls):
         return Around(
             self.spawner.walls,
             of_workspace(places, self._hidden, cache),
-            variables={"XDG_CACHE_HOME": cache, "TMPDIR": "/tmp"},  # noqa: S108  its own
+            variables={"XDG_CACHE_HOME": cache, "TMPDIR": "/tmp", **variables(self.spawner.walls[0])},  # noqa: S108  its own
         )

@@ -336,7 +336,7 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
     withheld, environment = list(map(base64.b64decode, texts)), dict(field.split(b"=", 1) for field in rest)
     walls = list(map(os.fsdecode, words))
     try:
-        if walls and namespaces.fork(network=walls[1]) != 0:
+        if walls and not _is_inside(walls[1], control, place, folder, stdin):
             return  # the supervisor goes on in them
         adopt_orphans()
         signals = Signals(*_STOPS, signal.SIGCHLD)
@@ -354,6 +354,29 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
     for handle in (control, place, stdin):
         os.close(handle)
     shell.supervise(signals)
+
+
+def _is_inside(network: str, *handles: int) -> bool:
+    """Fork into namespaces; what stays outside, without the handles, returns once the proxy of that network is not needed."""
+    ours, theirs = socket.socketpair()
+    if namespaces.fork(network=network) == 0:
+        ours.close()
+        if network not in (namespaces.HOST, namespaces.NONE):
+            with namespaces.open_way_out() as listener:
+                socket.send_fds(theirs, [b"."], [listener.fileno()])
+            theirs.detach()  # the proxy serves until it is closed
+        theirs.close()
+        return True
+    theirs.close()
+    for handle in handles:
+        os.close(handle)
+    with ours:
+        _, listeners, _, _ = socket.recv_fds(ours, 1, 1)
+        if listeners:
+            from forge_tools.sandbox.web.egress import serve_while_open
+
+            serve_while_open(network, socket.socket(fileno=listeners[0]), ours)
+    return False
 
 
 def _go(place: int, walls: Sequence[str]) -> None:

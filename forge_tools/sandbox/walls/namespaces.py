@@ -19,7 +19,10 @@ from forge_tools.sandbox.walls import seccomp
 from forge_tools.sandbox.walls.privileges import ON_LINUX, checked, drop_capabilities, gain_nothing, harden, open_up
 
 HOST, NONE = "host", "none"
-"""The network in them: the machine's, or only a loopback of their own."""
+"""The network in them: the machine's, or only a loopback of their own. Anything else is that and a way out, at `PROXY`."""
+
+PROXY = ("127.0.0.1", 3128)
+"""Where the proxy is that decides what is reached from a network of their own (`web/egress.py`)."""
 
 MOST_PROCESSES = 4096
 """Including threads. For root the kernel enforces it since Linux 6.14."""
@@ -109,6 +112,13 @@ def show(shown: Iterable[str]) -> None:
     for entry in shown:
         word, _, path = entry.partition(":")
         _SHOWING[word](path)
+
+
+def open_way_out() -> socket.socket:
+    """Open the port of the proxy in this network. Whoever is given it serves it, from any other network."""
+    listener = socket.create_server(PROXY)
+    listener.set_inheritable(False)
+    return listener
 
 
 def close_off() -> None:

@@ -109,13 +109,14 @@ class _Call:
         self._room = max(0, context.max_output_size - _NOTES_ROOM)
         self._deadline = Deadline(context.timeout)
         self.seconds = min(asked.timeout / 1000, self._deadline.remaining)
+        self._refused: list[str] = []
         self._grace = min(_GRACE_SECONDS, (context.timeout - self.seconds) * 0.75)
 
     async def run(self, folder: Handle, *options: str) -> tuple[HeadTail, Completed]:
         artifacts = REACH.get().artifacts
         whole_bytes = artifacts.max_bytes if artifacts else 0
         kept = HeadTail(self._room, whole_bytes) if options else _Shown(self._room, whole_bytes, self._context)
-        terminal = TerminalText(kept)
+        terminal, egress = TerminalText(kept), self._around.egress()
         try:
             completed = await run(
                 [*find_shell(), *options, "-c", self.asked.command],
@@ -126,12 +127,16 @@ class _Call:
                 stdin=self._stdin,
                 grace=self._grace,
                 start=self._walls.starting(self._around),
+                egress=egress,
             )
         except asyncio.CancelledError:  # nobody gets its result; its output is found through the execution
             terminal.finish()
             await self.keep(kept, _PARTING_SECONDS)
             raise
+        finally:
+            await egress.close()
         terminal.finish()
+        self._refused = egress.refused
         return kept, completed
 
     async def keep(self, kept: HeadTail, seconds: float = math.inf) -> dict[str, Any]:
@@ -150,6 +155,8 @@ class _Call:
         notes = _notes(completed)
         if completed.signal:
             facts["signal"] = signal_name(completed.signal)
+        if self._refused:
+            facts["refused_hosts"] = self._refused
         if completed.leftovers:
             facts["leftovers"] = completed.leftovers
         if notes and text and not text.endswith("\n"):

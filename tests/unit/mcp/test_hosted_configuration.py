@@ -60,6 +60,19 @@ def test_a_setting_that_nobody_knows_is_warned_about(tmp_path: Path, caplog: pyt
         ({"command": "x", "args": ["a\0b"]}, "args.0: String should match pattern"),
         ({"command": "x", "env": {"A=B": "c"}}, "String should match pattern"),
         ({"command": "${NOBODY_SET_THIS}"}, "${NOBODY_SET_THIS} is not set. Set it, or write"),
+        ({"command": "x", "mounts": ["/no/such/folder:ro"]}, "mounts: /no/such/folder does not exist on this host"),
+        ({"command": "x", "mounts": ["/tmp"]}, "mounts.0: String should match pattern"),
+        ({"command": "x", "network": ["https://y"]}, "'https://y' is no host; write api.example.com"),
+        (
+            {"command": "x", "network": "api.example.com"},
+            "network: Value error, write true, false, or a list of the hosts",
+        ),
+        ({"command": "x", "walls": "landlock"}, "walls: Input should be 'plain' or 'namespace'"),
+        (
+            {"command": "x", "walls": "plain", "network": False},
+            'network and mounts need walls, which "walls": "plain" does without',
+        ),
+        ({"url": "http://y", "network": False}, "walls, network and mounts are of programs; this one runs elsewhere"),
         ("npx", "it must be an object"),
     ],
 )

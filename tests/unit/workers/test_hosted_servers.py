@@ -10,6 +10,7 @@ import pytest
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
+from forge_tools.sandbox.configured import reach_of
 from tests.fleet import ROOT
 from workers import program
 
@@ -17,7 +18,7 @@ from workers import program
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     raw = str(ROOT / "tests" / "mcp_servers" / "raw.py")
-    servers = {"raw": {"command": sys.executable, "args": ["-P", raw, "plain"]}}
+    servers = {"raw": {"command": sys.executable, "args": ["-P", raw, "plain"], "cwd": str(ROOT)}}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     return Settings.load(
         home=tmp_path / "home", mcp_config=tmp_path / "mcp.json", broker_url="redis://b", database_url="postgresql://d"
@@ -26,7 +27,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def hosted(settings: Settings, *words: str) -> list[str]:
     options = program.parser().parse_args(words)
-    servers = program.hosted_servers(options, settings)
+    servers = program.hosted_servers(options, settings, reach_of(settings))
     if servers is None:
         return []
     try:

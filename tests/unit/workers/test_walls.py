@@ -21,7 +21,7 @@ from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, Tool
 from tests.unit.workers.child_bench import CLAIM
 from tests.unit.workers.test_child import Bench
 from workers.lanes.children import ChildrenLane
-from workers.lanes.walls import Walls, command_walls
+from workers.lanes.walls import Walls, command_walls, server_walls
 
 CALL = replace(CLAIM, tool="Walled", context='{"working_dir": "."}')
 
@@ -127,8 +127,26 @@ def test_commands_have_the_network_of_the_machine_on_the_embedded_stack_alone(se
         one = (served if changed.pop("served", False) else settings).model_copy(update=changed)
         return next(iter(command_walls(one, reach_of(one)).spawner.walls), "no walls")
 
-    found = [network(), network(served=True), network(commands_network="none"), network(walls_of={"Bash": "plain"})]
+    found = [network(), network(served=True), network(egress="none"), network(walls_of={"Bash": "plain"})]
     assert found == (["no walls"] * 4 if given().no_namespaces else ["host", "none", "none", "no walls"])
+
+
+def test_servers_are_walled_unless_their_category_or_on_the_embedded_stack_the_machine_says_otherwise(
+    settings: Settings,
+) -> None:
+    served = settings.model_copy(update={"broker_url": "redis://broker", "database_url": "postgresql://db/forge"})
+    plain, wanted = ({"walls_of": {"category:mcp": tier}} for tier in ("plain", "namespace"))
+    changed = (
+        settings,
+        served,
+        *(settings.model_copy(update=one) for one in (plain, wanted, {"walls_minimum": "landlock"})),
+    )
+
+    found = [server_walls(one, reach_of(one)) for one in changed]
+
+    assert [one.default for one in found] == ["namespace", "namespace", "plain", "namespace", "namespace"]
+    assert [one.may_lack for one in found] == [True, False, False, False, False]
+    assert {str(settings.home), str(settings.workspace)} <= set(found[0].closed)
 
 
 def test_commands_are_shown_neither_keys_nor_other_workspaces(settings: Settings, tmp_path: Path) -> None:
