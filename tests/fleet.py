@@ -149,9 +149,8 @@ class Fleet:
             "FORGE_DRAIN": "6",  # a test ends before the bodies that it leaves
         }
         if given().no_namespaces:
-            settings["FORGE_WALLS_OF"] = (
-                '{"Bash": "plain", "category:mcp": "plain"}'  # or they would be left to other hosts
-            )
+            # Or they would be left to other hosts.
+            settings["FORGE_WALLS_OF"] = '{"Bash": "plain", "category:mcp": "plain"}'
         return {**os.environ, **settings, **{f"FORGE_{k.upper()}": v for k, v in overrides.items()}}
 
     def freeze(self, worker: WorkerProcess) -> None:

@@ -68,7 +68,7 @@ async def call(executor: ToolExecutor, name: str, **arguments: Any) -> ToolResul
 
 @shared
 def warm_host() -> WarmInterpreter:
-    """What forks the workers of this module, which import the SDK of MCP as well."""
+    """What forks workers that host servers and so import the SDK of MCP as well."""
     return WarmInterpreter(*WORKER, "forge_tools.mcp.hosted.servers")
 
 

@@ -20,7 +20,6 @@ _STDIO = frozenset({"stdio"})
 _HTTP = frozenset({"http", "streamable-http", "streamableHttp"})
 
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
-
 Mount = Annotated[str, StringConstraints(pattern=r"^[^\x00]+:r[ow]$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[^\x00=]+$")]
 

@@ -115,8 +115,6 @@ class ServerProcess:
             self._exited.set()
             asyncio.get_running_loop().call_later(_HELD_OPEN_SECONDS, self.over.set)
         if line.is_closed:
-            if not line.facts.keys() & {"exit", "signal", "error"}:
-                line.facts["signal"] = signal.SIGKILL  # its supervisor was killed, and the kernel killed the server
             self._gone.set()
             self.over.set()
 

@@ -49,57 +49,51 @@ class ServerWalls:
             ConfigurationError: this machine has no namespaces for it.
             OSError: its folder cannot be opened, or the launcher cannot be started.
         """
-        command = [server.command, *server.args]
-        environment = {**child_environment(), **server.env}
-        if self.tier(server) == "plain":
-            return self._start(SPAWNER, command, environment, str(server.cwd), (), streams, grace)
-        if self.lack:
-            raise ConfigurationError(
-                f'it is to be started in namespaces, which this machine does not have ({self.lack}); "walls": "plain" in its entry does without'
+        environment, spawner, shown, path = child_environment(), SPAWNER, list[str](), str(server.cwd)
+        if self.tier(server) == "namespace":
+            if self.lack:
+                raise ConfigurationError(
+                    f'it is to be started in namespaces, which this machine does not have ({self.lack}); "walls": "plain" in its entry does without'
+                )
+            home, spawner = self._home(server.name), self._spawner(server.egress)
+            path, shown = self._shown(server, home)
+            environment |= variables(server.egress)
+            environment |= {"HOME": home, "XDG_CACHE_HOME": f"{home}/.cache", "TMPDIR": "/tmp"}  # noqa: S108  its own
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return spawner.start(
+                [server.command, *server.args],
+                {**environment, **server.env},
+                folder=folder,
+                streams=streams,
+                grace=grace,
+                shown=shown,
             )
-        home = self._home(server.name)
-        environment = {
-            **child_environment(),
-            **variables(server.egress),
-            "HOME": home,
-            "XDG_CACHE_HOME": f"{home}/.cache",
-            "TMPDIR": "/tmp",  # noqa: S108  its own
-            **server.env,
-        }
-        folder = os.path.realpath(server.cwd)
-        mounts = [(path, how == "ro") for path, how in server.mounted()]
-        if self._is_private(folder):
-            folder = home
-        elif folder not in {os.path.realpath(path) for path, _ in mounts}:
-            mounts.insert(0, (folder, True))
-        shown = [
-            *of_machine(child_environment() | {"PATH": environment["PATH"]}, self.closed, self.opened),
-            *of_workspace(mounts, self.hidden, home),
-        ]
-        if (spawner := self._spawners.get(server.egress)) is None:
-            spawner = self._spawners[server.egress] = Spawner([server.egress])
-        return self._start(spawner, command, environment, folder, shown, streams, grace)
+        finally:
+            os.close(folder)
 
     def close(self) -> None:
         """End what starts them."""
         for spawner in self._spawners.values():
             spawner.close()
 
-    def _start(  # noqa: PLR0917  all are the launcher's
-        self,
-        spawner: Spawner,
-        command: Sequence[str],
-        environment: dict[str, str],
-        path: str,
-        shown: Sequence[str],
-        streams: tuple[int, int, int],
-        grace: float,
-    ) -> socket.socket:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            return spawner.start(command, environment, folder=folder, streams=streams, grace=grace, shown=shown)
-        finally:
-            os.close(folder)
+    def _spawner(self, network: str) -> Spawner:
+        """Return what starts the servers with that network, each of which is shown everything that it sees."""
+        if network not in self._spawners:
+            self._spawners[network] = Spawner([network])
+        return self._spawners[network]
+
+    def _shown(self, server: Server, home: str) -> tuple[str, list[str]]:
+        """Return the folder that a server with that home starts in, and what it is shown."""
+        folder = os.path.realpath(server.cwd)
+        mounts = [(path, how == "ro") for path, how in server.mounted()]
+        if self._is_private(folder):
+            folder = home
+        elif folder not in {os.path.realpath(path) for path, _ in mounts}:
+            mounts.insert(0, (folder, True))
+        found = child_environment()
+        found["PATH"] = server.env.get("PATH", found["PATH"])
+        return folder, [*of_machine(found, self.closed, self.opened), *of_workspace(mounts, self.hidden, home)]
 
     def _home(self, server: str) -> str:
         """Return the home of a server, which is made."""

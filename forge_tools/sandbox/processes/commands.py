@@ -290,10 +290,7 @@ class _Running:
             raise self._refusal(errno.ECHILD)
         if timed_out or self.enough.done():
             return Completed(timed_out=timed_out, stopped=not timed_out)
-        number = facts.get("signal")
-        if number is None and "exit" not in facts:
-            number = signal.SIGKILL  # its supervisor was killed, and the kernel killed the command with it
-        return Completed(exit_code=facts.get("exit"), signal=number, leftovers=facts.get("leftovers", 0))
+        return Completed(exit_code=facts.get("exit"), signal=facts.get("signal"), leftovers=facts.get("leftovers", 0))
 
     def _reader(self, sink: Sink, closing: ExitStack) -> int:
         read, write = os.pipe()

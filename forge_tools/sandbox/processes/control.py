@@ -1,6 +1,7 @@
 """The control socket of a command: its supervisor reports on it, and ends the command's tree once it is shut down."""
 
 import asyncio
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,7 +32,7 @@ class ControlLine:
     @property
     def has_ended(self) -> bool:
         """Whether the command itself is over, or never started."""
-        return self.is_closed or bool(self.facts.keys() & _ENDS)
+        return bool(self.facts.keys() & _ENDS)
 
     def end(self) -> None:
         """Have the tree ended."""
@@ -61,5 +62,9 @@ class ControlLine:
             self.facts[kind.decode()] = int(number)
         if not data or "gone" in self.facts:
             self.is_closed = True
+            if not self.facts.keys() & _ENDS:
+                self.facts["signal"] = (
+                    signal.SIGKILL
+                )  # somebody killed its supervisor, and the kernel killed the command
             self._loop.remove_reader(self._control)
         self._changed()

@@ -6,8 +6,9 @@ none (supervisors are forked: a millisecond, not twenty, and one is kept ready f
 
 The tree is ended (TERM, the grace, KILL) when the owner's end of `parent-fd` closes, when a SIGTERM was forwarded and
 the grace has passed, and with `--kill-leftovers` when the command exits and leaves descendants behind. Lines on
-`status-fd`: `listening 0` with the socket of a proxy where the network has one; `starting 0`; `error ERRNO` if it could not start; `exit CODE` or `signal NUMBER` as soon as the command is
-over; `leftovers COUNT` if it left any behind; `gone 0`, then end of file, when nothing of the tree is left.
+`status-fd`: `listening 0` with the socket of the proxy, if the network has one; `starting 0`; `error ERRNO` if it could not
+start; `exit CODE` or `signal NUMBER` as soon as the command is over; `leftovers COUNT` if it left any behind; `gone 0`, then
+end of file, when nothing of the tree is left.
 """
 
 import contextlib
@@ -193,7 +194,7 @@ class _Walls:
         """Do what is possible before a command is known."""
         if self._words and self._refusal is None:
             try:
-                if self._words[0] not in (namespaces.HOST, namespaces.NONE):
+                if namespaces.has_proxy(self._words[0]):
                     self._way_out = namespaces.open_way_out()
                 namespaces.furnish(self._words[1:])
             except OSError as error:

@@ -361,7 +361,7 @@ def _is_inside(network: str, *handles: int) -> bool:
     ours, theirs = socket.socketpair()
     if namespaces.fork(network=network) == 0:
         ours.close()
-        if network not in (namespaces.HOST, namespaces.NONE):
+        if namespaces.has_proxy(network):
             with namespaces.open_way_out() as listener:
                 socket.send_fds(theirs, [b"."], [listener.fileno()])
             theirs.detach()  # the proxy serves until it is closed
@@ -373,6 +373,7 @@ def _is_inside(network: str, *handles: int) -> bool:
     with ours:
         _, listeners, _, _ = socket.recv_fds(ours, 1, 1)
         if listeners:
+            # Not earlier: asyncio and what the proxy needs take a third of a second, which no other shell has to spend.
             from forge_tools.sandbox.web.egress import serve_while_open
 
             serve_while_open(network, socket.socket(fileno=listeners[0]), ours)

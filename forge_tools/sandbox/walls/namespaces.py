@@ -114,6 +114,11 @@ def show(shown: Iterable[str]) -> None:
         _SHOWING[word](path)
 
 
+def has_proxy(network: str) -> bool:
+    """Whether a proxy is the only way out of that network."""
+    return network not in {HOST, NONE}
+
+
 def open_way_out() -> socket.socket:
     """Open the port of the proxy in this network. Whoever is given it serves it, from any other network."""
     listener = socket.create_server(PROXY)

@@ -8,12 +8,13 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
-from forge_tools.sandbox.walls.namespaces import HOST, NONE, PROXY
+from forge_tools.sandbox.walls.namespaces import PROXY, has_proxy
 from forge_tools.sandbox.web.access import Resolve, is_public, resolve
 
 PORTS = (80, 443)
@@ -53,7 +54,7 @@ class Allowed:
 
 def variables(network: str) -> dict[str, str]:
     """Return what leads the programs of a command to its proxy, if its network has one."""
-    if network in {HOST, NONE}:
+    if not has_proxy(network):
         return {}
     proxy, local = f"http://{PROXY[0]}:{PROXY[1]}", "localhost,127.0.0.1,::1"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
@@ -64,7 +65,7 @@ class Egress:
     """The proxy of one command with this network; `refused` are the places that it refused, the first fifty."""
 
     def __init__(self, network: str, *, resolve: Resolve = resolve) -> None:
-        self._allowed = [Allowed.parse(entry) for entry in network.split(",")] if network not in {HOST, NONE} else []
+        self._allowed = [Allowed.parse(entry) for entry in network.split(",")] if has_proxy(network) else []
         self._resolve = resolve
         self._tasks: set[asyncio.Task[None]] = set()
         self.refused: list[str] = []
@@ -79,9 +80,8 @@ class Egress:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _begin(self, work: "Awaitable[None]") -> None:
-        task = asyncio.ensure_future(work)
-        assert isinstance(task, asyncio.Task)  # noqa: S101  for the type checker: it is given coroutines
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
