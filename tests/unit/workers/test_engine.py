@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -40,6 +40,7 @@ from workers.engine import Engine
 class Nap(BaseTool):
     """Sleep a little."""
 
+    begun: ClassVar[set[str | None]] = set()
     name = "Nap"
     category = ToolCategory.OTHER
     lane = "async"
@@ -47,6 +48,7 @@ class Nap(BaseTool):
     parameters = (ToolParameter(name="seconds", type="number", description="How long.", required=False, default=0),)
 
     async def _execute(self, context: ExecutionContext, seconds: float) -> ToolResult:
+        self.begun.add(context.execution_id)
         await asyncio.sleep(seconds)
         return ToolResult.ok(seconds)
 
@@ -195,6 +197,7 @@ async def test_a_body_gets_the_drain_to_finish_in(engine: Engine, client: Execut
 async def test_a_second_stop_cuts_the_first_one_short(engine: Engine, client: ExecutorClient) -> None:
     idempotent, once = await submit(client, 60), await submit(client, 60, tool="Once")
     await take(engine, idempotent, once)
+    await reached(lambda: Nap.begun >= {idempotent, once})
     started = time.monotonic()
 
     patient = asyncio.ensure_future(asyncio.to_thread(engine.stop, 30))

@@ -214,6 +214,7 @@ async def test_calls_on_their_way_to_another_host_hold_their_slots(
     theirs = [await submit(client, "theirs") for _ in range(10)]
     own = await submit(client, "own")
     await take(engine, *theirs)
+    await reached(lambda: loops)
     assert engine.worker.claims.free_slots() == 0
 
     claiming = asyncio.run_coroutine_threadsafe(engine.worker.claims.claim_woken([Wakeup(own, 0)]), loops[0])

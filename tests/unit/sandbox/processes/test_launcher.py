@@ -241,6 +241,9 @@ class Requests:
         ours.settimeout(60)
         return ours
 
+    def supervisors(self) -> set[int]:
+        return set(map(int, Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()))
+
     def close(self) -> None:
         self.socket.close()
         self.process.wait(60)
@@ -256,6 +259,16 @@ def requests(request: pytest.FixtureRequest) -> Iterator[Requests]:
 def answer(control: socket.socket) -> dict[str, int]:
     with control, control.makefile() as lines:
         return {kind: int(number) for kind, number in (line.split() for line in lines)}
+
+
+def idle_supervisor(requests: Requests) -> int:
+    """The one that waits for the next request: it is forked once another has its own, and stays when that has ended."""
+    with requests.ask(*bash("sleep 5")):
+        wait_until(lambda: len(requests.supervisors()) == 2)
+        both = requests.supervisors()
+    wait_until(lambda: len(requests.supervisors()) == 1)
+    (idle,) = requests.supervisors() & both
+    return idle
 
 
 def test_serving_it_forks_a_supervisor_for_each_request(requests: Requests) -> None:
@@ -284,20 +297,15 @@ def test_a_command_that_kills_its_supervisor_is_ended_by_the_one_above(
 
 
 def test_a_supervisor_that_was_killed_while_it_had_nothing_to_do_is_replaced(requests: Requests) -> None:
-    assert answer(requests.ask("true"))["exit"] == 0
-    children = Path(f"/proc/{requests.process.pid}/task/{requests.process.pid}/children")
     for _ in range(3):
-        wait_until(lambda: len(children.read_text().split()) == 1)
-        os.kill(int(children.read_text()), signal.SIGKILL)
-        wait_until(lambda: not children.read_text().split())
+        idle = idle_supervisor(requests)
+        os.kill(idle, signal.SIGKILL)
+        wait_until(lambda idle=idle: idle not in requests.supervisors())
         assert answer(requests.ask(*bash("exit 3")))["exit"] == 3
 
 
 def test_a_signal_that_came_before_the_command_is_not_passed_on(requests: Requests) -> None:
-    assert answer(requests.ask("true"))["exit"] == 0
-    children = Path(f"/proc/{requests.process.pid}/task/{requests.process.pid}/children")
-    wait_until(lambda: len(children.read_text().split()) == 1)
-    os.kill(int(children.read_text()), signal.SIGTERM)
+    os.kill(idle_supervisor(requests), signal.SIGTERM)
     assert answer(requests.ask(*bash("sleep 0.1; exit 3")))["exit"] == 3
 
 
