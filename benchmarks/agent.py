@@ -27,8 +27,13 @@ class Agent:
         )
 
     async def call(self, tool: str, **arguments: Any) -> ToolResult:
-        result = await self._executor.execute(tool, self._context, **arguments)
+        result = await self.ended(tool, **arguments)
         succeeded(result)
+        return result
+
+    async def ended(self, tool: str, **arguments: Any) -> ToolResult:
+        """Do the same, but return a failed result, too."""
+        result = await self._executor.execute(tool, self._context, **arguments)
         self._executor.clear_executions()
         return result
 

@@ -1,6 +1,8 @@
 """The tools that are measured: they do nothing, wait, or carry something."""
 
 import asyncio
+import tempfile
+from pathlib import Path
 
 from forge_tools.model import Lane
 from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
@@ -24,6 +26,25 @@ class NoOpProcess(NoOp):
 
     name = "NoOpProcess"
     lane: Lane = "process"
+
+
+class Files(BaseTool):
+    """Write, read and remove small files in the workspace, in the process lane."""
+
+    name = "Files"
+    category = ToolCategory.OTHER
+    capabilities = Capabilities(idempotent=True, retryable=True)
+    lane: Lane = "process"
+    parameters = (ToolParameter(name="count", type="integer", description="How many.", minimum=0),)
+
+    async def _execute(self, context: ExecutionContext, count: int) -> ToolResult:
+        with tempfile.TemporaryDirectory() as folder:
+            for number in range(count):
+                path = Path(folder, str(number))
+                path.write_bytes(b"x" * 1_000)
+                path.read_bytes()
+                path.unlink()
+        return ToolResult.ok("done")
 
 
 class Sleep(BaseTool):
@@ -66,4 +87,4 @@ class Produce(BaseTool):
         return ToolResult.ok("x" * size)
 
 
-TOOLS = (NoOp, NoOpProcess, Sleep, Swallow, Produce)
+TOOLS = (NoOp, NoOpProcess, Files, Sleep, Swallow, Produce)

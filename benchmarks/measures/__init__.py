@@ -27,6 +27,7 @@ from benchmarks.measures import (
     start_up,
     submit,
     validation,
+    walls,
 )
 
 MEASURES = (
@@ -53,6 +54,7 @@ TOOLS = (
     search_tools.MEASURE,
     file_tools.MEASURE,
     shell_tool.MEASURE,
+    walls.MEASURE,
     filesystem_server.MEASURE,
     code_and_web.CODE,
     code_and_web.TRUTH,
