@@ -27,7 +27,7 @@ from workers.claims import Claims
 from workers.engine import Engine
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
-from workers.pool import Pairs, pool_with
+from workers.pool import ChildSockets, pool_with
 from workers.reception import ReceivingConnection
 from workers.worker import Setup
 
@@ -199,12 +199,12 @@ def _serve_from_engine(app: Celery, claims: Claims) -> None:
 
 def _serve_from_children(app: Celery, child: Child, lane: ChildrenLane) -> None:
     parent = os.getpid()
-    pairs = Pairs(lane.adopt)
-    app.conf.worker_pool = pool_with(pairs)
+    sockets = ChildSockets(lane.adopt)
+    app.conf.worker_pool = pool_with(sockets)
 
     @signals.worker_process_init.connect(weak=False)
     def start(**_: object) -> None:
-        child.start(parent, pairs.childs_end, pairs.childs_output)
+        child.start(parent, sockets.childs_end, sockets.childs_output)
 
     @app.task(name=TASK, shared=False)
     def run(wakeups: list[tuple[str, int]]) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from forge_tools.errors import ErrorCode, InvalidCallError
-from forge_tools.model import Claim, Diagnosis, ExecutionStatus, Loss, Outcome, ToolResult, moment
+from forge_tools.model import Claim, Diagnosis, ExecutionStatus, LostBody, Outcome, ToolResult, moment
 from forge_tools.schema import clean_text, encode_json
 from forge_tools.secrets import LEAST_IN_FAILURES, Scrubber
 from forge_tools.time_limits import timed_out_after
@@ -84,7 +84,7 @@ def handed_back(claim: Claim) -> Outcome:
 
 def lost(claim: Claim, what: str, after_ms: float | None = None) -> Outcome:
     """Return the outcome of a body whose process is gone: run it again if harmless, else say that nobody knows."""
-    loss = Loss(
+    body = LostBody(
         what=what,
         started_at=None if claim.started_at is None else datetime.fromtimestamp(claim.started_at, UTC),
         attempt=claim.attempt,
@@ -97,9 +97,9 @@ def lost(claim: Claim, what: str, after_ms: float | None = None) -> Outcome:
         token=claim.token,
         status=ExecutionStatus.LOST,
         duration_ms=after_ms,
-        error=clean_text(str(loss)),
+        error=clean_text(str(body)),
         error_code=ErrorCode.LOST,
-        retry_in=0.0 if loss.may_run_again else None,
+        retry_in=0.0 if body.may_run_again else None,
     )
 
 

@@ -35,8 +35,8 @@ ARM_SECONDS = 60.0
 logger = logging.getLogger(__name__)
 
 
-class Pairs:
-    """Makes the pairs: there is no address that others could connect to, and no child has to identify itself."""
+class ChildSockets:
+    """Makes the sockets: there is no address that others could connect to, and no child has to identify itself."""
 
     def __init__(self, adopt: Adopt) -> None:
         self._adopt = adopt
@@ -229,15 +229,15 @@ class _PlainPool(asynpool.AsynPool):
             self._queues[self.create_process_queues()] = None
 
 
-def pool_with(pairs: Pairs) -> type[prefork.TaskPool]:
-    """Return the pool of a worker whose engine adopts what `pairs` makes."""
+def pool_with(sockets: ChildSockets) -> type[prefork.TaskPool]:
+    """Return the pool of a worker whose engine adopts what `sockets` makes."""
 
     class PairedPool(_PlainPool):
         Worker = _Child
 
         def _create_worker_process(self, i: int) -> Any:
             fork: Callable[[int], Any] = super()._create_worker_process  # type: ignore[misc]  # not in celery-types
-            return pairs.fork(partial(fork, i), self.limit)
+            return sockets.fork(partial(fork, i), self.limit)
 
     class ProcessPool(prefork.TaskPool):
         Pool = PairedPool
@@ -245,9 +245,9 @@ def pool_with(pairs: Pairs) -> type[prefork.TaskPool]:
 
         def on_start(self) -> None:
             super().on_start()
-            if pairs.made != (children := len(self._pool._pool)):  # noqa: SLF001  Celery has no public way
+            if sockets.made != (children := len(self._pool._pool)):  # noqa: SLF001  Celery has no public way
                 raise ConfigurationError(
-                    f"Celery's pool forked {children} children, and {pairs.made} of them can speak with the engine. "
+                    f"Celery's pool forked {children} children, and {sockets.made} of them can speak with the engine. "
                     "forge-tools does not work with this release of celery or billiard; see its requirements."
                 )
 

@@ -14,7 +14,7 @@ from forge_tools.model.calls import (
     wrong_call,
 )
 from forge_tools.model.content import Audio, File, Image, Json, Link, Media, Part, Source, Text
-from forge_tools.model.diagnosis import Diagnosis, Frame, Loss, Raised, moment
+from forge_tools.model.diagnosis import Diagnosis, Frame, LostBody, Raised, moment
 from forge_tools.model.documents import Document, DocumentScope, DocumentWriter, Revise
 from forge_tools.model.history import (
     Attempt,
@@ -155,7 +155,7 @@ __all__ = [
     "Lane",
     "Link",
     "LinkedExecution",
-    "Loss",
+    "LostBody",
     "Media",
     "Moved",
     "NamedWorkspace",

@@ -120,7 +120,7 @@ class Diagnosis(Raised):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class LostBody:
     """A body that started and whose end is unknown.
 
     `what` names the process and what ended it, such as `Process 7 on box ended`.

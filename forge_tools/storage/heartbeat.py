@@ -16,7 +16,7 @@ EVER = datetime.min.replace(tzinfo=UTC) + OVERLAP
 """The end before all others; an earlier one, whoever wrote it, counts as this one."""
 
 T_co = TypeVar("T_co", covariant=True)
-Pairs = frozenset[tuple[str, str]]
+ToolVersions = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Question(Generic[T_co]):
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _pairs(found: Sequence[Sequence[str]] | None) -> Pairs:
+def _pairs(found: Sequence[Sequence[str]] | None) -> ToolVersions:
     return frozenset((name, digest) for name, digest in found or ())
 
 

@@ -36,7 +36,7 @@ from forge_tools.sandbox.walls.user import User
 from forge_tools.tool.executor import ToolExecutor
 from workers.capture import ChildOutput, Pipes, siblings_ends
 from workers.lanes.base import execute, outcome_of_task, scope_of
-from workers.lanes.frames import ChildLine, Frame, fields_of, from_text, to_text
+from workers.lanes.frames import ChildEnd, Frame, fields_of, from_text, to_text
 from workers.lanes.process_state import ProcessState, Surroundings, fell_short, limit_this_process, shortage
 from workers.outcomes import not_run
 from workers.remote_store import WorkerArtifacts
@@ -111,7 +111,7 @@ class Child:
         for sibling in siblings_ends():
             _let_go(sibling)
         _let_go_of_the_parents({end.fileno(), *(output.numbers if output is not None else ())})
-        self._line = ChildLine(end)
+        self._line = ChildEnd(end)
         os.register_at_fork(after_in_child=self._let_go_in_copies)  # otherwise our death would go unnoticed
         for name in SECRETS:
             os.environ.pop(name, None)

@@ -22,7 +22,7 @@ from workers.capture import ChildOutput
 from workers.lanes import frames
 from workers.lanes.assignment import Assignment
 from workers.lanes.base import Body, Guard, Host, Verdict, context_of, swept
-from workers.lanes.frames import Line, fields_of, from_text, most_from_child, to_text
+from workers.lanes.frames import EngineEnd, fields_of, from_text, most_from_child, to_text
 from workers.lanes.process import Limit, Messages, PoolProcess, heavy, until_silent
 from workers.lanes.walls import Walls
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
@@ -164,7 +164,7 @@ class ChildrenLane:
     def _adopt(
         self, process: Any, handle: ProcessHandle, end: socket.socket, limit: Limit, output: ChildOutput | None
     ) -> None:
-        line = Line(lambda frame: self._hear(child, frame), lambda: self._lose(child), self._most_bytes)
+        line = EngineEnd(lambda frame: self._hear(child, frame), lambda: self._lose(child), self._most_bytes)
         child = PoolProcess(line, handle, process, limit, output)
         self._children[child.pid] = child
         self._do(self._connect(child, end), self._steps)

@@ -166,7 +166,7 @@ def framed(frame: Frame) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
-class Line(asyncio.Protocol):
+class EngineEnd(asyncio.Protocol):
     """The engine's end: `hear` receives what the child sends, and `ended` is called once no more will come.
 
     A child that breaks the protocol is ignored from then on, as if it were gone; `fault` then says why. Frames are read
@@ -213,7 +213,7 @@ class Line(asyncio.Protocol):
             self._transport.abort()
 
 
-class ChildLine:
+class ChildEnd:
     """The child's end: any thread sends, and waits until the engine has room; one loop receives."""
 
     def __init__(self, end: socket.socket) -> None:

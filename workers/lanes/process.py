@@ -17,7 +17,7 @@ from forge_tools.sandbox.walls.profile import Profile
 from forge_tools.time_limits import CeleryLimits
 from workers.capture import ChildOutput
 from workers.lanes.base import Body, TimeLimit
-from workers.lanes.frames import Line
+from workers.lanes.frames import EngineEnd
 
 LOOK_SECONDS = 0.01
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -44,7 +44,7 @@ class PoolProcess:
     answer, until it answers.
     """
 
-    line: Line
+    line: EngineEnd
     handle: ProcessHandle
     process: Any
     limit: Limit

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
-from forge_tools.model import ExecutionStatus, Loss, Outcome, Wakeup, is_id, moment
+from forge_tools.model import ExecutionStatus, LostBody, Outcome, Wakeup, is_id, moment
 from forge_tools.model.places import serving_command
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import any_of, from_now, is_granted, seconds_between
@@ -104,12 +104,12 @@ class Transitions:
                 return [], []
             silence = f"its last heartbeat was at {moment(last.last_seen_at)}" if last else clean(reason)
             rows = await _lock(connection, (live.owner == instance) & (live.status == RUNNING))
-            losses = {row.id: _loss(row, silence) for row in rows}
+            bodies = {row.id: _lost_body(row, silence) for row in rows}
             is_it = (workers.c.id == instance) & workers.c.stopped_at.is_(None)
             await connection.execute(update(workers).where(is_it).values(stopped_at=from_now(0.0)))
-            again = [row for row in rows if losses[row.id].may_run_again]
-            lost = [row for row in rows if not losses[row.id].may_run_again]
-            await _end(connection, [_lost(row, losses[row.id]) for row in rows], [row.id for row in lost])
+            again = [row for row in rows if bodies[row.id].may_run_again]
+            lost = [row for row in rows if not bodies[row.id].may_run_again]
+            await _end(connection, [_lost(row, bodies[row.id]) for row in rows], [row.id for row in lost])
             await _requeue(connection, again, detail)
             await _add_events(connection, lost, "lost", "recovery", detail)
             return [row.id for row in again], [row.id for row in lost]
@@ -289,8 +289,8 @@ async def _add_events(
         await connection.execute(_ADD_EVENTS, [event | {"execution_id": row.id} for row in rows])
 
 
-def _loss(row: Row[Any], silence: str) -> Loss:
-    return Loss(
+def _lost_body(row: Row[Any], silence: str) -> LostBody:
+    return LostBody(
         what=f"Worker {row.owner} on {row.hostname} (process {row.pid}) died ({silence})",
         started_at=row.started_at,
         attempt=row.attempt,
@@ -299,10 +299,10 @@ def _loss(row: Row[Any], silence: str) -> Loss:
     )
 
 
-def _lost(row: Row[Any], loss: Loss) -> dict[str, Any]:
+def _lost(row: Row[Any], body: LostBody) -> dict[str, Any]:
     started = {"started_at": row.started_at, "worker_id": row.owner, "hostname": row.hostname, "pid": row.pid}
-    end = _attempt(row, ExecutionStatus.LOST, ErrorCode.LOST, str(loss))
-    return end | started | {"attempt": row.attempt, "final": not loss.may_run_again}
+    end = _attempt(row, ExecutionStatus.LOST, ErrorCode.LOST, str(body))
+    return end | started | {"attempt": row.attempt, "final": not body.may_run_again}
 
 
 _WAITED_FOR = {QUEUED: "before it started", AWAITING: "before anybody approved it"}

@@ -14,7 +14,7 @@ from forge_tools.model import (
     Capabilities,
     ExecutionContext,
     ExecutionStatus,
-    Loss,
+    LostBody,
     NewExecution,
     Outcome,
     RetryPolicy,
@@ -98,7 +98,7 @@ def loss(**changes: Any) -> str:
         "idempotent": False,
         "started_at": datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC),
     }
-    return str(Loss(what="Process 7 on box ended", **facts | changes))
+    return str(LostBody(what="Process 7 on box ended", **facts | changes))
 
 
 def test_a_loss_says_what_is_known_and_what_to_do() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from forge_tools.model import ToolResult
 from tests.unit.workers.child_bench import CLAIM
-from workers.lanes.frames import HEADER, ChildLine, FromChild, Line, fields_of, framed
+from workers.lanes.frames import HEADER, ChildEnd, EngineEnd, FromChild, fields_of, framed
 from workers.outcomes import outcome_of
 
 FRAMES: list[dict[str, Any]] = [
@@ -33,14 +33,14 @@ class End:
 
     def __init__(self, most_bytes: int = MOST) -> None:
         self.heard: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self.line = Line(self._hear, lambda: self.heard.put_nowait(None), most_bytes)
+        self.line = EngineEnd(self._hear, lambda: self.heard.put_nowait(None), most_bytes)
 
     def _hear(self, frame: FromChild) -> None:
         self.heard.put_nowait(frame.model_dump(mode="json", exclude_unset=True))
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[End, ChildLine, socket.socket]]:
+async def connected() -> AsyncIterator[tuple[End, ChildEnd, socket.socket]]:
     """The engine's end, and the child's with its socket."""
     end = End()
     ours, theirs = socket.socketpair()
@@ -48,7 +48,7 @@ async def connected() -> AsyncIterator[tuple[End, ChildLine, socket.socket]]:
         await asyncio.get_running_loop().create_connection(lambda: end.line, sock=ours)
         try:
             async with asyncio.timeout(30):
-                yield end, ChildLine(theirs), theirs
+                yield end, ChildEnd(theirs), theirs
         finally:
             end.line.close()
             await asyncio.sleep(0)

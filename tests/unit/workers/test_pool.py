@@ -18,7 +18,7 @@ from tests.unit.workers.child_bench import Limited
 from tests.waiting import is_alive, within
 from workers import pool as pool_module
 from workers.capture import ChildOutput
-from workers.pool import Pairs, pool_with
+from workers.pool import ChildSockets, pool_with
 
 
 def let_go(_: Any, end: socket.socket, __: object, output: ChildOutput) -> None:
@@ -27,14 +27,14 @@ def let_go(_: Any, end: socket.socket, __: object, output: ChildOutput) -> None:
 
 
 @pytest.fixture
-def pairs() -> Pairs:
-    return Pairs(let_go)
+def sockets() -> ChildSockets:
+    return ChildSockets(let_go)
 
 
 @pytest.fixture
-def pool(pairs: Pairs) -> Any:
+def pool(sockets: ChildSockets) -> Any:
     """A pool of three children: one watched, one whose death was seen, one new."""
-    kind = pool_with(pairs)
+    kind = pool_with(sockets)
     made: Any = kind.__new__(kind)
     children = [SimpleNamespace(_sentinel_poll=7), SimpleNamespace(_sentinel_poll=None), SimpleNamespace()]
     pool = SimpleNamespace(_pool=children, did_start_ok=lambda: False)
@@ -57,27 +57,29 @@ def test_a_dead_child_is_watched_again_when_the_consumer_restarts(pool: Any) -> 
 
 def test_the_child_has_one_end_the_engine_the_other_and_the_pool_none() -> None:
     adopted: list[tuple[Any, socket.socket, ChildOutput]] = []
-    pairs = Pairs(lambda process, end, _, output: adopted.append((process, end, output)))
+    sockets = ChildSockets(lambda process, end, _, output: adopted.append((process, end, output)))
 
     def fork() -> SimpleNamespace:
-        kept.append(pairs.childs_end.dup())
-        os.write(pairs.childs_output.pipes["stderr"][1], b"last words")
+        kept.append(sockets.childs_end.dup())
+        os.write(sockets.childs_output.pipes["stderr"][1], b"last words")
         return forked
 
     forked, kept = SimpleNamespace(pid=7), list[socket.socket]()
-    assert pairs.fork(fork, Limited) is forked
+    assert sockets.fork(fork, Limited) is forked
 
     [(process, ours, output)], [theirs] = adopted, kept
     with ours, theirs:
         ours.send(b"x")
-        assert (process, theirs.recv(1), pairs.childs_end.fileno()) == (forked, b"x", -1)
+        assert (process, theirs.recv(1), sockets.childs_end.fileno()) == (forked, b"x", -1)
     assert list(output.last_words()) == [("stdout", b""), ("stderr", b"last words")]
     output.close()
 
 
-def test_a_pool_whose_children_have_no_pairs_refuses_to_start(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_whose_children_have_no_pairs_refuses_to_start(
+    sockets: ChildSockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with a release of billiard that forks in another way."""
-    pool = pool_with(pairs)
+    pool = pool_with(sockets)
 
     def start(self: Any) -> None:
         self._pool = SimpleNamespace(_pool=[1, 2])
@@ -90,9 +92,9 @@ def test_a_pool_whose_children_have_no_pairs_refuses_to_start(pairs: Pairs, monk
 class LivePool:
     """Two real children, and a hub that turns on this thread."""
 
-    def __init__(self, pairs: Pairs) -> None:
+    def __init__(self, sockets: ChildSockets) -> None:
         self.hub = Hub()
-        self.pool = pool_with(pairs).Pool(processes=2, threads=False, enable_timeouts=True)
+        self.pool = pool_with(sockets).Pool(processes=2, threads=False, enable_timeouts=True)
         self.pool.register_with_event_loop(self.hub)
 
     @property
@@ -114,7 +116,7 @@ class LivePool:
 def module_pool() -> Iterator[LivePool]:
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(pool_module, "FOLLOW_SECONDS", 0.1)
-        live = LivePool(Pairs(let_go))
+        live = LivePool(ChildSockets(let_go))
         yield live
     live.pool.terminate()
     live.pool.join()
@@ -212,9 +214,9 @@ def test_a_limit_that_is_far_away_is_no_timer_of_celerys_yet(live: LivePool) -> 
     limit.stop()
 
 
-def test_nothing_of_a_dead_childs_pipes_is_read_again(pairs: Pairs) -> None:
+def test_nothing_of_a_dead_childs_pipes_is_read_again(sockets: ChildSockets) -> None:
     """Their numbers are other files' next, and Celery reads from all that it remembers when it has connected anew."""
-    pool = pool_with(pairs).Pool(processes=2, threads=False)
+    pool = pool_with(sockets).Pool(processes=2, threads=False)
     pool.register_with_event_loop(Hub())
     try:
         for _ in range(2):

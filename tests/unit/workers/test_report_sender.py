@@ -10,7 +10,7 @@ from forge_tools.model import Claim
 from forge_tools.sandbox.reports import ReportBuffer
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from workers.lanes.child import ReportSender
-from workers.lanes.frames import ChildLine
+from workers.lanes.frames import ChildEnd
 
 
 class Desk:
@@ -99,7 +99,7 @@ async def test_what_is_left_is_told_at_the_end() -> None:
 
 async def test_news_goes_out_by_a_thread_of_its_own(bench: Bench, child: Speaker, desk: Desk) -> None:
     await run(bench, child)
-    sender = ReportSender(ChildLine(line := child.end.dup()).send)
+    sender = ReportSender(ChildEnd(line := child.end.dup()).send)
     buffer = sender.begin(ID, 1)
     await asyncio.to_thread(buffer.emit, "one ")
     await bench.until(lambda: desk.buffers and desk.buffers[0].is_waiting)
