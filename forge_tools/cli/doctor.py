@@ -153,7 +153,7 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
     )
     if connections := await store.connections():
         found.append(check_connections(connections, len(fleet.live), settings))
-    found += _clock(workers)
+    found += check_clock(workers)
     found += await check_keys(store, settings)
     found += [problem("catalogue", sentence) for sentence in await store.catalogue.disagreements()]
     return found if is_down(settings) and not fleet.live else [*found, *_serving_it(fleet, settings)]
@@ -170,7 +170,7 @@ async def _rows(store: Store) -> Finding:
     return problem("rows", f"the tables hold what their checks refuse: {', '.join(refused)}", way_out)
 
 
-def _clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:
+def check_clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:
     """Compare clocks by a worker's row: its last heartbeat plus its age is the database's current time."""
     seen = next((one for one in workers if one.last_seen_at is not None), None)
     if seen is None or seen.last_seen_at is None:
@@ -184,14 +184,14 @@ def _clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:
 
 
 def _serving_it(fleet: Fleet, settings: Settings) -> Iterator[Finding]:
-    yield from _workers(fleet)
-    yield from _servers(one for worker in fleet.live for one in worker.servers)
-    yield from _queues(fleet, settings)
+    yield from check_workers(fleet)
+    yield from check_servers(one for worker in fleet.live for one in worker.servers)
+    yield from check_queues(fleet, settings)
     for one in fleet.stuck:
         yield problem("stuck", attention.sentence(one), attention.way_out(one))
 
 
-def _workers(fleet: Fleet) -> Iterator[Finding]:
+def check_workers(fleet: Fleet) -> Iterator[Finding]:
     if not fleet.live:
         yield problem("workers", "none is alive", attention.START)
     for worker in fleet.live:
@@ -243,7 +243,7 @@ def _starts(worker: WorkerRecord) -> bool:
     return started is not None and seen is not None and (seen - started).total_seconds() < START_SECONDS
 
 
-def _servers(states: Iterable[ServerState]) -> Iterator[Finding]:
+def check_servers(states: Iterable[ServerState]) -> Iterator[Finding]:
     for one in states:
         if one.status == "failing":
             way_out = "It is restarted until it works. Fix what it reports, or its entry in FORGE_MCP_CONFIG."
@@ -254,7 +254,7 @@ def _servers(states: Iterable[ServerState]) -> Iterator[Finding]:
             yield note("mcp server", f"{tool} is not offered: {reason}")
 
 
-def _queues(fleet: Fleet, settings: Settings) -> Iterator[Finding]:
+def check_queues(fleet: Fleet, settings: Settings) -> Iterator[Finding]:
     waiting = {(one.queue, one.lane): one for one in fleet.backlog if one.queued}
     for queue, lane in sorted(_needed(fleet, settings) | waiting.keys()):
         depth = waiting.get((queue, lane))
