@@ -367,7 +367,7 @@ class EncryptionKeys:
                 raise ConfigurationError(f"Key {id} is in use. Retire it first: forge-tools keys retire {id}")
             if live := await _needing(connection, id):
                 raise ConfigurationError(
-                    f"{live:,} unfinished calls are encrypted with key {id}. Wait until they have ended."
+                    f"Unfinished calls that are encrypted with key {id}: {live:,}. Wait until they have ended."
                 )
             await connection.execute(delete(encryption_keys).where(known_keys.id == id))
 

@@ -210,7 +210,7 @@ class LoopLane:
 
     def _end_by_force(self, body: LoopBody, verdict: Verdict) -> None:
         self._collect()
-        if not body.is_over and body.verdict is None:
+        if not (body.is_over or body.verdict or self._is_stopped):
             body.verdict = verdict
             self._tools.call_soon_threadsafe(self._closer.by_force, body)
             self._engine.call_later(FORCE_SECONDS, self._tell_verdict, body)
