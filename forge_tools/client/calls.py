@@ -125,14 +125,15 @@ class Calls:
         """Return a handle for an execution that somebody submitted, in any process."""
         return Handle(execution_id, self)
 
-    async def wait(self, execution_id: str) -> ToolResult:
-        """Wait until an execution is over and return its result.
+    async def wait(self, execution_id: str, *, is_known: bool = False) -> ToolResult:
+        """Wait until an execution is over and return its result. `is_known`: SQL has accepted that id.
 
         Raises:
             ExecutionNotFoundError: SQL holds no such execution.
         """
         self._connection.require_owner()
-        find = self._results.wait if self._results.expects(execution_id) else self._look_up
+        is_known = is_known or self._results.expects(execution_id)
+        find = self._results.wait if is_known else self._look_up
         return await self._told(await find(execution_id))
 
     async def record(self, execution_id: str) -> ExecutionRecord:
@@ -296,9 +297,9 @@ class Calls:
             raise answer.with_traceback(None)  # other calls of the same burst may raise the same error
         claim = accepted.link.claim if accepted.link else None
         if answer is None or claim is None:
-            return Handle(accepted.new.id, self)
+            return Handle(accepted.new.id, self, is_known=True)
         if answer.fingerprint == claim.fingerprint:
-            return Handle(answer.execution_id, self, is_repeat=True)
+            return Handle(answer.execution_id, self, is_known=True, is_repeat=True)
         error, differing = conflict(claim, answer)
         facts: dict[str, Any] = {"idempotency_key": claim.key, "holder": answer.execution_id, "differing": differing}
         return self._intake.refuse(call, error, ErrorCode.IDEMPOTENCY_CONFLICT, self._catalogue.snapshot, **facts)

@@ -45,6 +45,7 @@ class Followed(Protocol):
 class Executions(Followed, Protocol):
     """What a handle needs from its client."""
 
+    async def wait(self, execution_id: str, *, is_known: bool = False) -> ToolResult: ...
     async def record(self, execution_id: str) -> ExecutionRecord: ...
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]: ...
 
@@ -61,10 +62,12 @@ class Handle:
         executions: Executions,
         result: ToolResult | None = None,
         *,
+        is_known: bool = False,
         is_repeat: bool = False,
     ) -> None:
         self.id = execution_id
         self.is_repeat = is_repeat
+        self._is_known = is_known
         self._executions = executions
         self._result = result
 
@@ -76,7 +79,7 @@ class Handle:
         return (
             self
             if executions is self._executions
-            else Handle(self.id, executions, self._result, is_repeat=self.is_repeat)
+            else Handle(self.id, executions, self._result, is_known=self._is_known, is_repeat=self.is_repeat)
         )
 
     async def result(self, timeout: float | None = None) -> ToolResult:
@@ -89,7 +92,7 @@ class Handle:
         if self._result is None:
             try:
                 async with asyncio.timeout(timeout) as limit:
-                    self._result = await self._executions.wait(self.id)
+                    self._result = await self._executions.wait(self.id, is_known=self._is_known)
             except TimeoutError as error:
                 if not limit.expired():
                     raise

@@ -51,7 +51,7 @@ async def test_a_key_is_needed_until_the_last_call_encrypted_with_it_is_over(sto
     with pytest.raises(ConfigurationError, match="is in use"):
         await store.encryption_keys.forget(id_)
     await store.encryption_keys.retire([id_])
-    with pytest.raises(ConfigurationError, match="that are encrypted with key .*: 1\\."):
+    with pytest.raises(ConfigurationError, match=r"that are encrypted with key .*: 1\."):
         await store.encryption_keys.forget(id_)
     claim = await claimed(store, new.id)
     done = Outcome(id=claim.id, attempt=claim.attempt, token=claim.token, status=ExecutionStatus.SUCCEEDED)

@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from forge_tools.sandbox.processes.trees import (
     EXECUTION,
@@ -219,32 +219,41 @@ class _Search:
         return found
 
     def _stop_more(self, found: dict[int, ProcessHandle]) -> bool:
-        processes = self._processes()
-        environments = {process.pid: environment_of(process.pid) for process in processes}
-        self.is_unsure = any(not environments[process.pid] and _is_newborn(process) for process in processes)
-        marks = {pid: marks_in(environment) for pid, environment in environments.items()}
-        is_growing = False
+        processes: list[Process] = []
+        marks: dict[int, frozenset[bytes]] = {}
+        self.is_unsure = is_growing = False
+        for process in self._processes():
+            environment = environment_of(process.pid)
+            self.is_unsure = self.is_unsure or (not environment and _is_newborn(process))
+            processes.append(process)
+            marks[process.pid] = marks_in(environment)
+            if self._mark in marks[process.pid]:  # at once: a moment later it may have started another, and ended
+                is_growing = self._stop(process, found) or is_growing
         for process in self._belonging(processes, marks):
-            if process.pid in found or process.pid in self._spare:
-                continue
-            handle = ProcessHandle(process.pid)
-            # Held first, then checked: if the number was reused in between, no signal reaches the new process.
-            is_same = start_ticks(process.pid) == process.ticks
-            if is_same and handle.send(signal.SIGSTOP):
-                found[process.pid] = handle
-            else:
-                handle.close()
-            is_growing = is_growing or is_same
-            self.is_unsure = self.is_unsure or not is_same  # it may have started another before it ended
+            is_growing = self._stop(process, found) or is_growing
         return is_growing
+
+    def _stop(self, process: Process, found: dict[int, ProcessHandle]) -> bool:
+        """Stop and hold a process, unless it is to live on; return whether it was there to be stopped."""
+        if process.pid in found or process.pid in self._spare:
+            return False
+        handle = ProcessHandle(process.pid)
+        # Held first, then checked: if the number was reused in between, no signal reaches the new process.
+        is_same = start_ticks(process.pid) == process.ticks
+        if is_same and handle.send(signal.SIGSTOP):
+            found[process.pid] = handle
+        else:
+            handle.close()
+        self.is_unsure = self.is_unsure or not is_same  # it may have started another before it ended
+        return is_same
 
     @property
     def _is_tree(self) -> bool:
         return self._within is not None and self._within.send(0) and start_ticks(self._within.pid) > 0
 
-    def _processes(self) -> list[Process]:
+    def _processes(self) -> Iterable[Process]:
         if not self._is_tree or self._within is None:
-            return list(process_table())
+            return process_table()
         top = process_of(self._within.pid)
         return [*([top] if top else ()), *descendants(self._within.pid, with_shells=True)]
 

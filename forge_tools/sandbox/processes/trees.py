@@ -162,12 +162,12 @@ def process_of(pid: int) -> Process | None:
 
 
 def process_table() -> Iterator[Process]:
-    """The living processes of this machine."""
+    """The living processes of this machine, those with high numbers first, which are mostly the newest."""
     if not _ON_LINUX:
         yield from _process_table_of_ps()
         return
-    for name in os.listdir("/proc"):  # noqa: PTH208  as above
-        process = process_of(int(name)) if name.isdigit() else None
+    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):  # noqa: PTH208  as above
+        process = process_of(pid)
         if process is not None:
             yield process
 

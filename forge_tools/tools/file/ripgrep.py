@@ -127,6 +127,7 @@ class Complaints:
 
     def _worded(self, line: str) -> str:
         path, colon, reason = line.removeprefix("rg: ").partition(": ")
+        reason = reason.removeprefix(f"IO error for operation on {path}: ")  # added where it searches with one thread
         is_path = path.startswith("./") or path == "<stdin>"
         return f"{self._shown(path) if is_path else visible(path)}{colon}{visible(_OS_ERROR.sub('', reason))}"
 

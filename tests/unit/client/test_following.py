@@ -43,7 +43,7 @@ class Executions:
             raise sight
         return sight
 
-    async def wait(self, execution_id: str) -> ToolResult:
+    async def wait(self, execution_id: str, *, is_known: bool = False) -> ToolResult:
         if self.failure:
             raise self.failure
         if isinstance(self.sights[0], Sight) and self.sights[0].state != ENDED:

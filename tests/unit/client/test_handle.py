@@ -22,7 +22,7 @@ class Executions:
     waits: int = 0
     failure: BaseException | None = None
 
-    async def wait(self, execution_id: str) -> ToolResult:
+    async def wait(self, execution_id: str, *, is_known: bool = False) -> ToolResult:
         self.waits += 1
         await asyncio.sleep(self.seconds)
         if self.failure:

@@ -55,7 +55,7 @@ async def test_who_stops_waiting_for_what_cannot_be_followed_cancels_it_too(
     async def unreadable(position: object) -> None:
         raise StorageError("What it told cannot be read.")
 
-    async def wait(execution_id: str) -> Any:
+    async def wait(execution_id: str, *, is_known: bool = False) -> Any:
         waits.append(execution_id)
         return await waiting(execution_id)
 

@@ -269,11 +269,12 @@ async def test_links_are_not_followed_out_of_the_workspace(grep: Call, tree: Pat
     assert not [line for line in lines(await grep(pattern="outside", respect_ignore=False)) if "secret" in line]
 
 
+@pytest.mark.parametrize("threads", ["1", "2"])
 async def test_what_could_not_be_searched_is_said_beside_the_rest(
-    grep: Call, tree: Path, monkeypatch: pytest.MonkeyPatch
+    grep: Call, tree: Path, threads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Search.arguments
-    monkeypatch.setattr(Search, "arguments", lambda self, targets, **kw: [*real(self, targets, **kw), "not-there"])
+    real, more = Search.arguments, ["not-there", "--threads", threads]
+    monkeypatch.setattr(Search, "arguments", lambda self, targets, **kw: [*real(self, targets, **kw), *more])
     result = await grep(pattern="hit")
     assert "a.py" in lines(result)
     assert result.metadata["warnings"] == ["not-there: No such file or directory"]

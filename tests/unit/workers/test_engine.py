@@ -188,6 +188,7 @@ async def test_a_claim_under_way_when_the_engine_stops_is_handed_back(
 async def test_a_body_gets_the_drain_to_finish_in(engine: Engine, client: ExecutorClient) -> None:
     one = await submit(client, 0.5)
     await take(engine, one)
+    await reached(lambda: one in Nap.begun)
 
     await asyncio.to_thread(engine.stop, 5)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,12 @@ def test_a_passed_handle_is_the_commands_alone(sleepers: Callable[[], list[int]]
     os.close(lifeline)
 
 
+def children_of(pid: int) -> set[int]:
+    with suppress(OSError):  # it is over
+        return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    return set()
+
+
 class Requests:
     """Our end of a serving launcher."""
 
@@ -242,7 +249,7 @@ class Requests:
         return ours
 
     def supervisors(self) -> set[int]:
-        return set(map(int, Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()))
+        return children_of(self.process.pid)
 
     def close(self) -> None:
         self.socket.close()
@@ -262,13 +269,18 @@ def answer(control: socket.socket) -> dict[str, int]:
 
 
 def idle_supervisor(requests: Requests) -> int:
-    """The one that waits for the next request: it is forked once another has its own, and stays when that has ended."""
+    """The one that waits for the next request: it is forked when another begins to serve one, and stays when that ends."""
+    before = requests.supervisors()
+
+    def idle() -> set[int]:
+        found = requests.supervisors()
+        serving = {one for one in found if children_of(one)}
+        return found - before - serving if serving else set()
+
     with requests.ask(*bash("sleep 5")):
-        wait_until(lambda: len(requests.supervisors()) == 2)
-        both = requests.supervisors()
-    wait_until(lambda: len(requests.supervisors()) == 1)
-    (idle,) = requests.supervisors() & both
-    return idle
+        (pid,) = wait_until(idle)
+    wait_until(lambda: requests.supervisors() == {pid})
+    return pid
 
 
 def test_serving_it_forks_a_supervisor_for_each_request(requests: Requests) -> None:
