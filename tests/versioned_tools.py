@@ -22,9 +22,12 @@ class GreetBetter(Greet):
     """Greet somebody in their language."""
 
     version = "1.1.0"
-    parameters = (NAME, ToolParameter(name="language", type="string", description="Of theirs.", required=False))
+    parameters = (
+        NAME,
+        ToolParameter(name="language", type="string", description="Of theirs.", required=False, default="en"),
+    )
 
-    async def _execute(self, context: ExecutionContext, name: str, language: str = "en") -> ToolResult:
+    async def _execute(self, context: ExecutionContext, name: str, language: str) -> ToolResult:
         return ToolResult.ok(f"1.1: hello {name} ({language})")
 
 

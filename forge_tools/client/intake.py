@@ -102,7 +102,7 @@ class Intake:
         self._plans: dict[str, _Plan] = {}
 
     def prepare(self, call: Call, snapshot: Snapshot) -> Accepted | Rejected:
-        """Validate, complete and encode a call. Never raises for a caller's mistake."""
+        """Validate and encode a call. Never raises for a caller's mistake."""
         if call.flaw is not None:
             return self._reject(call, call.flaw, ErrorCode.INVALID_CALL)
         spec = snapshot.find(call.name)
@@ -158,7 +158,7 @@ class Intake:
 
     def _accept(self, call: Call, plan: _Plan, snapshot: Snapshot) -> Accepted:
         context = call.effective_context
-        parameters, text = self._complete(call.arguments, plan.validator)
+        parameters, text = self._encode(call.arguments, plan.validator)
         queue = plan.queue if call.queue is None else _checked_queue(call.queue)
         handle = _handle_among(parameters, plan.handles) if plan.handles else None
         if handle is not None and (host := host_of(handle)) is not None:  # wherever the workspace is
@@ -191,9 +191,12 @@ class Intake:
         )
         return Accepted(new, handle, inf if new.encrypted is None else KEY_SECONDS)
 
-    def _complete(self, given: dict[str, Any], validator: Validator) -> tuple[dict[str, Any], str]:
-        """Check what was given, complete it, and encode it once, as the tool gets it. Errors name what was given."""
-        limit, parameters = self._settings.max_parameter_bytes, validator.effective(given)
+    def _encode(self, given: dict[str, Any], validator: Validator) -> tuple[dict[str, Any], str]:
+        """Check what was given and encode it once, under the names that the tool uses. Errors name what was given.
+
+        Defaults are the worker's to fill in: one with an older definition knows no parameters that came later.
+        """
+        limit, parameters = self._settings.max_parameter_bytes, validator.named(given)
         refused, text = None, ""
         try:
             text = encode_json(parameters, "parameters", limit)

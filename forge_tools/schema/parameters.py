@@ -74,11 +74,19 @@ class Validator:
         return list(islice(self._problems(params), MAX_ERRORS))
 
     def effective(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments for the tool: aliases resolved, None for optional ones dropped, defaults filled in."""
-        values = self._resolve(params)
+        """Return the arguments for the tool: as `named`, with defaults filled in."""
+        values = self.named(params)
         for name, default in self._defaults:
             if name not in values:
                 values[name] = copy.deepcopy(default)
+        return values
+
+    def named(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was given under the parameters' own names, without None for optional ones."""
+        values = {n: v for n, v in params.items() if v is not None or n not in self._droppable}
+        for alias, target in self._aliases.items():
+            if alias in values and (value := values.pop(alias)) is not None:
+                values.setdefault(target, value)
         return values
 
     def default_error(self) -> str | None:
@@ -109,7 +117,7 @@ class Validator:
             return
         if not self._names.issuperset(params):
             yield from self._misnamed(params)
-        values = self._resolve(params)
+        values = self.named(params)
         for parameter, check in self._checks:
             if parameter.name in values:
                 yield from check(values[parameter.name], parameter.name)
@@ -125,13 +133,6 @@ class Validator:
                     yield f"Parameters {' and '.join(map(repr, same))} mean the same. Give only {target!r}."
             elif name not in self._names and not self._extra:
                 yield f"Unknown parameter '{shown(name)}'{suggestion(name, [*self._names, *self._aliases], given)}"
-
-    def _resolve(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        values = {n: v for n, v in params.items() if v is not None or n not in self._droppable}
-        for alias, target in self._aliases.items():
-            if alias in values and (value := values.pop(alias)) is not None:
-                values.setdefault(target, value)
-        return values
 
     def _prepare(self, parameter: ToolParameter) -> Check:
         try:

@@ -66,6 +66,19 @@ async def test_a_new_definition_is_the_default_at_once_and_a_pin_takes_that_back
     assert (await client.execute("Greet", CONTEXT, name="ann", language="de")).output == "1.1: hello ann (de)"
 
 
+async def test_while_a_parameter_with_a_default_is_deployed_workers_without_it_run_calls_that_do_not_give_it(
+    fresh_fleet: Fleet, client: ExecutorClient
+) -> None:
+    await started(fresh_fleet, FIRST)
+    await started(fresh_fleet, SECOND)
+    await client.catalogue.refresh()
+    assert parameters(client) == {"name", "language"}
+
+    results = await asyncio.gather(*(client.execute("Greet", CONTEXT, name="ann") for _ in range(60)))
+
+    assert {str(result.output or result.error) for result in results} == {"1.0: hello ann", "1.1: hello ann (en)"}
+
+
 async def test_a_call_is_known_by_what_it_was_checked_by_and_what_it_ran_as(
     fresh_fleet: Fleet, client: ExecutorClient
 ) -> None:

@@ -70,10 +70,10 @@ def test_an_accepted_call_carries_all_a_worker_needs() -> None:
     assert (new.timeout, new.timeout_source, new.soft_time_limit, new.time_limit) == (7.0, "tool", 11, 26)
 
 
-def test_aliases_are_resolved_and_defaults_filled_in() -> None:
+def test_aliases_are_resolved_and_defaults_left_to_the_worker() -> None:
     new = accepted(Call("hello", {"name": "Ada"}, CONTEXT)).new
 
-    assert json.loads(new.parameters) == {"who": "Ada", "times": 1}
+    assert json.loads(new.parameters) == {"who": "Ada"}
 
 
 def test_a_call_without_a_context_gets_the_plain_one() -> None:
@@ -91,7 +91,7 @@ def test_sensitive_values_are_encrypted_for_workers_before_anything_is_stored(tm
 
     assert isinstance(one, Accepted)
     assert "hunter22" not in repr(one)
-    assert json.loads(one.new.parameters) == {"who": "Ada", "times": 1, "key": "[redacted]"}
+    assert json.loads(one.new.parameters) == {"who": "Ada", "key": "[redacted]"}
     assert one.new.encrypted_names == ("key",)
     bound = {"execution_id": one.new.id, "tool": "Greet", "shown": one.new.parameters}
     assert Opener(keys).open(one.new.encrypted or "", **bound) == {"hidden": {"key": "hunter22"}}
