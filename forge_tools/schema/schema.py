@@ -3,10 +3,12 @@
 import difflib
 import math
 import operator
-import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+
+from pydantic_core import SchemaError as PatternError
+from pydantic_core import SchemaValidator, core_schema
 
 from forge_tools.model import Schema
 from forge_tools.model.tools import FILE
@@ -140,17 +142,27 @@ def _bounds(schema: Schema, _depth: int) -> Check:
 
 
 def _pattern(schema: Schema, _depth: int) -> Check:
-    try:
-        expression = re.compile(schema["pattern"])
-    except (re.error, TypeError, RecursionError) as error:
-        raise SchemaError(f"pattern {schema['pattern']!r} does not compile: {error}") from error
+    pattern = schema["pattern"]
+    matches = _matcher(pattern)
 
     def check(value: Any, path: str) -> Iterable[str]:
-        if not isinstance(value, str) or expression.search(value):
+        if not isinstance(value, str) or matches(value):
             return ()
-        return (f"Value for {path} does not match pattern: {expression.pattern}",)
+        return (f"Value for {path} does not match pattern: {pattern}",)
 
     return check
+
+
+def _matcher(pattern: Any) -> Callable[[Any], bool]:
+    """Prepare a search in time that only grows with the text: a model chooses that, and every other call would wait."""
+    if not isinstance(pattern, str):
+        raise SchemaError(f"pattern {pattern!r} does not compile: it must be a string")
+    try:
+        matches = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
+    except PatternError as error:
+        reason = str(error).rpartition("\n")[2].strip().removeprefix("SchemaError: ").removeprefix("error: ")
+        raise SchemaError(f"pattern {pattern!r} does not compile: {reason}") from error
+    return lambda text: matches(text) or matches(text.encode(errors="replace").decode())  # half characters are no text
 
 
 def _items(schema: Schema, depth: int) -> Check:
@@ -323,7 +335,7 @@ class _Writer:
         if has_choices:
             refused.append(f"{value} not in {self._bind(_choices(schema, _EXACT_TYPES[kind]))}")
         if kind == "string" and "pattern" in schema:
-            refused.append(f"{self._bind(re.compile(schema['pattern']).search)}({value}) is None")
+            refused.append(f"not {self._bind(_matcher(schema['pattern']))}({value})")
         return _refuse(refused) + self._contents(value, kind, schema, depth)
 
     def _outside(self, value: str, kind: str, schema: Schema) -> list[str]:

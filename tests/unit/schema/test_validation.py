@@ -222,6 +222,16 @@ def test_the_verdict_is_that_of_the_reference_implementation(schema: dict[str, A
     assert (error(value, schema) is None) == expected
 
 
+@pytest.mark.parametrize("more", [{}, {"type": "string"}])
+def test_a_pattern_takes_time_for_the_length_of_a_text_alone(more: dict[str, Any]) -> None:
+    """Python's own search would take for ever."""
+    checked = Validator(spec(parameter("x", "array", items={"pattern": "^(a+)+$"} | more)))
+
+    found = checked.first_error({"x": ["a" * 50_000 + "b"]})
+
+    assert found is not None and "does not match pattern" in found
+
+
 ENDLESS: dict[str, Any] = {"type": "array"}
 ENDLESS["items"] = ENDLESS
 
@@ -231,6 +241,7 @@ ENDLESS["items"] = ENDLESS
     [
         ({"pattern": "("}, "pattern '(' does not compile"),
         ({"pattern": 5}, "pattern 5 does not compile"),
+        ({"pattern": "(?=a)b"}, "does not compile: look-around, including look-ahead and look-behind, is not supported"),
         ({"minimum": "1"}, "minimum must be a number, not str"),
         ({"enum": "abc"}, "enum must be a list, not str"),
         ({"type": 5}, "type must be a list, not int"),
