@@ -229,7 +229,7 @@ def test_a_pattern_takes_time_for_the_length_of_a_text_alone(more: dict[str, Any
 
     found = checked.first_error({"x": ["a" * 50_000 + "b"]})
 
-    assert found is not None and "does not match pattern" in found
+    assert "does not match pattern" in str(found)
 
 
 ENDLESS: dict[str, Any] = {"type": "array"}
@@ -241,7 +241,10 @@ ENDLESS["items"] = ENDLESS
     [
         ({"pattern": "("}, "pattern '(' does not compile"),
         ({"pattern": 5}, "pattern 5 does not compile"),
-        ({"pattern": "(?=a)b"}, "does not compile: look-around, including look-ahead and look-behind, is not supported"),
+        (
+            {"pattern": "(?=a)b"},
+            "does not compile: look-around, including look-ahead and look-behind, is not supported",
+        ),
         ({"minimum": "1"}, "minimum must be a number, not str"),
         ({"enum": "abc"}, "enum must be a list, not str"),
         ({"type": 5}, "type must be a list, not int"),
