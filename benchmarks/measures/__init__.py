@@ -17,6 +17,7 @@ from benchmarks.measures import (
     in_process,
     mcp,
     memory,
+    parts,
     payload,
     process_lane,
     recording,
@@ -34,6 +35,7 @@ MEASURES = (
     submit.MEASURE,
     clients.MEASURE,
     payload.MEASURE,
+    parts.MEASURE,
     round_trip.MEASURE,
     sleeps.MEASURE,
     process_lane.MEASURE,
@@ -45,7 +47,7 @@ MEASURES = (
     start_up.MEASURE,
 )
 
-GROWTH = (growth.BURSTS, growth.TABLES, growth.PROCESS_COUNTS, memory.MEASURE)
+GROWTH = (growth.BURSTS, growth.TABLES, growth.PROCESS_COUNTS, memory.MEASURE, parts.MEMORY)
 
 DEVELOPMENT = (development.MEASURE, capturing.MEASURE)
 
