@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 
 from forge_tools.model.artifacts import TEXT
 
-PART_BYTES = 256 << 10
+PART_BYTES = 1 << 20
 """Bytes of an artifact in one part, before it is compressed."""
 
 MAX_PACKED_BYTES = PART_BYTES + 4096

@@ -18,7 +18,7 @@ from forge_tools.storage import Store, open_store
 from forge_tools.storage.tables import artifact_parts
 from tests.contract.test_artifacts import BYTES, GONE, KEEPING, artifact, contents, files, put, rows
 
-LINES = [f"{number:06} {'-' * 60}\n".encode() for number in range(16_000)]
+LINES = [f"{number:06} {'-' * 290}\n".encode() for number in range(16_000)]
 TEXT = b"".join(LINES)
 
 
