@@ -94,7 +94,7 @@ async def _held(database: Database, lane: Lane, scene: Scene) -> Readings:
             used, started = cpu_seconds(pids), time.perf_counter()
             await _deliver(client, lane, settings.workspace, size)
             took = {"seconds": time.perf_counter() - started, "cpu": cpu_seconds(pids) - used}
-            grown = [max(peak - before.get(one, peak) for one, peak in peak_megabytes(pid).items()) for pid in pids]
+            grown = [max(peak - before.get(one, 0.0) for one, peak in peak_megabytes(pid).items()) for pid in pids]
     return {"worker": grown[0], "client": grown[1], **took}
 
 
