@@ -84,18 +84,16 @@ async def _held(database: Database, lane: Lane, scene: Scene) -> Readings:
     size = scene.sizes.file_bytes
     limits = {"max_part_size": size, "artifact_quota": max(2 * size, 1 << 30)}
     settings = scene.settings[database].model_copy(update=limits)
-    with fleets.crew(scene.folder, settings, f"held-{database}-{lane}", 1, 2, lane=lane) as [worker]:
+    with fleets.crew(scene.folder, settings, f"held-{database}-{lane}", 1, 2, lane=lane):
         async with ExecutorClient(settings) as client:
             await _deliver(client, lane, settings.workspace, 3_000_000)  # loads everything
-            pids, before = [worker.pid, os.getpid()], dict[int, float]()
-            for pid in pids:
-                forget_peaks(pid)
-                before |= peak_megabytes(pid)
-            used, started = cpu_seconds(pids), time.perf_counter()
+            client_pid = os.getpid()  # the parent of the worker
+            forget_peaks(client_pid)
+            before, used, started = peak_megabytes(client_pid), cpu_seconds([client_pid]), time.perf_counter()
             await _deliver(client, lane, settings.workspace, size)
-            took = {"seconds": time.perf_counter() - started, "cpu": cpu_seconds(pids) - used}
-            grown = [max(peak - before.get(one, 0.0) for one, peak in peak_megabytes(pid).items()) for pid in pids]
-    return {"worker": grown[0], "client": grown[1], **took}
+            took = {"seconds": time.perf_counter() - started, "cpu": cpu_seconds([client_pid]) - used}
+            grown = {pid: peak - before.get(pid, 0.0) for pid, peak in peak_megabytes(client_pid).items()}
+    return {"client": grown.pop(client_pid), "worker": max(grown.values()), **took}
 
 
 async def _deliver(client: ExecutorClient, lane: Lane, workspace: Path, size: int) -> None:
