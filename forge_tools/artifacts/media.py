@@ -6,6 +6,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from forge_tools.model.artifacts import TEXTS
+
 HEAD_BYTES = 256 << 10
 """How much of the beginning is examined: in photographs the size may follow a thumbnail."""
 
@@ -85,10 +87,9 @@ def find(head: bytes, tail: bytes, size: int, *, claim: str | None = None, name:
     told = media_type(head)
     is_claim = _CLAIM.match(claim or "")
     claim = is_claim[0] if is_claim else (mimetypes.guess_type(name)[0] if name else None)
-    if told in _GENERIC and claim is not None and not claim.startswith(("image/", "audio/", "video/")):
-        is_text = claim.startswith("text/") or claim in {"application/json", "application/xml"}
-        if is_text == (told == "text/plain"):
-            return Found(claim, "file")
+    is_shown = claim is None or claim.startswith(("image/", "audio/", "video/"))
+    if claim is not None and not is_shown and told in _GENERIC and claim.startswith(TEXTS) == (told == "text/plain"):
+        return Found(claim, "file")
     if told == OCTETS and claim is not None and claim.startswith("audio/"):
         told = claim
     if told.startswith("audio/"):

@@ -18,7 +18,7 @@ from forge_tools.artifacts.media import HEAD_BYTES, TAIL_BYTES, Found, find
 from forge_tools.artifacts.reader import PartReader
 from forge_tools.errors import ErrorCode, ForgeError, SandboxError
 from forge_tools.model import Audio, ExecutionContext, File, Image, Json, Link, Media, Part, Text, ToolResult
-from forge_tools.model.artifacts import SCHEME
+from forge_tools.model.artifacts import SCHEME, TEXTS
 from forge_tools.model.content import CONTENT, MAX_PARTS, as_facts, drawn, holds_parts, human, is_part
 from forge_tools.sandbox.artifacts import keep_text
 from forge_tools.sandbox.paths.confinement import Handle
@@ -195,7 +195,7 @@ class _Gathering:
         if size > limit:
             said = f"it has {human(size)}; the limit is {human(limit)}. Raise FORGE_MAX_PART_SIZE, or make it smaller"
             raise SandboxError(said, ErrorCode.UNSTORABLE)
-        if found.mime_type.startswith("text/"):
+        if found.mime_type.startswith(TEXTS):
             chunks = scrubbed_chunks(chunks)
         async with asyncio.timeout_at(self._until):
             uri, size = await self.source.put(chunks, found.mime_type, limit)
