@@ -132,6 +132,24 @@ def proportional_megabytes(pid: int) -> float:
     return total / 1_000_000
 
 
+def peak_megabytes(root: int) -> dict[int, float]:
+    """The most that this process and each of its children has held in memory since `forget_peaks`, or ever."""
+    found = {}
+    for process in _trees([root]):
+        with suppress(OSError, psutil.NoSuchProcess):  # it has ended
+            _, said, size = Path(f"/proc/{process.pid}/status").read_text().partition("VmHWM:")
+            if said:  # a zombie holds nothing
+                found[process.pid] = int(size.split()[0]) * 1024 / 1_000_000
+    return found
+
+
+def forget_peaks(root: int) -> None:
+    """Let the peaks of this process and its children begin at what they hold now."""
+    for process in _trees([root]):
+        with suppress(OSError):  # it has ended
+            Path(f"/proc/{process.pid}/clear_refs").write_text("5")
+
+
 def _trees(pids: Sequence[int]) -> Iterator[psutil.Process]:
     for pid in pids:
         with suppress(psutil.NoSuchProcess):

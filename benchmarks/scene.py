@@ -55,6 +55,9 @@ class Sizes:
     listed: int = 10_000
     replacements: int = 100_000
     shell_bytes: int = 1 << 30
+    image_copies: int = 8
+    image_bytes: int = 20_000_000
+    file_bytes: int = 2_000_000_000
 
 
 QUICK = Sizes(
@@ -89,6 +92,9 @@ QUICK = Sizes(
     listed=500,
     replacements=1_000,
     shell_bytes=1 << 24,
+    image_copies=2,
+    image_bytes=2_000_000,
+    file_bytes=20_000_000,
 )
 
 

@@ -1,9 +1,12 @@
 """The tools that are measured: they do nothing, wait, or carry something."""
 
 import asyncio
+import random
 import tempfile
+from functools import cache
 from pathlib import Path
 
+from forge_tools import File, Image
 from forge_tools.model import Lane
 from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
@@ -87,4 +90,59 @@ class Produce(BaseTool):
         return ToolResult.ok("x" * size)
 
 
-TOOLS = (NoOp, NoOpProcess, Files, Sleep, Swallow, Produce)
+class Picture(BaseTool):
+    """Answer with an image, in the async lane; each `number` gives another one."""
+
+    name = "Picture"
+    category = ToolCategory.OTHER
+    lane: Lane = "async"
+    parameters = (
+        ToolParameter(name="size", type="integer", description="How many bytes.", minimum=100),
+        ToolParameter(name="number", type="integer", description="Which.", minimum=0),
+    )
+
+    async def _execute(self, context: ExecutionContext, size: int, number: int) -> ToolResult:
+        return ToolResult.ok(Image(picture(size, number)))
+
+
+class PictureProcess(Picture):
+    """Do so in the process lane."""
+
+    name = "PictureProcess"
+    lane: Lane = "process"
+
+
+class Deliver(BaseTool):
+    """Answer with a file of the workspace, in the async lane."""
+
+    name = "Deliver"
+    category = ToolCategory.OTHER
+    lane: Lane = "async"
+    parameters = (ToolParameter(name="path", type="string", description="Which."),)
+
+    async def _execute(self, context: ExecutionContext, path: str) -> ToolResult:
+        return ToolResult.ok(File(Path(path)))
+
+
+class DeliverProcess(Deliver):
+    """Do so in the process lane."""
+
+    name = "DeliverProcess"
+    lane: Lane = "process"
+
+
+def picture(size: int, number: int) -> bytes:
+    """Bytes that no program decodes, but all take for a PNG of a million pixels."""
+    head = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR" + (1_000).to_bytes(4) * 2 + number.to_bytes(16)
+    tail = b"IEND\xaeB`\x82"
+    room = size - len(head) - len(tail)
+    return b"".join((head, noise() * (room // len(noise())), noise()[: room % len(noise())], tail))
+
+
+@cache
+def noise() -> bytes:
+    """A million bytes that cannot be compressed, the same ones in every process."""
+    return random.Random(1).randbytes(1_000_000)
+
+
+TOOLS = (NoOp, NoOpProcess, Files, Sleep, Swallow, Produce, Picture, PictureProcess, Deliver, DeliverProcess)

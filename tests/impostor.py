@@ -39,7 +39,7 @@ def children(pid: int) -> list[int]:
 
 def framed(**frame: object) -> bytes:
     body = json.dumps(frame).encode()
-    return struct.pack("!I", len(body)) + body
+    return struct.pack("!II", len(body), 0) + body
 
 
 def join(worker: int) -> Iterator[str]:

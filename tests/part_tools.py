@@ -91,6 +91,22 @@ def lying() -> list[object]:
 
 
 @tool
+def misnamed() -> list[object]:
+    """Return files whose names and types no folder and no line of text takes."""
+    return [
+        File(b"\0", name="é" * 300 + ".bin"),
+        File(b"\0", name="../../up\n.bin"),
+        File(b"a,b", name="c", mime_type="text/csv\n[image"),
+    ]
+
+
+@tool
+def mistyped() -> File:
+    """Say what is no text about bytes."""
+    return File(b"\0", mime_type=5)  # type: ignore[arg-type]  # as an author may
+
+
+@tool
 def leading(to: str) -> list[object]:
     """Return text, the file at a path, and a picture."""
     return ["before", Path(to), png()]
@@ -128,4 +144,18 @@ class Measure(BaseTool):
 
 def make() -> list[BaseTool]:
     """All of them."""
-    return [picture, plain_bytes, drawn, mixed, attaching, lying, leading, many, large, counted, Measure()]
+    return [
+        picture,
+        plain_bytes,
+        drawn,
+        mixed,
+        attaching,
+        lying,
+        misnamed,
+        mistyped,
+        leading,
+        many,
+        large,
+        counted,
+        Measure(),
+    ]

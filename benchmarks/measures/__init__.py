@@ -17,6 +17,7 @@ from benchmarks.measures import (
     in_process,
     mcp,
     memory,
+    parts,
     payload,
     process_lane,
     recording,
@@ -35,6 +36,7 @@ MEASURES = (
     submit.MEASURE,
     clients.MEASURE,
     payload.MEASURE,
+    parts.MEASURE,
     round_trip.MEASURE,
     sleeps.MEASURE,
     process_lane.MEASURE,
@@ -46,7 +48,7 @@ MEASURES = (
     start_up.MEASURE,
 )
 
-GROWTH = (growth.BURSTS, growth.TABLES, growth.PROCESS_COUNTS, memory.MEASURE)
+GROWTH = (growth.BURSTS, growth.TABLES, growth.PROCESS_COUNTS, memory.MEASURE, parts.MEMORY)
 
 DEVELOPMENT = (development.MEASURE, capturing.MEASURE)
 

@@ -1,9 +1,12 @@
 """Detects the media type of bytes, and the size of images, from their beginning and end. Nothing is decoded."""
 
 import mimetypes
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from forge_tools.model.artifacts import TEXTS
 
 HEAD_BYTES = 256 << 10
 """How much of the beginning is examined: in photographs the size may follow a thumbnail."""
@@ -16,6 +19,9 @@ OCTETS = "application/octet-stream"
 IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """The types that models can be shown."""
 _GENERIC = frozenset({OCTETS, "application/zip", "text/plain"})
+
+_CLAIM = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}", re.ASCII)
+"""The beginning of a claim that counts, without parameters such as a charset."""
 
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -79,11 +85,11 @@ def find(head: bytes, tail: bytes, size: int, *, claim: str | None = None, name:
     SVG counts as text, as it may contain scripts.
     """
     told = media_type(head)
-    claim = claim or (mimetypes.guess_type(name)[0] if name else None)
-    if told in _GENERIC and claim is not None and not claim.startswith(("image/", "audio/", "video/")):
-        is_text = claim.startswith("text/") or claim in {"application/json", "application/xml"}
-        if is_text == (told == "text/plain"):
-            return Found(claim, "file")
+    is_claim = _CLAIM.match(claim or "")
+    claim = is_claim[0] if is_claim else (mimetypes.guess_type(name)[0] if name else None)
+    is_shown = claim is None or claim.startswith(("image/", "audio/", "video/"))
+    if claim is not None and not is_shown and told in _GENERIC and claim.startswith(TEXTS) == (told == "text/plain"):
+        return Found(claim, "file")
     if told == OCTETS and claim is not None and claim.startswith("audio/"):
         told = claim
     if told.startswith("audio/"):

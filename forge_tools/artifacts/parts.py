@@ -11,9 +11,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from forge_tools.model.artifacts import TEXT
+from forge_tools.model.artifacts import TEXT, TEXTS
 
-PART_BYTES = 256 << 10
+PART_BYTES = 1 << 20
 """Bytes of an artifact in one part, before it is compressed."""
 
 MAX_PACKED_BYTES = PART_BYTES + 4096
@@ -32,7 +32,7 @@ def count_parts(size: int) -> int:
 
 def pack(data: bytes, media_type: str = TEXT) -> bytes:
     """Compress one part, unless its type is already compressed, such as images."""
-    return zlib.compress(data, _LEVEL if media_type.startswith(("text/", "application/json")) else 0)
+    return zlib.compress(data, _LEVEL if media_type.startswith(TEXTS) else 0)
 
 
 def unpack(data: bytes, number: int, size: int) -> bytes:

@@ -30,7 +30,7 @@ from forge_tools.model import (
     ToolSpec,
     artifact_id,
 )
-from forge_tools.model.artifacts import PAGE_LINES, SCHEME
+from forge_tools.model.artifacts import PAGE_LINES, SCHEME, TEXTS
 from forge_tools.model.content import CONTENT
 from forge_tools.schema import encode_json, shown
 from forge_tools.schema.formats import render
@@ -286,7 +286,7 @@ def _contents(
     uri: str, data: bytes, meta: dict[str, Any] | None = None, kind: str | None = None
 ) -> types.TextResourceContents | types.BlobResourceContents:
     try:
-        if kind is not None and not kind.startswith(("text/", "application/json")):
+        if kind is not None and not kind.startswith(TEXTS):
             raise UnicodeError
         return types.TextResourceContents(uri=uri, mime_type=kind or "text/plain", text=data.decode(), _meta=meta)
     except UnicodeError:

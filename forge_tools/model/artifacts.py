@@ -6,6 +6,9 @@ from datetime import datetime
 
 SCHEME = "artifact://"
 TEXT = "text/plain; charset=utf-8"
+TEXTS = ("text/", "application/json", "application/xml")
+"""The beginnings of the media types that are text."""
+
 PAGE_LINES = 2000
 PAGE_BYTES = 1 << 20
 _ID = re.compile(r"[0-9a-f]{32}")

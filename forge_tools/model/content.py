@@ -91,6 +91,12 @@ class Media:
     note: str | None = None
     source: Source | None = field(default=None, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        """Raises TypeError: what is said about the bytes is not text. Here it is the author's line that fails."""
+        for name, said in (("name", self.name), ("mime_type", self.mime_type)):
+            if not isinstance(said, str | None):
+                raise TypeError(f"{name} is a {type(said).__name__}, not a text")
+
     @property
     def line(self) -> str:
         """The line that represents it in a text."""

@@ -18,7 +18,7 @@ from forge_tools.artifacts.media import HEAD_BYTES, TAIL_BYTES, Found, find
 from forge_tools.artifacts.reader import PartReader
 from forge_tools.errors import ErrorCode, ForgeError, SandboxError
 from forge_tools.model import Audio, ExecutionContext, File, Image, Json, Link, Media, Part, Text, ToolResult
-from forge_tools.model.artifacts import SCHEME
+from forge_tools.model.artifacts import SCHEME, TEXTS
 from forge_tools.model.content import CONTENT, MAX_PARTS, as_facts, drawn, holds_parts, human, is_part
 from forge_tools.sandbox.artifacts import keep_text
 from forge_tools.sandbox.paths.confinement import Handle
@@ -36,8 +36,11 @@ LEAST_SECONDS = 5.0
 MAX_JSON_CHARS = 10_000
 """The longest JSON value that stays a part; a longer one becomes text."""
 
-MAX_NAME_CHARS = 200
-"""The longest file name; some file systems accept no more."""
+MAX_NAME_BYTES = 200
+"""The longest file name: file systems accept 255, and a caller's may get a number."""
+
+MAX_ENDING_CHARS = 20
+"""The longest ending that a longer name keeps."""
 
 MARKER_CHARS = 250
 """An upper bound on the length of a marker."""
@@ -192,7 +195,7 @@ class _Gathering:
         if size > limit:
             said = f"it has {human(size)}; the limit is {human(limit)}. Raise FORGE_MAX_PART_SIZE, or make it smaller"
             raise SandboxError(said, ErrorCode.UNSTORABLE)
-        if found.mime_type.startswith("text/"):
+        if found.mime_type.startswith(TEXTS):
             chunks = scrubbed_chunks(chunks)
         async with asyncio.timeout_at(self._until):
             uri, size = await self.source.put(chunks, found.mime_type, limit)
@@ -257,8 +260,10 @@ class _Kept(PartReader):
 
 def _clean(name: str) -> str:
     """Make a name safe for people, texts and folders."""
-    shown = "".join(char if char.isprintable() else "_" for char in PurePath(name).name)
-    return shown[:MAX_NAME_CHARS] or "_"
+    path = PurePath("".join(char if char.isprintable() else "_" for char in PurePath(name).name))
+    ending = path.suffix if len(path.suffix) <= MAX_ENDING_CHARS else ""
+    stem = path.name.removesuffix(ending).encode()[: MAX_NAME_BYTES - len(ending.encode())]
+    return stem.decode(errors="ignore") + ending or "_"
 
 
 def _with_bytes(part: Media, context: ExecutionContext) -> Media:
@@ -287,7 +292,7 @@ def _looked_at(part: Media) -> tuple[Found, int, AsyncIterator[bytes]]:
     if isinstance(data, Handle):
         size = os.fstat(data.fd).st_size
         head, tail = os.pread(data.fd, HEAD_BYTES, 0), os.pread(data.fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
-        chunks = _of_file(data)
+        chunks = _of_file(data, size)
     elif isinstance(data, bytes):
         size, head, tail, chunks = len(data), data[:HEAD_BYTES], data[-TAIL_BYTES:], _of_bytes(data)
     else:
@@ -295,10 +300,14 @@ def _looked_at(part: Media) -> tuple[Found, int, AsyncIterator[bytes]]:
     return find(head, tail, size, claim=part.mime_type, name=part.name), size, chunks
 
 
-async def _of_file(handle: Handle) -> AsyncIterator[bytes]:
+async def _of_file(handle: Handle, size: int) -> AsyncIterator[bytes]:
+    """Yield as many bytes as there were when it was looked at; what is written at its end meanwhile is left out."""
     at = 0
     with handle:
-        while chunk := await asyncio.to_thread(os.pread, handle.fd, CHUNK_BYTES, at):
+        while at < size:
+            chunk = await asyncio.to_thread(os.pread, handle.fd, min(CHUNK_BYTES, size - at), at)
+            if not chunk:
+                raise SandboxError(f"it was cut off at {at:,} bytes while it was being kept", ErrorCode.UNSTORABLE)
             yield chunk
             at += len(chunk)
 

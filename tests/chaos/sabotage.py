@@ -188,7 +188,7 @@ def pairs() -> None:
     async def welcome_all(self: ChildrenLane, door: socket.socket) -> None:
         while True:  # no deadline: it ends with its lane
             end, _ = await self._loop.sock_accept(door)
-            (length,) = HEADER.unpack(await self._loop.sock_recv(end, HEADER.size))
+            length, _ = HEADER.unpack(await self._loop.sock_recv(end, HEADER.size))
             hello = json.loads(await self._loop.sock_recv(end, length))["hello"]
             if (child := self._children.get(hello)) is not None:
                 self._adopt(child.process, child.handle.again(), end)

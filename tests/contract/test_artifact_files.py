@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from forge_tools.storage import Store, open_store
 from forge_tools.storage.tables import artifact_parts
 from tests.contract.test_artifacts import BYTES, GONE, KEEPING, artifact, contents, files, put, rows
 
-LINES = [f"{number:06} {'-' * 60}\n".encode() for number in range(16_000)]
+LINES = [f"{number:06} {'-' * 290}\n".encode() for number in range(16_000)]
 TEXT = b"".join(LINES)
 
 
@@ -158,6 +159,18 @@ async def test_a_folder_that_cannot_be_used_is_an_error_that_names_it(store: Sto
     with pytest.raises(ArtifactFolderError, match="it does not exist"):
         await store.artifacts.add(new.id, 0, pack(b"x"))
     assert (await rows(store))[1] == 0
+
+
+async def test_a_folder_that_is_deleted_midway_is_an_error_for_who_reads_and_who_writes(
+    store: Store, folder: Path
+) -> None:
+    reading = store.artifacts.read(await put(store, TEXT))
+    await anext(reading)
+    shutil.rmtree(folder)
+    with pytest.raises(ArtifactFolderError, match="does not exist"):
+        await anext(reading)
+    with pytest.raises(ArtifactFolderError, match="does not exist"):
+        await put(store, b"other")
 
 
 async def test_one_that_cannot_be_deleted_is_put_off_and_keeps_no_other_from_going(store: Store, folder: Path) -> None:

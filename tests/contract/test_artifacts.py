@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack
+from forge_tools.artifacts.reader import PartReader
 from forge_tools.errors import ArtifactDamagedError, StorageError
-from forge_tools.model import Artifact
+from forge_tools.model import Artifact, File
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import Keeping
 from forge_tools.storage.parts import session_key
@@ -134,6 +135,21 @@ async def test_two_that_keep_the_same_at_once_share_one_copy(
     assert await rows(store) == (1, 4, 3)
     assert len(files(folder)) == (4 if folder else 0)
     assert await contents(store, kept[0]) == BYTES
+
+
+async def test_a_part_that_is_pruned_while_it_is_saved_leaves_no_half_of_a_file(store: Store, tmp_path: Path) -> None:
+    expire = artifacts.update().values(expires_at=artifacts.c.created_at)
+
+    async def pruned(handle: str) -> AsyncIterator[bytes]:
+        async for chunk in store.artifacts.contents(handle):
+            yield chunk
+            await store.database.write(lambda connection: connection.execute(expire))
+            await store.artifacts.purge()
+
+    part = File(name="large.bin", uri=(await put(store, BYTES)).handle)
+    with pytest.raises(StorageError, match="expired while it was being read"):
+        await PartReader(pruned).save(part, tmp_path / "saved")
+    assert list((tmp_path / "saved").iterdir()) == []
 
 
 async def test_what_has_expired_is_gone_at_once_and_purged_later(store: Store, folder: Path | None) -> None:

@@ -128,6 +128,24 @@ async def test_what_bytes_are_counts_for_more_than_what_is_said(executor: Execut
     ]
 
 
+async def test_any_name_becomes_one_that_folders_and_texts_take(executor: Executor, tmp_path: Path) -> None:
+    result = await executor.call("misnamed")
+
+    names = ["é" * 98 + ".bin", "up_.bin", "c"]
+    assert [(part.name, part.mime_type) for part in result.files] == [
+        *((name, "application/octet-stream") for name in names[:2]),
+        ("c", "text/csv"),
+    ]
+    assert [(await part.save(tmp_path / "saved")).name for part in result.files] == names
+
+
+async def test_a_type_that_is_no_text_fails_in_the_line_of_the_author(executor: Executor) -> None:
+    result = await executor.call("mistyped")
+
+    assert (result.success, result.error_code) == (False, "EXECUTION_ERROR")
+    assert "mime_type is a int, not a text" in str(result.error)
+
+
 @pytest.mark.parametrize("path", ["/etc/passwd", "../outside", "link", "nothing.txt", "."])
 async def test_a_path_that_is_not_a_file_of_the_workspace_fails_and_the_rest_is_kept(
     executor: Executor, path: str

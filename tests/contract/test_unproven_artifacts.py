@@ -23,12 +23,12 @@ from workers.remote_store import WorkerArtifacts
 
 __all__ = ["folder"]
 
-TEXT = b"".join(b"%06d of the victim\n" % number for number in range(30_000))
-FORGED = b"".join(b"%06d of a forger\n" % number for number in range(40_000))[: len(TEXT)]
+TEXT = b"".join(b"%06d of the victim\n" % number for number in range(120_000))
+FORGED = b"".join(b"%06d of a forger\n" % number for number in range(160_000))[: len(TEXT)]
 assert len(FORGED) == len(TEXT)
 OF = artifact(TEXT)
 WHAT = {"id": OF.id, "size": OF.size}
-MAX_BYTES = 1 << 20
+MAX_BYTES = 4 << 20
 
 
 Desk = tuple[ArtifactDesk, Store]

@@ -44,7 +44,7 @@ async def main():
     async with await open_store(sys.argv[1], artifact_dir=folder) as store:
         async def ask(request, context):
             print(request["want"], request.get("number", ""), flush=True)
-            if request.get("number") == 40 and "FOR_EVER" in os.environ:
+            if request.get("number") == 10 and "FOR_EVER" in os.environ:
                 await asyncio.sleep(600)
             return await desk.answer(store.artifacts, request, context)
 
@@ -146,7 +146,7 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(
     with (tmp_path / "log").open("w") as log:
         environment = {**os.environ, "FOR_EVER": "yes"}
         putter = warm_worker().start(words, cwd=ROOT, env=environment, stdout=log, stderr=log)
-        wait_until(lambda: "add 30" in (tmp_path / "log").read_text(), 30, "it puts nothing")
+        wait_until(lambda: "add 9" in (tmp_path / "log").read_text(), 30, "it puts nothing")
         putter.kill()
         putter.wait()
     assert "finish" not in (tmp_path / "log").read_text()
@@ -164,7 +164,7 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(
             async with store.database.reading() as connection:
                 assert (await connection.execute(artifact_parts.select())).all() == []
 
-    assert place is None or len(list(place.glob("*/*/*"))) >= 30
+    assert place is None or len(list(place.glob("*/*/*"))) >= 9
     asyncio.run(look())
     assert place is None or list(place.glob("*/*")) == []
     again = warm_worker().run(words, cwd=ROOT, env=os.environ)
@@ -186,13 +186,13 @@ def test_two_processes_that_put_the_same_at_once_both_succeed(
             rows = [len((await connection.execute(table.select())).all()) for table in (artifacts, artifact_parts)]
         return rows[0], rows[1]
 
-    assert asyncio.run(count()) == (1, 60)
-    assert len(list(tmp_path.glob("artifacts/*/*/*"))) == (60 if folder else 0)
+    assert asyncio.run(count()) == (1, 15)
+    assert len(list(tmp_path.glob("artifacts/*/*/*"))) == (15 if folder else 0)
 
 
 def test_what_the_version_before_kept_is_read_after_the_migration(database_url: str) -> None:
     migrate.upgrade(database_url, "0001")
-    kept = "".join(f"{line}\n" for line in LINES[:9000]).encode()
+    kept = "".join(f"{line}\n" for line in LINES[:18_000]).encode()
     old, parts = artifact(kept), [kept[start : start + PART_BYTES] for start in range(0, len(kept), PART_BYTES)]
 
     async def keep() -> None:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import runner
 from benchmarks.against import arms
 from benchmarks.against.changes import FIGURES, QUICK
-from benchmarks.measures import capturing, round_trip
+from benchmarks.measures import capturing, parts, round_trip
 from benchmarks.processes import ROOT
 from benchmarks.scene import Sizes
 from tests.session_folder import SessionFolder
@@ -59,3 +59,16 @@ def test_a_worker_that_captures_nothing_takes_turns_with_one_that_does() -> None
 
     assert outcome.failures == {}
     assert all(result.value > 0 and result.ratio for result in outcome.results)
+
+
+def test_an_image_takes_turns_with_sql_by_hand_and_a_large_file_is_watched() -> None:
+    side = "SQLite, process lane"
+    rows = [row for row in parts.MEASURE.rows if row.ours == side]
+    copies = replace(parts.MEASURE, needs={"sqlite-process"}, sides={side: parts.MEASURE.sides[side]}, rows=rows)
+    sizes = replace(Sizes(), image_copies=1, image_bytes=1_500_000, file_bytes=3_000_000)
+
+    outcome = runner.run([copies, parts.MEMORY], sizes, 1, lambda _: None, retake=False)
+
+    assert outcome.failures == {}
+    assert [result.row.key for result in outcome.results] == ["ours each", "ours cpu", *["worker", "client"] * 2]
+    assert all(result.ratio for result in outcome.results[:2])

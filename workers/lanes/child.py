@@ -36,7 +36,7 @@ from forge_tools.sandbox.walls.user import User
 from forge_tools.tool.executor import ToolExecutor
 from workers.capture import ChildOutput, Pipes, siblings_ends
 from workers.lanes.base import execute, outcome_of_task, scope_of
-from workers.lanes.frames import ChildEnd, Frame, fields_of, from_text, to_text
+from workers.lanes.frames import ChildEnd, Frame, fields_of
 from workers.lanes.process_state import ProcessState, Surroundings, fell_short, limit_this_process, shortage
 from workers.outcomes import not_run
 from workers.remote_store import WorkerArtifacts
@@ -142,9 +142,9 @@ class Child:
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         number = next(self._numbers)
         self._asked[number] = self._loop.create_future()
-        self._say("asked", number=number, artifact=to_text(request))
+        self._say("asked", number=number, artifact=request)
         try:
-            return from_text(await self._asked[number])
+            return await self._asked[number]
         finally:
             del self._asked[number]
 

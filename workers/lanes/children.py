@@ -22,7 +22,7 @@ from workers.capture import ChildOutput
 from workers.lanes import frames
 from workers.lanes.assignment import Assignment
 from workers.lanes.base import Body, Guard, Host, Verdict, context_of, swept
-from workers.lanes.frames import EngineEnd, fields_of, from_text, most_from_child, to_text
+from workers.lanes.frames import EngineEnd, fields_of, most_from_child
 from workers.lanes.process import Limit, Messages, PoolProcess, heavy, until_silent
 from workers.lanes.walls import Walls
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
@@ -233,12 +233,12 @@ class ChildrenLane:
                 answer["error"] = f"More than {MOST_ASKED} requests at once. Wait for the answers to some."
             elif not body.is_over:
                 body.proofs = body.proofs or Proofs()
-                answer = await self._host.answer(from_text(asked.artifact), context_of(body.claim), body.proofs)
+                answer = await self._host.answer(asked.artifact, context_of(body.claim), body.proofs)
         except (KeyError, TypeError, ValueError) as error:
             answer = {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
         finally:
             child.asked -= 1
-            child.line.send({"answer": asked.number, "artifact": to_text(answer)})
+            child.line.send({"answer": asked.number, "artifact": answer})
 
     def _hear_outcome(self, child: PoolProcess, body: Body, ended: frames.Ended) -> None:
         told = ended.model_dump(exclude={"kind", "is_tainted", "unfit"})

@@ -1,7 +1,6 @@
 """The frames between an engine and its children, each child over a socket pair that only the two hold."""
 
 import asyncio
-import base64
 import json
 import logging
 import socket
@@ -17,7 +16,9 @@ from forge_tools.broker import WAKEUPS_PER_MESSAGE
 from forge_tools.model import ExecutionStatus, Stream
 from forge_tools.tool.failures import MOST_BYTES as MOST_OF_DIAGNOSIS
 
-HEADER = struct.Struct("!I")
+HEADER = struct.Struct("!II")
+"""The length of a frame's JSON, and of the bytes that follow it: the data in a message about artifacts."""
+
 CHUNK = 1 << 18
 
 MOST_BYTES = 1 << 30
@@ -140,8 +141,8 @@ class Frames:
         self._most = most_bytes
         self._received = bytearray()
 
-    def add(self, data: bytes) -> Iterator[bytes]:
-        """Add received bytes, and yield the frames that are complete.
+    def add(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Add received bytes, and yield the JSON and the data of each frame that is complete.
 
         Raises:
             FrameError: it is not a frame, or too large. Nobody waits for the rest, perhaps gigabytes, of what is none.
@@ -149,21 +150,26 @@ class Frames:
         received = self._received
         received += data
         while len(received) >= HEADER.size:
-            length = HEADER.unpack_from(received)[0]
-            end = HEADER.size + length
-            if length > self._most or bytes(received[HEADER.size : HEADER.size + 1]) not in (b"", b"{"):
-                raise FrameError(f"a frame of {length:,} bytes was announced; the limit is {self._most:,}")
+            length, more = HEADER.unpack_from(received)
+            middle, end = HEADER.size + length, HEADER.size + length + more
+            if length + more > self._most or bytes(received[HEADER.size : HEADER.size + 1]) not in (b"", b"{"):
+                raise FrameError(f"a frame of {length + more:,} bytes was announced; the limit is {self._most:,}")
             if len(received) < end:
                 return
-            frame = bytes(received[HEADER.size : end])
+            frame = bytes(received[HEADER.size : middle]), bytes(received[middle:end])
             del received[:end]
             yield frame
 
 
 def framed(frame: Frame) -> bytes:
     """Encode a frame."""
+    message, data = frame.get("artifact", {}), b""
+    if isinstance(message.get("data"), bytes):
+        message = dict(message)
+        data = message.pop("data")
+        frame = frame | {"artifact": message}
     body = json.dumps(frame, ensure_ascii=False).encode(errors="replace")
-    return HEADER.pack(len(body)) + body
+    return b"".join((HEADER.pack(len(body), len(data)), body, data))
 
 
 class EngineEnd(asyncio.Protocol):
@@ -190,8 +196,11 @@ class EngineEnd(asyncio.Protocol):
         if self.fault is not None:
             return
         try:
-            for frame in self._frames.add(data):
-                self._hear(_SAYABLE.validate_json(frame))
+            for text, more in self._frames.add(data):
+                frame = _SAYABLE.validate_json(text)
+                if more and isinstance(frame, Asked):
+                    frame.artifact["data"] = more
+                self._hear(frame)
         except FrameError as error:
             self._break(str(error))
         except ValidationError as error:
@@ -236,8 +245,11 @@ class ChildEnd:
         def receive() -> None:
             try:
                 data = self._end.recv(CHUNK, socket.MSG_DONTWAIT)
-                for frame in self._frames.add(data):
-                    hear(json.loads(frame))
+                for text, more in self._frames.add(data):
+                    frame = json.loads(text)
+                    if more:
+                        frame["artifact"]["data"] = more
+                    hear(frame)
             except BlockingIOError:
                 return
             except (OSError, FrameError):
@@ -262,13 +274,3 @@ def _places(error: ValidationError) -> str:
     """Say what is wrong and where, without the values: those may be secret."""
     wrong = [f"{'.'.join(map(str, one['loc'])) or 'frame'}: {one['type']}" for one in error.errors()]
     return ", ".join(wrong[:3])[:200]
-
-
-def to_text(message: Frame) -> Frame:
-    """Make a message encodable as JSON."""
-    return message | {"data": base64.b64encode(message["data"]).decode()} if "data" in message else message
-
-
-def from_text(message: Frame) -> Frame:
-    """Undo `to_text`."""
-    return message | {"data": base64.b64decode(message["data"])} if "data" in message else message

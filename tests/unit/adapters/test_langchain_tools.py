@@ -1,6 +1,7 @@
 """Tools of an executor in LangChain's hands, and in those of a LangGraph agent."""
 
 import asyncio
+import base64
 import sys
 from typing import Any
 
@@ -15,10 +16,15 @@ from langgraph.prebuilt import ToolNode, tools_condition
 
 from forge_tools.adapters import langchain
 from forge_tools.adapters.langchain import langchain_tools
+from forge_tools.model import File, Image
+from forge_tools.tool import tool
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
 from tests.model_servers.rules import check_names, check_parameters
 from tests.spec.sample_tools import Broken, Echo, Recorder, parameter
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (1).to_bytes(4, "big") * 2 + b"\x08\0\0\0\0" + b"IEND\xaeB`\x82"
+"""What is taken for a PNG; Pillow need not be there."""
 
 
 def call(name: str, id: str = "call_1", **arguments: Any) -> Any:
@@ -120,8 +126,8 @@ class Scripted(GenericFakeChatModel):
     """A chat model that says what it was told to, whatever tools it has."""
 
     def bind_tools(self, tools: Any, **_: Any) -> Any:
-        for tool in tools:
-            assert tool.tool_call_schema["type"] == "object"
+        for one in tools:
+            assert one.tool_call_schema["type"] == "object"
         return self
 
 
@@ -137,6 +143,24 @@ def agent(tools: list[Any], *replies: AIMessage) -> Any:
 
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
+
+
+@tool
+async def show() -> list[object]:
+    """Return an image and files."""
+    return ["Look:", Image(PNG, name="a.png"), File(b"%PDF-1.4", name="b.pdf"), File(b"\0", name="c.bin")]
+
+
+async def test_images_are_blocks_of_the_message_and_the_whole_result_is_its_artifact() -> None:
+    registry = ScopedRegistry()
+    registry.register(show)
+    [made] = langchain_tools(ToolExecutor(registry))
+
+    for message in (await made.ainvoke(call("show")), await asyncio.to_thread(made.invoke, call("show"))):
+        text, image = message.content
+        assert text["text"].startswith("Look:\n[image a.png, 37 bytes, image/png: artifact://")
+        assert image["image_url"]["url"] == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+        assert [part["name"] for part in message.artifact["metadata"]["content"]] == ["a.png", "b.pdf", "c.bin"]
 
 
 async def test_a_langgraph_agent_calls_the_tools_together_and_sees_their_results(executor: ToolExecutor) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from forge_tools.adapters.langchain import langchain_tools
 from forge_tools.adapters.pydantic_ai import pydantic_ai_toolset
 from forge_tools.adapters.toolset import Toolset
 from forge_tools.model import File, Image
@@ -87,16 +86,6 @@ async def test_ollama_gets_the_images_of_a_message(scene: Scene, toolset: Toolse
     await stage.conversation.run("Go")
 
     assert (data(stage.server.requests[-1]), stage.server.refusals) == ([IMAGE], [])
-
-
-async def test_langchain_gets_blocks_and_the_whole_result_as_artifact(executor: ToolExecutor) -> None:
-    [made] = langchain_tools(executor)
-
-    message = await made.ainvoke({"type": "tool_call", "id": "call_1", "name": "show", "args": {}})
-
-    assert [block["type"] for block in message.content] == ["text", "image_url"]
-    assert data(message.content) == [IMAGE]
-    assert [part["name"] for part in message.artifact["metadata"]["content"]] == ["a.png", "b.pdf", "c.bin"]
 
 
 async def test_pydantic_ai_gets_binary_content(executor: ToolExecutor) -> None:

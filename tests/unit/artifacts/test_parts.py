@@ -109,7 +109,7 @@ def test_no_link_is_followed(files: PartFiles, tmp_path: Path, level: str) -> No
 def test_what_is_not_a_part_is_not_waited_for_and_not_read_whole(files: PartFiles) -> None:
     files.write(ID, 0, b"x")
     os.mkfifo(files.folder / ID[:2] / ID / "1")
-    (files.folder / ID[:2] / ID / "2").write_bytes(bytes(1 << 20))
+    (files.folder / ID[:2] / ID / "2").write_bytes(bytes(2 * PART_BYTES))
     assert files.read(ID, 1) == b""
     assert len(files.read(ID, 2)) == MAX_PACKED_BYTES + 1
 

@@ -15,7 +15,7 @@ from forge_tools.errors import InvalidCallError
 from forge_tools.model import Artifact, ArtifactPage, PageWish
 from tests.waiting import within
 
-LINES = [f"{number:07} é{'-' * (number % 90)}\n".encode() for number in range(30_000)]
+LINES = [f"{number:07} é{'-' * (number % 90 * 5)}\n".encode() for number in range(30_000)]
 TEXT = b"".join(LINES)
 
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forge_tools.artifacts.parts import PART_BYTES
 from forge_tools.errors import SandboxError
 from forge_tools.model import ExecutionContext, PageWish
 from forge_tools.sandbox.artifacts import FolderArtifacts
@@ -23,7 +24,7 @@ from forge_tools.sandbox.spools import RECENT_FILES, Gathered, Recent, Spool
 from tests.descriptors import descriptors
 from tests.waiting import within
 
-BYTES = random.Random(2).randbytes(700_000)
+BYTES = random.Random(2).randbytes(2 * PART_BYTES + 700_000)
 ROOT = Path(__file__).parents[3]
 
 SLOW_PUT = """
@@ -182,17 +183,17 @@ async def test_damaged_files_are_refused_and_kept_again(kept: FolderArtifacts, t
 
 
 async def test_faces_find_read_and_page_what_a_session_kept(kept: FolderArtifacts, tmp_path: Path) -> None:
-    text = b"".join(b"%06d\n" % number for number in range(100_000))
+    text = b"".join(b"%06d\n" % number for number in range(400_000))
     handle = await put(kept, text)
     assert await kept.find(handle.removeprefix("artifact://"), "another") is None
     found = await kept.find(handle.removeprefix("artifact://"), "s")
     assert found is not None
     assert b"".join([chunk async for chunk in kept.read(found)]) == text
-    page = await kept.page(found, PageWish(offset=70_001, limit=2))
-    assert (page.data, page.next) == (b"070000\n070001\n", {"offset": 70_003})
+    page = await kept.page(found, PageWish(offset=200_001, limit=2))
+    assert (page.data, page.next) == (b"200000\n200001\n", {"offset": 200_003})
     (stored(tmp_path)[0] / "1").write_bytes(zlib.compress(b"other"))
     with pytest.raises(SandboxError, match=f"{handle} is damaged"):
-        await kept.page(found, PageWish(byte=300_000))
+        await kept.page(found, PageWish(byte=PART_BYTES + 5))
 
 
 async def test_bytes_are_unpacked_once_for_several_readings(kept: FolderArtifacts, tmp_path: Path) -> None:
@@ -224,7 +225,7 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(tmp_path: 
     command = [sys.executable, "-c", SLOW_PUT, str(tmp_path / "kept")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as putter:
         assert putter.stdout is not None
-        assert [putter.stdout.readline() for _ in range(5)][-1] == f"{4 * (256 << 10)}\n"
+        assert [putter.stdout.readline() for _ in range(5)][-1] == f"{4 * PART_BYTES}\n"
         putter.send_signal(signal.SIGKILL)
     [leftover] = stored(tmp_path)
     assert list((tmp_path / "kept/sessions").iterdir()) == []
@@ -274,9 +275,9 @@ async def test_a_spool_cuts_between_lines_and_never_inside_a_character() -> None
 
 
 async def test_a_file_that_was_read_lately_is_read_again_from_where_it_was(tmp_path: Path) -> None:
-    recent = Recent(1_500_000)
+    recent = Recent(2 * len(BYTES) + 100_000)
     for name in ("a", "b", "c"):
-        gathered = await Gathered.of(chunks(name.encode() + BYTES), 1 << 20)
+        gathered = await Gathered.of(chunks(name.encode() + BYTES), 1 << 30)
         fd = gathered.take(5.0)
         recent.add(name, fd)
         os.close(fd)
@@ -309,7 +310,7 @@ async def test_a_file_that_cannot_be_kept_for_later_is_fetched_again(monkeypatch
     def refuse(_: int) -> int:
         raise OSError(24, "Too many open files")
 
-    recent, gathered = Recent(1_500_000), await Gathered.of(chunks(BYTES), 1 << 20)
+    recent, gathered = Recent(2 * len(BYTES) + 100_000), await Gathered.of(chunks(BYTES), 1 << 30)
     monkeypatch.setattr("forge_tools.sandbox.spools.os.dup", refuse)
     recent.add("a", gathered.fd)
     gathered.close()

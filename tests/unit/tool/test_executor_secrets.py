@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import REDACTED, Report
+from forge_tools.model import REDACTED, File, Report
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
 from forge_tools.tool.base import ExecutionContext, ToolResult
@@ -64,6 +64,20 @@ async def test_a_secret_of_the_context_is_in_nothing_that_the_call_leaves_behind
     assert execution.parameters == {"url": f"u?k={REDACTED}"}
     assert execution.context.metadata == {"trace": "t-1", "auth": {"api_key": REDACTED}, "note": f"with {REDACTED}"}
     assert secretive.metadata["auth"] == {"api_key": SECRET}
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.json", "a.xml", "a.svg", f"{SECRET}.yaml"])
+async def test_a_part_that_is_text_has_no_secret_whatever_text_it_is(
+    secretive: ExecutionContext, tmp_path: Path, name: str
+) -> None:
+    part = File(f'<a b="{SECRET}"/>'.encode(), name=name)
+    reach = Reach(root=tmp_path, artifacts=FolderArtifacts(tmp_path / "kept"))
+
+    result = await executor_of(Quoting(answer=ToolResult.ok(part)), reach=reach).call("Recorder", {}, secretive)
+
+    [kept] = result.files
+    assert SECRET not in str(kept.name)
+    assert await kept.bytes() == f'<a b="{REDACTED}"/>'.encode()
 
 
 async def test_a_dry_run_shows_no_part_of_it(secretive: ExecutionContext) -> None:

@@ -53,7 +53,10 @@ class Speaker(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        for frame in map(json.loads, self._frames.add(data)):
+        for text, more in self._frames.add(data):
+            frame = json.loads(text)
+            if more:
+                frame["artifact"]["data"] = more
             if "answer?" not in frame:
                 self._heard.put_nowait(frame)
             elif self.answers:
@@ -71,7 +74,7 @@ class Speaker(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """A frame of bytes that may be none."""
-        self.transport.write(HEADER.pack(len(data)) + data)
+        self.transport.write(HEADER.pack(len(data), 0) + data)
 
     async def hear(self) -> dict[str, Any]:
         async with asyncio.timeout(30):

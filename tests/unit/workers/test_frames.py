@@ -1,6 +1,7 @@
 """Frames cross a socket pair whole, whatever they hold, their end is noticed, and a child says only what it may."""
 
 import asyncio
+import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,7 +37,8 @@ class End:
         self.line = EngineEnd(self._hear, lambda: self.heard.put_nowait(None), most_bytes)
 
     def _hear(self, frame: FromChild) -> None:
-        self.heard.put_nowait(frame.model_dump(mode="json", exclude_unset=True))
+        told = frame.model_dump(mode="json", exclude={"artifact"}, exclude_unset=True)
+        self.heard.put_nowait(told | frame.model_dump(include={"artifact"}))
 
 
 @asynccontextmanager
@@ -79,6 +81,18 @@ async def test_what_an_engine_says_arrives_whole() -> None:
         assert [await heard.get() for _ in frames] == frames
         end.line.close()
         await over.wait()
+
+
+async def test_the_data_of_an_artifact_goes_both_ways_as_it_is() -> None:
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+    message = {"want": "add", "data": random.Random(1).randbytes(1_000_000), "number": 3}
+    async with connected() as (end, child, _):
+        child.hear_on(asyncio.get_running_loop(), heard.put_nowait, asyncio.Event())
+        for sent in (message, {"want": "find"}):
+            await asyncio.to_thread(child.send, FRAMES[2] | {"artifact": sent})
+            asked = await end.heard.get() or {}
+            end.line.send({"answer": 7, "artifact": asked["artifact"]})
+            assert await heard.get() == {"answer": 7, "artifact": sent}
 
 
 async def test_a_lone_surrogate_is_no_reason_not_to_send() -> None:
@@ -132,9 +146,9 @@ def test_a_frame_that_breaks_off_is_never_heard(kept: int) -> None:
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (HEADER.pack(MOST + 1), "a frame of 10,000,001 bytes was announced"),
-        (HEADER.pack(5_000_000) + b"GET / HTTP/1.1", "a frame of 5,000,000 bytes was announced"),
-        (HEADER.pack(9) + b'{"a": 1]}', "a child may not send it: frame: json_invalid"),
+        (HEADER.pack(MOST, 1), "a frame of 10,000,001 bytes was announced"),
+        (HEADER.pack(5_000_000, 0) + b"GET / HTTP/1.1", "a frame of 5,000,000 bytes was announced"),
+        (HEADER.pack(9, 0) + b'{"a": 1]}', "a child may not send it: frame: json_invalid"),
         (framed({"kind": "answering", "pid": 1}), "a child may not send it: answering.pid: extra_forbidden"),
         (framed({"kind": "hello"}), "a child may not send it: frame: union_tag_invalid"),
     ],

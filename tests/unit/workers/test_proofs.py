@@ -24,7 +24,6 @@ from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from tests.waiting import reached
 from workers.artifacts import MOST_UNPROVEN, ArtifactDesk, Proofs, Sent
 from workers.lanes.base import Body
-from workers.lanes.frames import to_text
 
 BYTES = random.Random(4).randbytes(2 * PART_BYTES + 5)
 NEW = Artifact(id=blake2b(BYTES, digest_size=16).hexdigest(), size=len(BYTES), session_id="s")
@@ -204,7 +203,7 @@ async def test_what_a_call_has_not_proven_goes_when_it(
     bench: Bench, child: Speaker, body: Body, tmp: Path, end: str
 ) -> None:
     for want in ({"want": "begin"}, {"want": "add", "number": 0, "data": PARTS[0]}):
-        child.say("asked", number=1, id=ID, attempt=1, artifact=to_text({**want, "id": NEW.id, "size": NEW.size}))
+        child.say("asked", number=1, id=ID, attempt=1, artifact={**want, "id": NEW.id, "size": NEW.size})
         assert "error" not in (await child.hear())["artifact"]
     assert open_in(tmp) == 1
     if end == "returns":
@@ -238,7 +237,7 @@ async def test_an_attempt_begins_again_where_the_one_before_was_killed(
         await speaker.hear()
         for number, data in enumerate(PARTS[: attempt + 1]):
             for want in ({"want": "begin"}, {"want": "add", "number": number, "data": data}):
-                speaker.say("asked", number=1, id=ID, attempt=attempt, artifact=to_text({**want, **asked}))
+                speaker.say("asked", number=1, id=ID, attempt=attempt, artifact={**want, **asked})
                 assert "error" not in (await speaker.hear())["artifact"]
         finish = {"number": 1, "id": ID, "attempt": 2, "artifact": {"want": "finish", **asked}}
         speaker.say("asked", **finish) if attempt == 2 else speaker.die()

@@ -21,12 +21,12 @@ from forge_tools.storage.tables import artifact_parts
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from workers.artifacts import ArtifactDesk, Message, Proofs
 from workers.lanes.children import MOST_ASKED
-from workers.lanes.frames import from_text, to_text
 from workers.remote_store import RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.service import Leadership, keep
 from workers.services.upkeep import ExpiredArtifacts
 
 BYTES = os.urandom(3 * PART_BYTES + 5)
+LIMIT = 4 * PART_BYTES
 CONTEXT = ExecutionContext(working_dir=".", session_id="s", metadata={EXECUTION_ID: "e"})
 ANYTHING = "0" * 32
 
@@ -38,7 +38,7 @@ async def chunks(data: bytes = BYTES, size: int = 100_000) -> AsyncIterator[byte
 
 @pytest.fixture
 def desk(store: Store) -> ArtifactDesk:
-    return ArtifactDesk(Settings(artifact_max_bytes=1 << 20))
+    return ArtifactDesk(Settings(artifact_max_bytes=LIMIT))
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def remote(store: Store) -> RemoteStore:
 
 @pytest.fixture
 async def artifacts(desk: ArtifactDesk, remote: RemoteStore) -> WorkerArtifacts:
-    return WorkerArtifacts(1 << 20, ask_engine(desk, remote))
+    return WorkerArtifacts(LIMIT, ask_engine(desk, remote))
 
 
 def content(fd: int) -> bytes:
@@ -102,13 +102,13 @@ async def test_what_was_fetched_for_one_session_is_not_given_to_another(artifact
 async def test_more_than_the_limit_is_refused_before_anything_is_stored(
     artifacts: WorkerArtifacts, store: Store
 ) -> None:
-    with pytest.raises(SandboxError, match="1,048,576 bytes"):
-        await artifacts.put(chunks(bytes((1 << 20) + 1)), CONTEXT)
+    with pytest.raises(SandboxError, match=f"{LIMIT:,} bytes"):
+        await artifacts.put(chunks(bytes(LIMIT + 1)), CONTEXT)
     assert await store.artifacts.of_execution("e") == []
 
 
 async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out() -> None:
-    early = WorkerArtifacts(1 << 20, ask_engine(ArtifactDesk(Settings()), RemoteStore()))
+    early = WorkerArtifacts(LIMIT, ask_engine(ArtifactDesk(Settings()), RemoteStore()))
     with pytest.raises(DatabaseUnavailableError, match="has not opened its database yet"):
         await early.open(f"artifact://{ANYTHING}", CONTEXT)
     late, over = RemoteStore(), threading.Event()
@@ -124,7 +124,7 @@ async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out() -> None:
     threading.Thread(target=engine).start()
     await asyncio.to_thread(over.wait, 5)
     with pytest.raises(DatabaseUnavailableError, match="has closed its database"):
-        await WorkerArtifacts(1 << 20, ask_engine(ArtifactDesk(Settings()), late)).put(chunks(), CONTEXT)
+        await WorkerArtifacts(LIMIT, ask_engine(ArtifactDesk(Settings()), late)).put(chunks(), CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -159,12 +159,12 @@ async def test_a_body_asks_over_the_line_of_its_child_and_for_itself_alone(
     await child.hear()
 
     async def ask(request: Message, _: ExecutionContext) -> Message:
-        child.say("asked", number=7, id=ID, attempt=1, artifact=to_text(request))
+        child.say("asked", number=7, id=ID, attempt=1, artifact=request)
         frame = await child.hear()
         assert frame["answer"] == 7
-        return from_text(frame["artifact"])
+        return frame["artifact"]
 
-    there = WorkerArtifacts(1 << 20, ask)
+    there = WorkerArtifacts(LIMIT, ask)
     liar = ExecutionContext(working_dir=".", session_id="another's")
     kept = await there.put(chunks(), liar)
     assert content(await there.open(kept.handle, liar)) == BYTES
@@ -182,7 +182,7 @@ async def test_a_child_that_asks_nonsense_or_for_others_is_answered_or_ignored(
     child.say(
         "asked", number=1, id="another execution", attempt=1, artifact={"want": "find", "id": ANYTHING, "size": 0}
     )
-    for number, artifact in enumerate(({}, {"want": "add", "data": "no base64!"})):
+    for number, artifact in enumerate(({}, {"want": "add", "data": "no bytes"})):
         child.say("asked", number=number + 2, id=ID, attempt=1, artifact=artifact)
         frame = await child.hear()
         assert frame["answer"] == number + 2
@@ -266,7 +266,7 @@ def asking(desk: ArtifactDesk, store: Store, session: str) -> WorkerArtifacts:
     async def ask(request: Message, _: ExecutionContext) -> Message:
         return await desk.answer_child(store.artifacts, request, claimed, proofs)
 
-    return WorkerArtifacts(1 << 20, ask)
+    return WorkerArtifacts(LIMIT, ask)
 
 
 async def test_a_child_cannot_make_its_own_what_it_only_knows_the_id_of(
@@ -286,7 +286,7 @@ async def test_a_child_cannot_make_its_own_what_it_only_knows_the_id_of(
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES, "nor can it change what is there"
 
 
-@pytest.mark.parametrize("size", [0, 1, 1 << 20])
+@pytest.mark.parametrize("size", [0, 1, LIMIT])
 async def test_a_child_that_lies_about_the_size_spoils_nothing_that_is_there(
     artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, size: int
 ) -> None:
@@ -295,7 +295,7 @@ async def test_a_child_that_lies_about_the_size_spoils_nothing_that_is_there(
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES[:1000]
 
 
-@pytest.mark.parametrize("size", [0, 1, 1 << 20])
+@pytest.mark.parametrize("size", [0, 1, LIMIT])
 async def test_a_child_that_lies_about_the_size_spoils_nothing_that_comes(
     artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, size: int
 ) -> None:
@@ -319,8 +319,8 @@ async def test_what_has_expired_is_purged_now_and_then(
     remote: RemoteStore, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.services.upkeep.PURGE_SECONDS", 0.01)
-    desk = ArtifactDesk(Settings(artifact_max_bytes=1 << 20, artifact_ttl=0.001))
-    artifacts = WorkerArtifacts(1 << 20, ask_engine(desk, remote))
+    desk = ArtifactDesk(Settings(artifact_max_bytes=LIMIT, artifact_ttl=0.001))
+    artifacts = WorkerArtifacts(LIMIT, ask_engine(desk, remote))
     await artifacts.put(chunks(), CONTEXT)
     purging = asyncio.create_task(keep(ExpiredArtifacts(store), Leadership("any")))
     async with asyncio.timeout(30), store.database.reading() as connection:
@@ -333,9 +333,3 @@ async def test_what_has_expired_is_purged_now_and_then(
 def test_a_quota_that_holds_no_artifact_is_refused() -> None:
     with pytest.raises(ValueError, match="must be at least artifact_max_bytes"):
         Settings(artifact_quota=1000)
-
-
-def test_messages_with_bytes_survive_their_way_as_text() -> None:
-    message = {"want": "add", "data": pack(BYTES), "number": 3}
-    assert from_text(to_text(message)) == message
-    assert from_text(to_text({"want": "find"})) == {"want": "find"}
