@@ -262,12 +262,10 @@ def answer(control: socket.socket) -> dict[str, int]:
 
 
 def idle_supervisor(requests: Requests) -> int:
-    """The one that waits for the next request: it is forked once another has its own, and stays when that has ended."""
-    with requests.ask(*bash("sleep 5")):
-        wait_until(lambda: len(requests.supervisors()) == 2)
-        both = requests.supervisors()
+    """The one that waits for the next request: it is the only one once a request has been answered."""
+    answer(requests.ask("true"))
     wait_until(lambda: len(requests.supervisors()) == 1)
-    (idle,) = requests.supervisors() & both
+    (idle,) = requests.supervisors()
     return idle
 
 
