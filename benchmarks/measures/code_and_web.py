@@ -55,6 +55,16 @@ started = time.perf_counter()
 markdownify.markdownify(html)
 print(time.perf_counter() - started)
 """
+DURABLE = """
+const { promises: fs } = require("fs"), write = fs.writeFile;
+fs.writeFile = async (path, ...rest) => {
+  await write(path, ...rest);
+  const file = await fs.open(path);
+  try { await file.sync(); } finally { await file.close(); }
+};
+"""
+"""Makes a program of node wait for the disk with each file that it writes, as our database does with each commit."""
+
 PIP = ("-m", "pip", "download", "--no-deps", "--no-binary", ":all:")
 CORPORA: Mapping[str, tuple[Sequence[str], str]] = {
     "c": (("{python}", *PIP, "hiredis==3.5.0"), "*.tar.gz"),
@@ -169,12 +179,18 @@ def web(scene: Scene) -> Readings:
 
 
 def memory(scene: Scene) -> Readings:
-    """Write a note and find one, ours on SQLite; and count how many notes are kept if two processes write at once."""
+    """Write a note and find one, ours on SQLite; and count how many notes are kept if two processes write at once.
+
+    The server's writes are timed as they are, and also waiting for the disk as ours do.
+    """
     folder, numbers = scene.folder / f"memory-{time.time_ns()}", count()
     folder.mkdir()
     url, file = f"sqlite:///{folder}/memory.db", folder / "memory.jsonl"
     upgrade(url)
-    node, where = ["node", str(install("memory"))], {"MEMORY_FILE_PATH": str(file)}
+    program, durably = str(install("memory")), folder / "durably.js"
+    durably.write_text(DURABLE)
+    node, where = ["node", program], {"MEMORY_FILE_PATH": str(file)}
+    durable = ["node", "--require", str(durably), program], {"MEMORY_FILE_PATH": str(folder / "durable.jsonl")}
 
     def entity(name: str) -> dict[str, Any]:
         return {"name": name, "entityType": "note", "observations": ["Ask Ada for the key."]}
@@ -182,7 +198,7 @@ def memory(scene: Scene) -> Readings:
     async def run() -> Readings:
         async with await open_store(url) as one, await open_store(url) as other:
             agents = [Agent(scene.folder, documents=_Durable(store.documents)) for store in (one, other)]
-            async with running(node, where) as theirs, running(node, where) as others:
+            async with running(node, where) as theirs, running(node, where) as others, running(*durable) as waiting:
 
                 async def write(agent: Agent, folder: str = "") -> None:
                     path = f"/memories/{folder}{next(numbers)}.md"
@@ -193,8 +209,14 @@ def memory(scene: Scene) -> Readings:
 
                 for _ in range(NOTES):
                     await write(agents[0])
-                await theirs.call("create_entities", entities=[entity(f"note {next(numbers)}") for _ in range(NOTES)])
-                works: dict[str, Work] = {"write": lambda: write(agents[0]), "their_write": lambda: their_write(theirs)}
+                for server in (theirs, waiting):
+                    notes = [entity(f"note {next(numbers)}") for _ in range(NOTES)]
+                    await server.call("create_entities", entities=notes)
+                works: dict[str, Work] = {
+                    "write": lambda: write(agents[0]),
+                    "their_write": lambda: their_write(theirs),
+                    "their_durable_write": lambda: their_write(waiting),
+                }
                 readings = await by_turns(works, scene.sizes.tool_pairs * 4)
                 searches: dict[str, Work] = {
                     "search": lambda: agents[0].call("Memory", command="search", query="ada key", limit=10),
@@ -355,6 +377,7 @@ MEMORY = Measure(
     sides={"ours": memory},
     rows=[
         _row(f"Memory, a note written beside {NOTES}, ours durable (MCP memory server)", "write", "their_write", Bar("ratio", "at most", 1)),
+        _row("the same, both durable", "write", "their_durable_write", Bar("ratio", "at most", 1)),
         _row(f"Memory, a search in {NOTES} notes (MCP memory server)", "search", "their_search", Bar("ratio", "at most", 1)),
         _row(f"notes kept of {WRITERS}, two writers at once", "kept", "their_kept", Bar("value", "at least", WRITERS), ""),
     ],

@@ -58,11 +58,9 @@ WRITE = insert(documents).values(
     author=bindparam("by"),
     call=bindparam("by_call"),
     updated_at=from_now(0.0),
-).returning(kept.version, kept.updated_at)  # fmt: skip
+).returning(kept.version, kept.updated_at, select(func.count()).where(OF_SCOPE).scalar_subquery().label("rows"))  # fmt: skip
 FORGET = delete(documents).where(AT, kept.version <= bindparam("up_to"))
-HELD = select(func.count()).where(
-    *NEWEST, select(func.count()).where(OF_SCOPE).scalar_subquery() > MAX_DOCUMENTS
-)  # few rows hold few documents, whatever they are
+HELD = select(func.count()).where(*NEWEST)
 """Statements are made once: SQLAlchemy takes longer to make one than SQLite to run it."""
 
 
@@ -105,10 +103,13 @@ class Documents:
             before = await _found(connection, of_scope, paths)
             if writer.is_repeated and await connection.scalar(WRITTEN, {**of_scope, "by_call": writer.call}):
                 return before
-            after = {path: await _written(connection, scope, path, new, writer) for path, new in revise(before).items()}
-            if after.keys() - before and (await connection.scalar(HELD, of_scope) or 0) > MAX_DOCUMENTS:
+            after: dict[str, Document | None] = dict(before)
+            for path, content in revise(before).items():
+                after[path], rows = await _written(connection, scope, path, content, writer)
+            may_be_full = after.keys() - before and rows >= MAX_DOCUMENTS  # fewer rows hold fewer documents
+            if may_be_full and (await connection.scalar(HELD, of_scope) or 0) > MAX_DOCUMENTS:
                 raise too_many(scope)
-            return {path: one for path, one in (before | after).items() if one is not None}
+            return {path: one for path, one in after.items() if one is not None}
 
         return await self._database.write(work)
 
@@ -129,17 +130,17 @@ async def _found(connection: AsyncConnection, scope: Mapping[str, str], paths: S
 
 async def _written(
     connection: AsyncConnection, scope: DocumentScope, path: str, content: str | None, writer: DocumentWriter
-) -> Document | None:
-    """Write a version, and forget the oldest; None if it deletes the document."""
+) -> tuple[Document | None, int]:
+    """Write a version and forget the oldest; return the document, unless it is deleted, and how many rows the scope has."""
     at = {**_of(scope), "at": clean(path)}
     text, author = clean(content), clean(writer.author)
     row = {**at, "of_owner": clean(scope.owner), "text": text, "by": author, "by_call": writer.call}
-    version, now = (await connection.execute(WRITE, row)).one()
+    version, now, rows = (await connection.execute(WRITE, row)).one()
     if version > KEPT_VERSIONS:
         await connection.execute(FORGET, {**at, "up_to": version - KEPT_VERSIONS})
     if text is None:
-        return None
-    return Document(path=at["at"], version=version, content=text, author=author, updated_at=now)
+        return None, rows
+    return Document(path=at["at"], version=version, content=text, author=author, updated_at=now), rows
 
 
 @cache
