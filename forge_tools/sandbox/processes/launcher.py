@@ -32,9 +32,7 @@ from forge_tools.sandbox.walls import namespaces
 from forge_tools.sandbox.walls.privileges import harden
 
 REQUEST_LENGTH = struct.Struct(">I")
-Start = Callable[
-    [list[bytes], dict[bytes, bytes], Sequence[int]], int
-]  # command, environment, standard streams: its pid
+Start = Callable[[list[bytes], dict[bytes, bytes], Sequence[int]], int]  # command, environment, streams: the pid
 Fork = Callable[..., "Spare"]
 
 _PR_SET_PDEATHSIG = 1
