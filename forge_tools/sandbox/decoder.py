@@ -174,8 +174,10 @@ def page(file: IO[bytes], url: str, charset: str, form: str, selector: str | Non
 def _markdown(html: str) -> str:
     from html_to_markdown import ConversionOptions, convert
 
-    # Metadata that nobody reads and marks that Markdown lacks would each prevent its fast single pass.
-    options = ConversionOptions(extract_metadata=False, highlight_style="none")
+    # Metadata that nobody reads and marks that Markdown lacks would each prevent its fast single pass, which lets no
+    # list begin below 1.
+    way = "tier2" if 'start="0"' in html or 'start="-' in html else "auto"
+    options = ConversionOptions(extract_metadata=False, highlight_style="none", tier_strategy=way)
     try:
         return (convert(html, options).content or "").strip()
     except Exception:  # noqa: BLE001  what it cannot convert is shown as text

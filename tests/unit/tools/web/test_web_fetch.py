@@ -57,6 +57,13 @@ async def test_a_page_is_shown_as_markdown_without_what_nobody_sees() -> None:
     assert result.metadata["untrusted"]
 
 
+@pytest.mark.parametrize("start", [-1, 0, 1, 7])
+async def test_a_list_begins_with_its_own_number(start: int) -> None:
+    result = await fetch({"/": page(f"<ol start={start}><li>first<li>second</ol>".encode())})
+
+    assert result.output.endswith(f"\n\n{start}. first\n{start + 1}. second")
+
+
 @pytest.mark.parametrize(("form", "shown"), [("text", "Hi\n\nSee\nthere"), ("html", HTML), ("links", "- [there](")])
 async def test_a_page_is_shown_in_other_forms(form: str, shown: str) -> None:
     result = await fetch({"/": page(HTML.encode())}, format=form)
