@@ -1,17 +1,29 @@
-"""The program that decodes images and documents for Read: in its own process, with little memory and little time.
+"""The program that decodes images and documents: each in its own process, with little memory and little time.
 
-It reads one file from its standard input, and writes a line of JSON and then any bytes. It imports nothing of ours:
-its input may be crafted to break it.
+Started like the launcher, as `python -I -S decoder.py KIND 0`, it takes requests and forks for each: importing the
+libraries takes longer than decoding most files. The fork reads one file from its standard input, which may be crafted to
+break it, and writes a line of JSON and then any bytes.
 """
 
 import io
 import json
 import os
 import resource
+import site
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from importlib import import_module
 from typing import IO, Any
 from urllib.parse import urljoin
+
+if __name__ == "__main__":
+    sys.path.append(__file__.rpartition("/forge_tools/")[0])
+    site.main()
+
+from forge_tools.sandbox.processes.launcher import prepare_child, serve
+from forge_tools.sandbox.walls.privileges import harden
 
 MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 20
@@ -24,7 +36,24 @@ UNSEEN = (
 """What a page contains but does not show, or repeats on every page of its kind."""
 
 
-def main(kind: str, told: dict[str, Any]) -> None:
+def start(kind: str, command: Sequence[bytes], _: Mapping[bytes, bytes], streams: Sequence[int]) -> int:
+    """Fork a process that decodes its standard input; return its pid. `command` ends with what it is told, as JSON."""
+    supervisor, child = os.getpid(), os.fork()
+    if child == 0:
+        code = 1
+        try:
+            prepare_child(supervisor)
+            for target, stream in enumerate(streams):
+                os.dup2(stream, target)
+            os.closerange(3, 1 << 20)
+            decode(kind, json.loads(command[-1]))
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+def decode(kind: str, told: dict[str, Any]) -> None:
     """Decode the standard input. Errors are answers, too."""
     try:
         limit()
@@ -37,7 +66,8 @@ def main(kind: str, told: dict[str, Any]) -> None:
         facts, data = {"error": f"decoding it takes more than {MEMORY_BYTES >> 20:,} MiB of memory"}, b""
     except Exception as error:  # noqa: BLE001  libraries raise anything for bytes that are not what they seem
         facts, data = {"error": f"{type(error).__name__}: {str(error).partition(' <')[0]}"[:300]}, b""
-    sys.stdout.buffer.write(json.dumps(facts).encode() + b"\n" + data)
+    with os.fdopen(1, "wb") as output:
+        output.write(json.dumps(facts).encode() + b"\n" + data)
 
 
 def limit() -> None:
@@ -121,10 +151,11 @@ def page(file: IO[bytes], url: str, charset: str, form: str, selector: str | Non
     root = urljoin(url, base.attributes["href"] or "") if base else url
     for hidden in tree.css(UNSEEN):
         hidden.decompose()
+    joined = cache(partial(urljoin, root))
     for attribute in ("href", "src"):
         for link in tree.css(f"[{attribute}]"):
             target = link.attributes[attribute] or ""
-            link.attrs[attribute] = "" if target.startswith("data:") else urljoin(root, target)
+            link.attrs[attribute] = "" if target.startswith("data:") else joined(target)
     try:
         parts = tree.css(selector) if selector else [tree.css_first("main, article") or tree.body]
     except SelectolaxError:
@@ -141,10 +172,14 @@ def page(file: IO[bytes], url: str, charset: str, form: str, selector: str | Non
 
 
 def _markdown(html: str) -> str:
-    from html_to_markdown import convert
+    from html_to_markdown import ConversionOptions, convert
 
+    # Metadata that nobody reads and marks that Markdown lacks would each prevent its fast single pass, which lets no
+    # list begin below 1.
+    way = "tier2" if 'start="0"' in html or 'start="-' in html else "auto"
+    options = ConversionOptions(extract_metadata=False, highlight_style="none", tier_strategy=way)
     try:
-        return (convert(html).content or "").strip()
+        return (convert(html, options).content or "").strip()
     except Exception:  # noqa: BLE001  what it cannot convert is shown as text
         return ""
 
@@ -155,6 +190,17 @@ KINDS: dict[str, Callable[..., tuple[dict[str, Any], bytes]]] = {
     "pages": pages,
     "page": page,
 }
+LIBRARIES = {
+    "image": ("PIL.Image", "PIL.PngImagePlugin", "PIL.JpegImagePlugin", "PIL.GifImagePlugin", "PIL.WebPImagePlugin"),
+    "text": ("pypdf",),
+    "pages": ("pypdfium2", "PIL.Image", "PIL.PngImagePlugin"),
+    "page": ("selectolax.lexbor", "html_to_markdown"),
+}
+"""What is imported before the first request; a fork says what is missing."""
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]))
+    harden()
+    for library in LIBRARIES[sys.argv[1]]:
+        with suppress(ImportError):
+            import_module(library)
+    serve((), partial(start, sys.argv[1]))

@@ -2,14 +2,14 @@
 
 import json
 import os
-import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from forge_tools.errors import SandboxError
 from forge_tools.model.content import human
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER
-from forge_tools.sandbox.processes.commands import Completed, run
+from forge_tools.sandbox.processes.commands import Completed, Spawner, run
 
 SECONDS = 30.0
 UNDECODABLE = "UNDECODABLE"
@@ -35,19 +35,20 @@ async def decoded(
 
     try:
         done = await run(
-            [sys.executable, "-I", str(_DECODER), what, json.dumps(told)],
+            ["the decoder", json.dumps(told)],
             folder=folder,
             environment={},
             timeout=min(SECONDS, seconds),
             stdin=source,
             stdout=take,
             stderr=lambda _: True,
+            start=_decoder(_DECODER, what).start,
         )
     finally:
         os.close(folder)
-    line, _, data = bytes(output).partition(b"\n")
+    end = output.find(b"\n") + 1
     try:
-        facts: dict[str, Any] = json.loads(line)
+        facts: dict[str, Any] = json.loads(output[:end])
     except ValueError:
         facts = {"error": _ending(done, seconds)}
     if "missing" in facts:
@@ -57,7 +58,13 @@ async def decoded(
         raise SandboxError(f"{name} cannot be shown: {lacks}", code)
     if "error" in facts:
         raise SandboxError(f"{name} cannot be shown: {facts['error']}", UNDECODABLE)
-    return facts, data
+    return facts, bytes(memoryview(output)[end:])
+
+
+@cache
+def _decoder(program: Path, what: str) -> Spawner:
+    """Keep a decoder ready that has the libraries for this kind of file."""
+    return Spawner(program=(str(program), what))
 
 
 def _ending(done: Completed, seconds: float) -> str:

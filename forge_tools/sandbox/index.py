@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 Answer = TypeVar("Answer")
 Seen = os.stat_result
 
-_VERSION = 2
+_VERSION = 3
 _RACY_NS = 2_000_000_000
 """A file changed this recently may change again without a visible difference in its timestamps."""
 
@@ -21,14 +21,15 @@ _LOCK_SECONDS = 2.0
 _SKIPPED_SECONDS = 24 * 3600.0
 _TABLES = """
 CREATE TABLE IF NOT EXISTS files (sight TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS facts (digest TEXT PRIMARY KEY, words TEXT NOT NULL, facts TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (digest TEXT PRIMARY KEY, names TEXT NOT NULL, words TEXT NOT NULL, facts TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS skipped (digest TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
 """
 
 
 class Kept(NamedTuple):
-    """What is kept of a file: its words, each between two line ends, and the computed results."""
+    """What is kept of a file: the names that it defines and its words, each between two line ends, and the computed results."""
 
+    names: str
     words: str
     facts: str
 
@@ -56,9 +57,14 @@ class HostIndex:
         found = dict(self._rows("SELECT * FROM files WHERE sight IN", [_sight(one) for one in seen]))
         return [found.get(_sight(one)) for one in seen]
 
-    def facts(self, digests: Sequence[str]) -> dict[str, Kept]:
-        """Return what is kept of files with these digests."""
-        return {digest: Kept(*kept) for digest, *kept in self._rows("SELECT * FROM facts WHERE digest IN", digests)}
+    def facts(
+        self, digests: Sequence[str], column: Literal["names", "words"], needs: Callable[[str], bool]
+    ) -> dict[str, Kept | None]:
+        """Return what is kept of files with these digests, None for those whose names or words show no need: most are not read."""
+        known = self._rows(f"SELECT digest, {column} FROM facts WHERE digest IN", digests)
+        wanted = [digest for digest, said in known if needs(said)]
+        found = {digest: Kept(*kept) for digest, *kept in self._rows("SELECT * FROM facts WHERE digest IN", wanted)}
+        return {digest: found.get(digest) for digest, _ in known}
 
     def keep(self, files: Sequence[tuple[Seen, str]], facts: Mapping[str, Kept]) -> None:
         """Add what was read and computed."""
@@ -74,7 +80,7 @@ class HostIndex:
                 connection.execute(f"DELETE FROM {table}")
             connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", sights)
             connection.executemany(
-                "INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", [(one, *facts[one]) for one in facts]
+                "INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?)", [(one, *facts[one]) for one in facts]
             )
             connection.executemany("DELETE FROM skipped WHERE digest = ?", [(one,) for one in facts])
             connection.execute("COMMIT")

@@ -1,10 +1,24 @@
 """Versioned documents of sessions, agents and workspaces; no concurrent write is lost."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, insert, literal, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model import Document, DocumentScope, DocumentWriter, Revise
@@ -13,6 +27,8 @@ from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.tables import documents
+
+_ESCAPED = str.maketrans({one: f"/{one}" for one in "%_/"})  # what means something to LIKE
 
 kept = documents.c
 newer = documents.alias("newer")
@@ -24,6 +40,28 @@ is_replaced: ColumnElement[bool] = exists().where(
     newer.c.version > kept.version,
 )
 """Whether there is a newer version of the document."""
+
+OF_SCOPE = and_(kept.scope == bindparam("in_scope"), kept.owner_key == bindparam("in_key"))
+AT = and_(OF_SCOPE, kept.path == bindparam("at"))
+FOUND = (kept.path, kept.version, kept.content, kept.author, kept.updated_at)
+NEWEST = (OF_SCOPE, kept.content.is_not(None), ~is_replaced)
+
+ONE = select(*FOUND).where(*NEWEST, AT)
+WRITTEN = select(kept.version).where(OF_SCOPE, kept.call == bindparam("by_call")).limit(1)
+WRITE = insert(documents).values(
+    scope=bindparam("in_scope"),
+    owner_key=bindparam("in_key"),
+    path=bindparam("at"),
+    version=select(func.coalesce(func.max(kept.version), 0) + 1).where(AT).scalar_subquery(),
+    owner=bindparam("of_owner"),
+    content=bindparam("text"),
+    author=bindparam("by"),
+    call=bindparam("by_call"),
+    updated_at=from_now(0.0),
+).returning(kept.version, kept.updated_at, select(func.count()).where(OF_SCOPE).scalar_subquery().label("rows"))  # fmt: skip
+FORGET = delete(documents).where(AT, kept.version <= bindparam("up_to"))
+HELD = select(func.count()).where(*NEWEST)
+"""Statements are made once: SQLAlchemy takes longer to make one than SQLite to run it."""
 
 
 class Documents:
@@ -38,18 +76,14 @@ class Documents:
         With `words`, only those that contain each of them in path or content, ignoring case; without, contents are
         omitted.
         """
-        content = literal("") if words is None else kept.content
-        has_all = [
-            or_(kept.path.icontains(word, autoescape=True), kept.content.icontains(word, autoescape=True))
-            for word in map(clean, words or ())
-        ]
-        query = _newest(scope, [under], content=content).where(*has_all)
-        rows = await self._database.rows(query.order_by(kept.updated_at.desc(), kept.path).limit(limit))
+        query = _listed(None if words is None else len(words))
+        sought = {f"word{n}": f"%{clean(word).translate(_ESCAPED)}%" for n, word in enumerate(words or ())}
+        rows = await self._database.rows(query, {**_of(scope), **_below([under]), **sought, "most": limit})
         return sorted([record_of(Document, row) for row in rows], key=lambda found: found.path)
 
     async def read(self, scope: DocumentScope, path: str) -> Document | None:
         """Read one; None if there is none."""
-        rows = await self._database.rows(_newest(scope, []).where(kept.path == clean(path)))
+        rows = await self._database.rows(ONE, {**_of(scope), "at": clean(path)})
         return record_of(Document, rows[0]) if rows else None
 
     async def change(
@@ -62,14 +96,20 @@ class Documents:
         Raises:
             ToolFailure: there would be too many of them, or `revise` refuses.
         """
+        of_scope = _of(scope)
 
         async def work(connection: AsyncConnection) -> dict[str, Document]:
             await self._lock(connection, scope)
-            is_written = select(kept.version).where(_of(scope), kept.call == writer.call).limit(1)
-            if not writer.is_repeated or not await connection.scalar(is_written):
-                before = await _found(connection, scope, paths)
-                await _write(connection, scope, revise(before), writer)
-            return await _found(connection, scope, paths)
+            before = await _found(connection, of_scope, paths)
+            if writer.is_repeated and await connection.scalar(WRITTEN, {**of_scope, "by_call": writer.call}):
+                return before
+            after: dict[str, Document | None] = dict(before)
+            for path, content in revise(before).items():
+                after[path], rows = await _written(connection, scope, path, content, writer)
+            may_be_full = after.keys() - before and rows >= MAX_DOCUMENTS  # fewer rows hold fewer documents
+            if may_be_full and (await connection.scalar(HELD, of_scope) or 0) > MAX_DOCUMENTS:
+                raise too_many(scope)
+            return {path: one for path, one in after.items() if one is not None}
 
         return await self._database.write(work)
 
@@ -80,50 +120,62 @@ class Documents:
             await connection.execute(select(func.pg_advisory_xact_lock(key)))
 
 
-async def _found(connection: AsyncConnection, scope: DocumentScope, paths: Sequence[str]) -> dict[str, Document]:
-    rows = (await connection.execute(_newest(scope, paths).limit(MAX_CHANGED + 1))).all()
+async def _found(connection: AsyncConnection, scope: Mapping[str, str], paths: Sequence[str]) -> dict[str, Document]:
+    limit = {"most": MAX_CHANGED + 1}
+    rows = (await connection.execute(_at_and_below(len(paths)), {**scope, **_below(paths), **limit})).all()
     if len(rows) > MAX_CHANGED:
         raise too_many_changed(paths[0])
     return {row.path: record_of(Document, row) for row in rows}
 
 
-async def _write(
-    connection: AsyncConnection, scope: DocumentScope, contents: Mapping[str, str | None], writer: DocumentWriter
-) -> None:
-    of_scope = _of(scope)
-    for path, content in contents.items():
-        at = and_(of_scope, kept.path == clean(path))
-        version = (await connection.scalar(select(func.max(kept.version)).where(at)) or 0) + 1
-        row = {
-            "scope": scope.kind,
-            "owner_key": _key(scope),
-            "path": clean(path),
-            "version": version,
-            "owner": clean(scope.owner),
-            "content": clean(content),
-            "author": clean(writer.author),
-            "call": writer.call,
-        }
-        await connection.execute(insert(documents).values(**row, updated_at=from_now(0.0)))
-        if version > KEPT_VERSIONS:
-            await connection.execute(delete(documents).where(at, kept.version <= version - KEPT_VERSIONS))
-    if any(content is not None for content in contents.values()):
-        held = select(func.count()).where(of_scope, kept.content.is_not(None), ~is_replaced)
-        if (await connection.scalar(held) or 0) > MAX_DOCUMENTS:
-            raise too_many(scope)
+async def _written(
+    connection: AsyncConnection, scope: DocumentScope, path: str, content: str | None, writer: DocumentWriter
+) -> tuple[Document | None, int]:
+    """Write a version and forget the oldest; return the document, unless it is deleted, and how many rows the scope has."""
+    at = {**_of(scope), "at": clean(path)}
+    text, author = clean(content), clean(writer.author)
+    row = {**at, "of_owner": clean(scope.owner), "text": text, "by": author, "by_call": writer.call}
+    version, now, rows = (await connection.execute(WRITE, row)).one()
+    if version > KEPT_VERSIONS:
+        await connection.execute(FORGET, {**at, "up_to": version - KEPT_VERSIONS})
+    if text is None:
+        return None, rows
+    return Document(path=at["at"], version=version, content=text, author=author, updated_at=now), rows
 
 
-def _newest(scope: DocumentScope, under: Sequence[str], *, content: Any = kept.content) -> Select[Any]:
-    """Select the newest versions at these paths and below; anywhere if there are none. SQLite's LIKE ignores case."""
-    folders = [clean(one) for one in under]
-    below = [func.substr(kept.path, 1, len(one) + 1) == f"{one}/" for one in folders]
-    found = select(kept.path, kept.version, content.label("content"), kept.author, kept.updated_at)
-    at = or_(kept.path.in_(folders), *below) if folders else None
-    return found.where(_of(scope), kept.content.is_not(None), ~is_replaced, *(() if at is None else (at,)))
+@cache
+def _at_and_below(paths: int) -> Select[Any]:
+    """Select the newest versions at so many paths and below them. SQLite's LIKE ignores case."""
+    at = [kept.path == bindparam(f"path{n}") for n in range(paths)]
+    below = [
+        func.substr(kept.path, 1, bindparam(f"length{n}", type_=Integer)) == bindparam(f"folder{n}")
+        for n in range(paths)
+    ]
+    return select(*FOUND).where(*NEWEST, or_(*at, *below)).limit(bindparam("most", type_=Integer))
 
 
-def _of(scope: DocumentScope) -> ColumnElement[bool]:
-    return and_(kept.scope == scope.kind, kept.owner_key == _key(scope))
+@cache
+def _listed(words: int | None) -> Select[Any]:
+    """Select the newest versions at and below a path, those written last first; None omits contents."""
+    said = kept.path + literal("\n") + kept.content
+    query = _at_and_below(1).where(*(said.ilike(bindparam(f"word{n}"), escape="/") for n in range(words or 0)))
+    if words is None:
+        query = query.with_only_columns(
+            *(literal("").label("content") if one is kept.content else one for one in FOUND)
+        )
+    return query.order_by(kept.updated_at.desc(), kept.path)
+
+
+def _below(paths: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of `_at_and_below`."""
+    values: dict[str, Any] = {}
+    for n, path in enumerate(map(clean, paths)):
+        values |= {f"path{n}": path, f"folder{n}": f"{path}/", f"length{n}": len(path) + 1}
+    return values
+
+
+def _of(scope: DocumentScope) -> dict[str, str]:
+    return {"in_scope": scope.kind, "in_key": _key(scope)}
 
 
 def _key(scope: DocumentScope) -> str:

@@ -13,7 +13,7 @@ from forge_tools.adapters.compat import TextTools
 from forge_tools.adapters.conversation import Conversation
 from forge_tools.adapters.ollama import Chat
 from forge_tools.adapters.toolset import Toolset
-from forge_tools.base import ExecutionContext
+from forge_tools.base import Capabilities, ExecutionContext
 from forge_tools.executor import ToolExecutor
 from forge_tools.registry import ScopedRegistry
 from tests.model_servers.messages import MessagesServer
@@ -70,6 +70,30 @@ async def test_the_question_of_one_call_is_asked_for_that_call_alone(
     assert await tools.execute_tool("Write", args, refuse) == "Error: Write was not run: the call was not confirmed."
     assert await tools.execute_tool("Write", args) == "written"
     assert (len(asked), context) == (1, before)
+
+
+@spec("S1-12", "S1-60")
+@pytest.mark.parametrize("flag", [None, "writes_files", "executes_commands", "accesses_network"])
+async def test_what_a_tool_declares_decides_whether_it_needs_a_confirmation(
+    registry: ScopedRegistry, context: ExecutionContext, flag: str | None
+) -> None:
+    class Declared(Echo):
+        name = "Declared"
+        capabilities = Capabilities(**{flag: True} if flag else {})
+
+    asked = []
+
+    async def confirm(message: str) -> bool:
+        asked.append(message)
+        return False
+
+    registry.register(Declared())
+    executor = ToolExecutor(registry, default_context=context)
+
+    said = await TextTools(executor).execute_tool("Declared", {"message": "hello"}, confirm)
+
+    refused = "Error: Declared was not run: the call was not confirmed."
+    assert (said, len(asked), len(executor.get_executions())) == (("hello", 0, 1) if flag is None else (refused, 1, 0))
 
 
 @spec("S1-56")

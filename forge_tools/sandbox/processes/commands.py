@@ -202,10 +202,13 @@ class Forker:
 
 
 class Spawner(Forker):
-    """Starts commands that end with us, behind `walls`: the network, and what they are shown (`walls/namespaces.py`)."""
+    """Starts commands that end with us, behind `walls`: the network, and what they are shown (`walls/namespaces.py`).
 
-    def __init__(self, walls: Sequence[str] = ()) -> None:
-        super().__init__([LAUNCHER, "--serve", str(len(walls)), *walls], _launcher_environment)
+    `program` is one that takes requests like the launcher.
+    """
+
+    def __init__(self, walls: Sequence[str] = (), program: Sequence[str] = (LAUNCHER, "--serve")) -> None:
+        super().__init__([*program, str(len(walls)), *walls], _launcher_environment)
         self.walls = walls
 
     def start(

@@ -21,6 +21,7 @@ import sys
 import time
 from collections import namedtuple
 from collections.abc import Callable, Sequence
+from functools import partial
 
 if __name__ == "__main__":  # -I omits even its own package from the path
     sys.path.append(__file__.rpartition("/forge_tools/")[0])
@@ -31,6 +32,8 @@ from forge_tools.sandbox.walls import namespaces
 from forge_tools.sandbox.walls.privileges import harden
 
 REQUEST_LENGTH = struct.Struct(">I")
+Start = Callable[[list[bytes], dict[bytes, bytes], Sequence[int]], int]  # command, environment, streams: the pid
+Fork = Callable[..., "Spare"]
 
 _PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -149,8 +152,8 @@ class Supervisor:
 class Spare:
     """A supervisor forked in advance: copying this process takes longer than many a command, and so do its `walls`."""
 
-    def __init__(self, walls: Sequence[str], *private: int) -> None:
-        """Fork it; it closes the `private` handles.
+    def __init__(self, walls: Sequence[str], start: Start, *private: int) -> None:
+        """Fork it; it closes the `private` handles, and starts its command with `start`.
 
         Raises:
             OSError: no process is available.
@@ -162,7 +165,7 @@ class Spare:
                 try:
                     for handle in (self._ours.fileno(), *private):
                         os.close(handle)
-                    _serve_next(theirs, _Walls(walls, refusal))
+                    _serve_next(theirs, _Walls(walls, refusal), start)
                 finally:
                     os._exit(0)
 
@@ -238,7 +241,7 @@ def ready() -> Signals:
     return Signals(*_FORWARDED, signal.SIGCHLD)
 
 
-def serve(walls: Sequence[str] = ()) -> None:
+def serve(walls: Sequence[str], start: Start) -> None:
     """Provide a supervisor for each request until the owner closes its end of the socket, and outlive them all.
 
     A request is one byte with five handles: control socket, working directory, standard input, output and error. The
@@ -251,23 +254,24 @@ def serve(walls: Sequence[str] = ()) -> None:
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     signals = Signals(signal.SIGCHLD)
     supervisors: set[int] = set()
+    fork = partial(Spare, walls, start)
     spare = None
     is_open = True
     while is_open or supervisors:
         has_request, _ = signals.wait(None, requests.fileno() if is_open else -1)
         _reap_supervisors(supervisors)
         if has_request:
-            is_open = _accept(requests, supervisors, spare, walls)
+            is_open = _accept(requests, supervisors, spare, fork)
             if spare:  # used, or unusable
                 spare.close()
-            spare = _another(supervisors, walls, requests.fileno()) if is_open else None
+            spare = _another(supervisors, fork, requests.fileno()) if is_open else None
 
 
 def main(arguments: list[str]) -> int:
     """Run according to the command line and return the exit code."""
     harden()
     if arguments[0] == "--serve":  # the rest marks whose process it is
-        serve(arguments[2 : 2 + int(arguments[1])])
+        serve(arguments[2 : 2 + int(arguments[1])], spawn)
         return 0
     split = arguments.index("--")
     options, command = _options(arguments[:split]), arguments[split + 1 :]
@@ -286,7 +290,7 @@ def _fork(command: list[str]) -> int:
     if child == 0:
         number = errno.EINVAL
         try:
-            _prepare_child(supervisor)
+            prepare_child(supervisor)
             os.execvp(command[0], command)  # noqa: S606  no shell is the point
         except OSError as error:
             number = error.errno or number
@@ -301,7 +305,8 @@ def _fork(command: list[str]) -> int:
     return child
 
 
-def _prepare_child(supervisor: int) -> None:
+def prepare_child(supervisor: int) -> None:
+    """Prepare a forked process to be a command: the kernel kills it with its supervisor."""
     os.setsid()
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != supervisor:
@@ -327,11 +332,11 @@ def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequen
     raise missing
 
 
-def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None, walls: Sequence[str]) -> bool:
+def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None, fork: Fork) -> bool:
     """Give the next request to a supervisor; return whether there can be more."""
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
     if data and not (spare and spare.take(handles)):
-        fresh = _another(supervisors, walls, requests.fileno(), *handles)
+        fresh = _another(supervisors, fork, requests.fileno(), *handles)
         if fresh:  # without one, the requester sees its control socket close
             fresh.take(handles)
             fresh.close()
@@ -340,26 +345,26 @@ def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None,
     return bool(data)
 
 
-def _another(supervisors: set[int], walls: Sequence[str], *private: int) -> Spare | None:
+def _another(supervisors: set[int], fork: Fork, *private: int) -> Spare | None:
     """Fork one without the `private` handles; None if no process is available."""
     with contextlib.suppress(OSError):
-        spare = Spare(walls, *private)
+        spare = fork(*private)
         supervisors.add(spare.pid)
         return spare
     return None
 
 
-def _serve_next(requests: socket.socket, walls: _Walls) -> None:
+def _serve_next(requests: socket.socket, walls: _Walls, start: Start) -> None:
     signals = ready()
     walls.prepare()
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
     requests.close()
     signals.wait(0)  # earlier signals were not for the command
     if data:
-        _serve_one(signals, walls, *handles)
+        _serve_one(signals, walls, start, *handles)
 
 
-def _serve_one(signals: Signals, walls: _Walls, control: int, folder: int, *streams: int) -> None:
+def _serve_one(signals: Signals, walls: _Walls, start: Start, control: int, folder: int, *streams: int) -> None:
     keep_private(control, folder, *streams)
     fields = receive(control).split(b"\0")
     grace, umask, arguments, words = float(fields[0]), *map(int, fields[1:4])
@@ -371,13 +376,13 @@ def _serve_one(signals: Signals, walls: _Walls, control: int, folder: int, *stre
     environment = dict(field.split(b"=", 1) for field in variables)
     walls.give_way_out(control)
 
-    def start() -> int:
+    def start_behind() -> int:
         walls.enter(folder, list(map(os.fsdecode, shown)))
         os.umask(umask)
-        return spawn(command, environment, streams)
+        return start(command, environment, streams)
 
     supervisor = Supervisor(control, grace, report=control, kill_leftovers=True, spares_shells=False)
-    supervisor.run(signals, start, (folder, *streams))
+    supervisor.run(signals, start_behind, (folder, *streams))
 
 
 def keep_private(*handles: int) -> None:
@@ -428,19 +433,16 @@ def status_of(code: int) -> Status:
 
 
 def _is_closed(handle: int) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         return not os.read(handle, 4096)
-    except OSError:
-        return True
+    return True
 
 
 def _options(arguments: list[str]) -> dict[str, list[str]]:
     options: dict[str, list[str]] = {}
     rest = iter(arguments)
     for name in rest:
-        values = options.setdefault(name, [])
-        if name != "--kill-leftovers":
-            values.append(next(rest))
+        options.setdefault(name, []).extend(() if name == "--kill-leftovers" else [next(rest)])
     return options
 
 

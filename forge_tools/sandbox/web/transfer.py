@@ -129,7 +129,7 @@ async def _once(
 ) -> Response:
     """Send one request on its own connection; the body of a redirect is not read."""
     httpcore = _httpcore()
-    sent = {"User-Agent": AGENT, "Accept-Encoding": "gzip", "Accept": "*/*", **headers}
+    sent = {"User-Agent": AGENT, "Accept-Encoding": "gzip, br", "Accept": "*/*", **headers}
     pool = httpcore.AsyncConnectionPool(network_backend=Connector(web, httpcore.AnyIOBackend()))
     with _explained(parts, httpcore):
         async with pool, pool.stream(method, parts.geturl(), headers=list(sent.items()), content=body) as answer:
@@ -165,23 +165,57 @@ async def _unpacked(stream: AsyncIterable[bytes], encoding: str) -> AsyncIterato
         async for chunk in stream:
             yield chunk
         return
-    if encoding not in {"gzip", "x-gzip", "deflate"}:
+    if encoding not in _UNPACKERS:
         raise ToolFailure(
             f"The server compressed it with {encoding[:40]!r}, which was not requested", code=UNSUPPORTED_CONTENT
         )
-    unpacker, came, gave = zlib.decompressobj(wbits=47), 0, 0
+    unpacker, came, gave = _UNPACKERS[encoding](), 0, 0
     async for chunk in stream:
         came += len(chunk)
-        rest = chunk
-        while rest:
-            piece = unpacker.decompress(rest, _RATIO_COUNTS_FROM)
+        for piece in unpacker.pieces(chunk):
             gave += len(piece)
             if gave > _RATIO_COUNTS_FROM:
                 _require_room(gave, _MOST_RATIO * came)
             yield piece
-            rest = unpacker.unconsumed_tail
-    if came and not unpacker.eof:
+    if came and not unpacker.is_over:
         raise zlib.error("its end is missing")
+
+
+class _Zlib:
+    def __init__(self) -> None:
+        self._one = zlib.decompressobj(wbits=47)
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        while chunk:
+            yield self._one.decompress(chunk, _RATIO_COUNTS_FROM)
+            chunk = self._one.unconsumed_tail
+
+    @property
+    def is_over(self) -> bool:
+        return self._one.eof
+
+
+class _Brotli:
+    def __init__(self) -> None:
+        import brotli  # type: ignore[import-untyped]  # it has no stubs
+
+        self._one, self._error = brotli.Decompressor(), brotli.error
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        try:
+            piece = self._one.process(chunk, output_buffer_limit=_RATIO_COUNTS_FROM)
+            while piece or not self._one.can_accept_more_data():  # it may say that it can while it holds output
+                yield piece
+                piece = self._one.process(b"", output_buffer_limit=_RATIO_COUNTS_FROM)
+        except self._error as error:
+            raise zlib.error(str(error)) from error
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._one.is_finished())
+
+
+_UNPACKERS: Mapping[str, type[_Zlib | _Brotli]] = {"br": _Brotli, **dict.fromkeys(("gzip", "x-gzip", "deflate"), _Zlib)}
 
 
 def _require_room(size: int, limit: int) -> None:

@@ -149,10 +149,10 @@ class Database:
                     with self._alarm(connection):
                         yield connection
 
-    async def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    async def rows(self, query: Select[Any], values: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
         """Read all rows of one query."""
         async with self.reading() as connection:
-            found: Sequence[Row[Any]] = (await connection.execute(query)).all()
+            found: Sequence[Row[Any]] = (await connection.execute(query, values)).all()
         return found
 
     async def scalars(self, query: Select[Any]) -> Sequence[Any]:

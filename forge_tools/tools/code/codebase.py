@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.index import HostIndex, Kept, Seen
@@ -115,11 +115,16 @@ class Having:
             re.search(_DEFINED.format(re.escape(word)), text, re.MULTILINE) for word in self.words
         )
 
-    def needs(self, kept: Kept) -> bool:
-        """Whether a file with this index entry is needed."""
+    @property
+    def column(self) -> Literal["names", "words"]:
+        """What of an index entry shows whether it is needed."""
+        return "words" if self.words and not self.defined else "names"
+
+    def needs(self, said: str) -> bool:
+        """Whether a file with this column in its index entry is needed."""
         if self.like:
-            return all(word in kept.words.lower() for word in self.words)
-        return all(f'["{word}",' in kept.facts if self.defined else f"\n{word}\n" in kept.words for word in self.words)
+            return all(word in said.lower() for word in self.words)
+        return all(f"\n{word}\n" in said for word in self.words)
 
 
 _DEFINED = r"\b(?:def|class)\s+{0}\b|(?:^|[;:])\s*{0}\s*[:=]"
@@ -217,9 +222,9 @@ def _take(batch: Sequence[_File], codebase: Codebase, index: HostIndex, having: 
 def _known(index: HostIndex, digests: Sequence[str], having: Having) -> dict[str, Facts | None]:
     """Return the indexed facts by digest; None for files that this answer does not need."""
     found: dict[str, Facts | None] = {}
-    for digest, kept in index.facts(digests).items():
+    for digest, kept in index.facts(digests, having.column, having.needs).items():
         with suppress(TypeError, ValueError):  # an unreadable entry: the file is parsed again
-            found[digest] = Facts.of_kept(kept) if having.needs(kept) else None
+            found[digest] = Facts.of_kept(kept) if kept else None
     return found
 
 

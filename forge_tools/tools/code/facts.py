@@ -63,7 +63,10 @@ class Facts:
     def kept(self) -> Kept:
         """Return the form that the index stores."""
         said = json.dumps([self.definitions, self.imports], ensure_ascii=False, separators=(",", ":"))
-        return Kept("\n".join(["", *sorted(self.words), ""]), said)
+        names, words = (
+            "\n".join(["", *sorted(some), ""]) for some in ({one.name for one in self.definitions}, self.words)
+        )
+        return Kept(names, words, said)
 
     @classmethod
     def of_kept(cls, kept: Kept) -> Self:

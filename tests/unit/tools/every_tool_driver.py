@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.model import ExecutionContext
+from forge_tools.sandbox import decoding
 from forge_tools.sandbox.processes.commands import SPAWNER
 from forge_tools.tools import BUILTINS
 from tests.descriptors import descriptors
@@ -49,7 +50,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def children() -> set[str]:
-    """The descendants of this process, zombies too, but for the launcher, which stays, and the supervisor it keeps ready."""
+    """The descendants of this process, zombies too, but for the launchers, which stay, and the supervisor that each keeps ready."""
     parents: dict[int, tuple[int, str]] = {}
     for name in os.listdir("/proc"):
         try:
@@ -59,9 +60,10 @@ def children() -> set[str]:
         if text:
             state, parent, *_ = text.rpartition(")")[2].split()
             parents[int(name)] = int(parent), state
-    kept = {SPAWNER.pid}
-    below = [pid for pid, (parent, state) in parents.items() if parent == SPAWNER.pid and state != "Z"]
-    kept |= set(below) if len(below) == 1 else set()
+    kept = {SPAWNER.pid, decoding._decoder(decoding._DECODER, "image").pid}
+    for launcher in list(kept):
+        below = [pid for pid, (parent, state) in parents.items() if parent == launcher and state != "Z"]
+        kept |= set(below) if len(below) == 1 else set()
     found, todo = set(), {os.getpid()}
     time_left = within(60, "processes have ever more children")
     while todo and next(time_left):
@@ -93,7 +95,8 @@ async def main(folder: Path) -> None:
     logging.getLogger().setLevel(logging.DEBUG)
     fill(folder / "first")
     await executor(folder / "first").execute("Bash", ExecutionContext(working_dir="."), command="true")
-    await executor(folder / "first").execute("Read", ExecutionContext(working_dir="."), file_path="half.txt")
+    for name in ("half.txt", "picture.png"):
+        await executor(folder / "first").execute("Read", ExecutionContext(working_dir="."), file_path=name)
     opened, born = descriptors(), children()
     for number, (tool, arguments) in enumerate([*FINE, *WRONG, *SHELL]):
         for is_dry in (True, False):

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pypdf
@@ -120,13 +120,26 @@ async def test_pages_are_shown_as_images_on_request(executor: ToolExecutor, tmp_
     assert [(image.name, image.width) for image in result.images] == [(f"page-{n}.png", 200) for n in range(2, 7)]
 
 
+@pytest.fixture
+def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Change the decoder: code to run in it before it decodes."""
+    program, changed = decoding._DECODER, tmp_path / "decoder.py"
+
+    def to(code: str) -> None:
+        root = program.parents[2]
+        text = program.read_text().replace("        limit()\n", f"        {code}\n        limit()\n")
+        changed.write_text(f"import sys\nsys.path.append({str(root)!r})\n{text}")
+        monkeypatch.setattr(decoding, "_DECODER", changed)
+
+    yield to
+    decoding._decoder(changed, "image").close()
+
+
 async def test_without_its_library_read_says_which(
-    executor: ToolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    executor: ToolExecutor, tmp_path: Path, change: Callable[[str], None]
 ) -> None:
     (tmp_path / "a.png").write_bytes(png())
-    decoder = tmp_path / "decoder.py"
-    decoder.write_text("import sys; sys.modules['PIL'] = None\n" + decoding._DECODER.read_text())
-    monkeypatch.setattr(decoding, "_DECODER", decoder)
+    change("sys.modules['PIL'] = None")
 
     result = await executor.call("Read", {"file_path": "a.png"})
 
@@ -134,17 +147,43 @@ async def test_without_its_library_read_says_which(
 
 
 async def test_a_decoder_that_does_not_end_is_ended(
-    executor: ToolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    executor: ToolExecutor, tmp_path: Path, change: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.png").write_bytes(png())
-    decoder = tmp_path / "decoder.py"
-    decoder.write_text("import time; time.sleep(60)")
-    monkeypatch.setattr(decoding, "_DECODER", decoder)
-    monkeypatch.setattr(decoding, "SECONDS", 0.3)
+    (tmp_path / "b.png").write_bytes(png(900))
+    hang = f"os.symlink(str(os.getpid()), {str(tmp_path / 'pid')!r}); __import__('time').sleep(60)"
+    change(f"if os.fstat(0).st_size > 200: {hang}")
+    assert (await executor.call("Read", {"file_path": "a.png"})).success
+    monkeypatch.setattr(decoding, "SECONDS", 1)
+
+    result = await executor.call("Read", {"file_path": "b.png"})
+
+    assert "decoding it took longer than 1s" in str(result.error)
+    assert not Path("/proc", (tmp_path / "pid").readlink()).exists()
+
+
+async def test_a_decoder_that_breaks_breaks_nothing_else(
+    executor: ToolExecutor, tmp_path: Path, change: Callable[[str], None]
+) -> None:
+    (tmp_path / "a.png").write_bytes(png())
+    (tmp_path / "b.png").write_bytes(png(900))
+    change("if os.fstat(0).st_size > 200: os.kill(os.getpid(), 11)")
+
+    results = [await executor.call("Read", {"file_path": name}) for name in ("b.png", "a.png")]
+
+    assert "its decoder ended with signal 11" in str(results[0].error)
+    assert results[1].success, results[1].error
+
+
+async def test_what_decodes_has_no_handles_but_its_own(
+    executor: ToolExecutor, tmp_path: Path, change: Callable[[str], None]
+) -> None:
+    (tmp_path / "a.png").write_bytes(png())
+    change("raise OSError(sorted(os.listdir('/proc/self/fd')))")
 
     result = await executor.call("Read", {"file_path": "a.png"})
 
-    assert "decoding it took longer than 0.3s" in str(result.error)
+    assert "['0', '1', '2', '3']" in str(result.error)  # the last lists the folder
 
 
 async def test_a_notebook_is_shown_as_its_cells_with_their_images(executor: ToolExecutor, tmp_path: Path) -> None:
