@@ -22,6 +22,9 @@ TOO_LARGE = "ARTIFACT_TOO_LARGE"
 _MARKER_ROOM = 128
 _LINE_ROOM = 64 << 10  # how far a cut may move to fall between two lines
 
+SCRATCH = "forge-scratch-"
+"""How the folders of what runs behind walls begin, below that of temporary files."""
+
 RECENT_BYTES = 256 << 20
 """How much a process keeps of recently read artifacts, in unnamed files."""
 

@@ -12,6 +12,7 @@ from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.model import Tier
 from forge_tools.sandbox.processes.commands import SPAWNER, Spawner
 from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.walls.commands import NAMESPACE
 from forge_tools.sandbox.walls.view import of_machine, of_workspace
 from forge_tools.sandbox.web.egress import variables
 
@@ -80,7 +81,7 @@ class ServerWalls:
     def _spawner(self, network: str) -> Spawner:
         """Return what starts the servers with that network, each of which is shown everything that it sees."""
         if network not in self._spawners:
-            self._spawners[network] = Spawner([network])
+            self._spawners[network] = Spawner([NAMESPACE, network])
         return self._spawners[network]
 
     def _shown(self, server: Server, home: str) -> tuple[str, list[str]]:

@@ -202,7 +202,7 @@ class Forker:
 
 
 class Spawner(Forker):
-    """Starts commands that end with us, behind `walls`: the network, and what they are shown (`walls/namespaces.py`)."""
+    """Starts commands that end with us, behind `walls` (the words of `walls/commands.py`)."""
 
     def __init__(self, walls: Sequence[str] = ()) -> None:
         super().__init__([LAUNCHER, "--serve", str(len(walls)), *walls], _launcher_environment)

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from forge_tools.sandbox.walls import landlock, seccomp
-from forge_tools.sandbox.walls.privileges import drop_capabilities, gain_nothing
+from forge_tools.sandbox.walls import landlock
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/nix/store", "/proc", "/sys")
 """What programs need to run, and may read."""
 
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-"""What they may write to besides."""
+LINKED = ("/etc/resolv.conf", "/etc/localtime", "/var/lib/ca-certificates", "/home/linuxbrew/.linuxbrew")
+"""The same, which lies elsewhere on some systems."""
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  the system's, by which processes of one program share memory
 
@@ -39,10 +38,7 @@ class Profile:
             OSError: this machine cannot, or this thread has 16 layers already.
         """
         global _applied  # noqa: PLW0603  it is the process that is walled, once
-        gain_nothing()
-        drop_capabilities()
-        landlock.restrict(self.read, (*DEVICES, *self.write, scratch), network=self.network)
-        seccomp.refuse(families=seccomp.INTERNET if self.network else ())
+        landlock.enclose(self.read, (*self.write, scratch), network=self.network)
         _applied = self
 
 
@@ -57,7 +53,7 @@ def needed_to_run(closed: Iterable[str]) -> tuple[str, ...]:
     A folder on the import path in which something closed lies is not opened at all: what was not imported before cannot be then.
     """
     shut = tuple(map(os.path.realpath, closed))
-    system = [part for folder in SYSTEM for part in _around(os.path.realpath(folder), shut)]
+    system = [part for folder in (*SYSTEM, *LINKED) for part in _around(os.path.realpath(folder), shut)]
     imports = (path for path in map(os.path.realpath, _import_paths()) if not _holds_any(path, shut))
     return tuple(dict.fromkeys((*system, *imports)))
 
