@@ -9,10 +9,8 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import Capabilities, Lane, ToolCategory, ToolSpec
-from forge_tools.sandbox.walls import seccomp
-from forge_tools.sandbox.walls.privileges import gain_nothing
 from forge_tools.sandbox.walls.probe import given
-from tests.walled import in_child
+from tests.walled import without
 from workers.lanes.tiers import Tiers
 
 
@@ -39,13 +37,7 @@ def asked(one: ToolSpec, queue: str = "", **settings: Any) -> str:
 
 
 def without_landlock(work: Callable[[], object]) -> str:
-    def inside() -> object:
-        gain_nothing()
-        seccomp.refuse(["landlock_create_ruleset"], error=errno.ENOSYS)
-        given.cache_clear()
-        return work()
-
-    return in_child(inside)
+    return without(work, "landlock_create_ruleset", error=errno.ENOSYS)
 
 
 def test_without_settings_each_tool_says_what_it_gets() -> None:
@@ -112,18 +104,6 @@ def test_settings_that_ask_for_less_than_the_minimum_are_refused() -> None:
         Settings.load(walls_minimum="landlock", walls_of={"Bash": "plain"})
     with pytest.raises(ConfigurationError, match="walls_minimum is landlock, but FORGE_WALLS says plain"):
         Settings.load(walls_minimum="landlock", walls="plain")
-
-
-def without(work: Callable[[], object], *calls: str) -> str:
-    """What it returns on a machine that refuses these system calls."""
-
-    def inside() -> object:
-        gain_nothing()
-        seccomp.refuse(calls)
-        given.cache_clear()
-        return work()
-
-    return in_child(inside)
 
 
 def without_namespaces(work: Callable[[], object]) -> str:
