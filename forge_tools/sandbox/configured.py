@@ -10,12 +10,11 @@ from forge_tools.model import NamedWorkspace, ToolCategory
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Root
 from forge_tools.sandbox.paths.refusals import SECRETS, Protection
 from forge_tools.sandbox.reach import Artifacts, Reach
-from forge_tools.sandbox.walls.probe import TIERS, given
+from forge_tools.sandbox.walls.probe import TIERS, given, keeps_to
 from forge_tools.sandbox.walls.user import User
 from forge_tools.sandbox.web.access import Search, Web
 from forge_tools.setting_types import RootSettings, WorkspaceSettings
 
-_NETWORKS = {"plain": ("host",), "landlock": ("host", "none")}
 _BEHIND = {"plain": "without walls", "landlock": "behind Landlock, which knows no hosts"}
 
 
@@ -71,17 +70,13 @@ def commands_of(settings: Settings) -> tuple[str, str]:
     """
     asked = settings.walls_for("Bash", ToolCategory.EXECUTION)
     tier = given().of_commands(asked or "namespace")
-    keeps_to = _NETWORKS.get(tier, (settings.egress,))
     is_left = TIERS.index(tier) < TIERS.index(least_for(settings, asked or "namespace", is_set=asked is not None))
-    if settings.egress and settings.egress not in keeps_to and not is_left:
-        why = (
-            f"as FORGE_WALLS_OF says {asked}"
-            if asked
-            else f"since there are no namespaces here ({given().no_namespaces})"
-        )
-        ways = f"""set it to {" or ".join(keeps_to)}, or refuse commands here with FORGE_WALLS_OF='{{"Bash": "namespace"}}'"""
+    if settings.egress and not is_left and not keeps_to(tier, settings.egress):
+        why = f"as FORGE_WALLS_OF says {asked}" if asked else f"as there are no namespaces ({given().no_namespaces})"
+        kept = " or ".join(network for network in ("host", "none") if keeps_to(tier, network))
         raise ConfigurationError(
-            f"FORGE_EGRESS={settings.egress} cannot be kept: commands run {_BEHIND[tier]}, {why}. Give them namespaces, {ways} (docs/walls.md)."
+            f"FORGE_EGRESS={settings.egress} cannot be kept: commands run {_BEHIND[tier]}, {why}. Set FORGE_EGRESS={kept}, "
+            """or FORGE_WALLS_OF='{"Bash": "namespace"}', which refuses commands where there are no namespaces (docs/walls.md)."""
         )
     return tier, settings.egress or ("host" if settings.is_embedded else "none")
 

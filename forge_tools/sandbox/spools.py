@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -209,6 +210,11 @@ class Recent:
 
     def __del__(self) -> None:
         self.close()
+
+
+def new_scratch() -> str:
+    """Return where what runs behind walls may make and lock a folder, which `remove_leftovers` removes once it is abandoned."""
+    return f"{tempfile.gettempdir()}/{SCRATCH}{secrets.token_hex(6)}"
 
 
 @contextmanager

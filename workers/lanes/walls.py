@@ -13,12 +13,11 @@ from typing import Any
 from forge_tools.config import Settings, broker_socket
 from forge_tools.mcp.hosted.walls import ServerWalls
 from forge_tools.model import Claim, ToolCategory, ToolSpec
-from forge_tools.sandbox.configured import commands_of
+from forge_tools.sandbox.configured import commands_of, least_for
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.walled import CommandWalls, LandlockWalls, NamespaceWalls
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import SCRATCH, scratch_folder
-from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
 from forge_tools.sandbox.walls.user import User
 from workers.lanes.tiers import HIGHEST, Tiers
@@ -46,13 +45,12 @@ def server_walls(settings: Settings, reach: Reach) -> ServerWalls:
     own = tuple(_own(settings, reach))
     asked = settings.walls_of.get(f"category:{ToolCategory.MCP}")
     return ServerWalls(
-        default="plain" if asked == "plain" else "namespace",
+        default=asked or "namespace",
         homes=settings.home / "mcp" / "homes",
         closed=(*own, *(str(root.path.absolute()) for root in reach.all_roots())),
         hidden=own,
         opened=settings.walls_paths,
-        lack=given().no_namespaces,
-        may_lack=settings.is_embedded and asked is None and settings.walls_minimum is None,
+        least=least_for(settings, asked or "namespace", is_set=asked is not None),
     )
 
 

@@ -2,9 +2,7 @@
 
 import hashlib
 import os
-import secrets
 import socket
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +12,7 @@ from pathlib import Path
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.commands import SPAWNER, Spawner
 from forge_tools.sandbox.processes.environment import child_environment
-from forge_tools.sandbox.spools import SCRATCH
+from forge_tools.sandbox.spools import new_scratch
 from forge_tools.sandbox.walls.commands import LANDLOCK, NAMESPACE
 from forge_tools.sandbox.walls.namespaces import HOST
 from forge_tools.sandbox.walls.view import behind_landlock, of_machine, of_workspace
@@ -98,8 +96,7 @@ class LandlockWalls(CommandWalls):
     def around(self, roots: Sequence[Root]) -> Around:
         """Do the same; the environment names the cache and the home."""
         places = _places(roots)
-        cache = _cache(self._cache, places)
-        home = f"{tempfile.gettempdir()}/{SCRATCH}{secrets.token_hex(6)}"
+        cache, home = _cache(self._cache, places), new_scratch()
         shown = [f"{'ro' if is_read_only else 'rw'}:{path}" for path, is_read_only in places]
         return Around(
             self.spawner.walls,

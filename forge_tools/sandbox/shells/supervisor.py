@@ -345,7 +345,8 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
         signals = Signals(*_STOPS, signal.SIGCHLD)
         numbers = namespaces.Numbers() if is_apart else None
         shell = Shell(folder, lease_seconds=lease, spool_bytes=limit, withheld=withheld, numbers=numbers)
-        around.prepare()
+        if is_apart:
+            namespaces.furnish(walls[3:])
         around.enter(place, walls[:1])
         os.umask(umask)
         shell.start(command, environment, stdin, around)

@@ -42,6 +42,11 @@ class Given:
         return f"{self.tier}{abi}" + (f": {self.why}" if self.why else "")
 
 
+def keeps_to(tier: str, network: str) -> bool:
+    """Whether walls of that tier keep commands to that network. Landlock knows of no hosts."""
+    return network == namespaces.HOST or tier == NAMESPACE or (tier == LANDLOCK and network == namespaces.NONE)
+
+
 @cache
 def given() -> Given:
     """Try the tiers, once for a process; takes milliseconds."""

@@ -53,9 +53,18 @@ def needed_to_run(closed: Iterable[str]) -> tuple[str, ...]:
     A folder on the import path in which something closed lies is not opened at all: what was not imported before cannot be then.
     """
     shut = tuple(map(os.path.realpath, closed))
-    system = [part for folder in (*SYSTEM, *LINKED) for part in _around(os.path.realpath(folder), shut)]
+    system = [part for folder in (*SYSTEM, *LINKED) for part in parts(os.path.realpath(folder), shut)]
     imports = (path for path in map(os.path.realpath, _import_paths()) if not _holds_any(path, shut))
     return tuple(dict.fromkeys((*system, *imports)))
+
+
+def parts(folder: str, shut: tuple[str, ...]) -> Iterator[str]:
+    """The folder, or what lies in it but for what is `shut`: real paths all."""
+    if not _holds_any(folder, shut):
+        yield folder
+    elif folder not in shut and os.path.isdir(folder):
+        for name in os.listdir(folder):
+            yield from parts(f"{folder}/{name}", shut)
 
 
 def shared_memory(closed: Iterable[str]) -> tuple[str, ...]:
@@ -69,15 +78,6 @@ def _import_paths() -> Iterator[str]:
     yield from (*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
     yield from (str(_OURS), str(_OURS.parent / "workers"))
     yield from (path for path in sys.path if path)  # an empty one is the current folder, which is not the interpreter's
-
-
-def _around(folder: str, shut: tuple[str, ...]) -> Iterator[str]:
-    """The folder, or what lies in it but for what is shut."""
-    if not _holds_any(folder, shut):
-        yield folder
-    elif folder not in shut and os.path.isdir(folder):
-        for name in os.listdir(folder):
-            yield from _around(f"{folder}/{name}", shut)
 
 
 def _holds_any(folder: str, shut: tuple[str, ...]) -> bool:

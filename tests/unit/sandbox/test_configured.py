@@ -94,9 +94,9 @@ SERVED = {"broker_url": "redis://broker", "database_url": "postgresql://db/forge
         (
             NO_WALLS,
             {"egress": "none"},
-            "FORGE_EGRESS=none cannot be kept: commands run without walls, since there are no namespaces",
+            "FORGE_EGRESS=none cannot be kept: commands run without walls, as there are no namespaces",
         ),
-        (NO_WALLS, {"egress": "a.test"}, "FORGE_EGRESS=a.test cannot be kept: commands run without walls, since"),
+        (NO_WALLS, {"egress": "a.test"}, "FORGE_EGRESS=a.test cannot be kept: commands run without walls, as there"),
         (NO_WALLS, {"egress": "host"}, "('plain', 'host')"),
         ([], {"egress": "none", "walls_of": {"Bash": "plain"}}, "without walls, as FORGE_WALLS_OF says plain"),
         ([], {"egress": "none", "walls_of": {"category:execution": "plain"}} | SERVED, "as FORGE_WALLS_OF says plain"),
@@ -122,4 +122,4 @@ def test_landlock_keeps_commands_from_any_network_but_knows_no_hosts() -> None:
     for settings in ({}, lowered, lowered | SERVED):
         said = on_a_machine_without(NO_NAMESPACES, egress="a.test", **settings)
         assert "FORGE_EGRESS=a.test cannot be kept: commands run behind Landlock, which knows no hosts" in said
-        assert all(way in said for way in ("set it to host or none", 'FORGE_WALLS_OF=\'{"Bash": "namespace"}\''))
+        assert all(way in said for way in ("Set FORGE_EGRESS=host or none", 'FORGE_WALLS_OF=\'{"Bash": "namespace"}\''))

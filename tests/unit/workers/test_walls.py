@@ -151,7 +151,7 @@ def test_servers_are_walled_unless_their_category_or_on_the_embedded_stack_the_m
     found = [server_walls(one, reach_of(one)) for one in changed]
 
     assert [one.default for one in found] == ["namespace", "namespace", "plain", "namespace", "namespace"]
-    assert [one.may_lack for one in found] == [True, False, False, False, False]
+    assert [one.least for one in found] == ["plain", "namespace", "plain", "namespace", "landlock"]
     assert {str(settings.home), str(settings.workspace)} <= set(found[0].closed)
 
 
