@@ -223,7 +223,7 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
         face.say(f"\nTools that ask for walls run without them here ({given()}).")
     if given().no_namespaces and settings.walls_for("Bash", ToolCategory.EXECUTION) is None:
         tier, _ = commands_of(settings)
-        behind = "without walls" if tier == "plain" else f"behind {tier}"
+        behind = "without walls" if tier == "plain" else f"behind {tier.capitalize()}"
         face.say(f"\nCommands and MCP servers run {behind} here, not in namespaces ({given().no_namespaces}).")
 
 

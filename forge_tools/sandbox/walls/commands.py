@@ -3,8 +3,8 @@
 The standard library alone, and little of it: launchers load this.
 
 Words say what they are: the tier, the network, then what is shown, each a word and a path; no words mean no walls. Behind
-Landlock `ro:` and `rw:` open what is there, `own:` makes a folder that goes with the command, which `ln:` links to a path below
-`HOME` from the same place in it. What namespaces make of these words is in `namespaces.py`.
+Landlock `ro:` and `rw:` open what is there, `own:` makes a folder that goes with the command, and `ln:` a link in it to the
+same place below `home:`. What namespaces make of these words is in `namespaces.py`.
 """
 
 import contextlib
@@ -93,8 +93,9 @@ class _Landlock(Enclosure):
         self._shown += words[1:]
         for path in self._of("own"):
             self._lock = _made(path)
-            for below in self._of("ln"):
-                _link(below, path)
+            for home in self._of("home"):
+                for below in self._of("ln"):
+                    _link(f"{home}/{below}", f"{path}/{below}")
 
     def start(self, spawn: Callable[[], int], stdin: int) -> int:
         ended: list[int | OSError] = []
@@ -155,8 +156,7 @@ def _made(path: str) -> int:
             os.close(folder)
 
 
-def _link(below: str, folder: str) -> None:
-    target, link = os.path.join(os.environ.get("HOME", "/"), below), os.path.join(folder, below)
+def _link(target: str, link: str) -> None:
     if os.path.lexists(target) and not os.path.lexists(link):  # a folder above may be linked already
         os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
         os.symlink(target, link)

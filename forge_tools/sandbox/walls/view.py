@@ -42,11 +42,13 @@ def behind_landlock(environment: dict[str, str], closed: Iterable[str], opened: 
     """
     shut, home = tuple(closed), environment["HOME"]
     programs = [path for path in _programs(environment) if not _is_above(os.path.realpath(path), _real((home, *shut)))]
-    asked = [(path[-2:], path[:-3]) for path in opened]
+    asked = [(path[-2:], os.path.normpath(path[:-3])) for path in opened]
     shown = [f"ro:{path}" for path in (*needed_to_run(shut), *programs)] + [f"{how}:{path}" for how, path in asked]
     shown += [f"rw:{path}" for path in shared_memory(shut)]
-    below = [os.path.relpath(path, home) for path in (*programs, *(path for _, path in asked)) if _is_below(path, home)]
-    return [*shown, *(f"ln:{path}" for path in sorted(set(below)))]
+    if home == "/":
+        return shown
+    below = {os.path.relpath(path, home) for path in (*programs, *(path for _, path in asked)) if _is_below(path, home)}
+    return [*shown, f"home:{home}", *(f"ln:{path}" for path in sorted(below))]
 
 
 def of_workspace(roots: Sequence[tuple[str, bool]], hidden: Iterable[str], cache: str) -> list[str]:
