@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -22,6 +23,10 @@ from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_mem
 from forge_tools.sandbox.walls.user import User
 from workers.lanes.tiers import HIGHEST, Tiers
 
+IN_REACH = "A workspace holds what the walls of commands cannot cover: without namespaces they can read all of it"
+
+logger = logging.getLogger("workers")
+
 
 def command_walls(settings: Settings, reach: Reach) -> CommandWalls:
     """Return those around the commands of this worker.
@@ -34,6 +39,9 @@ def command_walls(settings: Settings, reach: Reach) -> CommandWalls:
         return CommandWalls()
     cache = settings.cache / "commands"
     if tier == HIGHEST:
+        roots = [root.path.absolute() for root in reach.all_roots()]
+        if inside := sorted({path for path in _own(settings, reach) if any(map(Path(path).is_relative_to, roots))}):
+            logger.warning(IN_REACH, extra={"paths": ",".join(inside)})
         return LandlockWalls(network, closed=tuple(_closed(settings, reach)), opened=settings.walls_paths, cache=cache)
     own = tuple(_own(settings, reach))
     others = [str(root.path.absolute()) for root in reach.all_roots()]
