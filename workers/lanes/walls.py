@@ -19,6 +19,7 @@ from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.walled import CommandWalls, LandlockWalls, NamespaceWalls
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import SCRATCH, scratch_folder
+from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
 from forge_tools.sandbox.walls.user import User
 from workers.lanes.tiers import HIGHEST, Tiers
@@ -58,6 +59,7 @@ def server_walls(settings: Settings, reach: Reach) -> ServerWalls:
         closed=(*own, *(str(root.path.absolute()) for root in reach.all_roots())),
         hidden=own,
         opened=settings.walls_paths,
+        machine=given(),
         least=least_for(settings, asked or "namespace", is_set=asked is not None),
     )
 

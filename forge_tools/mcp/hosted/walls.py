@@ -15,10 +15,13 @@ from forge_tools.sandbox.processes.commands import SPAWNER, Spawner
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.spools import new_scratch
 from forge_tools.sandbox.walls.commands import NAMESPACE
-from forge_tools.sandbox.walls.probe import TIERS, Given, given, keeps_to
+from forge_tools.sandbox.walls.probe import TIERS, Given, keeps_to
 from forge_tools.sandbox.walls.profile import parts
 from forge_tools.sandbox.walls.view import behind_landlock, of_machine, of_workspace
 from forge_tools.sandbox.web.egress import variables
+
+_NAMESPACES = Given("plain", 0)
+"""A machine that lacks none, where nobody has asked it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,7 @@ class ServerWalls:
     closed: Sequence[str] = ()
     hidden: Sequence[str] = ()
     opened: Sequence[str] = ()
-    machine: Given = field(default_factory=given)
+    machine: Given = _NAMESPACES
     least: str = "plain"
     _spawners: dict[tuple[str, str], Spawner] = field(default_factory=dict)
 
@@ -59,7 +62,7 @@ class ServerWalls:
         if tier != self.machine.of_commands(tier):
             why = self.machine.no_namespaces if tier == NAMESPACE else self.machine.why
             raise ConfigurationError(
-                f'it is to be started behind {tier}, which this machine does not have ({why}); "walls": "plain" in its entry does without'
+                f'it is to have walls={tier}, which this machine does not have ({why}); "walls": "plain" in its entry does without'
             )
         if tier != "plain":
             home, spawner = self._home(server.name), self._spawner(tier, server.egress)

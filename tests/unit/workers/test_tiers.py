@@ -123,7 +123,6 @@ def placed(**settings: Any) -> str:
 
 
 EMBEDDED: dict[str, Any] = {"broker_url": None, "database_url": None}
-COMMANDS = given().of_commands("namespace")
 
 
 def test_commands_that_need_namespaces_are_left_to_others_where_there_are_none() -> None:
@@ -161,7 +160,7 @@ def test_a_setting_gives_commands_the_tier_that_it_names_or_the_next_above() -> 
     )
     assert without_walls(lambda: withheld(**asked)) == "{'Contained': 'landlock FORGE_WALLS_OF'}"
     assert placed(walls_of={"Contained": "plain"}) == "plain"
-    assert placed() == COMMANDS
+    assert placed() == given().of_commands("namespace")
 
 
 def test_namespaces_for_what_starts_no_commands_mean_the_most_that_isolates_a_body() -> None:
