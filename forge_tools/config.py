@@ -142,7 +142,7 @@ class Settings(BaseSettings):
     run_as: str = ""
     """The user that the process lane of a worker started by root runs as, `user` or `user:group`. Empty: root, without capabilities."""
     egress: Network = ""
-    """Where commands in namespaces may connect to: anywhere (`host`), nowhere (`none`), or over HTTP to hosts (`api.example.com, *.example.org:8443`). Empty: `host` on the embedded stack, elsewhere `none`."""
+    """Where commands behind walls may connect to: anywhere (`host`), nowhere (`none`), or, in namespaces, over HTTP to hosts (`api.example.com, *.example.org:8443`). Empty: `host` on the embedded stack, elsewhere `none`."""
     tool_memory: ToolMemory = 2**31
     """Bytes of memory for one call of the process lane, with all its processes; 0: no limit."""
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)

@@ -1,6 +1,7 @@
 """Real worker processes for tests, started as operators start them and stopped by pid."""
 
 import asyncio
+import json
 import os
 import signal
 import sqlite3
@@ -150,7 +151,9 @@ class Fleet:
         }
         if given().no_namespaces:
             # Or they would be left to other hosts.
-            settings["FORGE_WALLS_OF"] = '{"Bash": "plain", "category:mcp": "plain"}'
+            settings["FORGE_WALLS_OF"] = json.dumps(
+                dict.fromkeys(("Bash", "category:mcp"), given().of_commands("namespace"))
+            )
         return {**os.environ, **settings, **{f"FORGE_{k.upper()}": v for k, v in overrides.items()}}
 
     def freeze(self, worker: WorkerProcess) -> None:

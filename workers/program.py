@@ -31,7 +31,7 @@ from workers.artifacts import ArtifactDesk
 from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.lanes.tiers import Tiers
+from workers.lanes.tiers import NAMESPACE, Tiers
 from workers.lanes.walls import command_walls, server_walls
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
@@ -104,12 +104,9 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
     registry.register_many(tools)
     told = load_settings(tools, SecretSource(secrets, settings.secrets_dir))
     if options.lane == "async":
-        reach = replace(
-            reach,
-            book=RemoteShells(store),
-            documents=RemoteDocuments(store),
-            commands=command_walls(settings, reach),
-        )
+        reach = replace(reach, book=RemoteShells(store), documents=RemoteDocuments(store))
+        if any(tool.spec.walls == NAMESPACE for tool in tools):
+            reach = replace(reach, commands=command_walls(settings, reach))
     return Setup(
         settings=settings,
         lane=options.lane,

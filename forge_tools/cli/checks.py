@@ -25,8 +25,10 @@ from forge_tools.broker import celery_app, speaks_redis
 from forge_tools.cli.text import counted
 from forge_tools.config import Settings
 from forge_tools.embedded import stack_holder
+from forge_tools.errors import ConfigurationError
 from forge_tools.model import ToolCategory
 from forge_tools.model.audit import Head
+from forge_tools.sandbox.configured import commands_of
 from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.secrets import KeyFolder
@@ -133,12 +135,16 @@ def _walls(settings: Settings) -> Finding:
 
 def _commands(settings: Settings) -> Finding:
     """What stands here between commands of Bash and their host."""
-    if settings.walls_for("Bash", ToolCategory.EXECUTION) == "plain":
-        return ok("commands", "without walls, as FORGE_WALLS_OF says")
-    if given().no_namespaces:
-        way_out = """Bash runs elsewhere, or on the embedded stack without; FORGE_WALLS_OF='{"Bash": "plain"}' allows that anywhere."""
-        return note("commands", f"no namespaces ({given().no_namespaces})", way_out)
-    return ok("commands", "in namespaces of their own (docs/walls.md)")
+    try:
+        tier, network = commands_of(settings)
+    except ConfigurationError as error:
+        return problem("commands", error.message, "Change one of these settings.")
+    how = {"plain": "without walls", "landlock": "behind Landlock"}.get(tier, "in namespaces of their own")
+    said = f"{how}, network: {'host' if tier == 'plain' else network} (docs/walls.md)"
+    if settings.walls_for("Bash", ToolCategory.EXECUTION) is not None or not given().no_namespaces:
+        return ok("commands", said)
+    way_out = f"""Elsewhere than on the embedded stack Bash is left to other workers; FORGE_WALLS_OF='{{"Bash": "{tier}"}}' allows that anywhere."""
+    return note("commands", f"{said}: no namespaces ({given().no_namespaces})", way_out)
 
 
 def check_artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:

@@ -158,7 +158,7 @@ def list_tools(
         raise typer.BadParameter("it needs the NAME of a tool that workers have published.", param_hint="--version")
     if name is not None and version is not None:
         found = chosen(_versions(name), version)
-        tier = "none" if found.spec.lane == "async" and found.walls != "namespace" else found.walls
+        tier = "none" if found.spec.lane == "async" and found.spec.walls != "namespace" else found.walls
         known, name = [_Tool(found.spec, found.is_enabled, tier)], found.spec.name
     elif is_local:
         known = [_Tool(tool.spec, is_enabled=True) for tool in local_tools(Settings.load(), load or ())]

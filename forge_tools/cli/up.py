@@ -28,7 +28,7 @@ from forge_tools.config import Settings, given_secrets, marker_of
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan, forget
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ShellStatus, ToolCategory, ToolSpec
-from forge_tools.sandbox.configured import reach_of, user_of
+from forge_tools.sandbox.configured import commands_of, reach_of, user_of
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
 from forge_tools.sandbox.walls.privileges import harden
@@ -70,6 +70,7 @@ def up(
         _forget(face, settings)
         return
     user_of(settings, reach_of(settings))  # errors end here, not in three logs
+    commands_of(settings)
     references = tuple(tools or ())
     own = load_project(settings, references) if references or settings.tools else []  # as above
     load_settings(own, SecretSource(given_secrets(), settings.secrets_dir))
@@ -220,9 +221,10 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
         face.say(f"\nTools work in {settings.workspace}.")
     if settings.walls is settings.walls_minimum is None and given().tier != "landlock":
         face.say(f"\nTools that ask for walls run without them here ({given()}).")
-    are_optional = settings.walls_minimum is None and settings.walls_for("Bash", ToolCategory.EXECUTION) is None
-    if are_optional and given().no_namespaces:
-        face.say(f"\nCommands and MCP servers run without walls here ({given().no_namespaces}).")
+    if given().no_namespaces and settings.walls_for("Bash", ToolCategory.EXECUTION) is None:
+        tier, _ = commands_of(settings)
+        behind = "without walls" if tier == "plain" else f"behind {tier.capitalize()}"
+        face.say(f"\nCommands and MCP servers run {behind} here, not in namespaces ({given().no_namespaces}).")
 
 
 def _overview(status: StackStatus) -> Table:

@@ -1,4 +1,4 @@
-"""The workspaces of this host according to its settings, and who works in them. A separate module, because tools load no settings."""
+"""The workspaces of this host according to its settings, who works in them, and behind what. A separate module: tools load no settings."""
 
 import os
 from collections.abc import Sequence
@@ -6,13 +6,16 @@ from pathlib import Path
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import NamedWorkspace
+from forge_tools.model import NamedWorkspace, ToolCategory
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Root
 from forge_tools.sandbox.paths.refusals import SECRETS, Protection
 from forge_tools.sandbox.reach import Artifacts, Reach
+from forge_tools.sandbox.walls.probe import TIERS, given, keeps_to
 from forge_tools.sandbox.walls.user import User
 from forge_tools.sandbox.web.access import Search, Web
 from forge_tools.setting_types import RootSettings, WorkspaceSettings
+
+_BEHIND = {"plain": "without walls", "landlock": "behind Landlock, which knows no hosts"}
 
 
 def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach:
@@ -48,6 +51,34 @@ def user_of(settings: Settings, reach: Reach) -> User | None:
     user = User.parse(settings.run_as)
     user.require(reach.all_roots())
     return user
+
+
+def least_for(settings: Settings, tier: str, *, is_set: bool) -> str:
+    """Return the least that may isolate a tool which is to have that tier here. The embedded stack has no other worker to run it.
+
+    `is_set` says whether a setting asks for it, not the tool.
+    """
+    may_have_less = settings.is_embedded and not is_set
+    return settings.walls_minimum or "plain" if may_have_less else tier
+
+
+def commands_of(settings: Settings) -> tuple[str, str]:
+    """Return the tier of the commands of `Bash` on this host, and the network that they have.
+
+    Raises:
+        ConfigurationError: FORGE_EGRESS asks for a network that this tier cannot keep to.
+    """
+    asked = settings.walls_for("Bash", ToolCategory.EXECUTION)
+    tier = given().of_commands(asked or "namespace")
+    is_left = TIERS.index(tier) < TIERS.index(least_for(settings, asked or "namespace", is_set=asked is not None))
+    if settings.egress and not is_left and not keeps_to(tier, settings.egress):
+        why = f"as FORGE_WALLS_OF says {asked}" if asked else f"as there are no namespaces ({given().no_namespaces})"
+        kept = " or ".join(network for network in ("host", "none") if keeps_to(tier, network))
+        raise ConfigurationError(
+            f"FORGE_EGRESS={settings.egress} cannot be kept: commands run {_BEHIND[tier]}, {why}. Set FORGE_EGRESS={kept}, "
+            """or FORGE_WALLS_OF='{"Bash": "namespace"}', which refuses commands where there are no namespaces (docs/walls.md)."""
+        )
+    return tier, settings.egress or ("host" if settings.is_embedded else "none")
 
 
 def announced(settings: Settings) -> list[NamedWorkspace]:

@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -21,6 +22,9 @@ TOO_LARGE = "ARTIFACT_TOO_LARGE"
 
 _MARKER_ROOM = 128
 _LINE_ROOM = 64 << 10  # how far a cut may move to fall between two lines
+
+SCRATCH = "forge-scratch-"
+"""How the folders of what runs behind walls begin, below that of temporary files."""
 
 RECENT_BYTES = 256 << 20
 """How much a process keeps of recently read artifacts, in unnamed files."""
@@ -206,6 +210,11 @@ class Recent:
 
     def __del__(self) -> None:
         self.close()
+
+
+def new_scratch() -> str:
+    """Return where what runs behind walls may make and lock a folder, which `remove_leftovers` removes once it is abandoned."""
+    return f"{tempfile.gettempdir()}/{SCRATCH}{secrets.token_hex(6)}"
 
 
 @contextmanager

@@ -62,7 +62,7 @@ class Walls(NamedTuple):
         """The tier that calls of it get: on the embedded stack that may be less than its tool asks for."""
         tier = self.tiers.get(spec.name, "plain")
         if spec.lane == "async":
-            return tier if tier == "namespace" else "none"
+            return tier if spec.walls == "namespace" else "none"  # that of its commands
         is_less = tier != "plain" and bool(self.given) and tier not in self.given
         is_withheld = any(tool == spec.name for tool, *_ in self.withheld)
         return ("plain" if "plain" in self.given else "none") if is_less and not is_withheld else tier

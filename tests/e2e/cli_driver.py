@@ -234,7 +234,7 @@ def _worker(cli: Cli, *words: str) -> WorkerProcess:
     log = cli.folder / f"{words[1]}.log"
     words = ("workers", "--queues", "default,background", "--categories", "file,execution,other", *words)
     lacking = (
-        {"FORGE_WALLS_OF": '{"Bash": "plain"}'} if given().no_namespaces else {}
+        {"FORGE_WALLS_OF": json.dumps({"Bash": given().of_commands("namespace")})} if given().no_namespaces else {}
     )  # or Bash would be left to other hosts
     with log.open("wb") as said:
         where: dict[str, Any] = {"cwd": cli.folder, "env": lacking | cli.environment(), "stdout": said, "stderr": said}

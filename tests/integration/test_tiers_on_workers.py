@@ -10,6 +10,7 @@ from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, ExecutionStatus
 from forge_tools.sandbox.walls.probe import given
+from forge_tools.storage import open_store
 from tests.fleet import Fleet
 from tests.part_tools import png
 
@@ -87,6 +88,28 @@ async def test_an_operator_may_allow_less(client: ExecutorClient, fleet: Fleet, 
     result = await client.execute("guarded", context)
 
     assert (result.output, result.metadata.get("walls")) == ("said", "plain")
+
+
+async def test_an_operator_may_lower_commands_to_landlock_which_then_have_no_socket(
+    client: ExecutorClient, fleet: Fleet, context: ExecutionContext
+) -> None:
+    lowered = '{"Bash": "landlock"}'
+    if given().of_commands("landlock") != "landlock":
+        pytest.xfail(str(given()))
+    fleet.start("async", walls_of=lowered)
+
+    result = await client.execute("Bash", context, command="exec 3<>/dev/tcp/127.0.0.1/9")
+    refused = await client.execute("Bash", context, command=f"ls {fleet.folder.parent} 2>&1")
+
+    assert result.metadata["walls"] == "landlock"
+    assert "socket: Permission denied" in result.output
+    assert "Permission denied" in refused.output
+    assert "the walls of commands cannot cover" in fleet.workers[0].log.read_text(), "its home lies in the workspace"
+    async with await open_store(fleet.settings.database) as store:
+        found = await store.directories.read()
+    assert [found.walls.tier_of(spec) for spec in found.enabled if spec.name == "Bash"] == ["landlock"]
+    with pytest.raises(AssertionError, match=r"FORGE_EGRESS=a\.test cannot be kept: commands run behind Landlock"):
+        fleet.start("async", walls_of=lowered, egress="a.test")
 
 
 async def test_a_worker_with_a_setting_that_means_nothing_says_so_and_does_not_start(fleet: Fleet) -> None:

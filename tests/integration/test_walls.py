@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -23,9 +24,12 @@ from tests.fleet import ROOT
 
 TIERS = ("plain", "landlock")
 ROW = re.compile(
-    r"^\| (?P<attack>[^|]+) \| (?P<plain>yes|no) \| (?P<landlock>yes|no) \| (?P<namespace>yes|no|-) \|", re.MULTILINE
+    r"^\| (?P<attack>[^|]+) \| (?P<plain>yes|no) \| (?P<landlock>yes|no)"
+    r" \| (?P<command>yes|no|-) \| (?P<namespace>yes|no|-) \|",
+    re.MULTILINE,
 )
 
+ON_THE_NETWORK = ("connect to a port of this machine", "send a datagram to this machine")
 OF_THE_ENGINE = (
     "read the environment of the engine",
     "open the memory of the engine",
@@ -42,20 +46,28 @@ def expected(tier: str) -> dict[str, str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, Up]]:
-    base = tmp_path_factory.mktemp("w")
+@contextmanager
+def running(base: Path, **settings: str) -> Iterator[tuple[Cli, Up]]:
     for name in ("here", "other", "home"):
         (base / name).mkdir()
     (base / "other/file").write_text("of another")
     (base / "home/file").write_text("of the user")
     workspaces = json.dumps({"other": {"roots": [str(base / "other")]}})
-    cli = Cli(base / "here", FORGE_WORKSPACES=workspaces, XDG_CACHE_HOME=str(base / "cache"), HOME=str(base / "home"))
+    places = {"XDG_CACHE_HOME": str(base / "cache"), "HOME": str(base / "home")}
+    cli = Cli(base / "here", FORGE_WORKSPACES=workspaces, **places, **settings)
     cli.settings["FORGE_WALLS_PATHS"] = json.dumps([f"{ROOT}:ro"])  # commands import the attacks
     up = Up(cli, "--tools", str(ROOT / "tests/walled_tools.py"), from_nothing=True).wait_ready()
-    yield cli, up
-    assert up.stop() == 0
+    try:
+        yield cli, up
+    finally:
+        assert up.stop() == 0
     assert not [one for one in Path(os.environ.get("TMPDIR", "/tmp")).glob("forge-scratch-*") if _is_ours(one, up)]
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, Up]]:
+    with running(tmp_path_factory.mktemp("w")) as stack:
+        yield stack
 
 
 def _is_ours(folder: Path, up: Up) -> bool:
@@ -69,6 +81,12 @@ def cli(stack: tuple[Cli, Up]) -> Cli:
 
 @pytest.fixture
 def targets(cli: Cli) -> Iterator[dict[str, object]]:
+    with aims(cli) as found:
+        yield found
+
+
+@contextmanager
+def aims(cli: Cli) -> Iterator[dict[str, object]]:
     settings = Settings.load(home=cli.home, workspace=cli.folder)
     ready, is_ready = os.pipe()
     if (other := os.fork()) == 0:
@@ -107,20 +125,42 @@ def test_each_tier_holds_what_the_page_says_and_nothing_else(cli: Cli, targets: 
     assert said["output"] == expected(tier if given().tier == "landlock" else "plain")
 
 
-def test_commands_reach_what_the_page_says_and_nothing_else(stack: tuple[Cli, Up], targets: dict[str, object]) -> None:
-    cli, up = stack
+def reached_by_commands(cli: Cli, up: Up, targets: dict[str, object]) -> tuple[str, dict[str, str]]:
+    """The tier of commands, and what one reaches."""
     walls = cli.json("run", "Bash", "command=:")["metadata"]["walls"]
     launcher = next(one for one in map(psutil.Process, up.tree()) if LAUNCHER in one.cmdline())
     on = json.dumps({**targets, "engine": launcher.ppid()})
     command = f"{shlex.quote(sys.executable)} -m tests.walled_tools {shlex.quote(on)}"
+    return walls, json.loads(cli.json("run", "Bash", f"command={command}")["output"])
 
-    said = json.loads(cli.json("run", "Bash", f"command={command}")["output"])
 
-    assert walls == ("plain" if given().no_namespaces else "namespace")
-    different = {name: cell for name, cell in expected("namespace").items() if cell == "-"}
-    if walls == "plain" and os.getuid() == 0:  # whose commands then have the capabilities of root
-        different |= dict.fromkeys(OF_THE_ENGINE, "yes")
-    assert said == expected(walls) | different
+def expected_of_commands(tier: str) -> dict[str, str]:
+    of_threads = {name: cell for name, cell in expected("namespace").items() if cell == "-"}
+    if tier == "plain" and os.getuid() == 0:  # whose commands then have the capabilities of root
+        of_threads |= dict.fromkeys(OF_THE_ENGINE, "yes")
+    return expected("command" if tier == "landlock" else tier) | of_threads
+
+
+def test_commands_reach_what_the_page_says_and_nothing_else(stack: tuple[Cli, Up], targets: dict[str, object]) -> None:
+    walls, said = reached_by_commands(*stack, targets)
+
+    assert walls == given().of_commands("namespace")
+    assert said == expected_of_commands(walls)
+
+
+@pytest.mark.parametrize("network", ["host", "none"])
+def test_commands_of_a_machine_without_namespaces_reach_what_the_page_says(tmp_path: Path, network: str) -> None:
+    landlock = "landlock" if given().tier == "landlock" else "plain"
+    if (landlock, network) == ("plain", "none"):
+        with pytest.raises(AssertionError, match="FORGE_EGRESS=none cannot be kept"):
+            running(tmp_path, FORGE_EGRESS=network).__enter__()
+        return
+    with running(tmp_path, FORGE_EGRESS=network, FORGE_WITHOUT_NAMESPACES="1") as (cli, up), aims(cli) as targets:
+        walls, said = reached_by_commands(cli, up, targets)
+        [listed] = [tool["tier"] for tool in cli.json("tools", "list") if tool["name"] == "Bash"]
+
+    assert (walls, listed) == (landlock, landlock)
+    assert said == expected_of_commands(landlock) | (dict.fromkeys(ON_THE_NETWORK, "no") if network == "none" else {})
 
 
 def test_a_refusal_names_the_path_and_the_settings(cli: Cli) -> None:

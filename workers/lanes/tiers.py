@@ -5,13 +5,14 @@ from collections.abc import Iterable, Sequence
 
 from forge_tools.config import Settings
 from forge_tools.model import THE_TOOL, Lane, ToolSpec, ToolWalls, WorkerWalls
-from forge_tools.sandbox.walls.probe import Given, given
+from forge_tools.sandbox.configured import least_for
+from forge_tools.sandbox.walls.probe import TIERS, Given, given
 
 HIGHEST, NAMESPACE = "landlock", "namespace"
 """The highest tier for a body, and the tier for the commands that a tool starts."""
 
 LEFT = "Tools need walls that this machine cannot give; their calls are left to other workers"
-BARE = "Tools run without the walls that they ask for: this machine cannot give them"
+LESS = "Tools run behind less than the walls that they ask for: this machine cannot give them"
 
 _CATEGORY, _QUEUE = "category:", "queue:"
 _NO_PROCESS = "bodies of the async lane run in the worker's own process"
@@ -25,8 +26,12 @@ class Tiers:
     def __init__(self, settings: Settings, lane: Lane) -> None:
         self._settings = settings
         self._lane = lane
-        self._lack = given().no_namespaces
-        why = f"{_NO_PROCESS}; no namespaces for commands: {self._lack}" if self._lack else _NO_PROCESS
+        lack = given().no_namespaces
+        why = (
+            f"{_NO_PROCESS}; commands have {given().of_commands(NAMESPACE)} at most, no namespaces: {lack}"
+            if lack
+            else _NO_PROCESS
+        )
         self._given = given() if lane == "process" else Given("none", 0, why)
         self.queues = frozenset(
             name.removeprefix(_QUEUE)
@@ -72,19 +77,14 @@ class Tiers:
 
     def place(self, spec: ToolSpec) -> ToolWalls:
         """Return what the catalogue says of it; the tier is that of the process lane, whichever lane this worker serves."""
-        if spec.walls == NAMESPACE:
-            return ToolWalls(NAMESPACE if self.isolates_commands(spec) else "plain", is_moved=False)
-        return ToolWalls(self.asked(spec)[0], self.moves(spec))
-
-    def isolates_commands(self, spec: ToolSpec) -> bool:
-        """Whether the commands of a tool that asks for namespaces run in them here."""
-        return self.asked(spec)[0] != "plain" and not self._lack
+        tier = self._held(spec) if spec.walls == NAMESPACE else self.asked(spec)[0]
+        return ToolWalls(tier, is_moved=self.moves(spec))
 
     def warn(self, specs: Sequence[ToolSpec]) -> None:
         """Log which of these tools are left to other workers, and which run without the walls that they ask for."""
         left = [spec.name for spec in specs if self._withholds(spec)]
-        bare = [spec.name for spec in specs if self._lacks(spec) and spec.name not in left]
-        for said, names in ((LEFT, left), (BARE, bare)):
+        less = [spec.name for spec in specs if spec.name not in left and self._is_below(spec, self.asked(spec)[0])]
+        for said, names in ((LEFT, left), (LESS, less)):
             if names:
                 logger.warning(said, extra={"tools": ",".join(names), "given": str(self._given)})
 
@@ -92,17 +92,24 @@ class Tiers:
         """Whether this worker does not claim its calls because of walls."""
         if self._lane == "async" and self._is_raised(spec) and not self.moves(spec):
             return True
-        may_do_without = self._settings.is_embedded and self._settings.walls_minimum is None
-        return self._lacks(spec) and not (may_do_without and self.asked(spec)[1] == THE_TOOL)
+        tier, whose = self.asked(spec)
+        return self._is_below(spec, least_for(self._settings, tier, is_set=whose != THE_TOOL))
 
-    def _lacks(self, spec: ToolSpec) -> bool:
-        if self._lane == "async":
-            return spec.walls == NAMESPACE and self.asked(spec)[0] == NAMESPACE and bool(self._lack)
-        return self.asked(spec)[0] == HIGHEST and self._given.tier != HIGHEST
+    def _is_below(self, spec: ToolSpec, tier: str) -> bool:
+        """Whether its calls, or its commands, have less than that tier here; no tool of the other lane has."""
+        is_ours = (self._lane == "async") == (spec.walls == NAMESPACE)
+        return is_ours and TIERS.index(self._held(spec)) < TIERS.index(tier)
+
+    def _held(self, spec: ToolSpec) -> str:
+        """The tier that its commands have on this machine, or its calls in the process lane."""
+        tier = self.asked(spec)[0]
+        if spec.walls == NAMESPACE:
+            return given().of_commands(tier)
+        return tier if given().tier == HIGHEST else "plain"
 
     def _is_raised(self, spec: ToolSpec) -> bool:
         """Whether it declares the async lane and its operator asks for more than that lane gives."""
-        tier, whose = self.asked(spec)
-        if spec.lane != "async" or (spec.walls == NAMESPACE and not self._lack):
+        if spec.lane != "async" or spec.walls == NAMESPACE:
             return False
+        tier, whose = self.asked(spec)
         return tier == HIGHEST and whose in {"FORGE_WALLS_OF", "FORGE_WALLS_MINIMUM"}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -13,32 +14,39 @@ from typing import Any
 from forge_tools.config import Settings, broker_socket
 from forge_tools.mcp.hosted.walls import ServerWalls
 from forge_tools.model import Claim, ToolCategory, ToolSpec
+from forge_tools.sandbox.configured import commands_of, least_for
 from forge_tools.sandbox.paths.confinement import Root
-from forge_tools.sandbox.processes.walled import CommandWalls, NamespaceWalls
+from forge_tools.sandbox.processes.walled import CommandWalls, LandlockWalls, NamespaceWalls
 from forge_tools.sandbox.reach import Reach
-from forge_tools.sandbox.spools import scratch_folder
+from forge_tools.sandbox.spools import SCRATCH, scratch_folder
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
 from forge_tools.sandbox.walls.user import User
-from forge_tools.tools.execution.bash import Bash
 from workers.lanes.tiers import HIGHEST, Tiers
 
-SCRATCH = "forge-scratch-"
+IN_REACH = "A workspace holds what the walls of commands cannot cover: without namespaces they can read all of it"
+
+logger = logging.getLogger("workers")
 
 
 def command_walls(settings: Settings, reach: Reach) -> CommandWalls:
-    """Those around the commands of this worker."""
-    if not Tiers(settings, "async").isolates_commands(Bash().spec):
+    """Return those around the commands of this worker.
+
+    Raises:
+        ConfigurationError: they cannot keep to FORGE_EGRESS.
+    """
+    tier, network = commands_of(settings)
+    if tier == "plain":
         return CommandWalls()
+    cache = settings.cache / "commands"
+    if tier == HIGHEST:
+        roots = [root.path.absolute() for root in reach.all_roots()]
+        if inside := sorted({path for path in _own(settings, reach) if any(map(Path(path).is_relative_to, roots))}):
+            logger.warning(IN_REACH, extra={"paths": ",".join(inside)})
+        return LandlockWalls(network, closed=tuple(_closed(settings, reach)), opened=settings.walls_paths, cache=cache)
     own = tuple(_own(settings, reach))
     others = [str(root.path.absolute()) for root in reach.all_roots()]
-    return NamespaceWalls(
-        settings.egress or ("host" if settings.is_embedded else "none"),
-        closed=(*own, *others),
-        hidden=own,
-        opened=settings.walls_paths,
-        cache=settings.cache / "commands",
-    )
+    return NamespaceWalls(network, closed=(*own, *others), hidden=own, opened=settings.walls_paths, cache=cache)
 
 
 def server_walls(settings: Settings, reach: Reach) -> ServerWalls:
@@ -46,13 +54,13 @@ def server_walls(settings: Settings, reach: Reach) -> ServerWalls:
     own = tuple(_own(settings, reach))
     asked = settings.walls_of.get(f"category:{ToolCategory.MCP}")
     return ServerWalls(
-        default="plain" if asked == "plain" else "namespace",
+        default=asked or "namespace",
         homes=settings.home / "mcp" / "homes",
         closed=(*own, *(str(root.path.absolute()) for root in reach.all_roots())),
         hidden=own,
         opened=settings.walls_paths,
-        lack=given().no_namespaces,
-        may_lack=settings.is_embedded and asked is None and settings.walls_minimum is None,
+        machine=given(),
+        least=least_for(settings, asked or "namespace", is_set=asked is not None),
     )
 
 

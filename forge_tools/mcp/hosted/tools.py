@@ -57,7 +57,7 @@ class ServerTool(BaseTool):
         self.capabilities = capabilities_of(tool.annotations if server.trust_annotations else None)
         self.tags = (TAG, clean_text(server.name))
         self.timeout = server.timeout
-        if server.command and connection.walls.tier(server) == "namespace":
+        if server.command and connection.walls.tier(server) != "plain":
             self.walls = "namespace"
         self._called = tool.name
         self._connection = connection

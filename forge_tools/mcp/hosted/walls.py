@@ -2,6 +2,7 @@
 
 import os
 import socket
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -12,8 +13,15 @@ from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.model import Tier
 from forge_tools.sandbox.processes.commands import SPAWNER, Spawner
 from forge_tools.sandbox.processes.environment import child_environment
-from forge_tools.sandbox.walls.view import of_machine, of_workspace
+from forge_tools.sandbox.spools import new_scratch
+from forge_tools.sandbox.walls.commands import NAMESPACE
+from forge_tools.sandbox.walls.probe import TIERS, Given, keeps_to
+from forge_tools.sandbox.walls.profile import parts
+from forge_tools.sandbox.walls.view import behind_landlock, of_machine, of_workspace
 from forge_tools.sandbox.web.egress import variables
+
+_NAMESPACES = Given("plain", 0)
+"""A machine that lacks none, where nobody has asked it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +29,8 @@ class ServerWalls:
     """How the servers of a worker are started; by default without walls.
 
     `homes` has the home of each server, which is kept. `closed` is what no server sees, and `hidden` what of that stays invisible
-    in what its entry mounts; `opened` has further paths, such as `/data:ro`. `lack` says why this machine has no namespaces; where
-    servers `may_lack` them, only those whose entries ask for them do not start.
+    in what its entry mounts; `opened` has further paths, such as `/data:ro`. `machine` says what there is here; a
+    server that lacks something has less, but never less than the `least`, than its network takes, or than its entry asks for.
     """
 
     default: Tier = "plain"
@@ -30,35 +38,39 @@ class ServerWalls:
     closed: Sequence[str] = ()
     hidden: Sequence[str] = ()
     opened: Sequence[str] = ()
-    lack: str = ""
-    may_lack: bool = False
-    _spawners: dict[str, Spawner] = field(default_factory=dict)
+    machine: Given = _NAMESPACES
+    least: str = "plain"
+    _spawners: dict[tuple[str, str], Spawner] = field(default_factory=dict)
 
-    def tier(self, server: Server) -> Tier:
+    def tier(self, server: Server) -> str:
         """Return the tier of a server, whether this machine has it or not."""
-        if server.walls is not None:
-            return server.walls
-        if self.lack and self.may_lack and server.egress == "host":
-            return "plain"
-        return self.default if server.egress == "host" else "namespace"
+        asked = server.walls or (self.default if keeps_to(self.default, server.egress) else NAMESPACE)
+        held = self.machine.of_commands(asked)
+        least = server.walls or self.least
+        is_enough = TIERS.index(held) >= TIERS.index(least) and keeps_to(held, server.egress)
+        return held if is_enough else asked
 
     def start(self, server: Server, *, streams: tuple[int, int, int], grace: float) -> socket.socket:
         """Start a server and return its control socket.
 
         Raises:
-            ConfigurationError: this machine has no namespaces for it.
+            ConfigurationError: this machine does not have its walls.
             OSError: its folder cannot be opened, or the launcher cannot be started.
         """
         environment, spawner, shown, path = child_environment(), SPAWNER, list[str](), str(server.cwd)
-        if self.tier(server) == "namespace":
-            if self.lack:
-                raise ConfigurationError(
-                    f'it is to be started in namespaces, which this machine does not have ({self.lack}); "walls": "plain" in its entry does without'
-                )
-            home, spawner = self._home(server.name), self._spawner(server.egress)
-            path, shown = self._shown(server, home)
+        tier = self.tier(server)
+        if tier != self.machine.of_commands(tier):
+            why = self.machine.no_namespaces if tier == NAMESPACE else self.machine.why
+            raise ConfigurationError(
+                f'it is to have walls={tier}, which this machine does not have ({why}); "walls": "plain" in its entry does without'
+            )
+        if tier != "plain":
+            home, spawner = self._home(server.name), self._spawner(tier, server.egress)
+            path, mounts = self._mounts(server, home)
+            temporary = "/tmp" if tier == NAMESPACE else new_scratch()  # noqa: S108  its own
+            shown = self._shown(tier, server, mounts, home, temporary)
             environment |= variables(server.egress)
-            environment |= {"HOME": home, "XDG_CACHE_HOME": f"{home}/.cache", "TMPDIR": "/tmp"}  # noqa: S108  its own
+            environment |= {"HOME": home, "XDG_CACHE_HOME": f"{home}/.cache", "TMPDIR": temporary}
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             return spawner.start(
@@ -77,23 +89,32 @@ class ServerWalls:
         for spawner in self._spawners.values():
             spawner.close()
 
-    def _spawner(self, network: str) -> Spawner:
-        """Return what starts the servers with that network, each of which is shown everything that it sees."""
-        if network not in self._spawners:
-            self._spawners[network] = Spawner([network])
-        return self._spawners[network]
+    def _spawner(self, tier: str, network: str) -> Spawner:
+        """Return what starts the servers with these walls, each of which is shown everything that it sees."""
+        if (tier, network) not in self._spawners:
+            self._spawners[tier, network] = Spawner([tier, network])
+        return self._spawners[tier, network]
 
-    def _shown(self, server: Server, home: str) -> tuple[str, list[str]]:
-        """Return the folder that a server with that home starts in, and what it is shown."""
+    def _mounts(self, server: Server, home: str) -> tuple[str, list[tuple[str, bool]]]:
+        """Return the folder that a server with that home starts in, and the paths that it sees besides (path, is read-only)."""
         folder = os.path.realpath(server.cwd)
         mounts = [(path, how == "ro") for path, how in server.mounted()]
         if self._is_private(folder):
             folder = home
         elif folder not in {os.path.realpath(path) for path, _ in mounts}:
             mounts.insert(0, (folder, True))
+        return folder, mounts
+
+    def _shown(self, tier: str, server: Server, mounts: list[tuple[str, bool]], home: str, temporary: str) -> list[str]:
         found = child_environment()
         found["PATH"] = server.env.get("PATH", found["PATH"])
-        return folder, [*of_machine(found, self.closed, self.opened), *of_workspace(mounts, self.hidden, home)]
+        if tier == NAMESPACE:
+            return [*of_machine(found, self.closed, self.opened), *of_workspace(mounts, self.hidden, home)]
+        shut = tuple(map(os.path.realpath, self.hidden))
+        seen = [(part, read) for path, read in mounts for part in parts(os.path.realpath(path), shut)]
+        of_all = behind_landlock(found, (*self.closed, tempfile.gettempdir()), self.opened)
+        of_all = [word for word in of_all if not word.startswith("ln:")]  # its home is kept
+        return [*of_all, *(f"{'ro' if read else 'rw'}:{part}" for part, read in seen), f"rw:{home}", f"own:{temporary}"]
 
     def _home(self, server: str) -> str:
         """Return the home of a server, which is made."""

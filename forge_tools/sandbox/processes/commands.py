@@ -202,7 +202,7 @@ class Forker:
 
 
 class Spawner(Forker):
-    """Starts commands that end with us, behind `walls`: the network, and what they are shown (`walls/namespaces.py`).
+    """Starts commands that end with us, behind `walls` (the words of `walls/commands.py`).
 
     `program` is one that takes requests like the launcher.
     """

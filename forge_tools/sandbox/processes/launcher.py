@@ -28,7 +28,7 @@ if __name__ == "__main__":  # -I omits even its own package from the path
 
 from forge_tools.sandbox.processes.endings import Ending, kill, kill_all
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, prctl, reap
-from forge_tools.sandbox.walls import namespaces
+from forge_tools.sandbox.walls.commands import Enclosure, enclosure, fork
 from forge_tools.sandbox.walls.privileges import harden
 
 REQUEST_LENGTH = struct.Struct(">I")
@@ -160,12 +160,12 @@ class Spare:
         """
         self._ours, theirs = socket.socketpair()
         with theirs:
-            self.pid, refusal = _fork_behind(walls)
+            self.pid, refusal = fork(walls)
             if self.pid == 0:
                 try:
                     for handle in (self._ours.fileno(), *private):
                         os.close(handle)
-                    _serve_next(theirs, _Walls(walls, refusal), start)
+                    _serve_next(theirs, enclosure(walls, refusal), start)
                 finally:
                     os._exit(0)
 
@@ -180,59 +180,6 @@ class Spare:
     def close(self) -> None:
         """Release it: an idle one ends."""
         self._ours.close()
-
-
-class _Walls:
-    """The walls around the command of one supervisor: its network, then what it sees; no words mean no walls.
-
-    If the machine refuses them, nothing starts.
-    """
-
-    def __init__(self, words: Sequence[str], refusal: OSError | None) -> None:
-        self._words = words
-        self._refusal = refusal
-        self._way_out: socket.socket | None = None
-
-    def prepare(self) -> None:
-        """Do what is possible before a command is known."""
-        if self._words and self._refusal is None:
-            try:
-                if namespaces.has_proxy(self._words[0]):
-                    self._way_out = namespaces.open_way_out()
-                namespaces.furnish(self._words[1:])
-            except OSError as error:
-                self._refusal = error
-
-    def give_way_out(self, control: int) -> None:
-        """Hand the socket of the proxy to the owner of the control socket, if there is one."""
-        if self._way_out is not None:
-            with self._way_out, socket.socket(fileno=os.dup(control)) as line, contextlib.suppress(OSError):
-                socket.send_fds(line, [b"listening 0\n"], [self._way_out.fileno()])  # whoever is gone needs none
-
-    def enter(self, folder: int, words: Sequence[str]) -> None:
-        """Go to the folder of the command. Behind walls, the first of `words` is its path, the others are what else to show.
-
-        Raises:
-            OSError: the machine refuses these walls, or that path leads to another folder.
-        """
-        if self._refusal is not None:
-            raise self._refusal
-        if not self._words:
-            os.fchdir(folder)
-            return
-        namespaces.show(words[1:])
-        namespaces.close_off()
-        namespaces.go_to(words[0], folder)
-
-
-def _fork_behind(walls: Sequence[str]) -> tuple[int, OSError | None]:
-    """Fork like `os.fork`, into namespaces if there are walls; return also why the machine refused, if it did."""
-    if walls:
-        try:
-            return namespaces.fork(network=walls[0]), None
-        except OSError as error:
-            return os.fork(), error
-    return os.fork(), None
 
 
 def ready() -> Signals:
@@ -354,7 +301,7 @@ def _another(supervisors: set[int], fork: Fork, *private: int) -> Spare | None:
     return None
 
 
-def _serve_next(requests: socket.socket, walls: _Walls, start: Start) -> None:
+def _serve_next(requests: socket.socket, walls: Enclosure, start: Start) -> None:
     signals = ready()
     walls.prepare()
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
@@ -364,7 +311,7 @@ def _serve_next(requests: socket.socket, walls: _Walls, start: Start) -> None:
         _serve_one(signals, walls, start, *handles)
 
 
-def _serve_one(signals: Signals, walls: _Walls, start: Start, control: int, folder: int, *streams: int) -> None:
+def _serve_one(signals: Signals, walls: Enclosure, start: Start, control: int, folder: int, *streams: int) -> None:
     keep_private(control, folder, *streams)
     fields = receive(control).split(b"\0")
     grace, umask, arguments, words = float(fields[0]), *map(int, fields[1:4])
@@ -379,10 +326,11 @@ def _serve_one(signals: Signals, walls: _Walls, start: Start, control: int, fold
     def start_behind() -> int:
         walls.enter(folder, list(map(os.fsdecode, shown)))
         os.umask(umask)
-        return start(command, environment, streams)
+        return walls.start(lambda: start(command, environment, streams), streams[0])
 
     supervisor = Supervisor(control, grace, report=control, kill_leftovers=True, spares_shells=False)
     supervisor.run(signals, start_behind, (folder, *streams))
+    walls.leave()
 
 
 def keep_private(*handles: int) -> None:

@@ -21,6 +21,7 @@ from forge_tools.sandbox.processes.launcher import Status, keep_private, receive
 from forge_tools.sandbox.processes.streams import StreamScrubber
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap, start_ticks
 from forge_tools.sandbox.walls import namespaces
+from forge_tools.sandbox.walls.commands import NAMESPACE, Enclosure, enclosure
 from forge_tools.sandbox.walls.privileges import harden
 
 # The files in the folder of a shell:
@@ -165,8 +166,8 @@ class Shell:
         self._ending: Ending | None = None
         self._facts: dict[str, object] = {}
 
-    def start(self, command: list[bytes], environment: dict[bytes, bytes], stdin: int) -> None:
-        """Start the command in the current folder.
+    def start(self, command: list[bytes], environment: dict[bytes, bytes], stdin: int, around: Enclosure) -> None:
+        """Start the command in the current folder, behind what is `around` it.
 
         Raises:
             OSError: it cannot be started.
@@ -179,7 +180,7 @@ class Shell:
             fcntl.fcntl(write, _F_SETPIPE_SZ, _PIPE_BYTES)
         os.set_blocking(self._output, False)
         self._began = time.monotonic()
-        self._child = spawn(command, environment, (stdin, write, write))
+        self._child = around.start(lambda: spawn(command, environment, (stdin, write, write)), stdin)
         os.close(write)
         child = self._child if self._numbers is None else self._numbers.of_first_child()
         self._facts |= {"state": "running", "child": child, "child_ticks": start_ticks(self._child)}
@@ -303,7 +304,7 @@ def serve() -> None:
     A request is one byte with four handles: control socket, working directory, folder of the shell, standard input. The
     rest follows over its control socket, separated by NULs: seconds of the lease, bytes of the spool, the umask, the
     numbers of arguments, of secret texts and of words on its walls, the arguments, these texts in base64, the words, the
-    environment. The words are none, or the path of the folder, the network and what it is shown. The answer is a line:
+    environment. The words are none, or the path of the folder and those of `walls/commands.py`. The answer is a line:
     `started 0` or `error ERRNO`.
     """
     harden()
@@ -335,18 +336,23 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
     command, texts, words = ([next(rest) for _ in range(count)] for count in counts)
     withheld, environment = list(map(base64.b64decode, texts)), dict(field.split(b"=", 1) for field in rest)
     walls = list(map(os.fsdecode, words))
+    around = enclosure(walls[1:])
     try:
-        if walls and not _is_inside(walls[1], control, place, folder, stdin):
+        is_apart = bool(walls) and walls[1] == NAMESPACE
+        if is_apart and not _is_inside(walls[2], control, place, folder, stdin):
             return  # the supervisor goes on in them
         adopt_orphans()
         signals = Signals(*_STOPS, signal.SIGCHLD)
-        numbers = namespaces.Numbers() if walls else None
+        numbers = namespaces.Numbers() if is_apart else None
         shell = Shell(folder, lease_seconds=lease, spool_bytes=limit, withheld=withheld, numbers=numbers)
-        _go(place, walls)
+        if is_apart:
+            namespaces.furnish(walls[3:])
+        around.enter(place, walls[:1])
         os.umask(umask)
-        shell.start(command, environment, stdin)
+        shell.start(command, environment, stdin, around)
     except OSError as error:
         os.write(control, f"error {error.errno or errno.EINVAL}\n".encode())
+        around.leave()
         return
     os.chdir("/")  # so that it can be unmounted or removed regardless of us
     with suppress(OSError):  # the requester may be gone; the shell has started anyway
@@ -354,6 +360,7 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
     for handle in (control, place, stdin):
         os.close(handle)
     shell.supervise(signals)
+    around.leave()
 
 
 def _is_inside(network: str, *handles: int) -> bool:
@@ -378,12 +385,3 @@ def _is_inside(network: str, *handles: int) -> bool:
 
             serve_while_open(network, socket.socket(fileno=listeners[0]), ours)
     return False
-
-
-def _go(place: int, walls: Sequence[str]) -> None:
-    if not walls:
-        os.fchdir(place)
-        return
-    namespaces.furnish(walls[2:])
-    namespaces.close_off()
-    namespaces.go_to(walls[0], place)

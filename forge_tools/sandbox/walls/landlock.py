@@ -5,7 +5,11 @@ import stat
 import struct
 from collections.abc import Iterable
 
-from forge_tools.sandbox.walls.privileges import ON_LINUX, checked
+from forge_tools.sandbox.walls import seccomp
+from forge_tools.sandbox.walls.privileges import ON_LINUX, checked, drop_capabilities, gain_nothing
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+"""What programs may write to besides."""
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 _VERSION = 1
@@ -35,6 +39,18 @@ def abi() -> int:
 def write_rights(version: int) -> int:
     """Every right to files that this version knows."""
     return _ABI_1 | sum(right for since, right in _SINCE.items() if version >= since)
+
+
+def enclose(read: Iterable[str], write: Iterable[str], *, network: bool) -> None:
+    """Put all walls of this tier around this thread and what it starts: these files alone, no capability, few system calls.
+
+    Raises:
+        OSError: this machine cannot, or this thread has 16 layers already.
+    """
+    gain_nothing()
+    drop_capabilities()
+    restrict(read, (*DEVICES, *write), network=network)
+    seccomp.refuse(families=seccomp.INTERNET if network else ())
 
 
 def restrict(read: Iterable[str], write: Iterable[str], *, network: bool, version: int | None = None) -> None:

@@ -10,8 +10,12 @@ from functools import cache
 from typing import NoReturn
 
 from forge_tools.sandbox.walls import landlock, namespaces
+from forge_tools.sandbox.walls.commands import LANDLOCK, NAMESPACE
 from forge_tools.sandbox.walls.privileges import ON_LINUX, checked, harden, is_closed
 from forge_tools.sandbox.walls.profile import Profile
+
+TIERS = ("plain", LANDLOCK, NAMESPACE)
+"""What isolates commands, the least first."""
 
 _HELD, _OPEN = 0, 254
 _ADOPT_ORPHANS = 36
@@ -27,9 +31,20 @@ class Given:
     no_namespaces: str = ""
     """Why commands cannot be kept in them; empty where they can."""
 
+    def of_commands(self, asked: str) -> str:
+        """The tier of commands that are to have that one: it or the next above that there is here, else the highest."""
+        lacking = {LANDLOCK: self.tier != LANDLOCK, NAMESPACE: bool(self.no_namespaces)}
+        here = [tier for tier in TIERS if not lacking.get(tier)]
+        return next((tier for tier in here if TIERS.index(tier) >= TIERS.index(asked)), here[-1])
+
     def __str__(self) -> str:
         abi = f" (Landlock ABI {self.landlock_abi})" if self.tier == "landlock" else ""
         return f"{self.tier}{abi}" + (f": {self.why}" if self.why else "")
+
+
+def keeps_to(tier: str, network: str) -> bool:
+    """Whether walls of that tier keep commands to that network. Landlock knows of no hosts."""
+    return network == namespaces.HOST or tier == NAMESPACE or (tier == LANDLOCK and network == namespaces.NONE)
 
 
 @cache

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from forge_tools.sandbox.walls import landlock, seccomp
-from forge_tools.sandbox.walls.privileges import drop_capabilities, gain_nothing
+from forge_tools.sandbox.walls import landlock
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/nix/store", "/proc", "/sys")
 """What programs need to run, and may read."""
 
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-"""What they may write to besides."""
+LINKED = ("/etc/resolv.conf", "/etc/localtime", "/var/lib/ca-certificates", "/home/linuxbrew/.linuxbrew")
+"""The same, which lies elsewhere on some systems."""
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  the system's, by which processes of one program share memory
 
@@ -39,10 +38,7 @@ class Profile:
             OSError: this machine cannot, or this thread has 16 layers already.
         """
         global _applied  # noqa: PLW0603  it is the process that is walled, once
-        gain_nothing()
-        drop_capabilities()
-        landlock.restrict(self.read, (*DEVICES, *self.write, scratch), network=self.network)
-        seccomp.refuse(families=seccomp.INTERNET if self.network else ())
+        landlock.enclose(self.read, (*self.write, scratch), network=self.network)
         _applied = self
 
 
@@ -57,9 +53,18 @@ def needed_to_run(closed: Iterable[str]) -> tuple[str, ...]:
     A folder on the import path in which something closed lies is not opened at all: what was not imported before cannot be then.
     """
     shut = tuple(map(os.path.realpath, closed))
-    system = [part for folder in SYSTEM for part in _around(os.path.realpath(folder), shut)]
+    system = [part for folder in (*SYSTEM, *LINKED) for part in parts(os.path.realpath(folder), shut)]
     imports = (path for path in map(os.path.realpath, _import_paths()) if not _holds_any(path, shut))
     return tuple(dict.fromkeys((*system, *imports)))
+
+
+def parts(folder: str, shut: tuple[str, ...]) -> Iterator[str]:
+    """The folder, or what lies in it but for what is `shut`: real paths all."""
+    if not _holds_any(folder, shut):
+        yield folder
+    elif folder not in shut and os.path.isdir(folder):
+        for name in os.listdir(folder):
+            yield from parts(f"{folder}/{name}", shut)
 
 
 def shared_memory(closed: Iterable[str]) -> tuple[str, ...]:
@@ -73,15 +78,6 @@ def _import_paths() -> Iterator[str]:
     yield from (*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
     yield from (str(_OURS), str(_OURS.parent / "workers"))
     yield from (path for path in sys.path if path)  # an empty one is the current folder, which is not the interpreter's
-
-
-def _around(folder: str, shut: tuple[str, ...]) -> Iterator[str]:
-    """The folder, or what lies in it but for what is shut."""
-    if not _holds_any(folder, shut):
-        yield folder
-    elif folder not in shut and os.path.isdir(folder):
-        for name in os.listdir(folder):
-            yield from _around(f"{folder}/{name}", shut)
 
 
 def _holds_any(folder: str, shut: tuple[str, ...]) -> bool:

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from forge_tools.sandbox.walls.profile import SYSTEM
+from forge_tools.sandbox.walls.profile import LINKED, SYSTEM, needed_to_run, shared_memory
 
 TOOLCHAINS = (
     ".asdf", ".bun", ".cargo/bin", ".config/git/config", ".deno", ".gitconfig", ".local/bin", ".local/lib", ".local/pipx",
@@ -14,7 +14,6 @@ TOOLCHAINS = (
 """What commands see of the user's home, if it exists: programs, what they need to run, and the configuration of git."""
 
 _OWN = {"proc", "dev"}  # of namespaces
-_ALSO = ("/etc/resolv.conf", "/etc/localtime", "/var/lib/ca-certificates", "/home/linuxbrew/.linuxbrew")
 
 
 def of_machine(environment: dict[str, str], closed: Iterable[str], opened: Iterable[str]) -> list[str]:
@@ -24,9 +23,8 @@ def of_machine(environment: dict[str, str], closed: Iterable[str], opened: Itera
     `PATH` are visible.
     """
     shut, home = _real(closed), os.path.realpath(environment["HOME"])
-    wanted = [*(path for path in SYSTEM if path[1:] not in _OWN), *_ALSO, sys.prefix, sys.base_prefix]
-    wanted += [f"{home}/{name}" for name in TOOLCHAINS]
-    wanted += [path for path in environment["PATH"].split(":") if path.startswith("/")]
+    wanted = [*(path for path in SYSTEM if path[1:] not in _OWN), *LINKED, sys.prefix, sys.base_prefix]
+    wanted += _programs(environment)
     whole = [path for path in _real(wanted) if path in SYSTEM or not _is_above(path, (home, *shut))]
     shown = [("ro", path) for path in whole if not any(_is_below(path, other) for other in whole)]
     shown += [("hide", path) for path in shut]
@@ -35,6 +33,22 @@ def of_machine(environment: dict[str, str], closed: Iterable[str], opened: Itera
     asked = [(path[-2:], os.path.realpath(path[:-3])) for path in opened]
     links = [link for path in (*wanted, environment["HOME"]) for link in _links_to(path)]
     return [*_in_order(shown), *_in_order(asked), *(f"ln:{link}" for link in dict.fromkeys(links))]
+
+
+def behind_landlock(environment: dict[str, str], closed: Iterable[str], opened: Iterable[str]) -> list[str]:
+    """List what every command reaches where nothing can be covered: the same without what has something `closed` in it.
+
+    The toolchains, and what of the home is `opened`, are linked into the home of each command.
+    """
+    shut, home = tuple(closed), environment["HOME"]
+    programs = [path for path in _programs(environment) if not _is_above(os.path.realpath(path), _real((home, *shut)))]
+    asked = [(path[-2:], os.path.normpath(path[:-3])) for path in opened]
+    shown = [f"ro:{path}" for path in (*needed_to_run(shut), *programs)] + [f"{how}:{path}" for how, path in asked]
+    shown += [f"rw:{path}" for path in shared_memory(shut)]
+    if home == "/":
+        return shown
+    below = {os.path.relpath(path, home) for path in (*programs, *(path for _, path in asked)) if _is_below(path, home)}
+    return [*shown, f"home:{home}", *(f"ln:{path}" for path in sorted(below))]
 
 
 def of_workspace(roots: Sequence[tuple[str, bool]], hidden: Iterable[str], cache: str) -> list[str]:
@@ -49,6 +63,12 @@ def of_workspace(roots: Sequence[tuple[str, bool]], hidden: Iterable[str], cache
             covered.append(("hide", path))
     links = [f"ln:{link}" for path, _ in roots for link in _links_to(path)]
     return [*links, *_in_order([*places, *covered]), *([f"rw:{cache}"] if cache else [])]
+
+
+def _programs(environment: dict[str, str]) -> list[str]:
+    """List where programs lie besides the system: toolchains in the home, and the folders on their `PATH`."""
+    folders = [path for path in environment["PATH"].split(":") if path.startswith("/")]
+    return [*(os.path.join(environment["HOME"], name) for name in TOOLCHAINS), *folders]
 
 
 def _root(path: str, is_read_only: bool) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,14 @@
 """What the doctor says about connections to PostgreSQL."""
 
+from typing import Any
+
 import pytest
 
-from forge_tools.cli.checks import Level, check_connections
+from forge_tools.cli.checks import Level, check_connections, check_machine
 from forge_tools.config import Settings
+from forge_tools.sandbox.walls.probe import given
 from forge_tools.storage.connection.pool import MOST_OF_ONE, Connections, role_setting
+from tests.walled import without
 
 DIRECT = Settings(database_url="postgresql://forge@db/tools")
 POOLED = Settings(database_url="postgresql://forge@pooler/tools", database_pooler="transaction")
@@ -36,3 +40,26 @@ def test_a_role_behind_a_pooler_needs_a_limit_of_its_own(limit: int, level: Leve
 def test_names_in_the_statement_for_the_role_are_quoted() -> None:
     url = "postgresql://a%22b:secret@h/x%20y?pooler=transaction"
     assert role_setting(url) == 'ALTER ROLE "a""b" IN DATABASE "x y" SET statement_timeout = \'8s\''
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "said"),
+    [
+        ({}, Level.NOTE, "behind Landlock, network: host"),
+        ({"egress": "none"}, Level.NOTE, "behind Landlock, network: none"),
+        ({"walls_of": {"Bash": "landlock"}}, Level.OK, "behind Landlock, network: host"),
+        ({"walls_of": {"Bash": "plain"}}, Level.OK, "without walls, network: host"),
+        ({"egress": "a.test"}, Level.PROBLEM, "FORGE_EGRESS=a.test cannot be kept"),
+    ],
+)
+def test_what_stands_around_commands_where_there_are_no_namespaces(
+    settings: dict[str, Any], level: Level, said: str
+) -> None:
+    if given().tier != "landlock":
+        pytest.xfail(str(given()))
+
+    def found() -> str:
+        [one] = [one for one in check_machine(Settings.load(**settings)) if one.subject == "commands"]
+        return f"{one.level} {one.said}"
+
+    assert without(found, "unshare").startswith(f"{level} {said}")

@@ -1,15 +1,25 @@
 """Servers on a machine without namespaces: which start all the same, and what the others say."""
 
+import sys
+import tempfile
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.mcp.hosted.walls import ServerWalls
+from forge_tools.sandbox.walls.probe import Given, given
+from tests.fleet import ROOT
 from tests.hosting import Host, call, raw
 
+SCRIPT = str(ROOT / "tests/mcp_servers/walled.py")
+
 LACK = "unshare: EPERM"
+LANDLOCKED = Given("landlock", 7, "", LACK)
+BARE = Given("plain", 0, "landlock: ENOSYS", LACK)
 
 
 @pytest.fixture
@@ -19,12 +29,12 @@ async def host() -> AsyncIterator[Host]:
     await host.stop()
 
 
-def walls(homes: Path, *, may_lack: bool) -> ServerWalls:
-    return ServerWalls(default="namespace", homes=homes, lack=LACK, may_lack=may_lack)
+def walls(homes: Path, least: str = "plain", *, machine: Given = BARE) -> ServerWalls:
+    return ServerWalls(default="namespace", homes=homes, machine=machine, least=least)
 
 
 async def test_they_start_without_where_they_may_and_each_result_says_so(host: Host, tmp_path: Path) -> None:
-    executor = await host.start(raw("plain"), walls=walls(tmp_path, may_lack=True))
+    executor = await host.start(raw("plain"), walls=walls(tmp_path))
 
     answered = await call(executor, "mcp__raw__echo", text="here")
 
@@ -33,19 +43,81 @@ async def test_they_start_without_where_they_may_and_each_result_says_so(host: H
 
 
 async def test_an_entry_does_without_them_in_words(host: Host, tmp_path: Path) -> None:
-    executor = await host.start(raw("plain", walls="plain"), walls=walls(tmp_path, may_lack=False))
+    executor = await host.start(raw("plain", walls="plain"), walls=walls(tmp_path, "namespace"))
 
     assert (await call(executor, "mcp__raw__echo", text="here")).metadata["walls"] == "plain"
 
 
 @pytest.mark.parametrize(
-    ("may_lack", "entry"),
-    [(False, {}), (True, {"network": False}), (True, {"network": ("a.test",)}), (True, {"walls": "namespace"})],
+    ("machine", "least", "entry", "tier"),
+    [
+        (LANDLOCKED, "plain", {}, "landlock"),
+        (LANDLOCKED, "landlock", {"network": False}, "landlock"),
+        (LANDLOCKED, "namespace", {}, "namespace"),
+        (LANDLOCKED, "plain", {"network": ("a.test",)}, "namespace"),
+        (LANDLOCKED, "plain", {"walls": "namespace"}, "namespace"),
+        (LANDLOCKED, "plain", {"walls": "plain"}, "plain"),
+        (BARE, "plain", {}, "plain"),
+        (BARE, "plain", {"network": False}, "namespace"),
+    ],
+)
+def test_each_is_to_have_the_highest_that_keeps_it_to_its_network(
+    tmp_path: Path, machine: Given, least: str, entry: dict[str, Any], tier: str
+) -> None:
+    assert walls(tmp_path, least, machine=machine).tier(raw("plain", **entry)) == tier
+
+
+async def test_behind_landlock_it_keeps_its_home_and_sees_what_is_mounted_but_not_what_is_hidden_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: Host
+) -> None:
+    if given().tier != "landlock":
+        pytest.xfail(str(given()))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    for name in ("here", "mounted", "other", "tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    (tmp_path / "here/mcp.json").write_text("secret")
+    entry = {"command": sys.executable, "args": ("-P", SCRIPT), "cwd": tmp_path / "here", "network": False}
+    server = Server(name="s", mounts=(f"{tmp_path}/mounted:rw", f"{ROOT}:ro"), **entry)
+    hidden = [str(tmp_path / "here/mcp.json")]
+    behind = replace(
+        walls(tmp_path / "homes", machine=LANDLOCKED), hidden=hidden, closed=(*hidden, str(tmp_path / "other"))
+    )
+    executor = await host.start(server, walls=behind)
+
+    async def said(tool: str, **arguments: str) -> str:
+        result = await call(executor, f"mcp__s__{tool}", **arguments)
+        assert result.metadata["walls"] == "landlock"
+        return str(result.output)
+
+    read = [
+        await said("read", path=f"{tmp_path}/{name}")
+        for name in ("here/file", "mounted/file", "other/file", "here/mcp.json")
+    ]
+    wrote = [
+        await said("write", path=path, text="x")
+        for path in (f"{tmp_path}/mounted/new", f"{tmp_path}/here/new", "~/kept")
+    ]
+    assert read == ["here", "mounted", "PermissionError", "PermissionError"]
+    assert wrote == ["written", "PermissionError", "written"]
+    assert list((tmp_path / "homes").glob("*/kept"))
+    assert "Permission denied" in await said("fetch", url="http://127.0.0.1:9/")
+
+
+@pytest.mark.parametrize(
+    ("least", "entry"),
+    [
+        ("namespace", {}),
+        ("landlock", {}),
+        ("plain", {"network": False}),
+        ("plain", {"network": ("a.test",)}),
+        ("plain", {"walls": "namespace"}),
+    ],
 )
 async def test_others_do_not_start_and_say_what_would_let_them(
-    host: Host, tmp_path: Path, may_lack: bool, entry: dict[str, Any]
+    host: Host, tmp_path: Path, least: str, entry: dict[str, Any]
 ) -> None:
-    await host.start(raw("plain", **entry), walls=walls(tmp_path, may_lack=may_lack))
+    await host.start(raw("plain", **entry), walls=walls(tmp_path, least))
 
     state = host.states()["raw"]
     assert (state.status, state.tools) == ("failing", 0)

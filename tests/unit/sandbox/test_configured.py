@@ -1,4 +1,4 @@
-"""Settings become workspaces: roots in order, read-only if configured, with extra protected names."""
+"""Settings become workspaces, roots in order, read-only if configured, with extra protected names; and the walls of commands."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,10 @@ import pytest
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, SandboxError
-from forge_tools.sandbox.configured import announced, reach_of
+from forge_tools.sandbox.configured import announced, commands_of, reach_of
 from forge_tools.sandbox.paths.workspace import Workspace
+from forge_tools.sandbox.walls.probe import given
+from tests.walled import without
 
 
 @pytest.fixture
@@ -68,3 +70,56 @@ def test_a_root_that_is_not_there_is_named_with_its_setting(folders: Path, path:
     given = Settings.load(workspace=folders / "repo", workspace_roots=[str(folders / path)])
     with pytest.raises(ConfigurationError, match=f"FORGE_WORKSPACE_ROOTS: .*{path} cannot be opened"):
         reach_of(given)
+
+
+def on_a_machine_without(calls: list[str], **settings: Any) -> str:
+    """The tier of commands and their network, or why there is none."""
+
+    def work() -> object:
+        try:
+            return commands_of(Settings.load(**settings))
+        except ConfigurationError as error:
+            return error.message
+
+    return without(work, *calls)
+
+
+NO_NAMESPACES, NO_WALLS = ["unshare"], ["unshare", "landlock_create_ruleset"]
+SERVED = {"broker_url": "redis://broker", "database_url": "postgresql://db/forge"}
+
+
+@pytest.mark.parametrize(
+    ("calls", "settings", "said"),
+    [
+        (
+            NO_WALLS,
+            {"egress": "none"},
+            "FORGE_EGRESS=none cannot be kept: commands run without walls, as there are no namespaces",
+        ),
+        (NO_WALLS, {"egress": "a.test"}, "FORGE_EGRESS=a.test cannot be kept: commands run without walls, as there"),
+        (NO_WALLS, {"egress": "host"}, "('plain', 'host')"),
+        ([], {"egress": "none", "walls_of": {"Bash": "plain"}}, "without walls, as FORGE_WALLS_OF says plain"),
+        ([], {"egress": "none", "walls_of": {"category:execution": "plain"}} | SERVED, "as FORGE_WALLS_OF says plain"),
+        ([], {"walls_of": {"Bash": "plain"}} | SERVED, "('plain', 'none')"),
+        (NO_WALLS, {"egress": "none"} | SERVED, "('plain', 'none')"),
+        (NO_WALLS, {"egress": "none", "walls_of": {"Bash": "namespace"}}, "('plain', 'none')"),
+        (NO_WALLS, {"egress": "none", "walls_minimum": "landlock"}, "('plain', 'none')"),
+    ],
+)
+def test_a_network_that_the_walls_of_commands_cannot_keep_to_is_refused_unless_no_command_runs(
+    calls: list[str], settings: dict[str, Any], said: str
+) -> None:
+    assert said in on_a_machine_without(calls, **settings)
+
+
+def test_landlock_keeps_commands_from_any_network_but_knows_no_hosts() -> None:
+    if given().tier != "landlock":
+        pytest.xfail(str(given()))
+    lowered = {"walls_of": {"Bash": "landlock"}}
+
+    assert on_a_machine_without(NO_NAMESPACES, egress="none") == "('landlock', 'none')"
+    assert on_a_machine_without(NO_NAMESPACES, egress="a.test", **SERVED) == "('landlock', 'a.test')", "it is withheld"
+    for settings in ({}, lowered, lowered | SERVED):
+        said = on_a_machine_without(NO_NAMESPACES, egress="a.test", **settings)
+        assert "FORGE_EGRESS=a.test cannot be kept: commands run behind Landlock, which knows no hosts" in said
+        assert all(way in said for way in ("Set FORGE_EGRESS=host or none", 'FORGE_WALLS_OF=\'{"Bash": "namespace"}\''))

@@ -1,6 +1,7 @@
 """Tools called as an executor calls them, in a workspace of files that are hard to read."""
 
 import os
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,11 @@ from typing import Any
 import pytest
 
 from forge_tools.model import ExecutionContext, ToolResult
-from forge_tools.sandbox.processes.walled import CommandWalls, NamespaceWalls
+from forge_tools.sandbox.processes.walled import CommandWalls, LandlockWalls, NamespaceWalls
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.walls.namespaces import HOST
 from forge_tools.sandbox.walls.privileges import open_up
-from forge_tools.sandbox.walls.probe import given
+from forge_tools.sandbox.walls.probe import TIERS, given
 from forge_tools.tool.base import BaseTool
 from tests.unit.tools.shell_session import Book, Session, session
 
@@ -20,19 +21,24 @@ Call = Callable[..., Awaitable[ToolResult]]
 
 
 @pytest.fixture(scope="session")
-def behind_namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandWalls]:
-    """What workers have by default; where the machine has no namespaces, what the embedded stack does without them."""
-    walls = CommandWalls()
-    if not given().no_namespaces:
-        walls = NamespaceWalls(HOST, closed=(), hidden=(), opened=(), cache=tmp_path_factory.mktemp("cache"))
-    yield walls
-    walls.spawner.close()
+def of_each_tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, CommandWalls]]:
+    """What workers have, by the tier that is asked for: that one or the next above, else the highest of the machine."""
+    cache = tmp_path_factory.mktemp("cache")
+    made = [
+        CommandWalls(),
+        LandlockWalls(HOST, closed=[tempfile.gettempdir()], opened=(), cache=cache),
+        NamespaceWalls(HOST, closed=(), hidden=(), opened=(), cache=cache),
+    ]
+    by_tier = {walls.tier: walls for walls in made}
+    yield {tier: by_tier[given().of_commands(tier)] for tier in TIERS}
+    for walls in made:
+        walls.spawner.close()
 
 
 @pytest.fixture
-def commands(request: pytest.FixtureRequest, behind_namespaces: CommandWalls) -> CommandWalls:
-    """The walls around commands; a test that is parametrised with `plain` has none."""
-    return CommandWalls() if getattr(request, "param", None) == "plain" else behind_namespaces
+def commands(request: pytest.FixtureRequest, of_each_tier: dict[str, CommandWalls]) -> CommandWalls:
+    """The walls around commands: those of the tier that a test is parametrised with, by default of the highest."""
+    return of_each_tier[getattr(request, "param", TIERS[-1])]
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 from forge_tools.model import ToolResult
 from forge_tools.sandbox.processes.walled import CommandWalls
+from forge_tools.sandbox.walls.probe import TIERS
 from forge_tools.tools.execution.bash import Bash
 from tests.waiting import reached
 
@@ -28,7 +29,7 @@ def bash(caller: Callable[[Bash], Call], commands: CommandWalls) -> Iterator[Cal
         assert len(left) <= 1, "beside the supervisor of the next command, something was left behind"
 
 
-@pytest.mark.parametrize("commands", ["plain", "namespace"], indirect=True)
+@pytest.mark.parametrize("commands", TIERS, indirect=True)
 @pytest.mark.parametrize(
     ("command", "output"),
     [
@@ -120,7 +121,7 @@ async def test_the_shell_knows_no_secret_and_has_no_handle_of_ours(bash: Call, m
     assert result.output.endswith("0\n1\n2\n")
 
 
-@pytest.mark.parametrize("commands", ["plain", "namespace"], indirect=True)
+@pytest.mark.parametrize("commands", TIERS, indirect=True)
 @pytest.mark.parametrize("left", ["sleep 61 &", "setsid sleep 61 & disown", "(setsid sleep 61 &) >/dev/null 2>&1"])
 async def test_what_is_left_running_is_stopped_and_reported(bash: Call, left: str) -> None:
     started = time.monotonic()

@@ -14,6 +14,9 @@ from tests.waiting import wait_until
 Call = Callable[..., Awaitable[ToolResult]]
 
 
+pytestmark = pytest.mark.parametrize("commands", ["landlock", "namespace"], indirect=True)
+
+
 @pytest.fixture
 def bash(caller: Callable[[Bash], Call]) -> Call:
     return caller(Bash())

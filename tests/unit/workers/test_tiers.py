@@ -9,10 +9,8 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import Capabilities, Lane, ToolCategory, ToolSpec
-from forge_tools.sandbox.walls import seccomp
-from forge_tools.sandbox.walls.privileges import gain_nothing
 from forge_tools.sandbox.walls.probe import given
-from tests.walled import in_child
+from tests.walled import without
 from workers.lanes.tiers import Tiers
 
 
@@ -39,13 +37,7 @@ def asked(one: ToolSpec, queue: str = "", **settings: Any) -> str:
 
 
 def without_landlock(work: Callable[[], object]) -> str:
-    def inside() -> object:
-        gain_nothing()
-        seccomp.refuse(["landlock_create_ruleset"], error=errno.ENOSYS)
-        given.cache_clear()
-        return work()
-
-    return in_child(inside)
+    return without(work, "landlock_create_ruleset", error=errno.ENOSYS)
 
 
 def test_without_settings_each_tool_says_what_it_gets() -> None:
@@ -115,39 +107,60 @@ def test_settings_that_ask_for_less_than_the_minimum_are_refused() -> None:
 
 
 def without_namespaces(work: Callable[[], object]) -> str:
-    def inside() -> object:
-        gain_nothing()
-        seccomp.refuse(["unshare"])
-        given.cache_clear()
-        return work()
+    return without(work, "unshare")
 
-    return in_child(inside)
+
+def without_walls(work: Callable[[], object]) -> str:
+    return without(work, "unshare", "landlock_create_ruleset")
 
 
 def withheld(**settings: Any) -> dict[str, str]:
     return dict(tiers("async", **settings).told([CONTAINED, FETCH]).withheld)
 
 
-def test_commands_that_need_namespaces_are_left_to_others_where_there_are_none() -> None:
-    embedded = {"broker_url": None, "database_url": None}
+def placed(**settings: Any) -> str:
+    return tiers("async", **settings).place(CONTAINED).tier
 
+
+EMBEDDED: dict[str, Any] = {"broker_url": None, "database_url": None}
+
+
+def test_commands_that_need_namespaces_are_left_to_others_where_there_are_none() -> None:
     def left(**settings: Any) -> str:
         return without_namespaces(lambda: withheld(**settings))
 
     assert left() == "{'Contained': 'namespace the tool'}"
+    assert left(walls_minimum="landlock") == "{'Contained': 'namespace the tool'}"
     assert left(walls_of={"Contained": "plain"}) == "{}"
-    assert left(**embedded) == "{}", "the embedded stack has no other worker"
-    assert left(**embedded, walls_of={"Contained": "namespace"}) == "{'Contained': 'namespace FORGE_WALLS_OF'}"
-    assert left(**embedded, walls_minimum="landlock") == "{'Contained': 'namespace the tool'}"
-    assert "no namespaces for commands: unshare: EPERM" in without_namespaces(lambda: tiers("async").told([]).why)
+    assert left(**EMBEDDED) == "{}", "the embedded stack has no other worker"
+    assert left(**EMBEDDED, walls_of={"Contained": "namespace"}) == "{'Contained': 'namespace FORGE_WALLS_OF'}"
+    least = "landlock" if given().tier == "landlock" else "plain"
+    said = without_namespaces(lambda: tiers("async").told([]).why)
+    assert f"commands have {least} at most, no namespaces: unshare: EPERM" in said
 
 
-def test_commands_in_namespaces_have_more_than_the_least() -> None:
-    lacking = bool(given().no_namespaces)
-    assert list(withheld(walls_minimum="landlock")) == ["Contained"] * lacking
-    assert list(withheld(walls_of={"category:execution": "landlock"})) == ["Contained"] * lacking
-    assert tiers("async").place(CONTAINED).tier == ("plain" if lacking else "namespace")
-    assert tiers("async", walls_of={"Contained": "plain"}).place(CONTAINED).tier == "plain"
+def test_commands_have_the_highest_tier_of_the_machine_where_the_least_that_they_may_have_allows_it() -> None:
+    least = "landlock" if given().tier == "landlock" else "plain"
+    lacking = str({"Contained": "namespace the tool"} if least == "plain" else {})
+
+    assert without_namespaces(lambda: placed(**EMBEDDED)) == least
+    assert without_walls(lambda: placed(**EMBEDDED)) == "plain"
+    assert without_namespaces(lambda: withheld(**EMBEDDED, walls_minimum="landlock")) == lacking
+    assert (
+        without_walls(lambda: withheld(**EMBEDDED, walls_minimum="landlock")) == "{'Contained': 'namespace the tool'}"
+    )
+
+
+def test_a_setting_gives_commands_the_tier_that_it_names_or_the_next_above() -> None:
+    asked = {"walls_of": {"category:execution": "landlock"}}
+
+    assert placed(**asked) == given().of_commands("landlock")
+    assert without(lambda: placed(**asked), "landlock_create_ruleset") == (
+        "plain" if given().no_namespaces else "namespace"
+    )
+    assert without_walls(lambda: withheld(**asked)) == "{'Contained': 'landlock FORGE_WALLS_OF'}"
+    assert placed(walls_of={"Contained": "plain"}) == "plain"
+    assert placed() == given().of_commands("namespace")
 
 
 def test_namespaces_for_what_starts_no_commands_mean_the_most_that_isolates_a_body() -> None:

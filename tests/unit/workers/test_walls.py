@@ -125,10 +125,16 @@ def test_commands_have_the_network_of_the_machine_on_the_embedded_stack_alone(se
 
     def network(**changed: object) -> str:
         one = (served if changed.pop("served", False) else settings).model_copy(update=changed)
-        return next(iter(command_walls(one, reach_of(one)).spawner.walls), "no walls")
+        return " ".join(command_walls(one, reach_of(one)).spawner.walls[:2])
 
-    found = [network(), network(served=True), network(egress="none"), network(walls_of={"Bash": "plain"})]
-    assert found == (["no walls"] * 4 if given().no_namespaces else ["host", "none", "none", "no walls"])
+    lower = {"walls_of": {"Bash": "landlock"}}
+    found = [network(), network(served=True), network(**lower), network(served=True, **lower)]
+
+    most, lowered = given().of_commands("namespace"), given().of_commands("landlock")
+    if most != "plain":
+        assert found == [f"{most} host", f"{most} none", f"{lowered} host", f"{lowered} none"]
+        assert network(egress="none") == f"{most} none"
+    assert network(walls_of={"Bash": "plain"}) == ""
 
 
 def test_servers_are_walled_unless_their_category_or_on_the_embedded_stack_the_machine_says_otherwise(
@@ -145,15 +151,21 @@ def test_servers_are_walled_unless_their_category_or_on_the_embedded_stack_the_m
     found = [server_walls(one, reach_of(one)) for one in changed]
 
     assert [one.default for one in found] == ["namespace", "namespace", "plain", "namespace", "namespace"]
-    assert [one.may_lack for one in found] == [True, False, False, False, False]
+    assert [one.least for one in found] == ["plain", "namespace", "plain", "namespace", "landlock"]
     assert {str(settings.home), str(settings.workspace)} <= set(found[0].closed)
 
 
 def test_commands_are_shown_neither_keys_nor_other_workspaces(settings: Settings, tmp_path: Path) -> None:
-    words = command_walls(settings, reach_of(settings)).spawner.walls
-
-    expected = {f"hide:{path}" for path in (settings.home, settings.keys_folder, tmp_path / "here", tmp_path / "docs")}
-    assert given().no_namespaces or {*expected, "ro:/all"} <= set(words)
+    closed = {str(path) for path in (settings.home, settings.keys_folder, tmp_path / "here", tmp_path / "docs")}
+    for tier in ("namespace", "landlock"):
+        lowered = settings.model_copy(update={"walls_of": {"Bash": tier}})
+        walls = command_walls(lowered, reach_of(lowered))
+        words = [word.partition(":") for word in walls.spawner.walls[2:]]
+        if walls.tier == "namespace":
+            assert closed <= {path for kind, _, path in words if kind == "hide"}
+        opened = {path for kind, _, path in words if kind in {"ro", "rw"}}
+        assert not {path for path in opened for one in closed if f"{one}/".startswith(f"{path}/")}
+        assert walls.tier == "plain" or "/all" in opened
 
 
 @pytest.fixture

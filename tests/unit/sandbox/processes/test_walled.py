@@ -14,7 +14,7 @@ from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.commands import Completed, run
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.trees import child_pids, families
-from forge_tools.sandbox.processes.walled import NamespaceWalls
+from forge_tools.sandbox.processes.walled import CommandWalls, NamespaceWalls
 from forge_tools.sandbox.walls import seccomp
 from forge_tools.sandbox.walls.namespaces import NONE
 from forge_tools.sandbox.walls.privileges import gain_nothing
@@ -28,6 +28,8 @@ DAEMONS = "for i in $(seq {0}); do (env -i setsid sleep {1} >/dev/null 2>&1 &) ;
 
 class Walled:
     """A workspace with a key in it, beside another one."""
+
+    walls: CommandWalls
 
     def __init__(self, base: Path) -> None:
         self.ws = base / "ws"

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.model import ShellStatus
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.trees import start_ticks
-from forge_tools.sandbox.processes.walled import Around, NamespaceWalls
+from forge_tools.sandbox.processes.walled import Around, CommandWalls, LandlockWalls, NamespaceWalls
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.walls.namespaces import HOST
@@ -24,19 +25,24 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parents[4]
 STARTER = f"""
 import sys
+import tempfile
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from tests.unit.sandbox.shells.test_walled import walls_of
 from tests.shell_hosts import run_shell
 base = Path(sys.argv[1])
-print(run_shell(base / "shells", sys.argv[2], place=base / "ws", around=walls_of(base)).id, flush=True)
+print(run_shell(base / "shells", sys.argv[2], place=base / "ws", around=walls_of(base, sys.argv[3])).id, flush=True)
 sys.stdin.read()
 """
 
 
-def walls_of(base: Path) -> Around:
+def walls_of(base: Path, tier: str = "namespace") -> Around:
     """Those of commands whose workspace is `ws`, beside another."""
-    walls = NamespaceWalls(HOST, closed=(), hidden=(), opened=(), cache=base / "cache")
+    if tier == "namespace":
+        walls: CommandWalls = NamespaceWalls(HOST, closed=(), hidden=(), opened=(), cache=base / "cache")
+    else:
+        closed = [str(base / "other"), tempfile.gettempdir()]
+        walls = LandlockWalls(HOST, closed=closed, opened=(), cache=base / "cache")
     return walls.around([Root(base / "ws")])
 
 
@@ -48,12 +54,12 @@ def base(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def started(base: Path, script: str) -> ShellFolder | None:
-    """None where the machine has no namespaces: then nothing is started."""
-    if not given().no_namespaces:
-        return run_shell(base / "shells", script, place=base / "ws", around=walls_of(base))
+def started(base: Path, script: str, tier: str = "namespace") -> ShellFolder | None:
+    """None where the machine does not have that tier: then nothing is started."""
+    if given().of_commands(tier) == tier:
+        return run_shell(base / "shells", script, place=base / "ws", around=walls_of(base, tier))
     with pytest.raises(SandboxError, match="could not be started"):
-        run_shell(base / "shells", script, place=base / "ws", around=walls_of(base))
+        run_shell(base / "shells", script, place=base / "ws", around=walls_of(base, tier))
     return None
 
 
@@ -78,13 +84,28 @@ def test_it_ends_whole_with_its_supervisor(base: Path, marker: str, sleepers: Ca
             assert not sleepers()
 
 
+def test_behind_landlock_it_reaches_its_workspace_alone_and_its_home_goes_with_it(base: Path) -> None:
+    script = f"pwd; echo new > new; ls {base}/other; touch ~/mine; echo $HOME; sleep 0.2"
+    if (shell := started(base, script, "landlock")) is not None:
+        with shell:
+            facts = shell.facts()
+            assert start_ticks(facts["pid"]) == facts["start_ticks"]
+            wait_until(lambda: has_ended(shell))
+            where, *refusal, home = output_of(shell).decode().strip().split("\n")
+        assert (where, (base / "ws/new").read_text()) == (f"{base}/ws", "new\n")
+        assert ["Permission denied" in line for line in refusal] == [True]
+        wait_until(lambda: not Path(home).exists())
+
+
+@pytest.mark.parametrize("tier", ["landlock", "namespace"])
 def test_it_outlives_who_started_it_and_ends_when_it_is_told(
-    base: Path, marker: str, sleepers: Callable[[], list[int]]
+    base: Path, marker: str, sleepers: Callable[[], list[int]], tier: str
 ) -> None:
-    if given().no_namespaces:
-        assert started(base, "true") is None
+    if given().of_commands(tier) != tier:
+        assert started(base, "true", tier) is None
         return
-    command = [sys.executable, "-c", STARTER, str(base), f"env -i setsid sleep {marker} & sleep {marker}"]
+    script = f"env -i setsid sleep {marker} & sleep {marker}"
+    command = [sys.executable, "-c", STARTER, str(base), script, tier]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as starter:
         assert starter.stdout is not None
         handle = starter.stdout.readline().strip()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.walls.view import of_machine, of_workspace
+from forge_tools.sandbox.walls.view import behind_landlock, of_machine, of_workspace
 
 
 @pytest.fixture
@@ -30,6 +30,19 @@ def test_a_folder_on_the_path_that_holds_the_home_or_what_is_closed_is_not_shown
     assert f"ro:{folder}" not in shown
     assert {f"hide:{home.parent}/state/keys", "rw:/data", "ro:/x"} < set(shown)
     assert shown.index("rw:/data") > shown.index(f"hide:{home.parent}/state/keys")
+
+
+def test_behind_landlock_nothing_is_opened_that_holds_the_home_or_what_is_closed(home: Path) -> None:
+    environment = {"HOME": str(home), "PATH": f"{home.parent}:{home}/bin:{home.parent}/opt/bin:/usr/bin"}
+    closed, opened = [f"{home.parent}/state/keys", "/etc/ssl"], [f"{home}/.ssh:ro", f"{home}/../opt:rw"]
+
+    shown = behind_landlock(environment, closed, opened)
+
+    assert {f"ro:{home}/.pyenv", f"ro:{home}/.ssh", f"ro:{home.parent}/opt/bin", f"rw:{home.parent}/opt"} < set(shown)
+    assert not {f"ro:{home.parent}", f"ro:{home}", "ro:/etc", "ro:/etc/ssl"} & set(shown)
+    assert {"ro:/usr", "ro:/etc/passwd"} < set(shown)
+    assert {"ln:.pyenv", "ln:.ssh", "ln:bin", f"home:{home}"} < set(shown)
+    assert not [word for word in shown if ".." in word]
 
 
 def test_links_on_the_way_are_copied(home: Path) -> None:
