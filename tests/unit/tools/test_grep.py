@@ -273,8 +273,10 @@ async def test_links_are_not_followed_out_of_the_workspace(grep: Call, tree: Pat
 async def test_what_could_not_be_searched_is_said_beside_the_rest(
     grep: Call, tree: Path, threads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, more = Search.arguments, ["not-there", "--threads", threads]
-    monkeypatch.setattr(Search, "arguments", lambda self, targets, **kw: [*real(self, targets, **kw), *more])
+    real, more = Search.arguments, ["--threads", threads]
+    monkeypatch.setattr(
+        Search, "arguments", lambda self, targets, **kw: [*more, *real(self, targets, **kw), "not-there"]
+    )
     result = await grep(pattern="hit")
     assert "a.py" in lines(result)
     assert result.metadata["warnings"] == ["not-there: No such file or directory"]
