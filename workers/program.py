@@ -13,7 +13,7 @@ from celery import signals
 from forge_tools.config import Settings, given_secrets, log_format
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.logs import set_up
-from forge_tools.model import ToolCategory
+from forge_tools.model import ToolCategory, new_id
 from forge_tools.model.places import host_queue
 from forge_tools.sandbox.configured import reach_of, user_of
 from forge_tools.sandbox.processes.commands import SPAWNER
@@ -125,6 +125,7 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
         servers=servers,
         registry=registry,
         user=user_of(settings, reach),
+        worker_id=options.instance or new_id(),
     )
 
 
@@ -218,6 +219,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="Default: INFO."
     )
+    options.add_argument("--instance", help=argparse.SUPPRESS)  # an id that the embedded stack made up for this start
     options.add_argument("--help", action="help", help="Show this message and exit.")
     return parse
 

@@ -17,10 +17,12 @@ from typing import Self
 from forge_tools.config import Settings, broker_socket
 from forge_tools.embedded import valkey
 from forge_tools.embedded.home import HomeLock, open_home, remove_home
-from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
-from forge_tools.errors import StackError
+from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess, SupervisedWorker
+from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import Lane
 from forge_tools.project import Marker
+from forge_tools.sandbox.processes.endings import end
+from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.secrets import KeyFolder, key_id
 from forge_tools.signals import handled, not_ignored
 from forge_tools.storage import migrate, open_store
@@ -39,6 +41,9 @@ VALKEY_SECONDS = 0.9
 
 HURRY_SECONDS = 3.0
 """How long workers have after a second signal to record which calls they interrupted."""
+
+OUTLIVED_BEATS = 3
+"""How many heartbeats after a worker's death its calls are settled: that its neighbours outlived it shows by then."""
 
 ASYNC_CONCURRENCY = 200
 _TEND_SECONDS = 0.2
@@ -182,9 +187,10 @@ class EmbeddedStack:
         """Yield the processes that run calls, not started; other stacks may differ. `settings` are the stack's own."""
         environment = worker_environment(settings)
         for plan in self._plans:
-            yield SupervisedProcess(
+            yield SupervisedWorker(
                 plan.name,
                 self._worker_argv(plan),
+                died=self._settle,
                 log=settings.home / "logs" / f"{plan.name}.log",
                 environment=environment,
                 grace=settings.drain + WORKER_MARGIN,
@@ -278,6 +284,28 @@ class EmbeddedStack:
         while not self._ended.wait(_TEND_SECONDS):
             for process in processes:
                 process.tend()
+
+    def _settle(self, instance: str) -> None:
+        """Settle what a worker ran that has ended, long before others may conclude that from its silence."""
+        threading.Thread(target=self._settle_later, args=(instance,), name="forge-tools-settle", daemon=True).start()
+
+    def _settle_later(self, instance: str) -> None:
+        if self._ended.wait(OUTLIVED_BEATS * self._settings.heartbeat):
+            return
+        try:
+            end(instance_mark(instance))  # the launcher has ended its tree; a tool may have left something outside
+            requeued, lost = asyncio.run(_recover(self._settings, instance))
+        except (ForgeError, OSError) as error:
+            logger.warning(
+                "What a dead worker ran is left to the others, after its lease",
+                extra={"worker": instance, "error": str(error)},
+            )
+            return
+        if requeued or lost:
+            logger.warning(
+                "The executions of a dead worker are settled",
+                extra={"worker": instance, "requeued": len(requeued), "lost": len(lost)},
+            )
 
     def _end(self, processes: Sequence[SupervisedProcess], seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -394,6 +422,11 @@ def ensure_key(settings: Settings) -> None:
     """Create and publish a key if clients have none to encrypt with, or if this stack's workers do not hold it."""
     with ThreadPoolExecutor(1) as thread:  # the caller may have a running loop
         thread.submit(lambda: asyncio.run(_ensure_key(settings))).result()
+
+
+async def _recover(settings: Settings, instance: str) -> tuple[list[str], list[str]]:
+    async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+        return await store.transitions.recover(instance, "its process ended")
 
 
 async def _ensure_key(settings: Settings) -> None:

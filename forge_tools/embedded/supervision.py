@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
+from forge_tools.model import new_id
 from forge_tools.sandbox.processes import launcher
 from forge_tools.sandbox.processes.endings import kill_all
 from forge_tools.sandbox.processes.trees import descendants
@@ -185,6 +186,27 @@ class SupervisedProcess:
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
+
+
+class SupervisedWorker(SupervisedProcess):
+    """A worker, whose instance id changes with each start. `died` is called with that id once nothing of it is left."""
+
+    def __init__(self, name: str, argv: Sequence[str], *, died: Callable[[str], None], **process: Any) -> None:
+        super().__init__(name, argv, **process)
+        self._program = argv
+        self._died = died
+        self._instance = ""
+
+    def start(self) -> None:
+        self._instance = new_id()
+        self._argv = [*self._program, "--instance", self._instance]
+        super().start()
+
+    def _schedule(self, now: float) -> None:
+        launcher = self._launcher
+        super()._schedule(now)
+        if launcher is not None and launcher.returncode >= 0:  # a launcher that was killed itself ended nothing
+            self._died(self._instance)
 
 
 def _open_log(path: Path) -> IO[bytes]:

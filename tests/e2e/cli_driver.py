@@ -30,7 +30,7 @@ import asyncio
 import subprocess
 import time
 
-from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
 
 class Add(BaseTool):
@@ -72,6 +72,20 @@ class Block(BaseTool):
         return ToolResult.ok()
 
 
+class BlockOnce(BaseTool):
+    """Block for a minute at the first attempt."""
+
+    name = "BlockOnce"
+    category = ToolCategory.OTHER
+    capabilities = Capabilities(idempotent=True)
+    parameters = ()
+
+    async def _execute(self, context: ExecutionContext) -> ToolResult:
+        if context.attempt == 1:
+            time.sleep(60)
+        return ToolResult.ok("again")
+
+
 class Ignored(BaseTool):
     """Say which signals a process ignores that a tool starts, as the kernel's mask."""
 
@@ -106,7 +120,7 @@ class Login(BaseTool):
         return ToolResult.fail(f"{user} has no access with {password}", error_code="NO_ACCESS")
 
 
-TOOLS = (Add, Wait, Block, Ignored, IgnoredAsync, Login)
+TOOLS = (Add, Wait, Block, BlockOnce, Ignored, IgnoredAsync, Login)
 '''
 
 

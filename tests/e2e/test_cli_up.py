@@ -63,6 +63,30 @@ def test_a_second_signal_cuts_the_wait_short_and_what_ran_is_still_settled(cli: 
     assert all("was stopped" in end["error"] for end in ends)
 
 
+def test_what_a_killed_worker_ran_is_settled_long_before_its_lease_is_over(tmp_path: Path) -> None:
+    (tmp_path / "mytools.py").write_text(TOOLS)
+    cli = Cli(tmp_path, FORGE_LEASE="600")
+    up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
+    try:
+        queues = {"Wait": "default", "Block": "default", "BlockOnce": "background"}
+        words = {"Wait": ["seconds=100"]}
+        ids = {
+            tool: cli.run("run", tool, *words.get(tool, ()), "--queue", queue, "--background").stdout.strip()
+            for tool, queue in queues.items()
+        }
+        wait_until(lambda: all(cli.json("show", id_)["status"] == "running" for id_ in ids.values()), 40)
+        for worker in cli.json("stats")["workers"]:
+            os.kill(worker["pid"], signal.SIGKILL)
+        wait_until(
+            lambda: all(cli.json("show", id_)["status"] not in {"running", "queued"} for id_ in ids.values()), 60
+        )
+        ends = {tool: cli.json("show", id_) for tool, id_ in ids.items()}
+    finally:
+        assert up.stop() == 0
+
+    assert [end["status"] for end in ends.values()] == ["lost", "lost", "succeeded"], ends["BlockOnce"]["error"]
+
+
 def test_after_kill_9_of_up_alone_the_next_one_simply_works(cli: Cli) -> None:
     killed = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True).wait_ready()
     tree = killed.tree()

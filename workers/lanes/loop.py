@@ -18,7 +18,10 @@ from workers.lanes.tool_loop import LoopHeldError, Step, TaskCloser, ToolLoop, W
 from workers.outcomes import blocked, cancelled, handed_back, lost, timed_out
 
 HELD_SECONDS = 1.0
-"""A tool whose step holds the loop for longer is one that blocks."""
+"""A tool that holds the loop for longer, in one step or in several within `HELD_WITHIN`, is one that blocks."""
+
+HELD_WITHIN = 3.0
+"""Steps that ended longer ago are forgotten. Those that are too short for a check to see twice do not count."""
 
 HELD_AGAIN_SECONDS = 0.4
 """The same for bodies of a tool that is known to block, if they began before that was known."""
@@ -39,13 +42,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Hold:
-    """A step that blocks the loop, for `seconds` as far as checks have seen. Other times are `time.monotonic`."""
+    """A step that blocks the loop, and for how many seconds its body did `earlier`. Other times are `time.monotonic`."""
 
     step: Step
     place: str
-    seconds: float
+    earlier: float
     noticed: float
     raised: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.earlier + self.step.seconds
 
 
 @dataclass(slots=True)
@@ -78,6 +85,7 @@ class LoopLane:
         self._not_begun: dict[int, LoopBody] = {}
         self._banned: set[str] = set()
         self._hold: Hold | None = None
+        self._long_steps: list[Step] = []
         self._done: list[tuple[LoopBody, Outcome]] = []
         self._done_lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True)
@@ -221,32 +229,51 @@ class LoopLane:
 
     # Still the engine's side: a step that holds the loop.
 
-    def _see(self, step: Step, seconds: float) -> None:
+    def _see(self, step: Step) -> None:
         """Handle a step seen again at this check: blame it in time, interrupt it, finally give up on the process."""
         if self._hold is None or self._hold.step is not step:
-            is_known = step.owner is not None and step.owner.claim.tool in self._banned
-            if seconds < (HELD_AGAIN_SECONDS if is_known else HELD_SECONDS):
+            hold = self._judge(step)
+            if hold is None:
                 return
-            self._hold = self._blame(step, seconds)
-        self._hold.seconds = seconds
+            self._hold = hold
         self._interrupt(self._hold)
         if self._is_beyond_hope(self._hold):
             self._give_up(self._hold)
 
-    def _blame(self, step: Step, seconds: float) -> Hold:
-        hold = Hold(step, self._watch.place(step), seconds, noticed=time.monotonic())
+    def _judge(self, step: Step) -> Hold | None:
+        """Blame a step if its body has held the loop for too long, in this step and in others shortly before.
+
+        If bodies of one tool did so together, it is demoted, and each goes on as long as it does not block by itself.
+        """
+        since = step.seen_at - HELD_WITHIN
+        self._long_steps = [one for one in self._long_steps if one.seen_at > since and one is not step] + [step]
+        by_tool = [one for one in self._long_steps if one.tool == step.tool]
+        by_body = [one for one in by_tool if one.owner is step.owner]
+        is_known = step.tool in self._banned
+        if max(step.seconds, _holding(by_body)) >= (HELD_AGAIN_SECONDS if is_known else HELD_SECONDS):
+            self._long_steps = [one for one in self._long_steps if one not in by_body]
+            return self._blame(step, _holding(by_body) - step.holding)
+        if _holding(by_tool) >= HELD_SECONDS and not is_known:
+            self._demote(step, _holding(by_tool), self._watch.place(step))
+        return None
+
+    def _blame(self, step: Step, earlier: float) -> Hold:
+        hold = Hold(step, self._watch.place(step), earlier, noticed=time.monotonic())
         self._tools.excuse(step.turn)  # the timers of its neighbours stand still meanwhile
         owner = step.owner
         facts = owner.claim.facts() if owner is not None else {}
         logger.error("The event loop of the tools is blocked", extra={"place": hold.place, **facts})
         if isinstance(owner, LoopBody):
-            tool = owner.claim.tool
             owner.hold = None if owner.is_over else hold
-            self.ban([tool])
+            self._demote(step, hold.seconds, hold.place)
             self._stop_siblings(owner)
             self._tools.call_soon_threadsafe(self._closer.politely, owner)
-            self._host.demote(tool, f"blocked the event loop for {hold.seconds:.1f}s in {hold.place}")
         return hold
+
+    def _demote(self, step: Step, seconds: float, place: str) -> None:
+        if step.tool is not None:
+            self.ban([step.tool])
+            self._host.demote(step.tool, f"blocked the event loop for {seconds:.1f}s in {place}")
 
     def _stop_siblings(self, blocker: LoopBody) -> None:
         """Stop other bodies of the tool that may run again elsewhere, before they block in turn.
@@ -371,6 +398,10 @@ class LoopLane:
     def _end(self) -> None:
         self._is_over = True
         self._tools.stop()
+
+
+def _holding(steps: Iterable[Step]) -> float:
+    return sum(step.holding for step in steps)
 
 
 def _for_blocking(body: LoopBody, hold: Hold) -> Outcome:

@@ -142,17 +142,28 @@ class LoopHeldError(BaseException):
     """Raised into code that holds the tool loop; not an Exception, so that a tool's `except Exception` lets it pass."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Step:
-    """One stretch of code that the loop waits for: a task between two awaits, or a callback. Unknown owner: None."""
+    """One stretch of code that the loop waits for: a task between two awaits, or a callback. Unknown owner: None.
+
+    Checks have found it for `seconds`, the last time at `seen_at` (`time.monotonic`). `holding` leaves out what its
+    thread spent waiting for a processor, which on a loaded machine makes short steps long.
+    """
 
     handle: asyncio.Handle
     owner: Body | None
     turn: int
+    seconds: float = 0.0
+    holding: float = 0.0
+    seen_at: float = 0.0
+
+    @property
+    def tool(self) -> str | None:
+        return None if self.owner is None else self.owner.claim.tool
 
 
-Seen = Callable[[Step, float], None]
-"""Called at each check that finds the same step as before, with how many seconds that has been so."""
+Seen = Callable[[Step], None]
+"""Called at each check that finds the same step as before."""
 
 
 class Watch:
@@ -166,9 +177,8 @@ class Watch:
         self._loop = loop
         self._thread = thread
         self._seen = seen
-        self._turn: int | None = None
         self._step: Step | None = None
-        self._since = 0.0
+        self._since = self._waited = self._waited_before = 0.0
         self._raised: Step | None = None
         self._engine = asyncio.get_running_loop()
         self._arm()
@@ -198,26 +208,35 @@ class Watch:
         now = time.monotonic()
         is_late = now - self._due > LATE_SECONDS
         self._arm()
-        turn, before = self._loop.turn, self._turn
-        self._turn = turn
-        step = self._find(turn) if turn is not None and turn == before else None
+        turn = self._loop.turn
+        step = self._find(turn) if turn is not None else None
         if self._raised is not None and step is not self._raised:
             self._raised = None
             _raise_in(self._thread, None)  # it ended by itself; the exception must not hit the next step
+        if step is not None:
+            self._read_waited()
         if step is None or is_late or step is not self._step:
-            self._step, self._since = step, now
+            self._step, self._since, self._waited_before = step, now, self._waited
         else:
-            self._seen(step, now - self._since)
+            step.seconds, step.seen_at = now - self._since, now
+            step.holding = step.seconds - (self._waited - self._waited_before)
+            self._seen(step)
 
     def _find(self, turn: int) -> Step | None:
         """Return the step that the loop is in: that of the last check, if it is the same."""
         handle = self._running_handle()
         if handle is None:
             return None
-        if self._step is not None and self._step.handle is handle:
+        if self._step is not None and self._step.handle is handle and self._step.turn == turn:
             return self._step
         context = getattr(handle, "_context", None)
         return Step(handle, context.get(OWNER) if context is not None else None, turn)
+
+    def _read_waited(self) -> None:
+        """Read how long the thread has waited for a processor, if the kernel tells."""
+        with suppress(OSError):  # it does not, or no descriptor is left: what it said last must do
+            known = Path(f"/proc/self/task/{self._thread.native_id}/schedstat").read_text()
+            self._waited = int(known.split()[1]) / 1e9
 
     def _running_handle(self) -> asyncio.Handle | None:
         """Return the loop's current callback; a task's step is one too."""

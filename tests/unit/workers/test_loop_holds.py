@@ -20,6 +20,13 @@ NAP = 1.6
 """Far longer than what is noticed: a loaded machine may let the watch wait."""
 
 
+def spin(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    for _ in range(100_000_000):
+        if time.thread_time() > end:
+            return
+
+
 async def nap_later(seconds: float) -> None:
     await asyncio.sleep(0.05)
     time.sleep(seconds)
@@ -54,13 +61,31 @@ class Hold(BaseTool):
         return ToolResult.ok(how)
 
 
+class Again(BaseTool):
+    """Hold the loop in many steps, or in one that is short enough."""
+
+    name = "Again"
+    category = ToolCategory.OTHER
+    lane = "async"
+    parameters = (ToolParameter(name="how", type="string", description="How."),)
+
+    async def _execute(self, context: ExecutionContext, how: str) -> ToolResult:
+        for _ in range(1 if how == "a nap" else 60):
+            if how == "spins":
+                spin(0.5)
+            else:
+                time.sleep({"naps": 0.5, "a nap": 0.3, "short naps": 0.05}[how])
+            await asyncio.sleep(0)
+        return ToolResult.ok(how)
+
+
 @pytest.fixture
 async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     """Notices soon, so that tests are quick."""
     monkeypatch.setattr(module, "HELD_SECONDS", 0.3)
     monkeypatch.setattr(module, "HELD_AGAIN_SECONDS", 0.2)
     LET_GO.clear()
-    bench = Bench(Act, Hold)
+    bench = Bench(Act, Hold, Again)
     await bench.lane.start(bench)
     yield bench
     LET_GO.set()
@@ -82,6 +107,42 @@ async def test_whoever_holds_the_loop_is_stopped_named_and_demoted_and_its_neigh
     assert {outcomes[name].status for name in ("before", "after")} == {ExecutionStatus.SUCCEEDED}
     assert [tool for tool, _ in bench.demoted] == ["Hold"]
     assert bench.given_up == []
+
+
+@pytest.mark.parametrize("how", ["naps", "spins"])
+async def test_a_body_that_holds_the_loop_again_and_again_is_blamed_for_all_its_steps(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(module, "HELD_SECONDS", 1.0)
+    bench.lane.run([claim(how, tool="Again", id="it"), claim("a nap of 0.3", id="neighbour")])
+
+    await bench.until(lambda: len(bench.outcomes) == 2)
+
+    outcomes = {outcome.id: outcome for outcome in bench.outcomes}
+    assert (outcomes["it"].status, outcomes["it"].error_code) == (ExecutionStatus.FAILED, ErrorCode.BLOCKED)
+    assert outcomes["neighbour"].status == ExecutionStatus.SUCCEEDED
+    assert [tool for tool, _ in bench.demoted] == ["Again"]
+
+
+async def test_a_body_of_many_short_steps_is_not_blamed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELD_SECONDS", 1.0)
+    bench.lane.run([claim("short naps", tool="Again")])
+
+    assert (await bench.outcome()).status == ExecutionStatus.SUCCEEDED
+    assert bench.demoted == []
+
+
+async def test_a_tool_whose_bodies_hold_the_loop_together_is_demoted_and_none_of_them_is_stopped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HELD_SECONDS", 1.0)
+    monkeypatch.setattr(module, "HELD_AGAIN_SECONDS", 1.0)
+    bench.lane.run([claim("a nap", tool="Again", id=str(n)) for n in range(10)])
+
+    await bench.until(lambda: len(bench.outcomes) == 10)
+
+    assert {outcome.status for outcome in bench.outcomes if not outcome.give_back} == {ExecutionStatus.SUCCEEDED}
+    assert [tool for tool, _ in bench.demoted] == ["Again"]
 
 
 async def test_a_neighbour_whose_time_ran_out_only_because_the_loop_was_held_gets_that_time_back(bench: Bench) -> None:

@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
@@ -24,8 +28,8 @@ class Bench:
         self.thread.start()
         self.watch = Watch(self.loop, self.thread, self._note)
 
-    def _note(self, step: Step, seconds: float) -> None:
-        self.seen.append((step, seconds, self.watch.place(step)))
+    def _note(self, step: Step) -> None:
+        self.seen.append((step, step.seconds, self.watch.place(step)))
 
     def call(self, act: Callable[[], object], owner: Body | None = None) -> None:
         context = self.loop.context_of(owner) if owner is not None else None
@@ -49,6 +53,14 @@ async def bench() -> AsyncIterator[Bench]:
 
 def hold(seconds: float) -> None:
     time.sleep(seconds)
+
+
+def compete(processor: int, seconds: float) -> None:
+    """Use that processor for so long."""
+    os.sched_setaffinity(0, {processor})
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
 
 
 async def test_a_step_that_lasts_is_seen_with_its_owner_its_place_and_for_how_long(bench: Bench) -> None:
@@ -107,6 +119,24 @@ async def test_a_watch_that_was_itself_held_up_blames_nobody(bench: Bench) -> No
     await bench.until(lambda: bench.seen)
 
     assert bench.seen[0][1] < LATE_SECONDS
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waits")
+async def test_the_wait_for_a_processor_that_others_use_is_no_holding(bench: Bench) -> None:
+    one = min(os.sched_getaffinity(0))
+    busy = f"import os\nos.sched_setaffinity(0, {{{one}}})\nprint(flush=True)\nwhile True: pass"
+    others = [subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) for _ in range(3)]
+    try:
+        await asyncio.to_thread(lambda: [other.stdout and other.stdout.readline() for other in others])
+        bench.call(lambda: compete(one, seconds=2.0), Body(claim("well")))
+        await bench.until(lambda: bench.seen and bench.seen[-1][1] > 1.0)
+    finally:
+        for other in others:
+            with other:
+                other.kill()
+
+    step, *_ = bench.seen[-1]
+    assert step.holding < step.seconds * 0.7
 
 
 async def test_an_interrupt_reaches_a_step_that_spins(bench: Bench) -> None:
