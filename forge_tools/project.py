@@ -102,7 +102,7 @@ class Marker:
         """Look for `.forge` in the folder and those above, as git does for `.git`.
 
         Raises:
-            ConfigurationError: there is one that holds no id, or cannot be read.
+            ConfigurationError: there is one that holds no id, is a folder, or cannot be read.
         """
         folder = folder.resolve()
         for above in (folder, *filter(_is_trusted, folder.parents)):
@@ -125,13 +125,8 @@ class Marker:
         """Make `.forge` name the home.
 
         Raises:
-            StackError: the folder cannot be written to, or a folder has that name.
+            StackError: the folder cannot be written to.
         """
-        if self.file.is_dir():
-            raise StackError(
-                f"{self.file} is a folder, made by an unreleased version of forge-tools; this version leaves it alone: "
-                "rename or remove it, or set FORGE_HOME to it to continue with its content."
-            )
         if _read(self.folder) != UUID(self.home.name):
             # Not a secret: other users of the folder have their own homes.
             _replace(self.file, f"{self.home.name}\n", 0o644)
@@ -164,7 +159,13 @@ def _derived(base: UUID, folder: Path) -> UUID:
 
 def _read(folder: Path) -> UUID | None:
     file = folder / MARKER
-    if not os.path.isfile(file):  # noqa: PTH113  unlike Path.is_file it returns False for what cannot be accessed
+    if os.path.isdir(file):  # noqa: PTH112  unlike Path.is_dir it returns False for what cannot be accessed
+        raise ConfigurationError(
+            f"{file} is a folder, perhaps made by an unreleased version of forge-tools; this version leaves it alone: "
+            "rename or remove it, or set FORGE_HOME to it to continue with its content."
+        )
+    leads_nowhere = os.path.islink(file) and not os.path.exists(file)  # noqa: PTH110, PTH114  as above
+    if not (os.path.isfile(file) or leads_nowhere):  # noqa: PTH113  as above; opening a pipe would block
         return None
     try:
         with file.open("rb") as opened:

@@ -114,7 +114,8 @@ class Answer:
         if hint := self.result.metadata.get("hint"):
             text = f"{text} ({hint})"
         if (artifact := self.result.metadata.get("artifact")) and str(artifact) not in text:
-            text = f"{text}\n[The whole output is kept as {artifact}: pass that to Read or Grep instead of a path.]"
+            holds = self.result.metadata.get("artifact_holds", "whole output")
+            text = f"{text}\n[{artifact} has the {holds}: pass that to Read or Grep instead of a path.]"
         if CONTENT in self.result.metadata:
             for part in self.result.content:
                 text = text.replace(part.line, part.description, 1) if isinstance(part, Media) else text

@@ -1,18 +1,24 @@
-"""`forge-tools cancel` and `replay`: end one execution, or run it again."""
+"""`forge-tools cancel` and `replay`: end executions, or run one again."""
 
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated
 
+import typer
 from typer import Argument, Option
 
 import forge_tools
-from forge_tools.cli.database import whoami, with_store
+from forge_tools.cli.database import whoami, with_history, with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import awaited, cancellable
 from forge_tools.cli.parameters import find_spec, parameters_of
 from forge_tools.cli.run import left_alone, report
-from forge_tools.cli.selection import IdArgument
-from forge_tools.client.calls import tell_of_cancel
+from forge_tools.cli.selection import Chosen, IdArgument, IdsArgument, filtered
+from forge_tools.cli.text import counted
+from forge_tools.client.calls import tell_of_cancels
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.model import ToolResult, is_id
@@ -25,29 +31,62 @@ _SAID = {
     "requested": "Asked the worker to stop {id}; it does so within one heartbeat, unless the tool ends first.",
     "over": "{id} has already ended; nothing to cancel.",
 }
+_COUNTED = {
+    "cancelled": "Cancelled before they ran: {}.",
+    "requested": "Workers were asked to stop: {}.",
+    "over": "Had already ended: {}.",
+}
 
 
 @app.command()
+@filtered("session", "agent", "tool", "queue")
 def cancel(
     face: Face,
-    execution_id: IdArgument,
-    reason: Annotated[str, Option(help="The reason, kept with the execution.")] = "",
+    ids: IdsArgument = None,
+    *,
+    chosen: Chosen,
+    reason: Annotated[str, Option(help="The reason, kept with each execution.")] = "",
+    yes: Annotated[bool, Option("--yes", help="Do not ask before cancelling all that the filters match.")] = False,
 ) -> None:
-    """Cancel an execution. One that waits never starts; one that runs is stopped, its processes too."""
+    """Cancel executions: those named, or all that match every given filter and are not over.
 
+    One that waits never starts; one that runs is stopped, its processes too.
+    """
+    if bool(ids) == bool(chosen):
+        raise typer.BadParameter("Give ids, or filters such as --session.", param_hint="cancel")
     settings = Settings.load()
+    if chosen:
+        ids = list(with_history(lambda history: history.unfinished(**chosen)))
+        if not yes and ids:
+            _confirm(len(ids))
+    answers = with_store(lambda store: _cancel(store, settings, ids or (), reason), settings)
+    if chosen or len(answers) > 1:
+        counts = Counter(answers.values())
+        face.tell({"outcomes": answers}, "\n".join(_COUNTED[one].format(counted(counts[one], "call")) for one in _SAID))
+    else:
+        [(found, answer)] = answers.items()
+        face.tell({"id": found, "outcome": answer}, _SAID[answer].format(id=found))
 
-    async def ask(store: Store) -> tuple[str, str]:
-        whole = execution_id.lower()  # which may be unreadable: somebody else may have written it
-        id_ = whole if is_id(whole) else (await store.history.get(execution_id)).id
-        answer = await store.transitions.cancel(id_, actor=whoami(), reason=reason)
-        if answer != "over":
-            with suppress(ForgeError):  # it is stored; workers and submitters also poll
-                await tell_of_cancel(store, settings.broker, id_)
-        return id_, answer
 
-    found, answer = with_store(ask, settings)
-    face.tell({"id": found, "outcome": answer}, _SAID[answer].format(id=found))
+def _confirm(count: int) -> None:
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"it would cancel {counted(count, 'call')}; confirm with --yes.", param_hint="cancel")
+    typer.confirm(f"Cancel {counted(count, 'call')}?", abort=True, err=True)
+
+
+async def _cancel(store: Store, settings: Settings, given: Sequence[str], reason: str) -> dict[str, str]:
+    # A whole id may be unreadable: somebody else may have written it.
+    wholes = [one.lower() if is_id(one.lower()) else (await store.history.get(one)).id for one in given]
+    ids = list(dict.fromkeys(wholes))
+    asking = (store.transitions.cancel(id_, actor=whoami(), reason=reason) for id_ in ids)
+    answers = dict(zip(ids, await asyncio.gather(*asking, return_exceptions=True), strict=True))
+    heard: dict[str, str] = {id_: answer for id_, answer in answers.items() if isinstance(answer, str)}
+    with suppress(ForgeError):  # it is stored; workers and submitters also poll
+        await tell_of_cancels(store, settings.broker, [id_ for id_, answer in heard.items() if answer != "over"])
+    for answer in answers.values():
+        if isinstance(answer, BaseException):
+            raise answer
+    return heard
 
 
 @app.command()

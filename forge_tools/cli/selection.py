@@ -51,6 +51,10 @@ def whole_id(context: typer.Context, given: str) -> str:
     return fitting[0] if fitting else given
 
 
+def whole_ids(context: typer.Context, given: list[str] | None) -> list[str]:
+    return [whole_id(context, one) for one in given or ()]
+
+
 def completed_ids(incomplete: str) -> Iterator[tuple[str, str]]:
     """Complete the id of a recent execution."""
     try:
@@ -62,14 +66,16 @@ def completed_ids(incomplete: str) -> Iterator[tuple[str, str]]:
             yield name, one_line(f"{one.tool} {one.status}")
 
 
+_SPELLINGS = "a unique beginning or end of it, @last, or @-2 for the one before."
+
 IdArgument = Annotated[
     str,
-    Argument(
-        metavar="ID",
-        help="The id, a unique beginning or end of it, @last, or @-2 for the one before.",
-        callback=whole_id,
-        autocompletion=completed_ids,
-    ),
+    Argument(metavar="ID", help=f"The id, {_SPELLINGS}", callback=whole_id, autocompletion=completed_ids),
+]
+
+IdsArgument = Annotated[
+    list[str] | None,
+    Argument(metavar="ID", help=f"Each id, {_SPELLINGS}", callback=whole_ids, autocompletion=completed_ids),
 ]
 
 

@@ -34,6 +34,7 @@ from forge_tools.model import (
 from forge_tools.model.content import CONTENT
 from forge_tools.storage import Store, ToolChangedError
 from forge_tools.storage.connection.faults import ForbiddenError
+from forge_tools.storage.queue.batcher import Batcher
 
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ class Calls:
         self._claims = Claims(settings)
         self.awaited = Awaited()
         self.parts = PartReader(self._contents)
+        self._cancels_to_tell: Batcher[str, None] = Batcher(self._tell_of_cancels)
 
     async def execute(self, call: Call, *, on_report: Callable[[Report], None] | None = None) -> ToolResult:
         """Run a call and wait for its result, passing its reports to `on_report`. Failures are results.
@@ -146,13 +148,27 @@ class Calls:
 
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]:
         """Cancel an execution. The request is stored in SQL; the worker is notified, and sees it within a heartbeat at the latest."""
-        store = self._connection.store
-        answer = await store.transitions.cancel(execution_id, actor=self._actor, reason=reason)
+        answer = await self._connection.store.transitions.cancel(execution_id, actor=self._actor, reason=reason)
         if answer != "requested":  # it is over, and no worker notifies of that
             self._results.ended([execution_id])
         if answer != "over":
-            self._connection.begin(tell_of_cancel(store, self._settings.broker, execution_id))
+            self._connection.begin(self._cancels_to_tell.add(execution_id))
         return answer
+
+    async def cancel_many(
+        self, /, reason: str = "", **filters: Any
+    ) -> dict[str, Literal["cancelled", "requested", "over"]]:
+        """Cancel all executions that the filters of `history.list` match and that are not over; returns the answer of each.
+
+        Raises:
+            ValueError: there is no filter, or one that can match nothing.
+        """
+        if not filters:
+            raise ValueError(
+                "Give a filter, such as session_id, tool or queue: without one, every call would be cancelled."
+            )
+        ids = await self._connection.store.history.unfinished(**filters)
+        return dict(zip(ids, await asyncio.gather(*(self.cancel(id_, reason) for id_ in ids)), strict=True))
 
     async def bind_session(self, session_id: str, workspace: str | None) -> None:
         """Make a session's calls that name no workspace use this one; None ends that. Others see it in seconds."""
@@ -325,6 +341,10 @@ class Calls:
             return result
         return result.model_copy(update={"metadata": {**result.metadata, "is_repeat": True}})
 
+    async def _tell_of_cancels(self, ids: Sequence[str]) -> list[None]:
+        await tell_of_cancels(self._connection.store, self._settings.broker, ids)
+        return [None] * len(ids)
+
     async def _look_up(self, execution_id: str) -> StoredResult:
         """Find the result of an execution whose notification will not come, or has come; wait out a database outage."""
         while True:
@@ -347,14 +367,14 @@ class Calls:
         return stored.result.bind(self.parts) if CONTENT in stored.result.metadata else stored.result
 
 
-async def tell_of_cancel(store: Store, broker_url: str, execution_id: str) -> None:
-    """Notify, by id only, whoever a cancel concerns: the worker that runs the execution, or the client waiting for it.
+async def tell_of_cancels(store: Store, broker_url: str, ids: Sequence[str]) -> None:
+    """Notify, by id only, whoever cancels concern: the workers that run the executions, or the clients waiting for them.
 
     Without a broker, a worker learns of it with its next heartbeat, a client when it polls.
     """
     broker = open_broker(broker_url)
     try:
-        for listener, id_ in await store.transitions.listeners([execution_id]):
+        for listener, id_ in await store.transitions.listeners(ids):
             broker.notify(listener, id_.encode())
     finally:
         await broker.close()

@@ -240,6 +240,7 @@ class SyncCalls(Face[Calls]):
     record = _blocking(Calls.record)
     look = _blocking(Calls.look)
     cancel = _blocking(Calls.cancel)
+    cancel_many = _blocking(Calls.cancel_many)
     bind_session = _blocking(Calls.bind_session)
 
 

@@ -182,11 +182,12 @@ def _link(result: ToolResult) -> types.ResourceLink | None:
     handle = result.metadata.get("artifact")
     if not isinstance(handle, str) or artifact_id(handle) is None:
         return None
+    holds = result.metadata.get("artifact_holds", "whole output")
     return types.ResourceLink(
         uri=handle,
         name=handle,
-        title="The whole output",
-        description="The output was too long for a result. Read this resource for all of it, or add ?offset=LINE for a page.",
+        title=f"The {holds}",
+        description=f"The output was too long for a result. Read this resource for the {holds}, or add ?offset=LINE for a page.",
         mime_type="text/plain",
     )
 

@@ -5,7 +5,7 @@ import re
 from typing import Any, NamedTuple
 
 from mcp.shared.message import SessionMessage
-from mcp.types import ErrorData, JSONRPCError
+from mcp.types import INVALID_REQUEST, ErrorData, JSONRPCError
 
 _HEAD_BYTES = 1000
 _OUTLINE_BYTES = 10_000
@@ -104,6 +104,17 @@ def id_of(message: Any) -> str | int | None:
     """Return the id of a JSON-RPC message; None if it is not a message, or has no valid id."""
     id_ = message.get("id") if isinstance(message, dict) else None
     return id_ if isinstance(id_, str | int) and not isinstance(id_, bool) else None
+
+
+def misnumbered(data: bytes | bytearray) -> JSONRPCError | None:
+    """Refuse a request whose id is neither a string nor an integer: the SDK takes it for a notification."""
+    try:
+        message = json.loads(data) if b'"id"' in data else None
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(message, dict) and message.keys() >= {"id", "method"} and id_of(message) is None:
+        return refusal(INVALID_REQUEST, "The id of a request is a string or an integer")
+    return None
 
 
 def refusal(code: int, message: str, id: str | int | None = None) -> JSONRPCError:

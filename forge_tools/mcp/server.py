@@ -27,6 +27,7 @@ from mcp.types import (
     ToolListChangedNotification,
 )
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from forge_tools import __version__
 from forge_tools.client import ExecutorClient
@@ -243,6 +244,10 @@ async def _told(ctx: Context, call_next: CallNext) -> HandlerResult:
     except ForgeError as error:
         details = {"code": str(error.code), "retryable": error.retryable}
         raise MCPError(code=INTERNAL_ERROR, message=error.message, data=details) from error
+    except ValidationError as error:  # the SDK would not say which parameter
+        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise MCPError(INVALID_PARAMS, f"Invalid request parameters: {where}: {problem['msg']}") from error
 
 
 def _position(cursor: str | None) -> int:

@@ -19,7 +19,7 @@ from mcp.types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.mcp.lines import Lines, LongLine, encoded, id_of, refusal
+from forge_tools.mcp.lines import Lines, LongLine, encoded, id_of, misnumbered, refusal
 from forge_tools.signals import not_ignored
 from forge_tools.tool.decorator import in_thread
 
@@ -122,10 +122,8 @@ def parsed(line: bytes) -> SessionMessage | JSONRPCError:
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
     else:
-        if isinstance(message, JSONRPCNotification) and b'"id"' in line and "id" in json.loads(line):
-            # The SDK does not check it.
-            return refusal(INVALID_REQUEST, "The id of a request is a string or an integer")
-        return SessionMessage(message)
+        wrong = misnumbered(line) if isinstance(message, JSONRPCNotification) else None
+        return wrong or SessionMessage(message)
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

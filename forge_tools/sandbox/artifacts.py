@@ -35,23 +35,28 @@ _PURGE_SECONDS = 300.0
 logger = logging.getLogger(__name__)
 
 
-async def keep_text(text: str | AsyncIterator[bytes], context: ExecutionContext, seconds: float) -> dict[str, Any]:
+async def keep_text(text: str | Spool, context: ExecutionContext, seconds: float) -> dict[str, Any]:
     """Store an output; if it is larger than an artifact may be, store its beginning and end. Never fails.
 
-    Returns metadata for the result, `artifact` or `artifact_error`; empty if this host has no artifacts.
-    Text passed as bytes already fits, except for the replacements of secrets in it.
+    Returns metadata for the result, `artifact` or `artifact_error`; empty if this host has no artifacts. `artifact_holds`
+    says which part is stored if it is not all. A spool already fits, except for the replacements of secrets in it.
     """
     artifacts = REACH.get().artifacts
     if artifacts is None:
         return {}
-    whole = _encoded(text) if isinstance(text, str) else text
+    whole = _encoded(text) if isinstance(text, str) else text.chunks()
     fits = not isinstance(text, str) or len(text) <= artifacts.max_bytes // 4  # whatever its characters are
     clean = scrubbed_chunks(whole)
-    chunks = clean if fits and clean is whole else _cut(clean, artifacts.max_bytes)
+    spools = [] if isinstance(text, str) else [text]
     seconds = min(seconds, KEEP_SECONDS)
     try:
+        if not (fits and clean is whole):
+            spools.append(Spool(artifacts.max_bytes))
+            clean = _through(spools[-1], clean)
         async with asyncio.timeout(seconds):
-            return {"artifact": (await artifacts.put(chunks, context)).handle}
+            handle = (await artifacts.put(clean, context)).handle
+        holds = next((spool.holds for spool in spools if spool.holds), None)
+        return {"artifact": handle} | ({"artifact_holds": holds} if holds else {})
     except TimeoutError:
         reason = f"it could not be stored within {seconds:.1f}s"
     except ForgeError as error:
@@ -68,9 +73,8 @@ async def _encoded(text: str) -> AsyncIterator[bytes]:
         yield text[at : at + CHUNK_BYTES].encode("utf-8", "backslashreplace")
 
 
-async def _cut(chunks: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
-    """Yield the beginning and the end of anything longer than `limit` bytes."""
-    spool = Spool(limit)
+async def _through(spool: Spool, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the beginning and the end of what is longer than the spool may be."""
     async for chunk in chunks:
         await asyncio.to_thread(spool.write, chunk)
     async for chunk in spool.chunks():

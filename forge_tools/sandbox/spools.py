@@ -58,6 +58,13 @@ class Spool(UnnamedFile):
         self._head = limit // 2
         self._ring = limit - self._head
 
+    @property
+    def holds(self) -> str | None:
+        """Say how much of what was written is kept; None if all of it is."""
+        if self.size <= self._head + self._ring:
+            return None
+        return f"first and last {self._head:,} bytes of {self.size:,}"
+
     def write(self, data: bytes) -> None:
         """Append; what falls out of the middle is overwritten in the file."""
         rest = memoryview(data)
@@ -74,7 +81,7 @@ class Spool(UnnamedFile):
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield what was kept, with a line in place of the rest; the spool is closed at the end."""
         try:
-            if self.size <= self._head + self._ring:
+            if self.holds is None:
                 for start in range(0, self.size, CHUNK_BYTES):
                     yield self._read(start, min(self.size, start + CHUNK_BYTES))
                 return

@@ -189,7 +189,7 @@ class Store:
         """Wait for current writes, then close every connection."""
         self._owner.guard()
         await self.queue.close()
-        for part in (self.reports, self.workers) if "database" in vars(self) else ():
+        for part in (self.reports, self.workers, self.transitions) if "database" in vars(self) else ():
             await part.close()
         await self._hot.close()
         if "database" in vars(self):

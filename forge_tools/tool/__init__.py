@@ -1,5 +1,6 @@
 """Where tools come from: functions, factories, installed packages and import strings. No code here runs a call."""
 
+from forge_tools.errors import ToolFailure
 from forge_tools.tool.decorator import FunctionTool, tool
 from forge_tools.tool.dependencies import Depends, engine
 from forge_tools.tool.factory import ToolFactory
@@ -11,6 +12,7 @@ __all__ = [
     "FunctionTool",
     "Setting",
     "ToolFactory",
+    "ToolFailure",
     "admit",
     "engine",
     "load_engine",

@@ -272,8 +272,9 @@ class BaseTool(ABC):
             if task and task.cancelling() > cancels:
                 raise  # somebody outside wants this task to end (contradiction C11)
             details = {"type": asyncio.CancelledError.__name__}
+            hint = "Nobody cancelled this call: the tool itself raised CancelledError, or awaited what was cancelled"
             failed = ToolResult.fail(
-                "Tool execution cancelled", error_code=ErrorCode.EXECUTION_ERROR, error_details=details
+                "Tool execution cancelled", error_code=ErrorCode.EXECUTION_ERROR, error_details=details, hint=hint
             )
             failed.diagnosis = self._diagnosis(error, parameters)
             return failed

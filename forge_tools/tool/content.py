@@ -5,11 +5,12 @@ import io
 import json
 import mimetypes
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -103,17 +104,17 @@ async def limit_output(result: ToolResult, context: ExecutionContext, seconds: f
     if result.metadata.get("truncated") is True and len(text) <= MARKER_CHARS:
         return result  # the tool has cut it itself; our marker would count the characters of the tool's marker
     kept = await keep_text(text, context, max(seconds, LEAST_OUTPUT_SECONDS))
-    shown, facts = shorten(text, context.max_output_size, kept.get("artifact"))
+    shown, facts = shorten(text, context.max_output_size, kept)
     return result.model_copy(update={"output": shown, "metadata": result.metadata | facts | kept})
 
 
-def shorten(text: str, limit: int, artifact: str | None = None) -> tuple[str, dict[str, Any]]:
+def shorten(text: str, limit: int, kept: Mapping[str, str] = MappingProxyType({})) -> tuple[str, dict[str, Any]]:
     """Keep head (40 %) and tail of `text` within `limit` characters, marker included; return it and what was cut.
 
     Cuts move to a line end within 10 % of the limit. A limit too small for the marker gives only the marker.
     """
     total, lines = len(text), text.count("\n") + 1
-    longest = omissions(total, lines, {"offset": lines, "column": total}, artifact)
+    longest = omissions(total, lines, {"offset": lines, "column": total}, kept)
     form = next((at for at, marker in enumerate(longest) if len(marker) <= limit), -1)
     budget = max(0, limit - len(longest[form]) - 2)
     head, tail = budget * 2 // 5, total - (budget - budget * 2 // 5)
@@ -125,10 +126,10 @@ def shorten(text: str, limit: int, artifact: str | None = None) -> tuple[str, di
     breaks = text.count("\n", head, tail)  # without copying what may be megabytes
     omitted_lines = breaks + 1 - text.startswith("\n", head, tail) - text.endswith("\n", head, tail)
     at = position_after(text[: head + (head > 0 and text[head] == "\n")])
-    parts = (text[:head], omissions(tail - head, omitted_lines, at, artifact)[form], text[tail:])
+    parts = (text[:head], omissions(tail - head, omitted_lines, at, kept)[form], text[tail:])
     shown = text[:head].count("\n") + text[tail:].count("\n") + bool(head) + bool(total - tail)
     facts: dict[str, Any] = {"truncated": True, "total_chars": total, "total_lines": lines, "shown_lines": shown}
-    if artifact:
+    if artifact := kept.get("artifact"):
         facts["next"] = {"tool": "Read", "file_path": artifact, **at}
     return "\n".join(part for part in parts if part), facts
 

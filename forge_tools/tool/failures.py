@@ -136,10 +136,11 @@ def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) ->
         text = said_by(error, scrubber) or "failed without a reason"
         return ToolResult.fail(text, error_code=error.code, error_details=error.details, **more)
     way_out, details = _past_walls(error), {"type": type(error).__name__}
-    text = text_of(error, scrubber) + (way_out and f" ({_WALLS}. {way_out})")
+    said, walls = text_of(error, scrubber), way_out and f" ({_WALLS}. {way_out})"
     is_hopeless: dict[str, Any] = {"retryable": False} if way_out else {}
     if isinstance(error, ForgeError):
-        return ToolResult.fail(text, error_code=error.code, error_details=details)
+        return ToolResult.fail(said + walls, error_code=error.code, error_details=details)
+    text = _with_type(error, said) + walls
     shown = error if scrubber is None else _disguised(error, scrubber)
     _logger.error("Unexpected error in %s", spec.name, exc_info=shown, extra={"tool": spec.name})
     if not any(_is_of_the_network(one) for one, _ in _chain(error)):
@@ -151,6 +152,13 @@ def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) ->
         error_details=details,
         **(is_hopeless or ({"retryable": True} if can_repeat else {})),
     )
+
+
+def _with_type(error: BaseException, text: str) -> str:
+    """Name the type where the text alone says too little: a single word, a key, or how many exceptions a group has."""
+    name = type(error).__name__
+    is_clear = text == name or (" " in text and not isinstance(error, KeyError | BaseExceptionGroup))
+    return text if is_clear else f"{name}: {text}"
 
 
 def _past_walls(error: BaseException) -> str:

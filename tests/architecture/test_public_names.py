@@ -24,7 +24,17 @@ PROMISED = {
     "forge_tools.tool.executor": ("CallOptions", "ToolExecutor"),
     "forge_tools.client": ("Call", "ExecutorClient", "Handle", "SyncExecutorClient", "SyncHandle"),
     "forge_tools.config": ("Settings",),
-    "forge_tools.tool": ("Depends", "FunctionTool", "ToolFactory", "admit", "load_project", "load_tools", "tool"),
+    "forge_tools.tool": (
+        "Depends",
+        "FunctionTool",
+        "Setting",
+        "ToolFactory",
+        "ToolFailure",
+        "admit",
+        "load_project",
+        "load_tools",
+        "tool",
+    ),
     "forge_tools.testing": ("InlineExecutor",),
     "forge_tools.errors": ("ErrorCode", "ForgeError"),
 }

@@ -123,7 +123,7 @@ async def test_retries_of_the_call_are_those_the_tool_allows(executor: Executor)
 
     result = await executor.call("fail", {"reason": "again"}, None, options)
 
-    assert (result.success, result.error) == (False, "Unexpected error: again")
+    assert (result.success, result.error) == (False, "Unexpected error: ValueError: again")
 
 
 async def test_a_dry_run_does_nothing(executor: Executor, context: ExecutionContext) -> None:

@@ -34,7 +34,7 @@ async def test_a_finished_call_tells_what_was_asked_and_what_came_of_it(store: S
 
 async def test_a_failed_attempt_keeps_its_diagnosis_and_is_found_by_it(store: Store) -> None:
     why = Diagnosis(type="KeyError", message="'missing'", frames=(Frame(file="t.py", line=7, function="look_up"),))
-    told = {"error": "Unexpected error: 'missing'", "diagnosis": json.dumps(why.as_dict())}
+    told = {"error": "Unexpected error: KeyError: 'missing'", "diagnosis": json.dumps(why.as_dict())}
     retried = await running(store, idempotent=True, max_attempts=2)
     await store.queue.finish(ended(retried, ExecutionStatus.FAILED, retry_in=0.0, **told))
     failed = await running(store)

@@ -210,3 +210,14 @@ async def test_what_waits_has_no_attempt_that_could_be_asked_for(store: Store) -
         await store.history.list_attempts(status="queued")
     with pytest.raises(ValueError, match="without a time zone"):
         await store.history.list_events(since=datetime.now(UTC).replace(tzinfo=None))
+
+
+async def test_what_is_not_over_is_found_by_the_filters_of_history(store: Store) -> None:
+    ids = [await submitted(store, session_id="s", queue=queue) for queue in ("a", "b", "a")]
+    await submitted(store, session_id="other", queue="a")
+    claim = await running(store, session_id="s")
+    await finished(store, [await submitted(store, session_id="s")])
+    assert await store.history.unfinished(session_id="s") == sorted([*ids, claim.id])
+    assert await store.history.unfinished(session_id="s", queue="a") == [ids[0], ids[2]]
+    assert await store.history.unfinished(session_id="s", status="running") == [claim.id]
+    assert await store.history.unfinished(session_id="s", status="succeeded") == []

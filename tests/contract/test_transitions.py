@@ -27,6 +27,7 @@ from tests.contract.calls import (
     statuses,
     submitted,
 )
+from tests.contract.statements import noted
 
 
 async def test_a_queued_call_is_cancelled_at_once(store: Store) -> None:
@@ -56,6 +57,26 @@ async def test_cancelling_what_is_over_changes_nothing(store: Store) -> None:
     await finished(store, [id_])
     assert await store.transitions.cancel(id_, actor="ann") == "over"
     assert await statuses(store, [id_]) == {id_: ExecutionStatus.SUCCEEDED}
+
+
+async def test_cancels_that_come_together_share_transactions_and_each_has_its_answer(store: Store) -> None:
+    waiting = [await submitted(store) for _ in range(40)]
+    claim, over = await running(store), await submitted(store)
+    await finished(store, [over])
+    await store.transitions.cancel(await submitted(store), actor="ann")
+    with noted(store) as sent:
+        answers = await asyncio.gather(
+            *(store.transitions.cancel(id_, actor=f"ann {n}", reason=str(n)) for n, id_ in enumerate(waiting)),
+            *(store.transitions.cancel(id_, actor="bob") for id_ in (claim.id, over, waiting[0], UNKNOWN)),
+            return_exceptions=True,
+        )
+    assert answers[:43] == ["cancelled"] * 40 + ["requested", "over", "cancelled"]
+    assert isinstance(answers[43], ExecutionNotFoundError)
+    assert len(sent) <= 2 * 7, "one transaction, or two"
+    assert set((await statuses(store, waiting)).values()) == {ExecutionStatus.CANCELLED}
+    [event] = await store.history.events(waiting[7])
+    assert (event.actor, event.detail) == ("ann 7", {"reason": "7"})
+    assert "Cancelled by ann 7 before it started: 7" in str((await store.history.get(waiting[7])).error)
 
 
 @pytest.mark.parametrize("id_", [UNKNOWN, "nope", "", "'; DROP TABLE executions"])

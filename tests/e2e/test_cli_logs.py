@@ -73,7 +73,7 @@ def test_the_failed_line_is_on_the_screen_at_once(cli: Cli) -> None:
     done = cli.run("run", "weather", "city=Rome")
 
     where = place()
-    assert done.stderr.splitlines()[:2] == ["Error: Unexpected error: 'Rome'", f"KeyError: 'Rome' ({where})"]
+    assert done.stderr.splitlines()[:2] == ["Error: Unexpected error: KeyError: 'Rome'", f"KeyError: 'Rome' ({where})"]
     listed = cli.run("history", "--error", "KeyError", "--limit", "1").stdout
     head, why = listed.splitlines()
     assert why == f"    KeyError: 'Rome' ({where})"

@@ -174,7 +174,7 @@ async def test_why_a_call_failed_on_a_worker_is_in_its_result_and_its_record(
     result = await handle.result()
 
     found = await handle.diagnosis()
-    assert result.error == "Unexpected error: 'missing'"
+    assert result.error == "Unexpected error: KeyError: 'missing'"
     assert isinstance(found, Diagnosis)
     assert found == result.diagnosis
     assert found.place.startswith(printing_tools.__file__)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from mcp import Client
-from mcp.types import ResourceLink, TextContent, TextResourceContents
+from mcp.types import INVALID_PARAMS, ResourceLink, TextContent, TextResourceContents
 
 from tests.fleet import ROOT
 from tests.mcp_process import McpProcess, parameters
@@ -52,6 +52,14 @@ def test_log_records_go_to_the_error_stream(server: McpProcess) -> None:
     said = server.errors()
     assert "ERROR forge_tools.tools: Unexpected error in Noisy" in said
     assert "ZeroDivisionError" in said[said.index("Traceback") :]
+
+
+def test_a_parameter_of_the_wrong_kind_is_named(server: McpProcess) -> None:
+    error = server.answer(server.begin("tools/call", {"name": "Noisy", "arguments": [1]}))["error"]
+
+    assert error["code"] == INVALID_PARAMS
+    assert error["message"].startswith("Invalid request parameters: ")
+    assert "arguments: Input should be" in error["message"]
 
 
 async def test_what_was_too_long_is_read_on_while_the_server_lives(environment: dict[str, str], tmp_path: Path) -> None:

@@ -97,14 +97,29 @@ def test_a_file_without_an_id_is_named(project: Path, homes: Path, content: byte
 
 
 def test_a_folder_of_that_name_is_named_and_left_alone(project: Path, homes: Path) -> None:
-    (project / ".forge").mkdir()
     marker = Marker.find(project, homes)
+    (project / ".forge").mkdir()
 
-    with pytest.raises(StackError, match=r"project/\.forge is a folder, made by an unreleased version .*FORGE_HOME"):
-        marker.write()
+    with pytest.raises(
+        ConfigurationError, match=r"/\.forge is a folder, perhaps made by an unreleased version .*FORGE_HOME"
+    ):
+        Marker.find(project / "sub", homes)
     marker.remove()
 
     assert (project / ".forge").is_dir()
+
+
+def test_a_link_that_leads_to_itself_is_named_and_one_to_nothing_counts_as_absent(project: Path, homes: Path) -> None:
+    absent = Marker.find(project, homes)
+    (project / ".forge").symlink_to("nothing")
+    assert Marker.find(project, homes) == absent
+    (project / ".forge").unlink()
+    (project / ".forge").symlink_to(".forge")
+
+    with pytest.raises(
+        ConfigurationError, match=r"project/\.forge cannot be read \(Too many levels .*Correct or remove"
+    ):
+        Marker.find(project / "sub", homes)
 
 
 def test_what_is_neither_file_nor_folder_holds_nobody_up(project: Path, homes: Path) -> None:

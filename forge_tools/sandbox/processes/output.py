@@ -4,9 +4,10 @@ import codecs
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from forge_tools.sandbox.processes.streams import CONTROL, StreamScrubber, plain
@@ -148,30 +149,30 @@ class HeadTail:
         return self.newlines + (self._last not in ("", "\n"))
 
     @property
-    def whole(self) -> AsyncIterator[bytes] | None:
-        """All of a text that is longer than the limit, to be read once."""
-        return self._spool.chunks() if self._spool is not None else None
+    def whole(self) -> Spool | None:
+        """What is kept of a text that is longer than the limit, to be read once."""
+        return self._spool
 
-    def show(self, limit: int, artifact: str | None = None) -> tuple[str, dict[str, Any]]:
+    def show(self, limit: int, kept: Mapping[str, str] = MappingProxyType({})) -> tuple[str, dict[str, Any]]:
         """Return the text within `limit` characters (at most the limit it was created with), and its metadata.
 
-        `artifact` is the handle of the whole.
+        `kept` is what `keep_text` returned of the whole.
         """
         head, tail = "".join(self._head), "".join(self._tail)
         facts: dict[str, Any] = {"truncated": False, "total_chars": self.chars, "total_lines": self.lines}
         if self.chars <= limit:
             return head + tail, facts | {"shown_lines": self.lines}
-        longest = omissions(self.chars, self.lines, {"offset": self.lines, "column": self.chars}, artifact, _OTHERWISE)
+        longest = omissions(self.chars, self.lines, {"offset": self.lines, "column": self.chars}, kept, _OTHERWISE)
         form = next((at for at, marker in enumerate(longest) if len(marker) <= limit), -1)
         room = max(0, limit - len(longest[form]) - 2)
         first, last = self._cut(head, room * 2 // 5), self._cut_tail(head + tail, room - room * 2 // 5)
         omitted = self.chars - len(first) - len(last)
         lines = self.newlines - first.count("\n") - last.count("\n")
         at = position_after(first)
-        parts = (first.removesuffix("\n"), omissions(omitted, max(lines, 1), at, artifact, _OTHERWISE)[form], last)
+        parts = (first.removesuffix("\n"), omissions(omitted, max(lines, 1), at, kept, _OTHERWISE)[form], last)
         shown = [part.removesuffix("\n").count("\n") + 1 for part in (first, last) if part]
         facts |= {"truncated": True, "shown_lines": sum(shown)}
-        if artifact:
+        if artifact := kept.get("artifact"):
             facts["next"] = {"tool": "Read", "file_path": artifact, **at}
         return "\n".join(part for part in parts if part), facts
 
@@ -205,14 +206,16 @@ class HeadTail:
         return text[start or len(text) - room :]
 
 
-def omissions(characters: int, lines: int, at: dict[str, int], artifact: str | None, otherwise: str = "") -> list[str]:
+def omissions(
+    characters: int, lines: int, at: dict[str, int], kept: Mapping[str, str], otherwise: str = ""
+) -> list[str]:
     """Return ways to say what is missing, the most informative first; `at` is the position, as Read takes it."""
     counts = f"{characters:,} characters ({lines:,} lines) omitted"
-    if artifact is None:
+    if (artifact := kept.get("artifact")) is None:
         return [f"[... {counts}{otherwise} ...]", f"[... {counts} ...]"]
     where = ", ".join(f"{name}={value}" for name, value in at.items())
     return [
-        f"[... {counts}; full output: {artifact}, Read it with {where} ...]",
+        f"[... {counts}; {kept.get('artifact_holds', 'full output')}: {artifact}, Read it with {where} ...]",
         f"[... {counts}; {artifact} ...]",
         f"[... {counts} ...]",
     ]

@@ -41,7 +41,7 @@ from forge_tools.storage.history.pages import (
     read_all,
     read_page,
 )
-from forge_tools.storage.history.view import tool_executions
+from forge_tools.storage.history.view import conditions, joined, live, tool_executions
 from forge_tools.storage.rows import record_of
 from forge_tools.storage.tables import execution_attempts, execution_events
 
@@ -179,6 +179,12 @@ class History:
         return await self._page(
             executions_listed(selection), index_for(selection), limit=limit, before=before, patience=patience
         )
+
+    async def unfinished(self, **filters: Any) -> Sequence[str]:
+        """Return the ids of all executions that a `Selection` matches and that are not over, the oldest first."""
+        selected = joined().where(live.c.id.is_not(None), *conditions(Selection(**filters)))
+        found: Sequence[str] = await self._database.scalars(selected.with_only_columns(live.c.id).order_by(live.c.id))
+        return found
 
     def pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Stretch[ExecutionRecord]]:
         """Yield all executions that a `Selection` matches, the oldest first; those queued meanwhile are left out.

@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -21,12 +22,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.errors import ErrorCode, ExecutionNotFoundError
+from forge_tools.errors import ErrorCode, ExecutionNotFoundError, ForgeError
 from forge_tools.model import ExecutionStatus, LostBody, Outcome, Wakeup, is_id, moment
 from forge_tools.model.places import serving_command
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import any_of, from_now, is_granted, seconds_between
 from forge_tools.storage.models import NOBODY
+from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.queue.workers import hosted_keys, is_alive
 from forge_tools.storage.rows import clean
 from forge_tools.storage.tables import (
@@ -52,26 +54,37 @@ LEAST_LEAD = 5.0
 Cancellation = Literal["cancelled", "requested", "over"]
 
 
+class _Cancel(NamedTuple):
+    id: str
+    actor: str
+    reason: str
+
+
+_TOGETHER = Limits(rows=500, patience=0.0)
+"""Of one transaction. It is not repeated if it may have been committed: a second cancel would answer `over`."""
+
+
 class Transitions:
     """What moves an execution from outside its body."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._may_only_ask: bool | None = None
+        self._cancels: Batcher[_Cancel, Cancellation] = Batcher(self._cancel_all, _TOGETHER)
 
     async def cancel(self, execution_id: str, *, actor: str, reason: str = "") -> Cancellation:
-        """End a queued execution, or ask the owner of a running one to stop it.
+        """End a queued execution, or ask the owner of a running one to stop it. Concurrent cancels share transactions.
 
         Raises:
             ExecutionNotFoundError: no execution has that id.
         """
         if not is_id(execution_id):
             raise _no_such_execution(execution_id)
-        if self._may_only_ask is None:
-            # A client whose role may not write to the queue (deploy/postgres/roles.sql) may only ask.
-            self._may_only_ask = not await self._database.scalar(select(is_granted(execution_queue.name, "DELETE")))
-        cancel = self._ask_to_cancel if self._may_only_ask else self._cancel
-        return await cancel(execution_id, clean(actor), clean(reason))
+        return await self._cancels.add(_Cancel(execution_id, clean(actor), clean(reason)))
+
+    async def close(self) -> None:
+        """Wait for the cancels under way, and accept no more."""
+        await self._cancels.close()
 
     async def sweep(self, limit: int = 500) -> list[str]:
         """End executions that nobody will run: expired, cancelled while they wait, attempts used up. Returns their ids.
@@ -148,13 +161,13 @@ class Transitions:
 
     async def listeners(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """Return (channel, id) of those to notify about `ids`: the worker instance that runs it, or its submitter."""
-        asked = executions.c
-        channel = case((live.status == RUNNING, live.owner), else_=asked.reply_to).label("channel")
-        joined = executions.outerjoin(execution_queue, live.id == asked.id)
+        them = executions.c
+        channel = case((live.status == RUNNING, live.owner), else_=them.reply_to).label("channel")
+        joined = executions.outerjoin(execution_queue, live.id == them.id)
         query = (
-            select(channel, asked.id)
+            select(channel, them.id)
             .select_from(joined)
-            .where(asked.id.in_([id_ for id_ in ids if is_id(id_)]), channel.is_not(None))
+            .where(any_of(them.id, [id_ for id_ in ids if is_id(id_)]), channel.is_not(None))
         )
         return [(row.channel, row.id) for row in await self._database.rows(query)]
 
@@ -170,35 +183,44 @@ class Transitions:
         gone = delete(idempotency_keys).where(kept.execution_id.in_(overdue.with_for_update(skip_locked=True)))
         return await self._database.execute(gone)
 
-    async def _ask_to_cancel(self, execution_id: str, actor: str, reason: str) -> Cancellation:
-        """Do the same as `_cancel`, through the function that such a role may call."""
-        asked = select(func.forge_cancel(cast(execution_id, executions.c.id.type), actor, reason))
-        answer: Any = await self._database.write(lambda connection: connection.scalar(asked))
-        if answer == "unknown":
-            raise _no_such_execution(execution_id)
-        told: Cancellation = answer
-        return told
+    async def _cancel_all(self, cancels: Sequence[_Cancel]) -> list[Cancellation | ForgeError]:
+        if self._may_only_ask is None:
+            # A client whose role may not write to the queue (deploy/postgres/roles.sql) may only ask.
+            self._may_only_ask = not await self._database.scalar(select(is_granted(execution_queue.name, "DELETE")))
+        cancel = _ask_to_cancel if self._may_only_ask else _cancel
+        answers = await self._database.write(partial(cancel, cancels=cancels))
+        return [answers.get(one.id) or _no_such_execution(one.id) for one in cancels]
 
-    async def _cancel(self, execution_id: str, actor: str, reason: str) -> Cancellation:
-        """End a queued execution; ask the owner of a running one to stop."""
 
-        async def work(connection: AsyncConnection) -> Cancellation:
-            row = next(iter(await _lock(connection, live.id == execution_id)), None)
-            if row is None:
-                if await connection.scalar(select(executions.c.id).where(executions.c.id == execution_id)) is None:
-                    raise _no_such_execution(execution_id)
-                return "over"
-            await _add_events(connection, [row], "cancel", actor, {"reason": reason})
-            if row.status == RUNNING:  # its owner's next heartbeat returns it
-                asked = func.coalesce(live.cancel_requested_at, from_now(0.0))
-                await connection.execute(
-                    update(execution_queue).where(live.id == row.id).values(cancel_requested_at=asked)
-                )
-                return "requested"
-            await _end(connection, [_cancelled(row, actor, reason)], [row.id])
-            return "cancelled"
+async def _ask_to_cancel(connection: AsyncConnection, cancels: Sequence[_Cancel]) -> dict[str, Cancellation]:
+    """Do the same as `_cancel`, through the function that such a role may call."""
+    answers: dict[str, Any] = {}
+    for one in sorted(cancels):  # in order of id, as all lock
+        if one.id not in answers:
+            called = func.forge_cancel(cast(one.id, executions.c.id.type), one.actor, one.reason)
+            answers[one.id] = await connection.scalar(select(called))
+    return {id_: answer for id_, answer in answers.items() if answer != "unknown"}
 
-        return await self._database.write(work)
+
+async def _cancel(connection: AsyncConnection, cancels: Sequence[_Cancel]) -> dict[str, Cancellation]:
+    """End queued executions; ask the owners of running ones to stop. What does not exist is absent from the answer."""
+    first = {one.id: one for one in reversed(cancels)}
+    rows = await _lock(connection, any_of(live.id, first))
+    running, waiting = [row for row in rows if row.status == RUNNING], [row for row in rows if row.status != RUNNING]
+    events = [_event(row, "cancel", first[row.id].actor, {"reason": first[row.id].reason}) for row in rows]
+    if events:
+        await connection.execute(_ADD_EVENTS, events)
+    if running:  # their owners' next heartbeats return them
+        at = func.coalesce(live.cancel_requested_at, from_now(0.0))
+        is_asked = any_of(live.id, [row.id for row in running])
+        await connection.execute(update(execution_queue).where(is_asked).values(cancel_requested_at=at))
+    ends = [_cancelled(row, first[row.id].actor, first[row.id].reason) for row in waiting]
+    await _end(connection, ends, [row.id for row in waiting])
+    known = await connection.scalars(select(executions.c.id).where(any_of(executions.c.id, first)))
+    answers: dict[str, Cancellation] = dict.fromkeys(known, "over")
+    answers.update(dict.fromkeys((row.id for row in running), "requested"))
+    answers.update(dict.fromkeys((row.id for row in waiting), "cancelled"))
+    return answers
 
 
 def _no_such_execution(execution_id: str) -> ExecutionNotFoundError:
@@ -285,8 +307,11 @@ async def _add_events(
     connection: AsyncConnection, rows: Sequence[Row[Any]], kind: str, actor: str, detail: dict[str, Any]
 ) -> None:
     if rows:
-        event = {"kind": kind, "actor": actor, "detail": detail}
-        await connection.execute(_ADD_EVENTS, [event | {"execution_id": row.id} for row in rows])
+        await connection.execute(_ADD_EVENTS, [_event(row, kind, actor, detail) for row in rows])
+
+
+def _event(row: Row[Any], kind: str, actor: str, detail: dict[str, Any]) -> dict[str, Any]:
+    return {"execution_id": row.id, "kind": kind, "actor": actor, "detail": detail}
 
 
 def _lost_body(row: Row[Any], silence: str) -> LostBody:

@@ -146,7 +146,7 @@ class _Call:
 
     def answer(self, kept: HeadTail, completed: Completed, folder: Handle, artifact: dict[str, Any]) -> ToolResult:
         facts = {"cwd": folder.name, "description": self.asked.description, "walls": self._walls.tier, **artifact}
-        text, shown = kept.show(self._room, facts.get("artifact"))
+        text, shown = kept.show(self._room, artifact)
         facts |= {"exit_code": completed.exit_code, **shown}
         if completed.timed_out:
             error = f"Command timed out after {round(self.seconds, 2):g}s and was stopped with all it started."

@@ -57,6 +57,18 @@ async def test_cancelling_a_queued_call_ends_its_wait_at_once(
         assert (await waiting).error_code == ErrorCode.CANCELLED
 
 
+async def test_all_calls_that_a_filter_matches_are_cancelled_at_once(client: ExecutorClient) -> None:
+    contexts = [ExecutionContext(working_dir=".", session_id=session) for session in ("s", "s", "t")]
+    handles = [await client.submit("Echo", {"message": "x"}, context) for context in contexts]
+
+    assert await client.calls.cancel_many("enough", session_id="s") == {one.id: "cancelled" for one in handles[:2]}
+
+    assert "enough" in str((await handles[0].result(timeout=30)).error)
+    assert await handles[2].status() is ExecutionStatus.QUEUED
+    with pytest.raises(ValueError, match="without one, every call would be cancelled"):
+        await client.calls.cancel_many("enough")
+
+
 async def test_closing_the_client_ends_its_waits_and_the_calls_go_on(settings: Settings) -> None:
     client = ExecutorClient(settings)
     await client.open()

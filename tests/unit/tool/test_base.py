@@ -184,16 +184,24 @@ class Unprintable(Exception):
 @pytest.mark.parametrize(
     ("raised", "error", "code"),
     [
-        (ValueError("bad"), "Unexpected error: bad", "EXECUTION_ERROR"),
+        (ValueError("bad"), "Unexpected error: ValueError: bad", "EXECUTION_ERROR"),
         (ValueError(), "Unexpected error: ValueError", "EXECUTION_ERROR"),
         (Unprintable(), "Unexpected error: Unprintable", "EXECUTION_ERROR"),
-        (ValueError("a\x00\ud800b"), r"Unexpected error: a\x00\ud800b", "EXECUTION_ERROR"),
-        (ValueError("x" * 9000), f"Unexpected error: {'x' * 4000}...", "EXECUTION_ERROR"),
-        (SystemExit(2), "Unexpected error: 2", "EXECUTION_ERROR"),
-        (TimeoutError("database"), "Unexpected error: database", "EXECUTION_ERROR"),
+        (ValueError("a\x00\ud800b"), r"Unexpected error: ValueError: a\x00\ud800b", "EXECUTION_ERROR"),
+        (ValueError("x" * 9000), f"Unexpected error: ValueError: {'x' * 4000}...", "EXECUTION_ERROR"),
+        (SystemExit(3), "Unexpected error: SystemExit: 3", "EXECUTION_ERROR"),
+        (SystemExit("no such file"), "Unexpected error: no such file", "EXECUTION_ERROR"),
+        (KeyError("a"), "Unexpected error: KeyError: 'a'", "EXECUTION_ERROR"),
+        (KeyError("a key"), "Unexpected error: KeyError: 'a key'", "EXECUTION_ERROR"),
+        (
+            ExceptionGroup("eg", [ValueError("a"), OSError("b")]),
+            "Unexpected error: ExceptionGroup: eg (2 sub-exceptions)",
+            "EXECUTION_ERROR",
+        ),
+        (TimeoutError("database"), "Unexpected error: TimeoutError: database", "EXECUTION_ERROR"),
         (ResultTimeoutError("waited 5s"), "waited 5s", "RESULT_TIMEOUT"),
         (SandboxError("outside", "PATH_OUTSIDE"), "outside", "PATH_OUTSIDE"),
-        (BrokenPipeError("gone"), "Service unavailable: gone", "SERVICE_UNAVAILABLE"),
+        (BrokenPipeError("gone"), "Service unavailable: BrokenPipeError: gone", "SERVICE_UNAVAILABLE"),
         (wrapped(BrokenPipeError("gone")), "Service unavailable: all attempts failed", "SERVICE_UNAVAILABLE"),
     ],
 )
@@ -283,7 +291,9 @@ async def test_an_earlier_cancellation_that_was_swallowed_does_not_count(context
     await asyncio.sleep(0)
     task.cancel()
 
-    assert (await task).error == "Tool execution cancelled"
+    result = await task
+    assert result.error == "Tool execution cancelled"
+    assert "Nobody cancelled this call" in result.metadata["hint"]
 
 
 # What nobody may see
@@ -347,7 +357,7 @@ async def test_a_values_own_depth_cannot_break_the_redaction(context: ExecutionC
         deep = [deep]
     tool = Recorder(parameter("key", "array", sensitive=True), answer=ValueError("no"))
 
-    assert (await tool.execute(context, key=deep)).error == "Unexpected error: no"
+    assert (await tool.execute(context, key=deep)).error == "Unexpected error: ValueError: no"
 
 
 def test_a_tool_logs_under_its_own_name(caplog: pytest.LogCaptureFixture) -> None:

@@ -303,9 +303,9 @@ def test_a_result_is_passed_on_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ValueError("no"), "Unexpected error: no"),
+        (ValueError("no"), "Unexpected error: ValueError: no"),
         (StopIteration("no"), "Unexpected error: coroutine raised StopIteration"),
-        (SystemExit("no"), "Unexpected error: no"),
+        (SystemExit("no"), "Unexpected error: SystemExit: no"),
         (ToolError("x", "no"), "Tool 'x' error: no"),
     ],
 )

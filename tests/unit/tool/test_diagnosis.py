@@ -79,7 +79,7 @@ async def test_the_authors_line_is_known_and_frames_of_ours_are_not_shown(contex
     body = fail if lane == "process" else fail_awaiting
     result = await result_of(tool(name="fail")(body), context)
 
-    assert result.error == "Unexpected error: 'missing'"
+    assert result.error == "Unexpected error: KeyError: 'missing'"
     found = result.diagnosis
     assert found is not None
     assert (found.type, found.message) == ("KeyError", "'missing'")

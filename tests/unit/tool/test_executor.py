@@ -126,7 +126,7 @@ async def test_the_operators_maximum_caps_what_the_others_ask_for(
 async def test_a_body_that_raises_timeout_error_has_not_timed_out(context: ExecutionContext) -> None:
     result = await executor_of(Broken(TimeoutError("upstream"))).execute("Broken", context)
 
-    assert (result.error, result.error_code) == ("Unexpected error: upstream", "EXECUTION_ERROR")
+    assert (result.error, result.error_code) == ("Unexpected error: TimeoutError: upstream", "EXECUTION_ERROR")
 
 
 # Cancellation

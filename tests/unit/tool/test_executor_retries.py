@@ -53,7 +53,7 @@ async def test_retries_end_with_the_last_failure_as_one_record(context: Executio
 
     result = await executor.call("Recorder", {}, context, RETRY)
 
-    assert (result.error, result.metadata["attempts"], len(tool.calls)) == ("Unexpected error: c", 3, 3)
+    assert (result.error, result.metadata["attempts"], len(tool.calls)) == ("Unexpected error: OSError: c", 3, 3)
     assert len(executor.get_executions()) == 1
 
 

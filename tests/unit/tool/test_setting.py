@@ -65,7 +65,7 @@ def test_a_tool_is_told_typed_values_and_what_is_secret_is_in_nothing_that_it_sa
         failed = tools.run("ask", city="nowhere")
         assert tools.run("Ask").output == "[redacted]"
 
-        assert failed.error == "Unexpected error: https://weather?key=[redacted]"
+        assert failed.error == "Unexpected error: ValueError: https://weather?key=[redacted]"
         assert failed.diagnosis is not None
         assert "hunter22" not in str(failed.diagnosis)
         assert "hunter22" not in repr(tools.reports)

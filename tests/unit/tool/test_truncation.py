@@ -67,7 +67,7 @@ async def say(what: object, limit: int, artifacts: Any = None, timeout: float = 
 def test_the_cut_text_keeps_to_the_limit_once_the_marker_fits(limit: int, artifact: str | None) -> None:
     text = "\n".join(f"line {number}: é漢\U0001f600" for number in range(2000))
 
-    cut, facts = shorten(text, limit, artifact)
+    cut, facts = shorten(text, limit, {"artifact": artifact} if artifact else {})
 
     marker = cut[cut.index("[...") : cut.index("...]") + 4]
     assert len(cut) <= max(limit, len(marker))
@@ -95,7 +95,7 @@ def test_cuts_prefer_whole_lines_and_say_what_is_missing() -> None:
 def test_the_marker_and_the_metadata_name_the_first_line_that_is_missing() -> None:
     text = "\n".join(f"{number:04}" for number in range(1, 1001))
 
-    cut, facts = shorten(text, 500, HANDLE)
+    cut, facts = shorten(text, 500, {"artifact": HANDLE})
 
     before = [line for line in cut.partition("\n[...")[0].split("\n") if line]
     offset = int(before[-1]) + 1
@@ -115,7 +115,7 @@ def test_one_endless_line_is_cut_inside() -> None:
 def test_the_rest_of_an_endless_line_is_at_a_column() -> None:
     text = "".join(f"{number:05}" for number in range(10_000))
 
-    cut, facts = shorten(text, 1000, HANDLE)
+    cut, facts = shorten(text, 1000, {"artifact": HANDLE})
 
     column = facts["next"]["column"]
     assert facts["next"] == {"tool": "Read", "file_path": HANDLE, "offset": 1, "column": column}
@@ -211,3 +211,11 @@ async def test_a_call_cancelled_while_its_output_is_kept_is_recorded_as_cancelle
     with pytest.raises(asyncio.CancelledError):
         await call
     assert [one.result.error_code for one in runs.get_executions()] == ["CANCELLED"]
+
+
+async def test_of_an_output_too_large_for_an_artifact_the_result_says_which_part_is_kept(tmp_path: Path) -> None:
+    result = await say("12345678\n" * 50_000, 1000, FolderArtifacts(tmp_path / "kept", max_bytes=1 << 18))
+
+    holds = "first and last 131,072 bytes of 450,000"
+    assert result.metadata["artifact_holds"] == holds
+    assert f"omitted; {holds}: {result.metadata['artifact']}, Read it with" in result.output

@@ -90,6 +90,9 @@ async def test_of_more_than_an_artifact_holds_the_ends_are_kept(bash: Run, artif
     [marker] = [line for line in lines if line.startswith("[")]
     left_out = 6_888_896 + len("the end\n") - (len(everything) - len(marker) - 1)
     assert marker == f"[... {left_out:,} bytes left out: the limit for an artifact is 1,048,576 ...]"
+    holds = result.metadata["artifact_holds"]
+    assert holds == "first and last 524,288 bytes of 6,888,904"
+    assert f"omitted; {holds}: {result.metadata['artifact']}, Read it with" in result.output
 
 
 async def test_what_a_command_wrote_before_its_time_was_up_is_kept(bash: Run, artifacts: FolderArtifacts) -> None:
