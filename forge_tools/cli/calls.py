@@ -12,6 +12,7 @@ from forge_tools.cli.live import awaited, cancellable
 from forge_tools.cli.parameters import find_spec, parameters_of
 from forge_tools.cli.run import left_alone, report
 from forge_tools.cli.selection import IdArgument
+from forge_tools.cli.stack import require_stack
 from forge_tools.client.calls import tell_of_cancel
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
@@ -70,6 +71,7 @@ def replay(
 ) -> None:
     """Run an execution of the past again and print the result. Both are linked to each other. Ctrl-C cancels the call."""
     settings = Settings.load()
+    require_stack(face, settings, is_left=background)
 
     async def again() -> tuple[list[str], ToolResult | None]:
         async with forge_tools.ExecutorClient(settings) as client:

@@ -15,6 +15,7 @@ from typer import Option
 from forge_tools.cli.database import with_history
 from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
 from forge_tools.cli.selection import ALL, Chosen, again, filtered
+from forge_tools.cli.stack import await_stack
 from forge_tools.cli.text import (
     WIDE,
     Column,
@@ -31,6 +32,7 @@ from forge_tools.cli.text import (
     table,
     took,
 )
+from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.model import (
     TERMINAL,
@@ -113,7 +115,8 @@ def history(
         page: Page[Any] = await getattr(known, rows.page)(**chosen, limit=limit, before=last, patience=patience)
         return page
 
-    page = with_history(read)
+    await_stack(face, settings := Settings.load())
+    page = with_history(read, settings)
     if face.is_json:
         for record in page:
             face.line({name: value for name, value in document(record).items() if name not in _LARGE})

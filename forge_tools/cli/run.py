@@ -16,6 +16,7 @@ from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.live import View, awaited, cancellable
 from forge_tools.cli.parameters import find_spec, parameters_of
 from forge_tools.cli.pictures import pictures_of
+from forge_tools.cli.stack import require_stack
 from forge_tools.cli.text import from_here, took
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
@@ -131,6 +132,7 @@ def run(  # noqa: PLR0913 one option each
         own = [word for reference in tools or () for word in ("--tools", reference)]
         report(face, [name, "--local", *own], _run_here(face, call, settings, tools or []))
         return
+    require_stack(face, settings, is_left=background)
     options = {
         "queue": queue or ("background" if background else None),
         "retry": RetryPolicy(retry + 1, retry_delay, backoff=2.0) if retry else None,

@@ -185,6 +185,7 @@ class AnnouncedStack(EmbeddedStack):
                 self._face.note(str(error), style="yellow")
             return
         if is_ready and self._is_up:
+            self.declare_ready()
             self._face.note("Ready.", style="green")
 
 

@@ -11,7 +11,13 @@ import pytest
 from forge_tools.storage.models import SCHEMA_REVISION
 from tests.e2e.cli_driver import TOOLS, Cli
 
-COMMANDS = (("history",), ("stats",), ("run", "Read", "file_path=x"), ("show", "01a20085-ebef"), ("tools",))
+COMMANDS = (
+    ("history",),
+    ("stats",),
+    ("run", "Read", "file_path=x", "--background"),
+    ("show", "01a20085-ebef"),
+    ("tools",),
+)
 AWAY = "postgresql://ada:secret@127.0.0.1:1/forge"
 
 

@@ -54,5 +54,5 @@ def test_many_calls_are_counted() -> None:
 def test_a_queue_of_a_host_says_where_to_start_its_worker() -> None:
     waiting = QueueDepth(queue="host.gpu-1", lane="process", queued=1, running=0, oldest_seconds=2.0)
     lonely = fleet.Fleet(live=[], silent=[], tools=[], backlog=[waiting])
-    [found] = fleet._queues(lonely, Settings())
+    [found] = fleet.check_queues(lonely, Settings())
     assert found.way_out == "on host gpu-1: forge-tools worker --lane process"
