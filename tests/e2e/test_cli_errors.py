@@ -1,15 +1,21 @@
 """Every problem around the command line is one clear error: the thing, the way out, a documented exit code."""
 
+import fcntl
 import os
 import pwd
+import signal
 import sqlite3
+import sys
+import termios
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from forge_tools.storage.models import SCHEMA_REVISION
 from tests.e2e.cli_driver import TOOLS, Cli
+from tests.waiting import wait_until
 
 COMMANDS = (
     ("history",),
@@ -122,6 +128,28 @@ def test_a_tool_that_blocks_in_this_process_is_interrupted(cli: Cli) -> None:
     (cli.folder / "mytools.py").write_text(TOOLS)
     failure = cli.json("run", "--local", "--tools", "mytools:TOOLS", "Block", "--timeout", "0.5", code=1)
     assert failure["error_code"] == "TIMEOUT"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_reads_a_pipe_ends_when_it_is_told_to(tmp_path: Path, number: signal.Signals) -> None:
+    cli = Cli(tmp_path, FORGE_BROKER_URL="redis://127.0.0.1:1/0")
+    database(cli)
+    assert cli.run("db", "upgrade").returncode == 0
+    os.mkfifo(tmp_path / "pipe")
+    with cli.start("run", "Read", "file_path=@pipe") as process:
+        writer = os.open(tmp_path / "pipe", os.O_WRONLY)
+        try:
+            os.write(writer, b"begun")
+            wait_until(lambda: is_drained(writer) and psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
+            process.send_signal(number)
+            assert process.wait(60) == 130
+        finally:
+            os.close(writer)
+            process.kill()
+
+
+def is_drained(pipe: int) -> bool:
+    return not int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_a_call_in_this_process_has_no_queue(cli: Cli) -> None:
