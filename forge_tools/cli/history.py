@@ -1,7 +1,7 @@
 """`forge-tools history`: past calls, newest first; how executions, attempts and events look in rows and as JSON."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -93,7 +93,7 @@ def history(
     limit: Annotated[int, Option(min=1, max=10_000, help="How many.")] = 50,
     wide: WideOption = False,
     columns: Annotated[
-        str | None, Option(metavar="A,B", help="Only these, by the names that they have as JSON.")
+        str | None, Option(metavar="A,B", help="Only these, by the names that they have as JSON or in the table.")
     ] = None,
     before: Annotated[
         str | None, Option(metavar="ID", help="Only older ones: the next page, as the last line of this one says.")
@@ -144,11 +144,12 @@ def _print_failure(face: Face, one: ExecutionRecord | AttemptRecord) -> None:
 
 
 def _only(of: Rows, names: Sequence[str], records: Sequence[Any], width: int) -> Table:
+    known = {one.title: replace(one, least=0) for one in LISTED[of].columns}
+    known |= {name: Column(name, partial(_cell, name), is_flexible=name in _FREE) for name in LISTED[of].names}
     for name in names:
-        if name not in LISTED[of].names:
-            hint = f"There are: {', '.join(LISTED[of].names)}."
-            raise typer.BadParameter(f"{name!r} is no column. {hint}", param_hint="--columns")
-    return table([Column(name, partial(_cell, name), is_flexible=name in _FREE) for name in names], records, width)
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is no column. There are: {', '.join(known)}.", param_hint="--columns")
+    return table([known[name] for name in names], records, width)
 
 
 def _cell(name: str, record: Record) -> str:

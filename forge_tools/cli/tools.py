@@ -101,6 +101,8 @@ def diff(
         face.out.print(_line(one), soft_wrap=True)
     if not changes:
         face.say("They are identical.", style="dim")
+    if any(one.breaks for one in changes):
+        face.say("! refuses calls that were accepted before", style="dim")
 
 
 @app.command()

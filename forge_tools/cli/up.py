@@ -130,9 +130,12 @@ class AnnouncedStack(EmbeddedStack):
         else:
             _print_stack(self._face, self.settings, status)
             self.suggest(self._own)
-            way_out = "Ctrl-C" if not_ignored(signal.SIGINT) else f"kill {status.pid}"
-            self._face.say(f"\n{way_out} stops everything. Starting the workers ...")
+            self._face.say(f"\n{self._way_out} stops everything. Starting the workers ...")
         threading.Thread(target=self.await_workers, name="forge-ready", daemon=True).start()
+
+    @property
+    def _way_out(self) -> str:
+        return "Ctrl-C" if not_ignored(signal.SIGINT) else f"kill {os.getpid()}"
 
     def suggest(self, own: Sequence[ToolSpec]) -> None:
         """Print commands to copy, the first of them for a tool of the user."""
@@ -186,7 +189,9 @@ class AnnouncedStack(EmbeddedStack):
             return
         if is_ready and self._is_up:
             self.declare_ready()
-            self._face.note("Ready.", style="green")
+            self._face.note(
+                f"Ready. Run a tool in another terminal, as above; {self._way_out} stops everything.", style="green"
+            )
 
 
 def calls_of(pids: Collection[int], settings: Settings) -> list[ExecutionRecord]:
