@@ -24,8 +24,9 @@ from forge_tools.cli.face import App, Face
 from forge_tools.cli.parameters import example_command
 from forge_tools.cli.text import short_path, took
 from forge_tools.cli.worker import worker_argv
-from forge_tools.config import Settings, given_secrets, marker_of
+from forge_tools.config import Settings, marker_of
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan, forget
+from forge_tools.environment import given_secrets
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ShellStatus, ToolCategory, ToolSpec
 from forge_tools.sandbox.configured import reach_of, user_of

@@ -108,6 +108,13 @@ def test_a_setting_that_is_wrong_is_named(tmp_path: Path) -> None:
     assert "FORGE_LEASE" in done.stderr
 
 
+def test_the_doctor_reports_settings_that_are_wrong(tmp_path: Path) -> None:
+    report = Cli(tmp_path, FORGE_LEASE="3", FORGE_LEESE="30").json("doctor", code=1)
+    said = [(one["subject"], one["said"], one["way_out"]) for one in report["findings"]]
+    assert said[0] == ("settings", "nothing reads FORGE_LEESE", "Did you mean FORGE_LEASE?")
+    assert said[1][1].startswith("FORGE_LEASE: Input should be greater")
+
+
 def test_the_doctor_names_every_problem_of_a_broken_place(tmp_path: Path) -> None:
     cli = Cli(tmp_path, FORGE_DATABASE_URL=AWAY, FORGE_BROKER_URL="redis://:secret@127.0.0.1:1/0")
     report = cli.json("doctor", code=1)
