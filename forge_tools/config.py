@@ -1,6 +1,7 @@
-"""Settings: the only reader of the environment (`FORGE_*`)."""
+"""Settings: what the environment sets (`FORGE_*`), and where the embedded stack is."""
 
 import hashlib
+import json
 import os
 import re
 import socket
@@ -34,8 +35,11 @@ LONGEST_DRAIN = 900.0
 MAX_SOCKET_PATH = 100
 """Bytes; the kernel stops at 107, and Valkey's own temporary names need a few."""
 
+BROKERS = ("redis", "rediss", "valkey", "valkeys", "sentinel", "amqp", "amqps")
+"""The schemes of brokers; `redis+socket` and `valkey+socket` are those of sockets."""
+
+_UNREADABLE = re.compile(r'field "(\w+)"')
 WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 
 
 class Settings(BaseSettings):
@@ -60,7 +64,7 @@ class Settings(BaseSettings):
     """Where the embedded stack keeps its data; by default the folder that `.forge` in the workspace or above it names."""
     project: Path = Field(default_factory=Path.cwd)
     """A folder from which modules of tools are imported, besides the current one."""
-    tools: tuple[str, ...] = ()
+    tools: tuple[str, ...] = Field(default=(), examples=[["mytools"]])
     """The user's tools, as a JSON list of modules, packages or files; it replaces the list in `[tool.forge-tools]`."""
     engine: str = ""
     """The function that makes the engine of this host, as `module:function`; tools get it by `Depends(engine)`."""
@@ -86,9 +90,11 @@ class Settings(BaseSettings):
         validate_default=True,
     )
     """The name of this host in history and in that of its own queue, `host.<name>`."""
-    workspace_roots: tuple[RootSettings, ...] = ()
+    workspace_roots: tuple[RootSettings, ...] = Field(default=(), examples=[["/srv/repo"]])
     """The folders of the default workspace, as JSON, instead of only `workspace`."""
-    workspaces: dict[str, WorkspaceSettings] = Field(default_factory=dict)
+    workspaces: dict[str, WorkspaceSettings] = Field(
+        default_factory=dict, examples=[{"docs": {"roots": ["/srv/docs"]}}]
+    )
     """Further workspaces by name, as JSON: `roots`, `shared`, `protected`."""
 
     max_timeout: float = Field(default=86_400.0, gt=0)
@@ -114,9 +120,9 @@ class Settings(BaseSettings):
     """The folder of the keys that decrypt what clients encrypted. Empty: `keys` in `home`."""
     secrets_dir: Path | None = None
     """A folder with a file for each secret that calls may refer to as `secret://NAME`; `FORGE_SECRET_<NAME>` gives a single one."""
-    encrypt_patterns: tuple[SecretPattern, ...] = ()
+    encrypt_patterns: tuple[SecretPattern, ...] = Field(default=(), examples=[["well-known"]])
     """Regular expressions, as a JSON list: a value that one of them matches is a secret in any parameter. `well-known` stands for those of known services."""
-    references_in: tuple[str, ...] = ()
+    references_in: tuple[str, ...] = Field(default=(), examples=[["Bash"]])
     """Tools, as a JSON list, for which names of secrets are also resolved inside objects."""
     shells: str = ""
     """The folder for shells that outlive a call. Empty: `shells-<hostname>` in `home`."""
@@ -133,11 +139,13 @@ class Settings(BaseSettings):
 
     walls: Literal["plain", "landlock"] | None = None
     """What isolates bodies of the process lane from their host, for all tools. Empty: each tool decides; the code tools use `landlock`."""
-    walls_of: dict[WalledName, Literal["plain", "landlock", "namespace"]] = Field(default_factory=dict)
+    walls_of: dict[WalledName, Literal["plain", "landlock", "namespace"]] = Field(
+        default_factory=dict, examples=[{"Bash": "plain"}]
+    )
     """The same as a JSON object, for a tool (`Bash`), else a category (`category:web`), else a queue (`queue:untrusted`)."""
     walls_minimum: Literal["landlock"] | None = None
     """The least that isolates every tool: one of the async lane then runs in the process lane, or is refused if it cannot."""
-    walls_paths: tuple[OpenPath, ...] = ()
+    walls_paths: tuple[OpenPath, ...] = Field(default=(), examples=[["/data:ro"]])
     """Paths, as a JSON list, that walls leave open to all tools: `/data:ro` to read, `/data:rw` also to write."""
     run_as: str = ""
     """The user that the process lane of a worker started by root runs as, `user` or `user:group`. Empty: root, without capabilities."""
@@ -165,11 +173,11 @@ class Settings(BaseSettings):
     """Seconds that a key keeps referring to its call after the call has ended."""
     digest_key: DigestKey = Field(default=SecretStr(""), exclude=True)
     """The secret for the digests of calls with an idempotency key, the same for all clients. On PostgreSQL such calls need it."""
-    routes: dict[str, str] = Field(default_factory=dict)
+    routes: dict[str, str] = Field(default_factory=dict, examples=[{"Bash": "shells"}])
     """Queues by tool or category, as a JSON object; all other calls go to `default`."""
     tool_versions: Literal["newest", "pinned"] = "newest"
     """`pinned` keeps each tool of a worker at the definition that was published first, until somebody pins another."""
-    retention: tuple[RetentionRule, ...] = ()
+    retention: tuple[RetentionRule, ...] = Field(default=(), examples=[[{"days": 90}]])
     """What workers prune, as a JSON list of rules: `days`, and `tool`, `category`, `status`, `keep`."""
     audit_interval: float = Field(default=10.0, ge=0)
     """Seconds between two batches of the audit chain; 0: no chain."""
@@ -179,9 +187,9 @@ class Settings(BaseSettings):
     """The file outside the database with the last heads of the audit chain. Embedded: `audit.heads` in `home`; else one per database beside the homes."""
     log_format: Literal["text", "json"] = "text"
     """`json` logs one object per line."""
-    web_allowed: tuple[str, ...] = ()
+    web_allowed: tuple[str, ...] = Field(default=(), examples=[["intranet.example.com"]])
     """Hosts and networks, as a JSON list, that web tools may reach although they are not public."""
-    web_ports: tuple[int, ...] = (80, 443, 8080, 8443)
+    web_ports: tuple[int, ...] = Field(default=(80, 443, 8080, 8443), examples=[[80, 443]])
     """Ports, as a JSON list, that web tools may reach."""
     web_robots: bool = False
     """Whether web tools obey the robots.txt of a site."""
@@ -220,6 +228,21 @@ class Settings(BaseSettings):
         if url:
             require_readable(url)
         return url
+
+    @field_validator("broker_url")
+    @classmethod
+    def _broker_is_supported(cls, url: str) -> str:
+        scheme = url.partition("://")[0].partition("+")[0]
+        if scheme not in {"", *BROKERS}:
+            raise ValueError(f"there is no broker for {scheme[:40]}://; write {'://, '.join(BROKERS)}://")
+        return url
+
+    @field_validator("workspace")
+    @classmethod
+    def _workspace_is_there(cls, folder: Path) -> Path:
+        if not os.path.isdir(folder):  # noqa: PTH112  unlike Path.is_dir it returns False for what cannot be accessed
+            raise ValueError(f"there is no folder {folder}")
+        return folder
 
     @model_validator(mode="after")
     def _passwords_can_be_read(self) -> Self:
@@ -264,14 +287,13 @@ class Settings(BaseSettings):
         try:
             return cls(**{k: v for k, v in overrides.items() if v is not None})
         except SettingsError as error:
-            raise ConfigurationError(f"A FORGE_* variable cannot be read: {error}") from error
+            found = _UNREADABLE.search(str(error))
+            raise ConfigurationError(_said_of(found[1], "") if found else str(error)) from error
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             name, *inside = map(str, first["loc"] or ("settings",))
             where = f"{' > '.join(inside)}: " if inside else ""
-            raise ConfigurationError(
-                f"FORGE_{name.upper()}: {where}{first['msg'].removeprefix('Value error, ')}"
-            ) from error
+            raise ConfigurationError(_said_of(name, where + first["msg"].removeprefix("Value error, "))) from error
 
     @property
     def marker(self) -> Marker | None:
@@ -369,6 +391,17 @@ class Settings(BaseSettings):
         return self.background_expires if queue == "background" else self.expires
 
 
+def _said_of(name: str, error: str) -> str:
+    """Say what is wrong with a setting, and show one that is written in JSON; its value may be a secret."""
+    field = Settings.model_fields.get(name)
+    variable_name = f"FORGE_{name.upper()}"
+    if field is None or not field.examples:
+        return f"{variable_name}: {error}"
+    (example,) = field.examples
+    form = f"a JSON {'object' if isinstance(example, dict) else 'list'}, such as '{json.dumps(example)}'"
+    return f"{variable_name}: {error}. Write {form}." if error else f"{variable_name} is no JSON. Write {form}."
+
+
 class _ProjectSource(PydanticBaseSettingsSource):
     """The settings in the pyproject.toml around the current folder."""
 
@@ -378,41 +411,6 @@ class _ProjectSource(PydanticBaseSettingsSource):
     def __call__(self) -> dict[str, Any]:
         found = find_project()
         return {} if found is None else {"project": found.folder, "tools": found.tools}
-
-
-def expanded(text: str) -> str:
-    """Replace `${NAME}` and `${NAME:-default}` from the environment, for files that name secrets without holding them.
-
-    Raises:
-        ConfigurationError: a variable without a default is not set.
-    """
-
-    def value(match: re.Match[str]) -> str:
-        found = os.environ.get(match["name"], match["default"])
-        if found is None:
-            raise ConfigurationError(
-                f"${{{match['name']}}} is not set. Set it, or write ${{{match['name']}:-default}}."
-            )
-        return found
-
-    return _VARIABLE.sub(value, text)
-
-
-def log_format() -> Literal["text", "json"]:
-    """Return the setting, for a program that logs before it has read its settings."""
-    return "json" if os.environ.get("FORGE_LOG_FORMAT", "").strip().lower() == "json" else "text"
-
-
-def variable(name: str) -> str | None:
-    """Return a tool's own setting, by its name in the environment."""
-    return os.environ.get(name)
-
-
-def given_secrets(*, are_taken: bool = False) -> dict[str, str]:
-    """Return the secrets that calls and tools may name, `FORGE_SECRET_<NAME>`; `are_taken` removes them from here."""
-    prefix = "FORGE_SECRET_"
-    read = os.environ.pop if are_taken else os.environ.__getitem__
-    return {name.removeprefix(prefix): read(name) for name in list(os.environ) if name.startswith(prefix)}
 
 
 def marker_of(folder: Path) -> Marker:

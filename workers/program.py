@@ -10,7 +10,8 @@ from typing import Any
 
 from celery import signals
 
-from forge_tools.config import Settings, given_secrets, log_format
+from forge_tools.config import Settings
+from forge_tools.environment import given_secrets, log_format, misspelt
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.logs import set_up
 from forge_tools.model import ToolCategory, new_id
@@ -19,6 +20,7 @@ from forge_tools.sandbox.configured import reach_of, user_of
 from forge_tools.sandbox.processes.commands import SPAWNER
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
+from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, SHELL
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.secrets import SecretSource
@@ -66,6 +68,8 @@ def main(arguments: Sequence[str] | None = None, *, tell: Callable[[str | None],
 def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
     """Load tools, start the engine, run Celery until it is stopped."""
     harden()
+    for name, meant in misspelt(Settings.model_fields, (INSTANCE, EXECUTION, SHELL)).items():
+        logger.warning("Nothing reads %s; did you mean %s?", name, meant)
     setup = setup_of(options, Settings.load())
     if setup.user is not None:
         os.umask(os.umask(0o077) & ~0o020)  # what file tools make in a workspace is for its group to change

@@ -14,9 +14,10 @@ import forge_tools
 from forge_tools.cli.database import whoami, with_history, with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import awaited, cancellable
-from forge_tools.cli.parameters import find_spec, parameters_of
+from forge_tools.cli.parameters import GivenParameters, find_spec
 from forge_tools.cli.run import left_alone, report
 from forge_tools.cli.selection import Chosen, IdArgument, IdsArgument, filtered
+from forge_tools.cli.stack import require_stack
 from forge_tools.cli.text import counted
 from forge_tools.client.calls import tell_of_cancels
 from forge_tools.config import Settings
@@ -109,11 +110,13 @@ def replay(
 ) -> None:
     """Run an execution of the past again and print the result. Both are linked to each other. Ctrl-C cancels the call."""
     settings = Settings.load()
+    require_stack(face, settings, is_left=background)
+    given = GivenParameters(words, json, settings.max_parameter_bytes)
 
     async def again() -> tuple[list[str], ToolResult | None]:
         async with forge_tools.ExecutorClient(settings) as client:
             record = await client.history.get(execution_id)
-            parameters = parameters_of(words, json, find_spec(client.specs(), record.tool))
+            parameters = given.typed(find_spec(client.specs(), record.tool))
             changes = {} if queue is None else {"queue": queue}
             handle = await client.calls.replay(
                 record.id, parameters, dry_run=dry_run, reason=reason, actor=whoami(), **changes

@@ -34,9 +34,9 @@ def with_store(work: Callable[["Store"], Awaitable[T]], settings: Settings | Non
     return asyncio.run(run())
 
 
-def with_history(work: Callable[["History"], Awaitable[T]]) -> T:
+def with_history(work: Callable[["History"], Awaitable[T]], settings: Settings | None = None) -> T:
     """Do `work` with only the history of that database; raises what `with_store` does."""
-    settings = Settings.load()
+    settings = settings or Settings.load()
 
     async def run() -> T:
         async with storage.open_history(settings.database, connect_timeout=settings.connect_timeout) as history:

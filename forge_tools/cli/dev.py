@@ -145,6 +145,7 @@ class _DevStack(AnnouncedStack):
 
     def renewed(self, seconds: float) -> None:
         first, self._has_served = not self._has_served, True
+        self.declare_ready()
         ready = f"Ready. {KEYS}" if sys.stdin.isatty() else "Ready."
         said = ready if first else f"New code serves after {took(seconds * 1000)}."
         self._tell({"event": "serving", "seconds": round(seconds, 3)}, said, "green")

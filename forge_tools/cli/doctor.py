@@ -28,9 +28,11 @@ from forge_tools.cli.checks import (
 from forge_tools.cli.face import FAILED, OK, App, Face
 from forge_tools.cli.text import age, counted, one_line
 from forge_tools.config import Settings
-from forge_tools.errors import ForgeError
+from forge_tools.environment import misspelt
+from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.model import QueueDepth, ServerState, StuckCalls, ToolSpec, WorkerRecord
 from forge_tools.model.places import serving_command
+from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, SHELL
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection.faults import MORE
 from forge_tools.urls import without_passwords
@@ -80,8 +82,8 @@ def doctor(
 
     Exit code 0: all is well; 1: there are problems.
     """
-    settings = Settings.load()
     if worker:
+        settings = Settings.load()
         is_alive, host = asyncio.run(is_worker_alive(settings)), settings.hostname
         said = (
             f"A worker of {host} is alive."
@@ -90,11 +92,7 @@ def doctor(
         )
         face.tell({"hostname": host, "alive": is_alive}, said)
         raise typer.Exit(OK if is_alive else FAILED)
-    findings = list(check_machine(settings))
-    if not is_down(settings):
-        findings += check_broker(settings)
-    if not settings.is_embedded or settings.home.is_dir():
-        findings += asyncio.run(check_fleet(settings))
+    findings = list(check_everything())
     problems = [one for one in findings if one.level is Level.PROBLEM]
     if face.is_json:
         face.document({"healthy": not problems, "findings": [asdict(one) for one in findings]})
@@ -105,6 +103,22 @@ def doctor(
         face.say(said, style="bold red" if problems else "green")
     if problems:
         raise typer.Exit(FAILED)
+
+
+def check_everything() -> Iterator[Finding]:
+    """Check the settings, and what they lead to."""
+    for name, meant in misspelt(Settings.model_fields, (INSTANCE, EXECUTION, SHELL)).items():
+        yield problem("settings", f"nothing reads {name}", f"Did you mean {meant}?")
+    try:
+        settings = Settings.load()
+    except ConfigurationError as error:
+        yield problem("settings", error.message, "Correct it (docs/settings.md); then the rest can be checked.")
+        return
+    yield from check_machine(settings)
+    if not is_down(settings):
+        yield from check_broker(settings)
+    if not settings.is_embedded or settings.home.is_dir():
+        yield from asyncio.run(check_fleet(settings))
 
 
 def _table(findings: Sequence[Finding]) -> Table:

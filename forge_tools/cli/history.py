@@ -1,7 +1,7 @@
 """`forge-tools history`: past calls, newest first; how executions, attempts and events look in rows and as JSON."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -15,6 +15,7 @@ from typer import Option
 from forge_tools.cli.database import with_history
 from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
 from forge_tools.cli.selection import ALL, Chosen, again, filtered
+from forge_tools.cli.stack import await_stack
 from forge_tools.cli.text import (
     WIDE,
     Column,
@@ -31,6 +32,7 @@ from forge_tools.cli.text import (
     table,
     took,
 )
+from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.model import (
     TERMINAL,
@@ -91,7 +93,7 @@ def history(
     limit: Annotated[int, Option(min=1, max=10_000, help="How many.")] = 50,
     wide: WideOption = False,
     columns: Annotated[
-        str | None, Option(metavar="A,B", help="Only these, by the names that they have as JSON.")
+        str | None, Option(metavar="A,B", help="Only these, by the names that they have as JSON or in the table.")
     ] = None,
     before: Annotated[
         str | None, Option(metavar="ID", help="Only older ones: the next page, as the last line of this one says.")
@@ -113,7 +115,8 @@ def history(
         page: Page[Any] = await getattr(known, rows.page)(**chosen, limit=limit, before=last, patience=patience)
         return page
 
-    page = with_history(read)
+    await_stack(face, settings := Settings.load())
+    page = with_history(read, settings)
     if face.is_json:
         for record in page:
             face.line({name: value for name, value in document(record).items() if name not in _LARGE})
@@ -141,11 +144,12 @@ def _print_failure(face: Face, one: ExecutionRecord | AttemptRecord) -> None:
 
 
 def _only(of: Rows, names: Sequence[str], records: Sequence[Any], width: int) -> Table:
+    known = {one.title: replace(one, least=0) for one in LISTED[of].columns}
+    known |= {name: Column(name, partial(_cell, name), is_flexible=name in _FREE) for name in LISTED[of].names}
     for name in names:
-        if name not in LISTED[of].names:
-            hint = f"There are: {', '.join(LISTED[of].names)}."
-            raise typer.BadParameter(f"{name!r} is no column. {hint}", param_hint="--columns")
-    return table([Column(name, partial(_cell, name), is_flexible=name in _FREE) for name in names], records, width)
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is no column. There are: {', '.join(known)}.", param_hint="--columns")
+    return table([known[name] for name in names], records, width)
 
 
 def _cell(name: str, record: Record) -> str:

@@ -13,6 +13,7 @@ from typer import Option
 
 from forge_tools.cli.face import App, Face, face_of
 from forge_tools.cli.local import local_executor, local_tools
+from forge_tools.cli.stack import await_stack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.logs import CallLog, set_up
@@ -84,6 +85,7 @@ def mcp(  # noqa: PLR0913 one option each
     if local:
         _serve_here(transport, settings, offer, tools or ())
     else:
+        await_stack(face_of(context), settings)
         _module("server").serve_workers(transport, settings, offer)
 
 

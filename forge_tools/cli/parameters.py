@@ -4,15 +4,19 @@ import json
 import math
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from forge_tools.cli.face import INTERRUPTED
 from forge_tools.model import ToolParameter, ToolSpec
 from forge_tools.schema import Validator
+from forge_tools.signals import handled, not_ignored
 
 _ASSIGNMENT = re.compile(r"(?P<name>[^=\s]+?)(?P<sign>:=|=)(?P<value>.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -23,38 +27,38 @@ def find_spec(specs: Iterable[ToolSpec], name: str) -> ToolSpec | None:
     return next((spec for spec in specs if name in (spec.name, *spec.aliases)), None)
 
 
-def parameters_of(words: Sequence[str] | None, whole: str | None, spec: ToolSpec | None) -> dict[str, Any]:
-    """Return the parameters on the command line; errors there are usage errors."""
-    try:
-        return parse_parameters(words or (), whole, spec)
-    except ValueError as error:
-        hint = "--json" if str(error).startswith("--json") else "KEY=VALUE"
-        raise typer.BadParameter(str(error).removeprefix("--json: "), param_hint=hint) from None
+class GivenParameters:
+    """The parameters on the command line, with the files that they name; values get types once the tool is known.
 
-
-def parse_parameters(words: Sequence[str], whole: str | None, spec: ToolSpec | None) -> dict[str, Any]:
-    """Read `key=value`, `key:=json` and `key=@file` words over the object `whole` (JSON, or @file).
-
-    A value is read by the type that `spec` declares; of an unknown parameter it is text. An array's key may be
-    repeated.
+    `words` are `key=value`, `key:=json` and `key=@file`, over the object `whole` (JSON, or @file). Make it before an
+    event loop runs: Ctrl-C and SIGTERM end the reading of files, which may be pipes.
 
     Raises:
-        ValueError: naming the word, what was expected and how to write it.
+        typer.BadParameter: naming the word, what was expected and how to write it.
     """
-    parameters = _whole(whole)
-    declared = {name: p for p in (spec.declared if spec else ()) for name in (p.name, *p.aliases)}
-    given: set[str] = set()
-    for word in words:
-        found = _ASSIGNMENT.fullmatch(word)
-        if found is None:
-            raise ValueError(f"{word!r} is not a parameter. Write key=value, key:=json or key=@file.")
-        name = found["name"]
-        value = _value(name, found["sign"], found["value"], declared.get(name))
-        if name in given:
-            value = _joined(name, parameters[name], value)
-        given.add(name)
-        parameters[name] = value
-    return parameters
+
+    def __init__(self, words: Sequence[str] | None, whole: str | None, limit: int) -> None:
+        with _usage_errors(), handled(not_ignored(signal.SIGINT, signal.SIGTERM), _end):
+            self._whole = _whole(whole, limit)
+            self._words = [_assignment(word, limit) for word in words or ()]
+
+    def typed(self, spec: ToolSpec | None) -> dict[str, Any]:
+        """Read each value by the type that `spec` declares; of an unknown parameter it is text. Keys of arrays may repeat.
+
+        Raises:
+            typer.BadParameter: a value does not fit.
+        """
+        parameters = dict(self._whole)
+        declared = {name: p for p in (spec.declared if spec else ()) for name in (p.name, *p.aliases)}
+        given: set[str] = set()
+        with _usage_errors():
+            for name, sign, text in self._words:
+                value = _value(name, sign, text, declared.get(name))
+                if name in given:
+                    value = _joined(name, parameters[name], value)
+                given.add(name)
+                parameters[name] = value
+        return parameters
 
 
 def example_command(spec: ToolSpec) -> str:
@@ -85,10 +89,30 @@ def _example(schema: Mapping[str, Any]) -> Any:
     return kind == "boolean" or "hello"
 
 
-def _whole(text: str | None) -> dict[str, Any]:
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        hint = "--json" if str(error).startswith("--json") else "KEY=VALUE"
+        raise typer.BadParameter(str(error).removeprefix("--json: "), param_hint=hint) from None
+
+
+def _end(*_: object) -> None:
+    raise typer.Exit(INTERRUPTED)
+
+
+def _assignment(word: str, limit: int) -> tuple[str, str, str]:
+    found = _ASSIGNMENT.fullmatch(word)
+    if found is None:
+        raise ValueError(f"{word!r} is not a parameter. Write key=value, key:=json or key=@file.")
+    return found["name"], found["sign"], _content(found["value"], found["name"], limit)
+
+
+def _whole(text: str | None, limit: int) -> dict[str, Any]:
     if text is None:
         return {}
-    value = _json(_content(text, "--json"), "--json")
+    value = _json(_content(text, "--json", limit), "--json")
     if not isinstance(value, dict):
         raise ValueError(  # noqa: TRY004 what a user typed, not what a programmer passed
             f"--json: that is {_kind(value)}; it must be an object with parameters as keys."
@@ -97,7 +121,6 @@ def _whole(text: str | None) -> dict[str, Any]:
 
 
 def _value(name: str, sign: str, text: str, parameter: ToolParameter | None) -> Any:
-    text = _content(text, name)
     kind = parameter.type if parameter else "string"
     if sign == ":=" or kind == "object":
         return _json(text, name)
@@ -128,12 +151,13 @@ def _joined(name: str, before: Any, value: Any) -> Any:
     raise ValueError(f"{name} is given twice.")
 
 
-def _content(text: str, name: str) -> str:
-    """Read the file named in `@file`; `@-` is the standard input."""
+def _content(text: str, name: str, limit: int) -> str:
+    """Read the file named in `@file`; `@-` is the standard input. It has no more characters than parameters may have bytes."""
     if not text.startswith("@"):
         return text
     try:
-        return sys.stdin.read() if text == "@-" else Path(text[1:]).read_text(encoding="utf-8")
+        with nullcontext(sys.stdin) if text == "@-" else Path(text[1:]).open(encoding="utf-8") as file:
+            content = file.read(limit + 1)
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: {text[1:]} is not UTF-8 text.") from error
     except (OSError, ValueError) as error:
@@ -141,6 +165,11 @@ def _content(text: str, name: str) -> str:
         raise ValueError(
             f"{name}: {text[1:]!r} cannot be read: {reason}. Write a text that begins with @ as {name}:='\"@...\"'."
         ) from error
+    if len(content) > limit:
+        raise ValueError(
+            f"{name}: {text[1:]!r} has more than {limit:,} bytes, which is all that parameters may have (FORGE_MAX_PARAMETER_BYTES)."
+        )
+    return content
 
 
 def _json(text: str, name: str) -> Any:

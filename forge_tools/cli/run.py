@@ -14,12 +14,13 @@ import forge_tools
 from forge_tools.cli.completion import completed_parameters, completed_tools
 from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.live import View, awaited, cancellable
-from forge_tools.cli.parameters import find_spec, parameters_of
+from forge_tools.cli.parameters import GivenParameters, find_spec
 from forge_tools.cli.pictures import pictures_of
+from forge_tools.cli.stack import require_stack
 from forge_tools.cli.text import from_here, took
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
-from forge_tools.model import ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, ToolSpec
+from forge_tools.model import ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult
 
 if TYPE_CHECKING:
     from forge_tools.client import Handle
@@ -32,17 +33,13 @@ app = App()
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """The call as on the command line: its values get types once the tool is known."""
+    """The call as on the command line."""
 
     name: str
-    words: list[str] | None
-    whole: str | None
+    parameters: GivenParameters
     context: ExecutionContext
     is_live: bool | None
     save: Path | None
-
-    def parameters(self, spec: ToolSpec | None) -> dict[str, Any]:
-        return parameters_of(self.words, self.whole, spec)
 
 
 @app.command()
@@ -124,7 +121,9 @@ def run(  # noqa: PLR0913 one option each
         dry_run=dry_run,
         **({} if timeout is None else {"timeout": timeout}),  # if unset, the tool's own default applies
     )
-    call = _Call(name, words, json, asked, live, save)
+    if not local:
+        require_stack(face, settings, is_left=background)
+    call = _Call(name, GivenParameters(words, json, settings.max_parameter_bytes), asked, live, save)
     if local:
         if face.is_json:
             face.claim_output()
@@ -198,7 +197,7 @@ def _run_here(face: Face, call: _Call, settings: Settings, references: list[str]
     executor = here.local_executor(tools, settings)
 
     async def body(**options: Any) -> ToolResult:
-        result = await executor.call(call.name, call.parameters(spec), call.context, **options)
+        result = await executor.call(call.name, call.parameters.typed(spec), call.context, **options)
         return await saved(face, result, call.save)
 
     timeout = spec.timeout_for(call.context, settings.max_timeout)[0] if spec else call.context.timeout
@@ -215,7 +214,7 @@ async def _run_on_worker(
     face: Face, call: _Call, settings: Settings, options: dict[str, Any], *, is_left: bool
 ) -> ToolResult | None:
     async with forge_tools.ExecutorClient(settings) as client:
-        parameters = call.parameters(find_spec(client.specs(), call.name))
+        parameters = call.parameters.typed(find_spec(client.specs(), call.name))
         handle = await client.submit(call.name, parameters, call.context, **options)
         if handle.is_repeat:
             face.note(f"This call was made before, as {handle.id}; it is not run again.")

@@ -13,6 +13,7 @@ from forge_tools.cli.completion import completed_tools, completed_tools_or_comma
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.local import local_tools
+from forge_tools.cli.stack import await_stack
 from forge_tools.cli.text import Column, compact, facts, flexible, limit, one_line, table
 from forge_tools.config import Settings
 from forge_tools.errors import ToolNotFoundError
@@ -100,6 +101,8 @@ def diff(
         face.out.print(_line(one), soft_wrap=True)
     if not changes:
         face.say("They are identical.", style="dim")
+    if any(one.breaks for one in changes):
+        face.say("! refuses calls that were accepted before", style="dim")
 
 
 @app.command()
@@ -163,7 +166,8 @@ def list_tools(
     elif is_local:
         known = [_Tool(tool.spec, is_enabled=True) for tool in local_tools(Settings.load(), load or ())]
     else:
-        known, servers = with_store(_published)
+        await_stack(face, settings := Settings.load())
+        known, servers = with_store(_published, settings)
     wanted = [
         tool
         for tool in known

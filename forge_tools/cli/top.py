@@ -259,7 +259,7 @@ def _figures_table(by: Grouping, calls: Sequence[CallFigures], width: int) -> Ta
     It shows as many percentiles of the waits as leave room for the row's key.
     """
     for waits in WAITS:
-        columns = _figures(by, waits)
+        columns = _figures(by, waits, has_rejected=any(one.rejected for one in calls))
         widths = [max(map(len, (one.title, *map(one.cell, calls)))) for one in columns]
         widths[0] = widths[0] if by is Grouping.HOUR else min(widths[0], LEAST_KEY)
         if sum(widths) + gap(width) * (len(widths) - 1) <= width:
@@ -267,13 +267,14 @@ def _figures_table(by: Grouping, calls: Sequence[CallFigures], width: int) -> Ta
     return table(columns, calls, 0)
 
 
-def _figures(by: Grouping, waits: Sequence[str]) -> list[Column]:
+def _figures(by: Grouping, waits: Sequence[str], *, has_rejected: bool) -> list[Column]:
     key = Column if by is Grouping.HOUR else flexible
     return [
         key(by.value, lambda one: one.key or "-"),
         number("calls", lambda one: str(one.calls)),
         number("ok", lambda one: "-" if one.success_rate is None else f"{one.success_rate:.1%}"),
-        number("failed", lambda one: str(one.failed + one.rejected)),
+        number("failed", lambda one: str(one.failed)),
+        *([number("rejected", lambda one: str(one.rejected))] if has_rejected else []),
         *(number(name, _percentile("duration_ms", name)) for name in ("p50", "p95", "p99")),
         *(number(name if at else f"wait {name}", _percentile("wait_ms", name)) for at, name in enumerate(waits)),
     ]

@@ -24,8 +24,9 @@ from forge_tools.cli.face import App, Face
 from forge_tools.cli.parameters import example_command
 from forge_tools.cli.text import short_path, took
 from forge_tools.cli.worker import worker_argv
-from forge_tools.config import Settings, given_secrets, marker_of
+from forge_tools.config import Settings, marker_of
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan, forget
+from forge_tools.environment import given_secrets
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ShellStatus, ToolCategory, ToolSpec
 from forge_tools.sandbox.configured import commands_of, reach_of, user_of
@@ -131,9 +132,12 @@ class AnnouncedStack(EmbeddedStack):
         else:
             _print_stack(self._face, self.settings, status)
             self.suggest(self._own)
-            way_out = "Ctrl-C" if not_ignored(signal.SIGINT) else f"kill {status.pid}"
-            self._face.say(f"\n{way_out} stops everything. Starting the workers ...")
+            self._face.say(f"\n{self._way_out} stops everything. Starting the workers ...")
         threading.Thread(target=self.await_workers, name="forge-ready", daemon=True).start()
+
+    @property
+    def _way_out(self) -> str:
+        return "Ctrl-C" if not_ignored(signal.SIGINT) else f"kill {os.getpid()}"
 
     def suggest(self, own: Sequence[ToolSpec]) -> None:
         """Print commands to copy, the first of them for a tool of the user."""
@@ -186,7 +190,10 @@ class AnnouncedStack(EmbeddedStack):
                 self._face.note(str(error), style="yellow")
             return
         if is_ready and self._is_up:
-            self._face.note("Ready.", style="green")
+            self.declare_ready()
+            self._face.note(
+                f"Ready. Run a tool in another terminal, as above; {self._way_out} stops everything.", style="green"
+            )
 
 
 def calls_of(pids: Collection[int], settings: Settings) -> list[ExecutionRecord]:

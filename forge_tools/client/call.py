@@ -117,7 +117,9 @@ class Call:
         )
         for what, value, is_right, expected in parts:
             if not is_right:
-                return f"Invalid {what}: expected {expected}, not {type(value).__name__}"
+                has_other_keys = value is self.parameters and isinstance(value, Mapping)
+                found = "one with other keys" if has_other_keys else type(value).__name__
+                return f"Invalid {what}: expected {expected}, not {found}"
         return None
 
 

@@ -217,8 +217,9 @@ class Intake:
         expires_in = settings.expiry_for(queue) if call.expires_in is None else call.expires_in
         for name, value in (("timeout", timeout), ("expires_in", expires_in), ("delay", delay)):
             if not _is_duration(value) or (value == 0 and name != "delay"):
+                least = "0 or more" if name == "delay" else "above 0"
                 raise InvalidCallError(
-                    f"{name} is {value!r}; it must be a number of seconds above 0, and at most ten years"
+                    f"{name} is {value!r}; it must be a number of seconds {least}, and at most ten years"
                 )
         limits = self._time_limits.limits(timeout)
         return {
@@ -321,7 +322,9 @@ def _known(name: str, snapshot: Snapshot) -> dict[str, Any]:
     """Return what exists instead of an unknown tool."""
     names = [spec.name for spec in snapshot.specs]
     more = f" and {len(names) - SHOWN_TOOLS} more" if len(names) > SHOWN_TOOLS else ""
-    known: dict[str, Any] = {"available": (", ".join(names[:SHOWN_TOOLS]) or "none; is a worker running?") + more}
+    known: dict[str, Any] = {
+        "available": (", ".join(names[:SHOWN_TOOLS]) or "none (no worker has published any yet)") + more
+    }
     hint = suggestion(name, names).strip(" ()")
     return {**known, "hint": hint} if hint else known
 

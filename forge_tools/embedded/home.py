@@ -8,9 +8,10 @@ import pwd
 import shutil
 import socket
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,16 +20,18 @@ from forge_tools.errors import StackError
 # What the stack itself puts into its folder: a folder with these may be made private, any other may not.
 _OURS = frozenset({"forge.db", "lock", "logs", "valkey"})
 _OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_HOLDER_BYTES = 4096  # padded: a reader never sees the end of an earlier, longer text
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the folder: the process of `forge-tools up`, its host, and since when (ISO 8601, UTC)."""
+    """Who holds the folder: the process of `forge-tools up`, its host, since when (ISO 8601, UTC), and whether it serves."""
 
     pid: int
     host: str
     since: str
+    is_ready: bool = False
 
 
 class HomeLock:
@@ -43,6 +46,7 @@ class HomeLock:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._fd = -1
+        self._closing = threading.Lock()
         self.server_fd = -1
 
     def acquire(self, *, patience: float, end_leftover: Callable[[], str], is_stopping: Callable[[], bool]) -> None:
@@ -61,10 +65,18 @@ class HomeLock:
             raise
 
     def release(self) -> None:
-        for fd in (self.server_fd, self._fd):
-            if fd >= 0:
-                os.close(fd)
-        self._fd = self.server_fd = -1
+        with self._closing:
+            for fd in (self.server_fd, self._fd):
+                if fd >= 0:
+                    os.close(fd)
+            self._fd = self.server_fd = -1
+
+    def declare_ready(self) -> None:
+        """Tell those who ask for the holder that its stack serves; from any thread."""
+        with self._closing:
+            holder = _read_holder(self._fd) if self._fd >= 0 else None
+            if holder is not None:
+                _write_holder(self._fd, replace(holder, is_ready=True))
 
     def _take_own(self) -> int:
         fd = _open_lock(self._home / "lock")
@@ -73,8 +85,7 @@ class HomeLock:
             os.close(fd)
             raise StackError(_already_running(self._home, holder))
         os.ftruncate(fd, 0)
-        holder = Holder(os.getpid(), socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds"))
-        os.pwrite(fd, json.dumps(asdict(holder)).encode(), 0)
+        _write_holder(fd, Holder(os.getpid(), socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds")))
         return fd
 
     def _take_servers(self, patience: float, end_leftover: Callable[[], str], is_stopping: Callable[[], bool]) -> int:
@@ -190,8 +201,12 @@ def _try_lock(fd: int, kind: int, patience: float = 0.0) -> bool:
 
 def _read_holder(fd: int) -> Holder | None:
     with contextlib.suppress(ValueError, TypeError):  # the holder may be writing it this moment
-        return Holder(**json.loads(os.pread(fd, 4096, 0)))
+        return Holder(**json.loads(os.pread(fd, _HOLDER_BYTES, 0)))
     return None
+
+
+def _write_holder(fd: int, holder: Holder) -> None:
+    os.pwrite(fd, json.dumps(asdict(holder)).encode().ljust(_HOLDER_BYTES), 0)
 
 
 def _already_running(home: Path, holder: Holder | None) -> str:

@@ -163,6 +163,11 @@ class EmbeddedStack:
             raise
         return self
 
+    def declare_ready(self) -> None:
+        """Tell commands that the workers serve; whoever started the stack knows, and says so once."""
+        if (lock := self._lock) is not None:
+            lock.declare_ready()
+
     def stop(self) -> None:
         """Stop workers, then Valkey, and free the folder: within `Settings.drain` plus two seconds, without leftovers."""
         self._ended.set()

@@ -132,8 +132,8 @@ class ToolExecutor:
         """
         parameters = {} if parameters is None else parameters
         if not isinstance(parameters, Mapping) or not all(isinstance(key, str) for key in parameters):
-            kind = type(parameters).__name__
-            return wrong_call(f"Invalid parameters: expected an object with names as keys, not {kind}", _FORM)
+            found = "one with other keys" if isinstance(parameters, Mapping) else type(parameters).__name__
+            return wrong_call(f"Invalid parameters: expected an object with names as keys, not {found}", _FORM)
         listening = SCOPE.set(scope_for(DirectReporter(on_report))) if on_report is not None else None
         try:
             asked = self._default_context if context is None else context

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import SecretBytes, SecretStr, TypeAdapter, ValidationError
 
-from forge_tools.config import Settings, given_secrets, variable
+from forge_tools.config import Settings
+from forge_tools.environment import given_secrets, variable
 from forge_tools.errors import ConfigurationError
 from forge_tools.secrets import SecretSource
 

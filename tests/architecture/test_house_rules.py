@@ -20,6 +20,7 @@ NAMELESS = {"utils", "util", "helpers", "helper", "common", "manager", "managers
 
 READERS = {
     "forge_tools/config.py": "Settings: the sole reader",
+    "forge_tools/environment.py": "secrets, settings of tools, names that nothing reads",
     "forge_tools/sandbox/processes/environment.py": "builds what a process may see, and marks what a body starts",
     "forge_tools/embedded/stack.py": "hands its own environment on to the servers and workers it starts",
     "forge_tools/cli/pictures.py": "asks what terminal this is",

@@ -1,17 +1,29 @@
 """Every problem around the command line is one clear error: the thing, the way out, a documented exit code."""
 
+import fcntl
 import os
 import pwd
+import signal
 import sqlite3
+import sys
+import termios
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from forge_tools.storage.models import SCHEMA_REVISION
 from tests.e2e.cli_driver import TOOLS, Cli
+from tests.waiting import wait_until
 
-COMMANDS = (("history",), ("stats",), ("run", "Read", "file_path=x"), ("show", "01a20085-ebef"), ("tools",))
+COMMANDS = (
+    ("history",),
+    ("stats",),
+    ("run", "Read", "file_path=x", "--background"),
+    ("show", "01a20085-ebef"),
+    ("tools",),
+)
 AWAY = "postgresql://ada:secret@127.0.0.1:1/forge"
 
 
@@ -96,6 +108,13 @@ def test_a_setting_that_is_wrong_is_named(tmp_path: Path) -> None:
     assert "FORGE_LEASE" in done.stderr
 
 
+def test_the_doctor_reports_settings_that_are_wrong(tmp_path: Path) -> None:
+    report = Cli(tmp_path, FORGE_LEASE="3", FORGE_LEESE="30").json("doctor", code=1)
+    said = [(one["subject"], one["said"], one["way_out"]) for one in report["findings"]]
+    assert said[0] == ("settings", "nothing reads FORGE_LEESE", "Did you mean FORGE_LEASE?")
+    assert said[1][1].startswith("FORGE_LEASE: Input should be greater")
+
+
 def test_the_doctor_names_every_problem_of_a_broken_place(tmp_path: Path) -> None:
     cli = Cli(tmp_path, FORGE_DATABASE_URL=AWAY, FORGE_BROKER_URL="redis://:secret@127.0.0.1:1/0")
     report = cli.json("doctor", code=1)
@@ -116,6 +135,28 @@ def test_a_tool_that_blocks_in_this_process_is_interrupted(cli: Cli) -> None:
     (cli.folder / "mytools.py").write_text(TOOLS)
     failure = cli.json("run", "--local", "--tools", "mytools:TOOLS", "Block", "--timeout", "0.5", code=1)
     assert failure["error_code"] == "TIMEOUT"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_reads_a_pipe_ends_when_it_is_told_to(tmp_path: Path, number: signal.Signals) -> None:
+    cli = Cli(tmp_path, FORGE_BROKER_URL="redis://127.0.0.1:1/0")
+    database(cli)
+    assert cli.run("db", "upgrade").returncode == 0
+    os.mkfifo(tmp_path / "pipe")
+    with cli.start("run", "Read", "file_path=@pipe") as process:
+        writer = os.open(tmp_path / "pipe", os.O_WRONLY)
+        try:
+            os.write(writer, b"begun")
+            wait_until(lambda: is_drained(writer) and psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
+            process.send_signal(number)
+            assert process.wait(60) == 130
+        finally:
+            os.close(writer)
+            process.kill()
+
+
+def is_drained(pipe: int) -> bool:
+    return not int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_a_call_in_this_process_has_no_queue(cli: Cli) -> None:

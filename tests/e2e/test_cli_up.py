@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from forge_tools.embedded import stack_holder
 from tests.e2e.cli_driver import TOOLS, Cli, Up, is_gone
 from tests.waiting import wait_until
 
@@ -23,6 +24,31 @@ def test_ctrl_c_stops_everything_and_says_so(cli: Cli) -> None:
     assert "Stopping valkey, async, process, background" in up.said()
     assert "no process is left" in up.said()
     assert [pid for pid in tree if not is_gone(pid)] == []
+
+
+def test_a_call_right_after_the_start_waits_until_the_stack_serves(cli: Cli) -> None:
+    up = Up(cli, "--tools", "mytools:TOOLS")
+    try:
+        wait_until(lambda: stack_holder(cli.home), 60, up.said)
+        assert cli.run("run", "Add", "a=1", "b=2", timeout=120).stdout == "3\n", up.said()
+        assert cli.run("tools", "Add").returncode == 0
+    finally:
+        assert up.stop() == 0
+
+
+def test_without_a_stack_a_call_is_refused_unless_it_is_left_to_the_next_one(cli: Cli) -> None:
+    assert Up(cli, "--tools", "mytools:TOOLS").wait_ready().stop() == 0
+
+    refused = cli.run("run", "Add", "a=1", "b=1", "--agent", "waits")
+    left = cli.run("run", "Add", "a=1", "b=1", "--agent", "left", "--background")
+
+    assert (refused.returncode, refused.stdout) == (69, "")
+    assert "Start one: forge-tools up" in refused.stderr
+    assert cli.lines("history", "--agent", "waits") == []
+    assert left.returncode == 0
+    assert "waits for the next one, forge-tools up" in left.stderr
+    assert cli.json("replay", left.stdout.strip(), code=69)["error"]["code"] == "STACK_ERROR"
+    assert [one["status"] for one in cli.lines("history")] == ["queued"]
 
 
 def test_an_interrupted_call_of_a_stopped_stack_is_still_on_record(cli: Cli) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from forge_tools.config import MAX_SOCKET_PATH, Settings, broker_socket
 from forge_tools.embedded.stack import settings_environment
+from forge_tools.environment import misspelt
 from forge_tools.errors import ConfigurationError
 
 
@@ -83,6 +84,15 @@ def test_valkey_may_be_called_by_its_name(url: str, broker: str) -> None:
             "100",
             "100 bytes are too few to start Python; give 268,435,456 or more, or 0 for no limit",
         ),
+        ("FORGE_TOOLS", "mytools", r"""FORGE_TOOLS is no JSON. Write a JSON list, such as '\["mytools"\]'."""),
+        ("FORGE_TOOLS", '"mytools"', r"""FORGE_TOOLS: .*valid tuple. Write a JSON list, such as '\["mytools"\]'."""),
+        ("FORGE_ROUTES", '{"x":', """FORGE_ROUTES is no JSON. Write a JSON object, such as '{"Bash": "shells"}'."""),
+        (
+            "FORGE_BROKER_URL",
+            "http://x",
+            "FORGE_BROKER_URL: there is no broker for http://; write redis://, rediss://,",
+        ),
+        ("FORGE_WORKSPACE", "/nonexist", "FORGE_WORKSPACE: there is no folder /nonexist"),
         ("FORGE_HEARTBEAT", "4", "lease 15.0s must be at least five heartbeats of 4.0s"),
     ],
 )
@@ -98,7 +108,7 @@ def test_a_wrong_setting_is_named_with_what_it_must_be(
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("nope", 'error parsing value for field "workspaces"'),
+        ("nope", "FORGE_WORKSPACES is no JSON. Write a JSON object, such as "),
         ("[]", "FORGE_WORKSPACES: Input should be a valid dictionary"),
         ('{"a b": {"roots": ["/x"]}}', "FORGE_WORKSPACES: .*'a b' is not a valid name; use up to 100 letters"),
         ('{"../x": {"roots": ["/x"]}}', "'../x' is not a valid name"),
@@ -127,6 +137,17 @@ def test_a_wrong_setting_is_not_quoted_for_it_may_be_a_secret(monkeypatch: pytes
 
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in str(caught.value.__cause__)
+
+
+def test_a_variable_that_nothing_reads_is_told_with_the_one_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = ("FORGE_LEASE", "FORGE_SHELL", "FORGE_SECRET_DIR", "FORGE_TEST_PG_URL", "FORGE_WEATHER_LIMIT")
+    for name in ("FORGE_LEESE", "FORGE_ROUTE", *read):
+        monkeypatch.setenv(name, "x")
+
+    assert misspelt(Settings.model_fields, ["FORGE_SHELL"]) == {
+        "FORGE_LEESE": "FORGE_LEASE",
+        "FORGE_ROUTE": "FORGE_ROUTES",
+    }
 
 
 def test_routes_of_a_tool_come_before_those_of_its_category() -> None:

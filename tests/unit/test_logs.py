@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from forge_tools.config import Settings, log_format
+from forge_tools.config import Settings
+from forge_tools.environment import log_format
 from forge_tools.logs import Form, set_up
 from forge_tools.model import SCOPE, CallScope
 from tests.unit.workers.test_recorder import CLAIM

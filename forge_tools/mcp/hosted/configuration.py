@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from forge_tools.config import expanded
+from forge_tools.environment import expanded
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import is_secret_name
 from forge_tools.schema import shown

@@ -66,6 +66,8 @@ def test_a_diff_goes_from_the_one_before_to_the_default_unless_it_is_told_otherw
     assert forward.startswith(f"Grep  1.0.0 ({FIRST.digest}) -> 1.1.0 ({SECOND.digest})")
     assert "+   parameters.limit: {" in forward
     assert "- ! parameters.limit: {" in backward
+    assert backward.endswith("\n! refuses calls that were accepted before\n")
+    assert "refuses calls" not in forward
     assert "They are identical." in none
 
 

@@ -83,3 +83,10 @@ def test_behind_the_oldest_there_is_nothing_older(run: Command) -> None:
 
 async def oldest_id(store: Store) -> str:
     return (await store.history.list())[-1].id
+
+
+def test_columns_have_the_names_of_the_table_too(run: Command) -> None:
+    code, shown, _ = run("--columns", "queued,ago,took,what,error_code")
+
+    assert code == 0
+    assert shown.splitlines()[0].split() == ["queued", "ago", "took", "what", "error_code"]

@@ -4,10 +4,12 @@ import io
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
-from forge_tools.cli.parameters import example_command, parse_parameters
+from forge_tools.cli.parameters import GivenParameters, example_command
 from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
 from forge_tools.schema import Validator
 
@@ -30,6 +32,10 @@ SPEC = ToolSpec(
         parameter("env", "object"),
     ),
 )
+
+
+def parsed(words: list[str], whole: str | None, spec: ToolSpec | None) -> dict[str, Any]:
+    return GivenParameters(words, whole, 1000).typed(spec)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +62,11 @@ SPEC = ToolSpec(
     ],
 )
 def test_a_value_is_read_by_the_declared_type(word: str, value: object) -> None:
-    assert list(parse_parameters([word], None, SPEC).values()) == [value]
+    assert list(parsed([word], None, SPEC).values()) == [value]
 
 
 def test_an_array_is_built_from_repeated_keys() -> None:
-    assert parse_parameters(["names=a", "names=b,c", 'names=["d"]'], None, SPEC) == {"names": ["a", "b,c", "d"]}
+    assert parsed(["names=a", "names=b,c", 'names=["d"]'], None, SPEC) == {"names": ["a", "b,c", "d"]}
 
 
 @pytest.mark.parametrize(
@@ -78,54 +84,55 @@ def test_an_array_is_built_from_repeated_keys() -> None:
         (["nothing"], "'nothing' is not a parameter. Write key=value"),
         (["=value"], "is not a parameter"),
         (["text=@/no/such/file"], "'/no/such/file' cannot be read: No such file or directory"),
+        (["text=@/dev/zero"], "'/dev/zero' has more than 1,000 bytes, which is all that parameters may have"),
         (["text:=" + "[" * 100_000], "text: not JSON"),
         (["count=" + "9" * 5000], "count takes an integer"),
     ],
 )
 def test_what_cannot_be_read_says_how_to_write_it(words: list[str], said: str) -> None:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 the words are matched below, without regular expressions
-        parse_parameters(words, None, SPEC)
+    with pytest.raises(typer.BadParameter) as caught:
+        parsed(words, None, SPEC)
     assert said in str(caught.value)
 
 
 def test_a_file_stands_for_its_text(tmp_path: Path) -> None:
     file = tmp_path / "input"
     file.write_text("grüße\n", encoding="utf-8")
-    assert parse_parameters([f"text=@{file}"], None, SPEC) == {"text": "grüße\n"}
+    assert parsed([f"text=@{file}"], None, SPEC) == {"text": "grüße\n"}
 
 
 def test_a_file_may_hold_the_json_of_an_object(tmp_path: Path) -> None:
     file = tmp_path / "input.json"
     file.write_text('{"A": "1"}')
-    assert parse_parameters([f"env=@{file}"], None, SPEC) == {"env": {"A": "1"}}
+    assert parsed([f"env=@{file}"], None, SPEC) == {"env": {"A": "1"}}
 
 
 def test_a_binary_file_is_no_text(tmp_path: Path) -> None:
     file = tmp_path / "input"
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match="is not UTF-8 text"):
-        parse_parameters([f"text=@{file}"], None, SPEC)
+    with pytest.raises(typer.BadParameter, match="is not UTF-8 text"):
+        parsed([f"text=@{file}"], None, SPEC)
 
 
 def test_the_standard_input_is_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("piped"))
-    assert parse_parameters(["text=@-"], None, SPEC) == {"text": "piped"}
+    assert parsed(["text=@-"], None, SPEC) == {"text": "piped"}
 
 
 def test_words_override_the_whole_object() -> None:
-    assert parse_parameters(["count=2"], '{"count": 1, "text": "a"}', SPEC) == {"count": 2, "text": "a"}
+    assert parsed(["count=2"], '{"count": 1, "text": "a"}', SPEC) == {"count": 2, "text": "a"}
 
 
 @pytest.mark.parametrize(
     ("whole", "kind"), [("[1]", "an array"), ('"a"', "a text"), ("null", "null"), ("3", "a number")]
 )
 def test_the_whole_must_be_an_object(whole: str, kind: str) -> None:
-    with pytest.raises(ValueError, match=f"--json: that is {kind}; it must be an object"):
-        parse_parameters([], whole, SPEC)
+    with pytest.raises(typer.BadParameter, match=f"that is {kind}; it must be an object"):
+        parsed([], whole, SPEC)
 
 
 def test_without_a_definition_every_value_is_text() -> None:
-    assert parse_parameters(["count=1", "flag=true"], None, None) == {"count": "1", "flag": "true"}
+    assert parsed(["count=1", "flag=true"], None, None) == {"count": "1", "flag": "true"}
 
 
 @pytest.mark.parametrize(
@@ -150,4 +157,4 @@ def test_an_example_of_a_call_is_valid_or_the_tool_is_shown(parameters: list[Too
     assert example_command(spec) == command
     words = shlex.split(command)
     if words[0] == "run":
-        assert Validator.for_spec(spec).all_errors(parse_parameters(words[2:], None, spec)) == []
+        assert Validator.for_spec(spec).all_errors(parsed(words[2:], None, spec)) == []

@@ -11,6 +11,7 @@ from forge_tools.config import Settings
 from forge_tools.model import Overview
 from forge_tools.storage import Store
 from tests.migrated import migrated
+from tests.unit.cli.conftest import Command
 
 
 @pytest.fixture
@@ -29,3 +30,14 @@ async def test_a_mistake_of_ours_is_not_taken_for_its_end(settings: Settings) ->
 
     with pytest.raises(TypeError, match="no frame"):
         await Watch(Face(), settings, look, broken).run(1.0)
+
+
+def test_rejections_have_a_column_of_their_own_if_there_are_any(command: Command) -> None:
+    _, before, _ = command("stats")
+    command("run", "nothing", "--background")
+    _, after, _ = command("stats")
+
+    assert "rejected" not in before
+    _, titles, _, row, *_ = after.splitlines()
+    shown = dict(zip(titles.split(), row.split(), strict=False))
+    assert (shown["failed"], shown["rejected"]) == ("0", "1")

@@ -212,7 +212,7 @@ def test_the_policy_of_a_tool_counts_unless_the_call_has_its_own() -> None:
         ({"parameters": {}}, "Missing required parameter: who"),
         ({"parameters": {"who": 1}}, "Invalid type for who"),
         ({"parameters": {"who": "Ada", "x": float("inf")}}, "parameters.x"),
-        ({"parameters": {"who": "Ada", 1: 2}}, "parameters"),
+        ({"parameters": {"who": "Ada", 1: 2}}, "names as keys, not one with other keys"),
         ({"parameters": ["who"]}, "Invalid parameters: expected an object with names as keys, not list"),
         ({"parameters": None}, "Invalid parameters: expected an object with names as keys, not NoneType"),
         ({"parameters": "who"}, "not str"),
@@ -228,7 +228,7 @@ def test_the_policy_of_a_tool_counts_unless_the_call_has_its_own() -> None:
         ({"queue": "x" * 300}, "is not a valid name"),
         ({"queue": "line\n"}, "is not a valid name"),
         ({"queue": 5}, "is not a valid name"),
-        ({"delay": -1.0}, "delay is -1.0"),
+        ({"delay": -1.0}, "delay is -1.0; it must be a number of seconds 0 or more, and at most ten years"),
         ({"delay": float("inf")}, "delay is inf"),
         ({"delay": "5"}, "delay is '5'"),
         ({"delay": True}, "delay is True"),
@@ -279,7 +279,7 @@ def test_without_a_catalogue_an_unknown_tool_asks_for_a_worker() -> None:
     prepared = Intake(Settings.load(), "me").prepare(CALL, Snapshot())
 
     assert isinstance(prepared, Rejected)
-    assert "is a worker running?" in prepared.result.metadata["available"]
+    assert "none (no worker has published any yet)" in prepared.result.metadata["available"]
 
 
 def test_parameters_over_the_limit_are_rejected_and_not_kept() -> None:

@@ -128,3 +128,19 @@ def test_a_private_folder_is_neither_a_link_nor_open(tmp_path: Path) -> None:
     for folder in (tmp_path / "link", tmp_path / "run2"):
         with pytest.raises(StackError, match=r"must be a folder that user .* owns and nobody else may enter"):
             private_folder(folder)
+
+
+def test_whoever_asks_learns_that_the_stack_serves(home: Path) -> None:
+    lock = take(home)
+    before = stack_holder(home)
+    lock.declare_ready()
+    after = stack_holder(home)
+    lock.release()
+    lock.declare_ready()  # a thread may say so when the stack has just stopped
+
+    assert (before and before.is_ready, after and after.is_ready) == (False, True)
+    again = take(home)
+    restarted = stack_holder(home)
+    assert restarted is not None
+    assert not restarted.is_ready
+    again.release()
