@@ -66,7 +66,7 @@ their settings. {MADE}
         text
         + """
 `FORGE_SECRET_<NAME>` is a secret that calls may name ([secrets.md](secrets.md)); a worker removes it from its environment when it starts. `XDG_STATE_HOME` sets where homes of
-embedded stacks are. `FORGE_TOOLS` replaces `[tool.forge-tools]` in `pyproject.toml` ([tools.md](tools.md#loading-tools)). `forge-tools doctor` checks the settings: [commands.md](commands.md).
+embedded stacks are. A JSON setting that is none, a broker of another kind and a workspace that is not there are refused when they are read; `doctor` and workers name a variable that nothing reads if it resembles a setting. `FORGE_TOOLS` replaces `[tool.forge-tools]` in `pyproject.toml` ([tools.md](tools.md#loading-tools)). `forge-tools doctor` checks the settings: [commands.md](commands.md).
 """
     )
 

@@ -144,8 +144,8 @@ def _print_failure(face: Face, one: ExecutionRecord | AttemptRecord) -> None:
 
 
 def _only(of: Rows, names: Sequence[str], records: Sequence[Any], width: int) -> Table:
-    known = {one.title: replace(one, least=0) for one in LISTED[of].columns}
-    known |= {name: Column(name, partial(_cell, name), is_flexible=name in _FREE) for name in LISTED[of].names}
+    stored = {name: Column(name, partial(_cell, name), is_flexible=name in _FREE) for name in LISTED[of].names}
+    known = stored | {one.title: replace(one, least=0) for one in LISTED[of].columns if one.title not in stored}
     for name in names:
         if name not in known:
             raise typer.BadParameter(f"{name!r} is no column. There are: {', '.join(known)}.", param_hint="--columns")
