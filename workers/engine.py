@@ -132,6 +132,7 @@ class Engine:
             artifact_dir=settings.artifact_dir,
         )
         try:
+            store.load()
             self.worker = Worker(self._setup, store, self)
             await self._start_worker()
         except BaseException:

@@ -147,6 +147,12 @@ class Store:
             database.cut_off()
         return database
 
+    def load(self) -> None:
+        """Load every part now, as a process must that goes on when it has run out of descriptors: it could load nothing then."""
+        for name, part in vars(Store).items():
+            if isinstance(part, cached_property):
+                getattr(self, name)
+
     async def check(self, *, has_tables: bool = True) -> None:
         """Check that the database answers, and that this code can work on its tables: its own, or newer that allow it.
 

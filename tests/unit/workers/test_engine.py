@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -27,6 +28,7 @@ from forge_tools.errors import (
     ToolError,
 )
 from forge_tools.model import Claim, ExecutionStatus, Scope, Wakeup, new_id
+from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from tests.migrated import migrated
@@ -156,6 +158,13 @@ async def test_wakeups_that_find_no_slot_are_published_again_for_others(
     assert json.loads(message)["headers"]["timelimit"] == list(reversed(settings.time_limits.limits(120)))
     await asyncio.to_thread(small.stop)
     assert [(await client.history.get(one)).status for one in ids] == ["succeeded", "queued", "queued"]
+
+
+async def test_a_worker_has_loaded_its_whole_store_when_it_begins(engine: Engine) -> None:
+    """Later it may be out of descriptors, and a service that cannot load its part would end it."""
+    parts = {name for name, part in vars(Store).items() if isinstance(part, cached_property)}
+
+    assert {"transitions", "rollups"} <= parts <= vars(engine.worker.store).keys()
 
 
 async def test_a_slot_kept_for_a_message_in_vain_goes_to_who_waits(settings: Settings, client: ExecutorClient) -> None:
