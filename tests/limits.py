@@ -4,10 +4,10 @@ import faulthandler
 import os
 import signal
 import sys
-import time
 from collections.abc import Generator
 from os import ftruncate, getpid, pwrite  # by name: tests put others in their place
 from pathlib import Path
+from time import monotonic  # by name, as above
 from types import FrameType
 
 import pytest
@@ -65,7 +65,7 @@ class Limits:
             faulthandler.dump_traceback(sys.__stderr__)
             pytest.fail(f"{current} took more than {seconds:.0f} s")
 
-        self._write(f"{time.monotonic() + seconds:.0f} {current}")
+        self._write(f"{monotonic() + seconds:.0f} {current}")
         signal.signal(signal.SIGALRM, end)
         # Again and again: an exception that is raised inside of a callback may be caught there.
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
@@ -83,7 +83,7 @@ class Limits:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Name what failed, for those who try it again."""
-        self._write(f"{time.monotonic() + PATIENCE * SECONDS:.0f} what pytest does after the last test")
+        self._write(f"{monotonic() + PATIENCE * SECONDS:.0f} what pytest does after the last test")
         if self._folder:
             Path(self._folder, FAILED).write_text("".join(f"{nodeid}\n" for nodeid in self._failed))
 

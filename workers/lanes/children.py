@@ -183,7 +183,7 @@ class ChildrenLane:
         self._doom(child)
         child.is_silent.set()
         if not self._is_stopping:
-            self._reap_supervisors(child)
+            self._take_end(child)
         self._forget(child)
         self._serve_messages()
 
@@ -358,7 +358,7 @@ class ChildrenLane:
         self._forget(child)
         self._serve_messages()
 
-    def _reap_supervisors(self, child: PoolProcess) -> None:
+    def _take_end(self, child: PoolProcess) -> None:
         body = child.body
         if body is None:
             child.handle.send(signal.SIGKILL)  # it serves nobody any more, should it still live
