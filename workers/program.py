@@ -20,8 +20,9 @@ from forge_tools.sandbox.configured import reach_of, user_of
 from forge_tools.sandbox.processes.commands import SPAWNER
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
-from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, SHELL
+from forge_tools.sandbox.processes.trees import MARKS
 from forge_tools.sandbox.reach import Reach
+from forge_tools.sandbox.walls.commands import NAMESPACE
 from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.secrets import SecretSource
 from forge_tools.tool import admit, load_engine, load_project, load_settings, load_tools, require_walled
@@ -33,7 +34,7 @@ from workers.artifacts import ArtifactDesk
 from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.lanes.tiers import NAMESPACE, Tiers
+from workers.lanes.tiers import Tiers
 from workers.lanes.walls import command_walls, server_walls
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None, *, tell: Callable[[str | None],
 def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
     """Load tools, start the engine, run Celery until it is stopped."""
     harden()
-    for name, meant in misspelt(Settings.model_fields, (INSTANCE, EXECUTION, SHELL)).items():
+    for name, meant in misspelt(Settings.model_fields, MARKS).items():
         logger.warning("Nothing reads %s; did you mean %s?", name, meant)
     setup = setup_of(options, Settings.load())
     if setup.user is not None:

@@ -32,7 +32,7 @@ from forge_tools.environment import misspelt
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.model import QueueDepth, ServerState, StuckCalls, ToolSpec, WorkerRecord
 from forge_tools.model.places import serving_command
-from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, SHELL
+from forge_tools.sandbox.processes.trees import MARKS
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection.faults import MORE
 from forge_tools.urls import without_passwords
@@ -107,7 +107,7 @@ def doctor(
 
 def check_everything() -> Iterator[Finding]:
     """Check the settings, and what they lead to."""
-    for name, meant in misspelt(Settings.model_fields, (INSTANCE, EXECUTION, SHELL)).items():
+    for name, meant in misspelt(Settings.model_fields, MARKS).items():
         yield problem("settings", f"nothing reads {name}", f"Did you mean {meant}?")
     try:
         settings = Settings.load()

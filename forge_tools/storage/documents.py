@@ -41,6 +41,7 @@ is_replaced: ColumnElement[bool] = exists().where(
 )
 """Whether there is a newer version of the document."""
 
+# Statements are made once: SQLAlchemy takes longer to make one than SQLite to run it.
 OF_SCOPE = and_(kept.scope == bindparam("in_scope"), kept.owner_key == bindparam("in_key"))
 AT = and_(OF_SCOPE, kept.path == bindparam("at"))
 FOUND = (kept.path, kept.version, kept.content, kept.author, kept.updated_at)
@@ -61,7 +62,6 @@ WRITE = insert(documents).values(
 ).returning(kept.version, kept.updated_at, select(func.count()).where(OF_SCOPE).scalar_subquery().label("rows"))  # fmt: skip
 FORGET = delete(documents).where(AT, kept.version <= bindparam("up_to"))
 HELD = select(func.count()).where(*NEWEST)
-"""Statements are made once: SQLAlchemy takes longer to make one than SQLite to run it."""
 
 
 class Documents:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from forge_tools.config import Settings
 from forge_tools.model import THE_TOOL, Lane, ToolSpec, ToolWalls, WorkerWalls
 from forge_tools.sandbox.configured import least_for
+from forge_tools.sandbox.walls.commands import LANDLOCK, NAMESPACE
 from forge_tools.sandbox.walls.probe import TIERS, Given, given
 
-HIGHEST, NAMESPACE = "landlock", "namespace"
-"""The highest tier for a body, and the tier for the commands that a tool starts."""
+HIGHEST = LANDLOCK
+"""The highest tier for a body; the commands that a tool starts may have `NAMESPACE`."""
 
 LEFT = "Tools need walls that this machine cannot give; their calls are left to other workers"
 LESS = "Tools run behind less than the walls that they ask for: this machine cannot give them"

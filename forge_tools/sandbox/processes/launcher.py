@@ -201,17 +201,17 @@ def serve(walls: Sequence[str], start: Start) -> None:
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     signals = Signals(signal.SIGCHLD)
     supervisors: set[int] = set()
-    fork = partial(Spare, walls, start)
+    fork_spare = partial(Spare, walls, start)
     spare = None
     is_open = True
     while is_open or supervisors:
         has_request, _ = signals.wait(None, requests.fileno() if is_open else -1)
         _reap_supervisors(supervisors)
         if has_request:
-            is_open = _accept(requests, supervisors, spare, fork)
+            is_open = _accept(requests, supervisors, spare, fork_spare)
             if spare:  # used, or unusable
                 spare.close()
-            spare = _another(supervisors, fork, requests.fileno()) if is_open else None
+            spare = _another(supervisors, fork_spare, requests.fileno()) if is_open else None
 
 
 def main(arguments: list[str]) -> int:
@@ -279,11 +279,11 @@ def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequen
     raise missing
 
 
-def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None, fork: Fork) -> bool:
+def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None, fork_spare: Fork) -> bool:
     """Give the next request to a supervisor; return whether there can be more."""
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
     if data and not (spare and spare.take(handles)):
-        fresh = _another(supervisors, fork, requests.fileno(), *handles)
+        fresh = _another(supervisors, fork_spare, requests.fileno(), *handles)
         if fresh:  # without one, the requester sees its control socket close
             fresh.take(handles)
             fresh.close()
@@ -292,10 +292,10 @@ def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None,
     return bool(data)
 
 
-def _another(supervisors: set[int], fork: Fork, *private: int) -> Spare | None:
+def _another(supervisors: set[int], fork_spare: Fork, *private: int) -> Spare | None:
     """Fork one without the `private` handles; None if no process is available."""
     with contextlib.suppress(OSError):
-        spare = fork(*private)
+        spare = fork_spare(*private)
         supervisors.add(spare.pid)
         return spare
     return None

@@ -14,6 +14,9 @@ EXECUTION = "FORGE_EXECUTION"
 SHELL = "FORGE_SHELL"
 """The variable that everything of a shell carries which outlives its call."""
 
+MARKS = (INSTANCE, EXECUTION, SHELL)
+"""Variables of ours that are no settings."""
+
 KEEPS = "keeper."
 """How its value begins in programs that keep shells, and in the supervisors that they fork."""
 
