@@ -222,13 +222,22 @@ class Claims:
         await self.start(wakeups[:count])
 
     async def claim_woken(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
-        """Claim for a lane that has its slots at hand."""
+        """Claim for a lane that has its slots at hand: as many as were named, and due calls before those."""
         self.woken_at = time.monotonic()
         await self._read_overdue()
         await self._activity.until(lambda: self.is_closed or not self._activity.sending)
         waiting = self._overdue_first(wakeups)
-        self._overdue += waiting[len(wakeups) :]  # calls that had to give way are next
-        return await self._claim(waiting[: len(wakeups)])
+        claims: list[Claim] = []
+        try:
+            while waiting and self._may_claim() and (free := len(wakeups) - len(claims)):  # others ran some meanwhile
+                asked, waiting = waiting[:free], waiting[free:]
+                claims += await self._claim(asked)
+        except ForgeError:
+            if not claims:
+                raise
+        finally:
+            self._overdue += waiting  # calls that had to give way are next
+        return claims
 
     async def start(self, wakeups: Sequence[Wakeup]) -> None:
         """Claim those that are still available, and run them."""
@@ -252,6 +261,8 @@ class Claims:
         self._activity.claiming += 1
         try:
             claims = await self._store.queue.claim(wakeups, self._tools.scope)
+            claimed = {claim.id for claim in claims}
+            self._overdue = [one for one in self._overdue if one.id not in claimed]
             self._recorder.claimed(claims)
             if self.is_closed or not self._fitness.may_run():
                 for claim in claims:
