@@ -98,10 +98,14 @@ class ChildrenLane:
         return sum(child.is_answering for child in self._children.values())
 
     def free_slots(self) -> int:
-        return sum(child.is_idle for child in self._children.values()) - self._claiming
+        idle = sum(child.is_idle for child in self._children.values())
+        return idle - self._claiming - self._assignment.unserved(len(self._running()))
 
     def _idle(self) -> list[PoolProcess]:
         return [] if self._is_stopping else [child for child in self._children.values() if child.is_idle]
+
+    def _running(self) -> list[PoolProcess]:
+        return [child for child in self._children.values() if child.body is not None and not child.is_doomed]
 
     def _hand_back(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
@@ -113,8 +117,11 @@ class ChildrenLane:
                 self._host.finished(handed_back(claim))
             elif (child := self._assignment.child_for(claim, idle)) is not None:
                 self._start_body(child, claim)
-            else:
-                self._retire(self._assignment.least_used(idle), REPLACED, logging.DEBUG)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        for child in self._assignment.to_replace(self._idle(), self._running()):
+            self._retire(child, REPLACED, logging.DEBUG)
 
     def cancel(self, execution_id: str, attempt: int) -> None:
         if (claim := self._assignment.withdraw(execution_id, attempt)) is not None:
@@ -257,6 +264,7 @@ class ChildrenLane:
             return
         while (found := self._assignment.next(self._idle())) is not None:
             self._start_body(*found)
+        self._make_room()
         free = self.free_slots()
         if free > 0 and self._messages.waiting:
             wakeups = self._messages.take(free)
@@ -353,7 +361,7 @@ class ChildrenLane:
             body.proofs.end()
         if child.output is not None:
             child.output.follow()
-        child.body = None
+        child.body, child.idle_since = None, time.monotonic()
         self._host.finished(outcome)
         self._forget(child)
         self._serve_messages()
@@ -394,6 +402,7 @@ class ChildrenLane:
                 if child.is_mute(elapsed if elapsed < LOOK_SECONDS + LATE_SECONDS else 0.0):
                     self._retire(child, "A child does not answer; it is replaced")
             self._hand_back(self._assignment.overdue())
+            self._serve_messages()
             if self._memory_limit:
                 with suppress(OSError):  # a process ended during the check; the next one follows
                     await self._end_heavy()

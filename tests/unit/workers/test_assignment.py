@@ -91,6 +91,62 @@ async def test_a_call_that_no_child_fits_waits_until_one_is_forked_in_place_of_t
         await bench.until(lambda: walls.removed == [second])
 
 
+async def test_a_call_waits_behind_a_running_child_of_its_walls_while_others_were_just_used(bench: Bench) -> None:
+    with a_process() as first, a_process() as second:
+        children = {"one": await bench.connect(first), "other": await bench.connect(second)}
+        for tool, child in children.items():
+            bench.lane.run([call(tool)])
+            await child.hear()
+        children["one"].finish(call("one"))
+        await bench.until(bench.lane.free_slots)
+
+        bench.lane.run([call("other", "b")])
+        assert bench.lane.free_slots() == 1  # for a call of the other walls
+        bench.lane.run([call("other", "c")])
+        assert bench.lane.free_slots() == 0
+        assert is_alive(first)
+        children["other"].finish(call("other"))
+        assert (await children["other"].hear())["run"]["id"] == "b"
+        children["other"].finish(call("other", "b"))
+        assert (await children["other"].hear())["run"]["id"] == "c"
+        bench.lane.run([call("one", "d")])
+
+        assert (await children["one"].hear())["run"]["id"] == "d"
+
+
+async def test_a_child_that_nobody_uses_makes_room_for_a_call_whose_own_children_are_busy(bench: Bench) -> None:
+    with a_process() as first, a_process() as second, a_process() as third:
+        children = {"one": await bench.connect(first), "other": await bench.connect(second)}
+        for tool, child in children.items():
+            bench.lane.run([call(tool)])
+            await child.hear()
+        children["one"].finish(call("one"))
+        await bench.until(bench.lane.free_slots)
+        bench.lane.run([call("other", "b")])
+
+        await bench.until(lambda: not is_alive(first))
+        children["one"].die()
+        children["other"].finish(call("other"))
+        assert (await children["other"].hear())["run"]["id"] == "b"  # it came first
+        await bench.connect(third)
+        await bench.until(bench.lane.free_slots)
+
+
+async def test_a_new_child_is_for_the_call_that_it_was_forked_for(bench: Bench) -> None:
+    with a_process() as first, a_process() as second, a_process() as third:
+        children = {"one": await bench.connect(first), "plain": await bench.connect(second)}
+        for tool, child in children.items():
+            bench.lane.run([call(tool)])
+            await child.hear()
+        children["one"].finish(call("one"))
+        await bench.until(bench.lane.free_slots)
+        bench.lane.run([call("plain", "behind"), call("other", "forked")])
+
+        await bench.until(lambda: not is_alive(first))
+        children["one"].die()
+        assert (await (await bench.connect(third)).hear())["run"]["id"] == "forked"
+
+
 async def test_a_call_that_waits_can_be_cancelled_and_is_handed_back_when_its_worker_stops(bench: Bench) -> None:
     with a_process() as first, a_process() as second:
         calls = [call("plain"), call("plain", "b")]
