@@ -62,6 +62,9 @@ class Once(Nap):
     capabilities = Capabilities()
 
 
+NAMES = ("forge-engine", "forge-tools-loop")
+
+
 class NeverReady(Nap):
     """Hang at the start, until it is to fail."""
 
@@ -353,11 +356,12 @@ def test_an_engine_without_a_database_says_so_and_starts_nothing(settings: Setti
 
 def test_a_tool_that_cannot_start_keeps_the_worker_from_starting(settings: Settings) -> None:
     engine = build(settings, Unready)
+    before = set(threads(*NAMES))
 
     with pytest.raises(ToolError, match="no licence"):
         engine.start()
 
-    wait_until(lambda: not threads("forge-engine", "forge-tools-loop"), 30, "its threads do not end")
+    wait_until(lambda: before.issuperset(threads(*NAMES)), 30, "its threads do not end")
 
 
 def test_a_start_that_hangs_is_said_within_its_limit(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
