@@ -174,6 +174,8 @@ class DatabaseUnavailableError(StorageError):
 
     code = ErrorCode.STORAGE_UNAVAILABLE
     retryable = True
+    may_pass = True
+    """Whether waiting may help. False if somebody has to change something first: a password, a name, a file's mode."""
 
 
 class DatabaseCorruptError(StorageError):

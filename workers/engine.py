@@ -9,14 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
-from forge_tools.errors import ForgeError
+from forge_tools.errors import DatabaseUnavailableError, ForgeError
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.storage import open_store
@@ -24,7 +25,13 @@ from workers.outcomes import ends_of_cut, stopped
 from workers.watchdog import FAREWELL
 from workers.worker import Setup, Worker
 
+T = TypeVar("T")
+
 START_DEADLINE = 60.0
+DATABASE_SECONDS = 30.0
+"""How long a worker that starts waits for a database that does not answer yet."""
+
+AGAIN_SECONDS = 0.5
 STOP_MARGIN = 5.0
 WARNING_SECONDS = 10.0
 """How long before calls are cut off the log names them."""
@@ -54,12 +61,15 @@ class Engine:
         self._thread = threading.Thread(target=self._serve, name="forge-engine", daemon=True)
         self._ready: Future[None] = Future()
         self._over = asyncio.Event()
+        self._waits_until: float | None = None
         self._drain = settings.drain
         self._drained_by = self._ended_by = float("inf")
         self._winding_down: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Connect, register this worker instance, publish the catalogue, start the lane.
+        """Connect, start the lane, register this worker instance, publish the catalogue.
+
+        A database that does not answer is waited for, for `DATABASE_SECONDS`.
 
         Raises:
             ForgeError: why this worker cannot start, worded for an operator.
@@ -125,12 +135,14 @@ class Engine:
 
     async def _open(self) -> None:
         settings = self._setup.settings
-        store = await open_store(
+        connect = partial(
+            open_store,
             settings.database,
             connect_timeout=settings.connect_timeout,
             patience=None,
             artifact_dir=settings.artifact_dir,
         )
+        store = await self._repeated(connect)
         try:
             store.load()
             self.worker = Worker(self._setup, store, self)
@@ -141,10 +153,29 @@ class Engine:
 
     async def _start_worker(self) -> None:
         try:
-            await self.worker.start()
+            await self.worker.lane.start(self.worker)
+            await self._repeated(self.worker.start)
         except BaseException:
             await self.worker.lane.stop()
             raise
+
+    async def _repeated(self, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Repeat a step of the start while the database does not answer, for `DATABASE_SECONDS` in all."""
+        while True:
+            try:
+                return await step()
+            except DatabaseUnavailableError as error:
+                self._wait_or_give_up(error)
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    def _wait_or_give_up(self, error: DatabaseUnavailableError) -> None:
+        now = time.monotonic()
+        if not error.may_pass or (self._waits_until is not None and now >= self._waits_until):
+            raise error
+        if self._waits_until is None:
+            self._waits_until = now + DATABASE_SECONDS
+            facts = {"seconds": DATABASE_SECONDS, "error": error.message}
+            logger.warning("The database does not answer; this worker waits for it", extra=facts)
 
     # Stopping: one wind-down, however many ask for it.
 

@@ -171,10 +171,12 @@ class Worker:
         return [Heartbeats(store, beat, self.lease, self._heartbeat, services, lapsed=self.workspaces.renew), *services]
 
     async def start(self) -> None:
-        """Register this worker instance, publish its tools, and begin to run calls."""
+        """Register this worker instance, publish its tools, and begin to run calls; its lane has started.
+
+        It may be repeated if the database failed to answer.
+        """
         setup = self._setup
         setup.remote_store.open(self.store)
-        await self.lane.start(self)
         await self.store.workers.register(
             WorkerRecord(
                 id=self.id,

@@ -26,7 +26,9 @@ _CONFLICTS = ("40001", "40P01", "55P03", "57014")
 _NO_TABLE = ("42P01", "42703", "42883", "3F000")
 _CORRUPT = ("XX001", "XX002")
 _VALUES = ("22", "23", "54")
-_NEVER_BEGAN = ("28", "3D", "25", "53", "57P03")
+_REFUSED = ("28", "3D")
+"""The server answers, and refuses the role, its password or the name of the database."""
+_NEVER_BEGAN = (*_REFUSED, "25", "53", "57P03")
 _GONE = ("08", "57P", "58")
 _FORBIDDEN = "42501"
 _OTHER_SERVER = ("26000", "42P05")
@@ -58,10 +60,13 @@ class UnreachableError(DatabaseUnavailableError):
     `maybe_committed` says whether the rows may have been written, `is_final` that a retry cannot succeed.
     """
 
-    def __init__(self, message: str, *, maybe_committed: bool = False, is_final: bool = False) -> None:
+    def __init__(
+        self, message: str, *, maybe_committed: bool = False, is_final: bool = False, may_pass: bool = True
+    ) -> None:
         super().__init__(message)
         self.maybe_committed = maybe_committed
         self.is_final = is_final
+        self.may_pass = may_pass
 
 
 class ForbiddenError(StorageError):
@@ -121,12 +126,13 @@ def _explain_sqlite(error: sqlite3.Error, shown: str) -> ForgeError:
             shown,
             f"{error}; SQLite writes beside its file even when reading, so this user must be able to write to the file and its folder",
             maybe_committed=False,
+            may_pass=False,
         )
     if code == sqlite3.SQLITE_FULL:
         return _full(shown, error)
     if code == sqlite3.SQLITE_ERROR:
         return StorageError(f"{shown}: {error}")
-    return unreachable(shown, error, maybe_committed=code == sqlite3.SQLITE_IOERR)
+    return unreachable(shown, error, maybe_committed=code == sqlite3.SQLITE_IOERR, may_pass=False)
 
 
 def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeError:
@@ -143,7 +149,8 @@ def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeErro
     if state.startswith(_VALUES):
         return RefusedError(f"{shown} refuses a value: {str(error).splitlines()[0]}")  # further lines quote the row
     if state.startswith((*_NEVER_BEGAN, *_GONE)):
-        return unreachable(shown, error, maybe_committed=not state.startswith(_NEVER_BEGAN))
+        never_began, refused = state.startswith(_NEVER_BEGAN), state.startswith(_REFUSED)
+        return unreachable(shown, error, maybe_committed=not never_began, may_pass=not refused)
     said = f"{shown}: {error} (SQLSTATE {state})"
     return ForbiddenError(said) if state == _FORBIDDEN else StorageError(said)
 
@@ -160,13 +167,16 @@ MORE = "`forge-tools doctor` says more"
 """What `doctor` itself leaves out."""
 
 
-def unreachable(shown: str, reason: BaseException | str, *, maybe_committed: bool) -> UnreachableError:
+def unreachable(
+    shown: str, reason: BaseException | str, *, maybe_committed: bool, may_pass: bool = True
+) -> UnreachableError:
     """Return the error of an unreachable database, with the way out."""
     said = str(reason).rstrip(".") or "it did not answer in time"
     return UnreachableError(
         f"The database {shown} cannot be used: {said}. "
         f"Check that it runs and that FORGE_DATABASE_URL is right; {MORE}.",
         maybe_committed=maybe_committed,
+        may_pass=may_pass,
     )
 
 

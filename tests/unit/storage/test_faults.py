@@ -44,6 +44,13 @@ def test_each_class_of_server_error_has_one_meaning(state: str, kind: type[Forge
     assert SHOWN in str(error)
 
 
+@pytest.mark.parametrize(("state", "may_pass"), [("57P03", True), ("53300", True), ("3D000", False), ("28P01", False)])
+def test_what_somebody_has_to_change_does_not_pass(state: str, may_pass: bool) -> None:
+    error = explain(ServerError(state), SHOWN)
+    assert isinstance(error, UnreachableError)
+    assert error.may_pass is may_pass
+
+
 @pytest.mark.parametrize(("state", "maybe"), [("57P01", True), ("08006", True), ("57P03", False), ("3D000", False)])
 def test_only_an_error_during_a_statement_leaves_doubt(state: str, maybe: bool) -> None:
     error = explain(ServerError(state), SHOWN)

@@ -131,6 +131,7 @@ class Simulation:
         errors: list[BaseException] = []
         store = await open_store(self._settings.database)
         worker = Worker(setup_of(self._settings, Grep), store, _Errors(errors))
+        await worker.lane.start(worker)
         await worker.start()
         self._open.push_async_callback(worker.stop)
         return Simulated(worker, self._lanes[-1], errors)

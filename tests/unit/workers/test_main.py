@@ -97,6 +97,7 @@ def test_what_keeps_a_worker_from_starting_is_said_with_its_exit_code(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(variable, value)
+    monkeypatch.setattr("workers.engine.DATABASE_SECONDS", 0.5)
 
     assert main(["--lane", "async", "--no-builtins"]) == code
     assert [record.levelname for record in caplog.records][-1] == "ERROR"
