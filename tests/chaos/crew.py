@@ -18,9 +18,8 @@ TOOLS = "tests.chaos.tools:TOOLS"
 PROGRAM = ("workers",)
 LOOK_SECONDS = 0.1
 SHORTEST_LIFE = 2.0
-"""A post is not filled again sooner: the database may be away."""
+"""A post is not filled again sooner: what ended its worker may last."""
 
-STARTS = 3
 UNEXPLAINED = "unexplained"
 ENDS = {
     69: "no database to start with",
@@ -125,15 +124,8 @@ class Crew:
         self.workers = [self._hire(post) for post in posts]
 
     async def wait_ready(self) -> None:
-        for place in range(len(self.workers)):
-            for left in reversed(range(STARTS)):  # where many runs begin together, a server may not answer in time
-                try:
-                    await asyncio.to_thread(self.workers[place].process.wait_ready, 60)
-                    break
-                except AssertionError:
-                    if not left or self.workers[place].is_alive:
-                        raise
-                    self.workers[place] = self._hire(self.workers[place].post)
+        for worker in self.workers:
+            await asyncio.to_thread(worker.process.wait_ready, 60)
 
     async def tend(self) -> None:
         """Replace the dead for ever."""

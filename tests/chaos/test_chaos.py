@@ -20,6 +20,7 @@ FIXED_SEED = 20261
 STARTING_TOGETHER = 2
 
 Keep = Callable[[Run], str]
+Controls = Mapping[int, Run | Exception]
 
 
 @pytest.fixture
@@ -58,25 +59,35 @@ def test_every_promise_holds_whatever_dies(
 
 
 @pytest.fixture(scope="module")
-def controls(services: Services) -> Mapping[int, Run]:
-    """Each control's run, by its `id`, and those of the same faults without sabotage, side by side."""
+def controls(services: Services) -> Controls:
+    """Each control's run, by its `id`, and those of the same faults without sabotage, side by side; or why it failed."""
 
-    async def run_all() -> list[tuple[int, Run]]:
+    async def run_all() -> list[tuple[int, Run | Exception]]:
         start = asyncio.Semaphore(STARTING_TOGETHER)
         every = enumerate((*CONTROLS, *BASELINES))
         return await asyncio.gather(*(run_one(number, one, start) for number, one in every))
 
-    async def run_one(number: int, one: Control, start: asyncio.Semaphore) -> tuple[int, Run]:
-        return id(one), await one.run(services.folder(f"control-{number}"), start)
+    async def run_one(number: int, one: Control, start: asyncio.Semaphore) -> tuple[int, Run | Exception]:
+        try:
+            return id(one), await one.run(services.folder(f"control-{number}"), start)
+        except Exception as error:  # it fails the test of this run alone
+            return id(one), error
 
     return dict(asyncio.run(run_all()))
 
 
+def run_of(control: Control, controls: Controls) -> Run:
+    done = controls[id(control)]
+    if isinstance(done, Exception):
+        raise done
+    return done
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.protection)
-def test_a_protection_taken_away_is_noticed(services: Services, controls: Mapping[int, Run], control: Control) -> None:
+def test_a_protection_taken_away_is_noticed(services: Services, controls: Controls, control: Control) -> None:
     """Beside all the others a fault may come before what it is meant for: such a control has one more run, alone."""
-    done = controls[id(control)]
+    done = run_of(control, controls)
     if not is_noticed(control, done):
         print(f"{control.protection} runs again, alone: {summary(done)}")
         done = asyncio.run(control.run(services.folder(f"{control.protection}-alone"), asyncio.Semaphore()))
@@ -91,8 +102,8 @@ def is_noticed(control: Control, done: Run) -> bool:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("baseline", BASELINES)
 def test_the_faults_of_the_controls_are_harmless_where_nothing_is_taken_away(
-    controls: Mapping[int, Run], keep: Keep, baseline: Control
+    controls: Controls, keep: Keep, baseline: Control
 ) -> None:
-    done = controls[id(baseline)]
+    done = run_of(baseline, controls)
 
     assert not done.violations, keep(done)
