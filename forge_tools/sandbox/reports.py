@@ -144,10 +144,10 @@ class ReportBuffer(Reporter):
             self._tail.add(data[-2 * PART_BYTES :], of)
             self._left_out += max(0, len(data) - 2 * PART_BYTES)
             if self._tail.size > 2 * PART_BYTES:
-                self._cut_tail(PART_BYTES)
+                self._cut_tail()
 
-    def _cut_tail(self, most: int) -> None:
-        self._left_out += self._tail.cut(self._tail.size - min(PART_BYTES, max(0, most)))
+    def _cut_tail(self) -> None:
+        self._left_out += self._tail.cut(self._tail.size - PART_BYTES)
 
     def _skip(self, count: int) -> None:
         """Leave a gap here, and drop what was kept since the last one."""
@@ -159,32 +159,35 @@ class ReportBuffer(Reporter):
         return [] if progress is None else [Told(self._next(), *progress)]
 
     def _take_output(self, *, is_last: bool = False) -> list[Told]:
+        """Take all; once there is no room for that, all but the end, which stays here for the last take."""
         if not (self._head.parts or self._tail.parts or self._left_out or (is_last and self._decoders)):
             return []
-        is_full = self._room <= PART_BYTES and not is_last
-        told = [] if is_full else self._take_text(is_last=is_last)
-        if is_full and self._left_out:
-            told = self._row("", ("output", None), self._left_out)
-            self._left_out = 0
+        self._cut_tail()
+        is_full = not is_last and self._head.size + self._tail.size > self._room - PART_BYTES
+        told = self._take_text(is_last=is_last, keeps_end=is_full)
         self._rows += bool(told)
         if is_full or (told and self._rows % ROWS_PER_STEP == 0):
             self._interval *= 2
         return told
 
-    def _take_text(self, *, is_last: bool) -> list[Told]:
-        self._cut_tail(PART_BYTES if is_last else self._room - PART_BYTES - self._head.size)  # with room for its end
-        head, tail, left_out = self._head, self._tail, self._left_out
+    def _take_text(self, *, is_last: bool, keeps_end: bool) -> list[Told]:
+        head, self._head = self._head, _Stretches()
+        tail, self._tail = (_Stretches(), self._tail) if keeps_end else (self._tail, _Stretches())
         self._room -= head.size + tail.size
-        self._head, self._tail = _Stretches(), _Stretches()
-        self._left_out, self._is_split = 0, False
-        if not left_out:
+        self._is_split = keeps_end
+        if not self._left_out:
             for part in tail.parts:
                 head.add(part.data, part.of)
             return self._told(head, is_last=is_last)
         told = self._told(head)
-        left_out += sum(len(decoder.getstate()[0]) for decoder in self._decoders.values())
-        self._decoders = {}
-        return [*told, *self._told(tail, left_out + tail.align(), is_last=is_last)]
+        left_out = self._close_gap(self._tail if keeps_end else tail)
+        return [*told, *self._told(tail, left_out, is_last=is_last)]
+
+    def _close_gap(self, after: "_Stretches") -> int:
+        """Return how much is missing before `after`, with the partial characters on both sides."""
+        left_out = self._left_out + sum(len(decoder.getstate()[0]) for decoder in self._decoders.values())
+        self._decoders, self._left_out = {}, 0
+        return left_out + after.align()
 
     def _told(self, taken: "_Stretches", left_out: int = 0, *, is_last: bool = False) -> list[Told]:
         """Return a row for each stretch; the first one, or a separate one, states what is missing."""
@@ -268,6 +271,7 @@ class _Stretches:
         data = self.parts[0].data
         start = next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
         del data[:start]
+        self.size -= start
         return start
 
 

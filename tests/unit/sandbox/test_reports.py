@@ -158,6 +158,25 @@ def test_an_attempt_is_bounded_and_keeps_its_end(clock: Clock) -> None:
     assert size(told) == written + 13
 
 
+@pytest.mark.parametrize("unit", ["a", "é", "日"])
+def test_the_end_is_kept_whichever_take_used_up_the_room(clock: Clock, unit: str) -> None:
+    flood, about = unit * PART_BYTES + "\n", MOST_BYTES // (PART_BYTES * (1 if unit == "a" else 2))
+    for takes in range(about - 8, about + 8):
+        buffer, told, emitted = ReportBuffer(NOBODY, clock=clock), list[Told](), 0
+        for _ in range(takes):
+            buffer.emit(flood)
+            buffer.emit("the end")
+            told += buffer.take(is_urgent=True)
+            emitted += len((flood + "the end").encode())
+        buffer.emit("\n")
+        told += buffer.close()
+
+        assert text(told).endswith(f"{unit}\nthe end\n")
+        assert "\ufffd" not in text(told)
+        assert size(told) == emitted + 1
+        assert len(text(told).encode()) <= MOST_BYTES
+
+
 def test_rows_become_rarer_the_longer_a_call_talks(clock: Clock) -> None:
     buffer, rows = ReportBuffer(NOBODY, interval=0.25, clock=clock), 0
     for _ in range(24 * 3600 * 4):  # a day
