@@ -1,6 +1,7 @@
 """Run pytest in settled surroundings, within a limit, and leave nothing behind: `python -m tests [WHAT PYTEST TAKES]`."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -39,6 +40,8 @@ class Run:
 
     def __init__(self, folder: Path, memory: Path, minutes: float, patience: float) -> None:
         self.folder = folder
+        self.causes: dict[str, str] = {}
+        """Why each test that needed a second try failed at first."""
         self._memory = memory
         self._patience = patience
         self._ends = time.monotonic() + 60 * minutes * patience
@@ -70,11 +73,13 @@ class Run:
             self._show(pid, f"The run took too long and is ended. {test} still ran. Its stacks:")
         return TIMED_OUT
 
-    def failed(self) -> list[str]:
+    def failed(self) -> dict[str, str]:
+        """What failed in the last run, and why."""
         try:
-            return (self.folder / FAILED).read_text().splitlines()
+            found: dict[str, str] = json.loads((self.folder / FAILED).read_text())
         except FileNotFoundError:
-            return []
+            return {}
+        return found
 
     def interrupt(self) -> None:
         """Have it end, and give it a moment for that."""
@@ -141,6 +146,8 @@ def main(words: list[str]) -> int:
     if NOT_INSTALLED.exists():
         say("Not covered: what the conformance suite of MCP checks. It comes from npm, whose registry was not reached.")
     say(f"The run took {(time.monotonic() - began) / 60:.1f} minutes.")
+    for nodeid, cause in run.causes.items():  # last: of a long log people see the end
+        say(f"\nFirst try of {nodeid}: {cause}")
     return code
 
 
@@ -150,11 +157,13 @@ def second_try(run: Run, most: int) -> int:
     if not 0 < len(failed) <= MOST_SECOND_TRIES:
         return FAILURES
     say(f"{len(failed)} failed, see above; they get a second try.")
-    (run.folder / FAILED).rename(run.folder / "again")
-    code = run.pytest(f"@{run.folder / 'again'}")
-    passed = [nodeid for nodeid in failed if nodeid not in run.failed()] if code in (0, FAILURES) else []
-    say(f"Tests that needed a second try: {len(passed)}." + "".join(f"\n  {nodeid}" for nodeid in passed))
-    if code == 0 and len(passed) > most:
+    (run.folder / FAILED).unlink()
+    (again := run.folder / "again").write_text("\n".join(failed))
+    code = run.pytest(f"@{again}")
+    failed_again = run.failed() if code in (0, FAILURES) else failed
+    run.causes = {nodeid: cause for nodeid, cause in failed.items() if nodeid not in failed_again}
+    say(f"Tests that needed a second try: {len(run.causes)}." + "".join(f"\n  {nodeid}" for nodeid in run.causes))
+    if code == 0 and len(run.causes) > most:
         say(f"More than {most} may not be needed: this run failed.")
         return FAILURES
     return code

@@ -1,6 +1,7 @@
 """The limit of each phase of a test; what runs at this moment, and what failed, for the process that watches."""
 
 import faulthandler
+import json
 import os
 import signal
 import sys
@@ -19,6 +20,9 @@ AGAIN_SECONDS = 5.0
 STACKS = signal.SIGUSR1
 """Has a test process write the stacks of its threads to its standard error, whatever holds it."""
 
+CAUSE_LINES, CAUSE_CHARS = 3, 300
+"""How much is kept of why a test failed: many of them are to fit into the last lines of a log."""
+
 RUN_FOLDER, MEMORY_FOLDER = "FORGE_TESTS_FOLDER", "FORGE_TESTS_MEMORY"
 RUNNING, FAILED = "running", "failed"
 NOT_INSTALLED = Path(sys.prefix) / "conformance/not-installed"
@@ -29,7 +33,7 @@ class Limits:
     """Ends a phase of a test (setup, call, teardown) that takes too long."""
 
     def __init__(self) -> None:
-        self._failed: dict[str, None] = {}
+        self._failed: dict[str, str] = {}
         self._folder = os.environ.get(RUN_FOLDER)
         self._note, self._noted = -1, 0
         faulthandler.register(STACKS, os.dup(2), all_threads=True)
@@ -79,13 +83,23 @@ class Limits:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._failed[report.nodeid] = None
+            self._failed.setdefault(report.nodeid, _cause(report))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Name what failed, for those who try it again."""
+        """Name what failed and why, for those who try it again."""
         self._write(f"{monotonic() + PATIENCE * SECONDS:.0f} what pytest does after the last test")
         if self._folder:
-            Path(self._folder, FAILED).write_text("".join(f"{nodeid}\n" for nodeid in self._failed))
+            Path(self._folder, FAILED).write_text(json.dumps(self._failed))
+
+
+def _cause(report: pytest.TestReport) -> str:
+    """Where a test failed, and the first and the last lines of its error."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    place = f" at {crash.path}:{crash.lineno}" if crash else ""
+    lines = [line for line in (crash.message if crash else report.longreprtext).splitlines() if line.strip()]
+    told = lines if len(lines) <= CAUSE_LINES else [lines[0], *lines[1 - CAUSE_LINES :]]
+    told = [line[:CAUSE_CHARS].encode("ascii", "backslashreplace").decode() for line in told]  # any stream takes that
+    return "\n".join([f"{report.when}{place}", *told])
 
 
 def _open_note(folder: Path) -> int:

@@ -109,7 +109,7 @@ def test_is_flaky():
     mark = pathlib.Path(HERE, "mark")
     seen = mark.exists()
     mark.touch()
-    assert seen
+    assert seen, "\\n".join(["why", *("x" * 1000 for _ in range(50)), "it failed"])
 """
 
 
@@ -119,6 +119,11 @@ def test_second_tries_are_counted_named_and_limited(suite: Suite, most: str, exp
     assert code == expected
     assert "Tests that needed a second try: 1.\n  test_seeded.py::test_is_flaky\n" in said
     assert ("More than 0 may not be needed" in said) is (expected == 1)
+    end = said.partition("The run took")[2]
+    assert "First try of test_seeded.py::test_is_flaky: call at " in end
+    assert "AssertionError: why\n" in end
+    assert "it failed" in end
+    assert len(end) < 2_000
 
 
 LOOKS_AROUND = """
