@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from forge_tools.broker.base import CHANNEL_PREFIX, CLOSE_SECONDS, PAUSE_SECONDS, Hear
 from forge_tools.broker.message import BULK, KEY_PREFIX, Message, envelope, list_name, queue_name
+from forge_tools.deadlines import answered_within
 from forge_tools.errors import ConfigurationError
 from forge_tools.urls import for_redis
 
@@ -38,8 +39,8 @@ class RedisBroker(asyncio.Protocol):
     is_listening = False
 
     def __init__(self, url: str) -> None:
-        try:
-            redis = Redis.from_url(for_redis(url), socket_connect_timeout=CONNECT_SECONDS, protocol=3)
+        try:  # without timeouts of its own, for which a busy loop would count
+            redis = Redis.from_url(for_redis(url), socket_connect_timeout=None, socket_timeout=None, protocol=3)
         except ValueError as error:
             raise ConfigurationError(f"FORGE_BROKER_URL is not the URL of a broker: {error}") from error
         self._pool = redis.connection_pool
@@ -114,7 +115,7 @@ class RedisBroker(asyncio.Protocol):
         try:
             while not self._is_closed or self._unsent:  # after a close, only to send what is left
                 try:
-                    async with asyncio.timeout(CONNECT_SECONDS):
+                    async with answered_within(CONNECT_SECONDS):
                         writer = await self._connected()
                     self._begin(writer)
                 except (RedisError, OSError, TimeoutError) as error:

@@ -14,6 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from forge_tools.deadlines import alarm, answered_within
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.storage.connection.drivers import (
     ANSWER_SECONDS,
@@ -24,8 +25,6 @@ from forge_tools.storage.connection.drivers import (
     STATEMENT_SECONDS,
     Address,
     Owner,
-    alarm,
-    answered_within,
     connect_postgres,
     forge_now,
     load_asyncpg,

@@ -1,13 +1,8 @@
-"""Connections to a database: its address, the drivers (sqlite3 and asyncpg), and how long to wait for an answer.
-
-Time that the event loop spends on other things does not count as waiting for the database.
-"""
+"""Connections to a database: its address, and the drivers (sqlite3 and asyncpg)."""
 
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -15,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
+from forge_tools.deadlines import answered_within
 from forge_tools.errors import ConfigurationError, SchemaVersionError, StorageError
 from forge_tools.storage.columns import MOMENT_FORMAT
 from forge_tools.storage.connection.faults import translated, unreachable
@@ -22,9 +18,6 @@ from forge_tools.urls import require_readable, without_passwords
 
 LEAST_SQLITE = (3, 37)
 """Older versions do not know STRICT tables."""
-
-STEPS = 20
-"""A timeout has so many steps; one turn of the loop, however long, counts as one step at most."""
 
 SENT = "sent"
 """The argument of a cancellation of a flush that may have taken effect nevertheless."""
@@ -126,45 +119,6 @@ def _require_sqlite(version: tuple[int, ...]) -> None:
             f"This Python comes with SQLite {have}; forge_tools needs {least} or later. Use another Python, such as one that "
             "`uv python install` brings, or name a PostgreSQL database: FORGE_DATABASE_URL=postgresql://..."
         )
-
-
-@contextmanager
-def alarm(seconds: float, act: Callable[[], object]) -> Iterator[None]:
-    """Call `act` if the block takes that long.
-
-    A busy loop does not trigger it: several turns of the loop must pass, and an answer that has arrived is read first.
-    """
-    loop, pause = asyncio.get_running_loop(), seconds / STEPS
-    timer: asyncio.TimerHandle
-
-    def step(left: int) -> None:
-        nonlocal timer
-        if left:
-            timer = loop.call_later(pause, step, left - 1)
-        else:
-            act()
-
-    timer = loop.call_later(pause, step, STEPS - 1)
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-@asynccontextmanager
-async def answered_within(seconds: float | None) -> AsyncIterator[None]:
-    """Cancel the block after that many seconds; None: never.
-
-    Raises:
-        TimeoutError: it was cancelled.
-    """
-    if seconds is None:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(None) as limit:
-        with alarm(seconds, lambda: limit.reschedule(loop.time())):
-            yield
 
 
 def closed() -> StorageError:

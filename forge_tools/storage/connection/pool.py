@@ -12,13 +12,13 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
+from forge_tools.deadlines import alarm
 from forge_tools.errors import ForgeError
 from forge_tools.storage.connection.drivers import (
     CLIENT_SECONDS,
     SENT,
     STATEMENT_SECONDS,
     Address,
-    alarm,
     closed,
     connect_postgres,
 )

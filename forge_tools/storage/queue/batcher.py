@@ -9,8 +9,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from forge_tools.deadlines import answered_within
 from forge_tools.errors import DatabaseUnavailableError, ForgeError, StorageError
-from forge_tools.storage.connection.drivers import SENT, answered_within, closed
+from forge_tools.storage.connection.drivers import SENT, closed
 from forge_tools.storage.connection.faults import ConflictError, RefusedError, UnreachableError
 
 Row = TypeVar("Row")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
+from forge_tools.deadlines import answered_within
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.model import (
     Claim,
@@ -15,7 +16,7 @@ from forge_tools.model import (
     StoredResult,
     Wakeup,
 )
-from forge_tools.storage.connection.drivers import Address, Owner, answered_within
+from forge_tools.storage.connection.drivers import Address, Owner
 from forge_tools.storage.connection.faults import UnreachableError, translated, unreachable
 from forge_tools.storage.connection.pool import HotConnections
 from forge_tools.storage.heartbeat import OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values

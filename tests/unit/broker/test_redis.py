@@ -137,6 +137,19 @@ async def test_each_listener_hears_only_its_own_while_its_connection_publishes(v
     assert (mine, theirs) == ([b"one two"], [b"three"])
 
 
+async def test_a_loop_that_is_busy_does_not_take_its_broker_for_gone(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(redis_module, "CONNECT_SECONDS", 0.3)
+    async with broker_at(valkey.url) as broker:
+        broker.listen("me", Heard())
+        await asyncio.sleep(0)
+        time.sleep(0.5)  # the caller imports or computes
+        await reached(lambda: broker.is_listening)
+
+    assert AWAY not in warnings(caplog)
+
+
 async def test_whoever_sends_before_it_listens_listens_on_the_same_connection(valkey: Valkey) -> None:
     heard = Heard()
     async with broker_at(valkey.url) as broker:
