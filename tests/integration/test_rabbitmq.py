@@ -4,13 +4,15 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from amqp.exceptions import AMQPError, PreconditionFailed
+from kombu.exceptions import OperationalError
 
-from forge_tools.broker import Message, backlog, celery_app, open_broker, queue_name
+from forge_tools.broker import Broker, Message, backlog, celery_app, open_broker, queue_name
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, Lane, Wakeup
@@ -21,7 +23,7 @@ from tests.fleet import Fleet
 from tests.rabbit import RabbitServer
 from tests.server_process import ServiceMissingError
 from tests.services import Services
-from tests.waiting import reached, wait_until
+from tests.waiting import reached, wait_until, within
 
 LANES: tuple[Lane, ...] = ("async", "process")
 NOT_ASKED_FOR = (
@@ -75,8 +77,26 @@ def are_heard(server: RabbitServer) -> bool:
         return False
 
 
-def waiting(server: RabbitServer) -> int:
-    return backlog(celery_app(server.url), [queue_name("default", lane) for lane in LANES])
+def waiting(server: RabbitServer, *queues: str) -> int | None:
+    """How many messages wait; None if the broker does not say so in time."""
+    try:
+        return backlog(celery_app(server.url), queues)
+    except (OSError, AMQPError, OperationalError):
+        return None
+
+
+async def until_confirmed(broker: Broker, message: Message, server: RabbitServer) -> None:
+    """Publish until the broker confirms it and has something to deliver.
+
+    A publisher gives up on a broker that takes long, which on a slow machine may be the first time that a queue is used.
+    A message that was confirmed too late waits there twice.
+    """
+    queue = queue_name(message.queue, message.lane)
+    for _ in within(120, f"nothing arrives in {queue}"):
+        broker.publish(message)
+        with suppress(AssertionError):
+            await asyncio.to_thread(wait_until, lambda: not broker.is_down and waiting(server, queue), 5)
+            return
 
 
 def starts(mark: Path) -> int:
@@ -114,7 +134,8 @@ async def test_a_burst_is_answered_and_leaves_no_message(
     results = await asyncio.gather(*calls)
 
     assert [result.output for result in results] == [*map(str, range(300)), *map(str, range(40))]
-    await asyncio.to_thread(wait_until, lambda: not waiting(server), 30, "messages are left")
+    queues = [queue_name("default", lane) for lane in LANES]
+    await asyncio.to_thread(wait_until, lambda: waiting(server, *queues) == 0, 30, "messages are left")
 
 
 @pytest.mark.parametrize("tool", ["Sleep", "Block"])
@@ -147,15 +168,15 @@ async def test_a_call_for_one_host_runs_there(client: ExecutorClient, context: E
 
 async def test_what_waits_is_counted_and_a_queue_that_is_not_there_holds_nothing(server: RabbitServer) -> None:
     broker = open_broker(server.url)
-
     for lane in LANES:
-        broker.publish(Message("unserved", lane, (Wakeup("an id", 0),), CeleryLimits(1, 2)))
+        await until_confirmed(broker, Message("unserved", lane, (Wakeup("an id", 0),), CeleryLimits(1, 2)), server)
     await broker.close()
 
     queues = [queue_name("unserved", lane) for lane in LANES]
-    app = celery_app(server.url)
+    with server.connect() as connection, connection.channel() as channel:
+        each = [channel.queue_declare(queue, passive=True).message_count for queue in queues]
     await asyncio.to_thread(
-        wait_until, lambda: backlog(app, ["forge.never.seen", *queues]) == 2, 30, "they did not arrive"
+        wait_until, lambda: waiting(server, "forge.never.seen", *queues) == sum(each), 30, f"they are not {each}"
     )
 
 
@@ -212,9 +233,7 @@ async def test_a_publisher_lets_go_of_a_frozen_broker(server: RabbitServer) -> N
     """A thread that waits for ever would keep its program from ending."""
     broker = open_broker(server.url)
     message = Message("frozen", "async", (Wakeup("an id", 0),), CeleryLimits(1, 2))
-    app, queues = celery_app(server.url), [queue_name("frozen", "async")]
-    broker.publish(message)
-    await asyncio.to_thread(wait_until, lambda: backlog(app, queues), 30, "the message did not arrive")
+    await until_confirmed(broker, message, server)
     frozen = psutil.Process(server.process.pid)
     frozen.suspend()
     try:
