@@ -6,18 +6,20 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from hmac import compare_digest
 from typing import Any, ParamSpec, TypeVar
 
-from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PartFiles, count_parts, unpack
+from cryptography.hazmat.primitives.poly1305 import Poly1305
+
+from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PackedPart, PartFiles, count_parts, unpack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, SandboxError
 from forge_tools.model import Artifact, ExecutionContext, artifact_id
-from forge_tools.model.artifacts import TEXT
+from forge_tools.model.artifacts import TEXT, TEXTS
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.spools import UnnamedFile
 from forge_tools.storage.artifacts import Keeping, StoredArtifacts
 
-MOST_TRIES = 3
 _MOST_MEDIA_TYPE = 255
 
 MOST_UNPROVEN = 16
@@ -85,6 +87,9 @@ class Sent(UnnamedFile):
         super().__init__()
         self._new = new
         self._digest = blake2b(digest_size=16)
+        self._key = os.urandom(
+            32
+        )  # whoever could change the file sees neither it nor a mark, so one does for all parts
         self._parts: list[_Part] = []
 
     def add(self, number: int, data: bytes) -> None:
@@ -99,7 +104,8 @@ class Sent(UnnamedFile):
             while view:
                 view = view[os.pwrite(self.fd, view, self.size + len(data) - len(view)) :]
             self._digest.update(chunk)
-            self._parts.append(_Part(self.size, len(data), chunk.count(b"\n"), _mark(data)))
+            breaks = chunk.count(b"\n") if self._new.media_type.startswith(TEXTS) else None
+            self._parts.append(_Part(self.size, len(data), breaks, Poly1305.generate_tag(self._key, data)))
             self.size += len(data)
 
     def is_proven(self) -> bool:
@@ -114,28 +120,30 @@ class Sent(UnnamedFile):
             raise _refusal(self._new, "the bytes sent do not match its id")
         return True
 
-    async def part(self, number: int) -> tuple[bytes, int]:
-        """Return a packed part as it was sent, and how many lines end in it.
+    async def part(self, number: int) -> PackedPart:
+        """Return a part as it was sent.
 
         Raises:
             SandboxError: it has changed since.
         """
         part = self._parts[number]
         data = await _on_disk(self._read, part)
-        if _mark(data) != part.mark:  # with this user's rights, /proc leads even to unnamed files
+        if data is None:
             raise _refusal(self._new, "its bytes were changed on this host")
-        return data, part.breaks
+        return PackedPart(number, data, part.breaks)
 
-    def _read(self, part: "_Part") -> bytes:
+    def _read(self, part: "_Part") -> bytes | None:
         with self._in_use:
-            return os.pread(self.fd, part.size, part.start)
+            data = os.pread(self.fd, part.size, part.start)
+        # With this user's rights, /proc leads even to unnamed files.
+        return data if compare_digest(Poly1305.generate_tag(self._key, data), part.mark) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     start: int
     size: int
-    breaks: int
+    breaks: int | None
     mark: bytes
 
 
@@ -154,7 +162,7 @@ class ArtifactDesk:
 
     async def answer(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
         """Do what a request wants; a refusal is an answer too."""
-        return await _answered(self._do, stored, request, context)
+        return await _answered(self._do_for_own, stored, request, context)
 
     async def answer_child(
         self, stored: StoredArtifacts, request: Message, context: ExecutionContext, proofs: Proofs
@@ -166,16 +174,14 @@ class ArtifactDesk:
         """
         return await _answered(partial(self._do_for_child, proofs), stored, request, context)
 
+    async def _do_for_own(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
+        if request["want"] == "keep":  # its parts come from this process
+            return _facts(await stored.keep(self._artifact(request, context), self._keeping, request["part"]))
+        return await self._do(stored, request, context)
+
     async def _do(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
         new = self._artifact(request, context)
         match request["want"]:
-            case "begin":
-                return _facts(await stored.begin(new, self._keeping))
-            case "add":
-                number, data = self._part(request, new)
-                return {"is_waiting": await stored.add(new.id, number, data, int(request["breaks"]))}
-            case "finish":
-                return _facts(await stored.finish(new, self._keeping))
             case "find":
                 return _facts(await stored.find(new.id, new.session_id))
             case "part":
@@ -202,19 +208,9 @@ class ArtifactDesk:
                 return {"is_waiting": await proofs.add(new, *self._part(request, new))}
             case "finish":
                 sent = proofs.take(new)
-                return {} if sent is None else _facts(await self._keep(stored, new, sent))
+                return {} if sent is None else _facts(await stored.keep(new, self._keeping, sent.part))
             case _:
                 return await self._do(stored, request, context)
-
-    async def _keep(self, stored: StoredArtifacts, new: Artifact, sent: Sent) -> Artifact | None:
-        """Keep a proven artifact; None if others deleted it meanwhile, repeatedly."""
-        for _ in range(MOST_TRIES):
-            kept = await stored.begin(new, self._keeping)
-            if kept is None and await _add_all(stored, new, sent):
-                kept = await stored.finish(new, self._keeping)
-            if kept is not None:
-                return kept
-        return None
 
     def _artifact(self, request: Message, context: ExecutionContext) -> Artifact:
         size = int(request["size"])
@@ -260,24 +256,12 @@ async def _answered(do: Do, stored: StoredArtifacts, request: Message, context: 
         return {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
 
 
-async def _add_all(stored: StoredArtifacts, new: Artifact, sent: Sent) -> bool:
-    """Return False if somebody else was faster, or it was given up."""
-    for number in range(count_parts(new.size)):
-        if not await stored.add(new.id, number, *await sent.part(number)):
-            return False
-    return True
-
-
 def _facts(artifact: Artifact | None) -> Message:
     if artifact is None or artifact.created_at is None or artifact.expires_at is None:
         return {}
     created, expires = artifact.created_at.isoformat(), artifact.expires_at.isoformat()
     facts = {"size": artifact.size, "digest": artifact.digest or artifact.id}
     return facts | {"created_at": created, "expires_at": expires}
-
-
-def _mark(data: bytes) -> bytes:
-    return blake2b(data, digest_size=16).digest()
 
 
 def _key(new: Artifact) -> tuple[str, int]:

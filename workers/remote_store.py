@@ -5,9 +5,11 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
-from forge_tools.artifacts.parts import PART_BYTES, count_parts, pack, unpack
+from forge_tools.artifacts.parts import PART_BYTES, PackedPart, count_parts, unpack
+from forge_tools.artifacts.reader import ahead
 from forge_tools.errors import (
     DatabaseUnavailableError,
     ErrorCode,
@@ -28,9 +30,12 @@ from forge_tools.model.artifacts import TEXT
 from forge_tools.sandbox.artifacts import damaged, unknown
 from forge_tools.sandbox.spools import Gathered, Recent
 from forge_tools.storage import Store
-from workers.artifacts import MOST_TRIES, ArtifactDesk, Message
+from forge_tools.storage.artifacts import MOST_TRIES
+from workers.artifacts import ArtifactDesk, Message
 
 T = TypeVar("T")
+
+ReadPart = Callable[[int], Awaitable[PackedPart]]
 
 Ask = Callable[[Message, ExecutionContext], Awaitable[Message]]
 """Sends a request of a call to the engine, wherever that is, and returns its answer."""
@@ -121,7 +126,7 @@ def ask_engine(desk: ArtifactDesk, store: RemoteStore) -> Ask:
 
 
 class WorkerArtifacts:
-    """The tools' side: bytes are hashed and compressed here, and sent one part at a time."""
+    """The side of tools in the engine's process: bytes are hashed here, and the engine asks for one part after the other."""
 
     def __init__(self, max_bytes: int, ask: Ask) -> None:
         self.max_bytes = max_bytes
@@ -139,12 +144,21 @@ class WorkerArtifacts:
         """Keep the bytes; equal bytes are kept once, and for longer."""
         gathered = await Gathered.of(chunks, limit or self.max_bytes)
         try:
-            for _ in range(MOST_TRIES):
-                if kept := await self._try_to_put(gathered, context, media_type):
-                    return kept
+            what = {"id": gathered.id, "size": gathered.size, "media_type": media_type}
+            facts = await self._keep(what, context, partial(_packed, gathered, media_type))
         finally:
             gathered.close()
-        raise SandboxError("The output could not be kept: it was deleted meanwhile. Try again", ErrorCode.TOOL_ERROR)
+        if not facts:
+            said = "The output could not be kept: it was deleted meanwhile. Try again"
+            raise SandboxError(said, ErrorCode.TOOL_ERROR)
+        return Artifact(
+            id=gathered.id,
+            size=gathered.size,
+            media_type=media_type,
+            session_id=context.session_id,
+            created_at=datetime.fromisoformat(facts["created_at"]),
+            expires_at=datetime.fromisoformat(facts["expires_at"]),
+        )
 
     async def open(self, handle: str, context: ExecutionContext) -> int:
         """Return a descriptor of an unnamed file with its bytes, which are fetched once for several calls."""
@@ -165,26 +179,8 @@ class WorkerArtifacts:
             raise SandboxError(f"{handle} cannot be copied to this host: {reason}", ErrorCode.TOOL_ERROR) from error
         return fd
 
-    async def _try_to_put(self, gathered: Gathered, context: ExecutionContext, media_type: str) -> Artifact | None:
-        what = {"id": gathered.id, "size": gathered.size, "media_type": media_type}
-        facts = await self._asked("begin", context, **what)
-        if not facts:
-            for number in range(count_parts(gathered.size)):
-                data, breaks = await asyncio.to_thread(_packed, gathered, number, media_type)
-                added = await self._asked("add", context, **what, number=number, data=data, breaks=breaks)
-                if not added["is_waiting"]:
-                    return None  # somebody else was faster, or it was given up
-            facts = await self._asked("finish", context, **what)
-        if not facts:
-            return None
-        return Artifact(
-            id=gathered.id,
-            size=gathered.size,
-            media_type=media_type,
-            session_id=context.session_id,
-            created_at=datetime.fromisoformat(facts["created_at"]),
-            expires_at=datetime.fromisoformat(facts["expires_at"]),
-        )
+    async def _keep(self, what: Message, context: ExecutionContext, part: ReadPart) -> Message:
+        return await self._asked("keep", context, **what, part=part)
 
     async def _fetch(self, handle: str, found: str, facts: Message, context: ExecutionContext) -> Gathered:
         gathered, size = Gathered(), facts["size"]
@@ -212,9 +208,30 @@ class WorkerArtifacts:
         return answer
 
 
-def _packed(gathered: Gathered, number: int, media_type: str) -> tuple[bytes, int]:
-    chunk = gathered.read(number * PART_BYTES, PART_BYTES)
-    return pack(chunk, media_type), chunk.count(b"\n")
+class ChildArtifacts(WorkerArtifacts):
+    """The side of tools in a child, which sends the engine one part at a time."""
+
+    async def _keep(self, what: Message, context: ExecutionContext, part: ReadPart) -> Message:
+        for _ in range(MOST_TRIES):
+            if facts := await self._asked("begin", context, **what):
+                return facts
+            if await self._send(what, context, part) and (facts := await self._asked("finish", context, **what)):
+                return facts
+        return {}
+
+    async def _send(self, what: Message, context: ExecutionContext, part: ReadPart) -> bool:
+        """Return False if the engine has given it up: a call that sends many at once loses some."""
+        async for one in ahead(part, count_parts(what["size"])):
+            added = await self._asked("add", context, **what, number=one.number, data=one.data)
+            if not added["is_waiting"]:
+                return False
+        return True
+
+
+async def _packed(gathered: Gathered, media_type: str, number: int) -> PackedPart:
+    return await asyncio.to_thread(
+        lambda: PackedPart.of(number, gathered.read(number * PART_BYTES, PART_BYTES), media_type)
+    )
 
 
 def _unpack_into(gathered: Gathered, data: bytes, number: int, size: int) -> None:

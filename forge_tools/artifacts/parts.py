@@ -30,6 +30,20 @@ def count_parts(size: int) -> int:
     return -(-size // PART_BYTES)
 
 
+class PackedPart(NamedTuple):
+    """A compressed part, and how many lines end in it; None if they were not counted, as in what is no text."""
+
+    number: int
+    data: bytes
+    breaks: int | None = None
+
+    @classmethod
+    def of(cls, number: int, chunk: bytes, media_type: str) -> "PackedPart":
+        """Compress a part."""
+        breaks = chunk.count(b"\n") if media_type.startswith(TEXTS) else None
+        return cls(number, pack(chunk, media_type), breaks)
+
+
 def pack(data: bytes, media_type: str = TEXT) -> bytes:
     """Compress one part, unless its type is already compressed, such as images."""
     return zlib.compress(data, _LEVEL if media_type.startswith(TEXTS) else 0)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,8 +13,8 @@ from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, t
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.media import media_type
-from forge_tools.artifacts.parts import PART_BYTES, count_parts, measured, pack, unpack
-from forge_tools.artifacts.reader import Pages, whole
+from forge_tools.artifacts.parts import PART_BYTES, PackedPart, count_parts, measured, unpack
+from forge_tools.artifacts.reader import Pages, ahead, whole
 from forge_tools.errors import (
     ArtifactDamagedError,
     ArtifactFolderError,
@@ -27,12 +27,15 @@ from forge_tools.model.artifacts import SCHEME
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.faults import ForbiddenError
 from forge_tools.storage.functions import any_of, from_now
-from forge_tools.storage.parts import Parts, session_key
+from forge_tools.storage.parts import READ_TOGETHER, Parts, session_key
 from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.tables import artifact_owners, artifacts
 
 UPLOAD_SECONDS = 3600.0
 """An artifact that is not whole is given up when no part arrives for so long."""
+
+MOST_TRIES = 3
+"""How often the parts of an artifact are sent again if others delete it meanwhile."""
 
 kept, owner = artifacts.c, artifact_owners.c
 
@@ -54,11 +57,20 @@ class Keeping:
 
 
 class StoredArtifacts:
-    """Begin, add the parts in any order, finish. A process killed in between leaves nothing that anybody can see."""
+    """Begin, add the parts in any order, finish: `keep` does all of it. Killed in between, nothing of it can be seen."""
 
     def __init__(self, database: Database, folder: Path | None = None) -> None:
         self._database = database
         self._parts = Parts(database, folder)
+
+    async def keep(
+        self, new: Artifact, keeping: Keeping, part: Callable[[int], Awaitable[PackedPart]]
+    ) -> Artifact | None:
+        """Store an artifact, whose parts are asked for if it is not there; None if others deleted it, repeatedly."""
+        for _ in range(MOST_TRIES):
+            if done := await self.begin(new, keeping) or await self._send(new, keeping, part):
+                return done
+        return None
 
     async def begin(self, new: Artifact, keeping: Keeping) -> Artifact | None:
         """Announce an artifact. If its bytes are already stored, extend its expiry and return it: no parts are needed.
@@ -115,17 +127,17 @@ class StoredArtifacts:
 
         return await self._evicting(await self._database.write(work), keeping)
 
-    async def add(self, id: str, number: int, data: bytes, breaks: int | None = None) -> bool:
-        """Store one packed part, in which `breaks` lines end.
+    async def add(self, id: str, *parts: PackedPart) -> bool:
+        """Store some parts in one transaction.
 
-        Returns False if the part is not needed any more: somebody else finished the artifact, or it was given up.
+        Returns False if they are not needed any more: somebody else finished the artifact, or it was given up.
         """
         waiting = update(artifacts).where(kept.id == id, ~kept.is_whole).values(expires_at=from_now(UPLOAD_SECONDS))
 
         async def work(connection: AsyncConnection) -> bool:
             if not (await connection.execute(waiting)).rowcount:
                 return False
-            await self._parts.write(connection, id, number, data, breaks)
+            await self._parts.write(connection, id, parts)
             return True
 
         return await self._database.write(work)
@@ -163,10 +175,12 @@ class StoredArtifacts:
                 kept = await self.begin(new, keeping)
             except ForbiddenError:  # a client that may only keep what is its own
                 new, kept = await self._begin_own(new), None
-            for number in range(count_parts(new.size)) if kept is None else ():
-                data = await asyncio.to_thread(file.read, PART_BYTES)
-                await self.add(new.id, number, await asyncio.to_thread(pack, data, new.media_type), data.count(b"\n"))
-            kept = kept or await self.finish(new, keeping)
+
+            def packed(number: int) -> PackedPart:
+                file.seek(number * PART_BYTES)
+                return PackedPart.of(number, file.read(PART_BYTES), new.media_type)
+
+            kept = kept or await self._send(new, keeping, lambda number: asyncio.to_thread(packed, number))
             if kept is None or await asyncio.to_thread(measured, file) != whole:
                 raise InvalidCallError(f"{path} was changed while it was being read. Upload it again")
         return kept
@@ -179,6 +193,20 @@ class StoredArtifacts:
             return str(await connection.scalar(_OWN, facts | {"seconds": UPLOAD_SECONDS}))
 
         return replace(new, id=await self._database.write(work), digest=new.id)
+
+    async def _send(
+        self, new: Artifact, keeping: Keeping, part: Callable[[int], Awaitable[PackedPart]]
+    ) -> Artifact | None:
+        """Add all parts and finish; the next ones are made ready while a transaction writes some."""
+        groups = _groups(count_parts(new.size), self._parts.together)
+
+        async def some(turn: int) -> list[PackedPart]:
+            return [await part(number) for number in groups[turn]]
+
+        async for parts in ahead(some, len(groups)):
+            if not await self.add(new.id, *parts):
+                return None
+        return await self.finish(new, keeping)
 
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
         """Read the metadata of an artifact of that session; None if it has none of that id, or no longer."""
@@ -210,7 +238,7 @@ class StoredArtifacts:
         Raises:
             StorageError: it should be there and is not.
         """
-        return await self._parts.read(artifact, number)
+        return next(iter(await self._parts.read(artifact, range(number, number + 1))), None)
 
     async def chunk(self, artifact: Artifact, number: int) -> bytes:
         """Read and unpack one part.
@@ -218,13 +246,8 @@ class StoredArtifacts:
         Raises:
             StorageError: it has expired meanwhile, or is damaged.
         """
-        data = await self.part(artifact, number)
-        if data is None:
-            raise StorageError(f"{artifact.handle} expired while it was being read. Run the call again")
-        try:
-            return unpack(data, number, artifact.size)
-        except ValueError as error:
-            raise await self._damaged(artifact, error) from error
+        [data] = await self._chunks(artifact, range(number, number + 1))
+        return data
 
     async def page(self, artifact: Artifact, wish: PageWish) -> ArtifactPage:
         """Read a page of what its session kept, without reading everything before it.
@@ -236,14 +259,25 @@ class StoredArtifacts:
         return await Pages(artifact, await self._parts.breaks(artifact), partial(self.chunk, artifact)).read(wish)
 
     async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
-        """Yield the bytes of an artifact, one part in memory at a time.
+        """Yield the bytes of an artifact, a few parts in memory at a time.
 
         Raises:
             StorageError: it has expired meanwhile, or is damaged.
         """
+        groups = _groups(count_parts(artifact.size), READ_TOGETHER)
+        several = ahead(lambda turn: self._chunks(artifact, groups[turn]), len(groups))
         try:
-            async for data in whole(artifact, partial(self.chunk, artifact)):
+            async for data in whole(artifact, _each(several)):
                 yield data
+        except ValueError as error:
+            raise await self._damaged(artifact, error) from error
+
+    async def _chunks(self, artifact: Artifact, numbers: range) -> list[bytes]:
+        packed = await self._parts.read(artifact, numbers)
+        if len(packed) < len(numbers):
+            raise StorageError(f"{artifact.handle} expired while it was being read. Run the call again")
+        try:
+            return await asyncio.to_thread(_unpacked, packed, numbers, artifact.size)
         except ValueError as error:
             raise await self._damaged(artifact, error) from error
 
@@ -361,6 +395,20 @@ async def disown(ids: Sequence[str], whose: ColumnElement[bool], connection: Asy
     await connection.execute(delete(artifact_owners).where(any_of(owner.artifact_id, ids), whose))
     nobodys = update(artifacts).where(is_it, kept.is_whole, ~is_owned)
     await connection.execute(nobodys.values(expires_at=from_now(0.0)))
+
+
+def _groups(count: int, together: int) -> list[range]:
+    return [range(count)[first : first + together] for first in range(0, count, together)]
+
+
+async def _each(several: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
+    async for some in several:
+        for one in some:
+            yield one
+
+
+def _unpacked(packed: list[bytes], numbers: range, size: int) -> list[bytes]:
+    return [unpack(data, number, size) for number, data in zip(numbers, packed, strict=True)]
 
 
 def _lasting(keeping: Keeping, otherwise: float) -> ColumnElement[Any]:

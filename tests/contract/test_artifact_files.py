@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from forge_tools.artifacts.parts import PART_BYTES, PartFiles, pack
+from forge_tools.artifacts.parts import PART_BYTES, PackedPart, PartFiles, pack
 from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError
 from forge_tools.model import Artifact, PageWish
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.tables import artifact_parts
-from tests.contract.test_artifacts import BYTES, GONE, KEEPING, artifact, contents, files, put, rows
+from tests.contract.test_artifacts import BYTES, GONE, KEEPING, LONG, artifact, contents, files, put, rows
 
 LINES = [f"{number:06} {'-' * 290}\n".encode() for number in range(16_000)]
 TEXT = b"".join(LINES)
@@ -154,21 +154,22 @@ async def test_a_folder_that_cannot_be_used_is_an_error_that_names_it(store: Sto
     assert await store.artifacts.begin(new, KEEPING) is None
     folder.chmod(0o755)
     with pytest.raises(ArtifactFolderError, match=rf"{folder} \(FORGE_ARTIFACT_DIR\) cannot be used: .* chmod 700"):
-        await store.artifacts.add(new.id, 0, pack(b"x"))
+        await store.artifacts.add(new.id, PackedPart(0, pack(b"x")))
     folder.rename(folder.with_name("away"))
     with pytest.raises(ArtifactFolderError, match="it does not exist"):
-        await store.artifacts.add(new.id, 0, pack(b"x"))
+        await store.artifacts.add(new.id, PackedPart(0, pack(b"x")))
     assert (await rows(store))[1] == 0
 
 
 async def test_a_folder_that_is_deleted_midway_is_an_error_for_who_reads_and_who_writes(
     store: Store, folder: Path
 ) -> None:
-    reading = store.artifacts.read(await put(store, TEXT))
+    reading = store.artifacts.read(await put(store, LONG))
     await anext(reading)
     shutil.rmtree(folder)
     with pytest.raises(ArtifactFolderError, match="does not exist"):
-        await anext(reading)
+        async for _ in reading:
+            pass
     with pytest.raises(ArtifactFolderError, match="does not exist"):
         await put(store, b"other")
 

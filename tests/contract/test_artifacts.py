@@ -12,19 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack
+from forge_tools.artifacts.parts import PART_BYTES, PackedPart, PartFiles, count_parts, pack
 from forge_tools.artifacts.reader import PartReader
 from forge_tools.errors import ArtifactDamagedError, StorageError
 from forge_tools.model import Artifact, File
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import Keeping
-from forge_tools.storage.parts import session_key
+from forge_tools.storage.parts import READ_TOGETHER, session_key
 from forge_tools.storage.tables import artifact_owners, artifact_parts, artifacts
 from tests.waiting import within
 
 KEEPING = Keeping(ttl=3600.0, quota=1 << 30)
 GONE = Keeping(ttl=-1.0, quota=1 << 30)
 BYTES = random.Random(1).randbytes(3 * PART_BYTES + 17)
+LONG = bytes((2 * READ_TOGETHER + 1) * PART_BYTES)
+"""More than what is read at once, and ahead."""
 packed = cache(pack)
 """The same few parts are sent in most tests."""
 
@@ -56,7 +58,7 @@ async def put(store: Store, data: bytes, keeping: Keeping = KEEPING, **facts: st
         return whole
     for number in range(count_parts(len(data))):
         chunk = data[number * PART_BYTES : (number + 1) * PART_BYTES]
-        await store.artifacts.add(new.id, number, packed(chunk), chunk.count(b"\n"))
+        await store.artifacts.add(new.id, PackedPart(number, packed(chunk), chunk.count(b"\n")))
     done = await store.artifacts.finish(new, keeping)
     assert done is not None
     return done
@@ -117,13 +119,13 @@ async def test_nothing_is_seen_before_it_is_whole(store: Store) -> None:
     new = artifact(BYTES)
     assert await store.artifacts.begin(new, KEEPING) is None
     for number in (3, 0, 1):
-        assert await store.artifacts.add(new.id, number, pack(b"x"))
+        assert await store.artifacts.add(new.id, PackedPart(number, pack(b"x")))
         assert await store.artifacts.finish(new, KEEPING) is None
         assert await store.artifacts.find(new.id, "s") is None
         assert await store.artifacts.get(new.id) is None
-    assert await store.artifacts.add(new.id, 2, pack(b"x"))
+    assert await store.artifacts.add(new.id, PackedPart(2, pack(b"x")))
     assert await store.artifacts.finish(new, KEEPING) is not None
-    assert not await store.artifacts.add(new.id, 2, pack(b"late"))
+    assert not await store.artifacts.add(new.id, PackedPart(2, pack(b"late")))
 
 
 async def test_two_that_keep_the_same_at_once_share_one_copy(
@@ -146,7 +148,7 @@ async def test_a_part_that_is_pruned_while_it_is_saved_leaves_no_half_of_a_file(
             await store.database.write(lambda connection: connection.execute(expire))
             await store.artifacts.purge()
 
-    part = File(name="large.bin", uri=(await put(store, BYTES)).handle)
+    part = File(name="large.bin", uri=(await put(store, LONG)).handle)
     with pytest.raises(StorageError, match="expired while it was being read"):
         await PartReader(pruned).save(part, tmp_path / "saved")
     assert list((tmp_path / "saved").iterdir()) == []
@@ -168,9 +170,9 @@ async def test_what_was_never_finished_is_purged_with_its_parts(
     monkeypatch.setattr("forge_tools.storage.artifacts.UPLOAD_SECONDS", -1.0)
     new = artifact(BYTES)
     await store.artifacts.begin(new, KEEPING)
-    await store.artifacts.add(new.id, 0, pack(b"x"))
+    await store.artifacts.add(new.id, PackedPart(0, pack(b"x")))
     assert await store.artifacts.purge() == 1
-    assert not await store.artifacts.add(new.id, 1, pack(b"x")), "parts of what is gone would stay for ever"
+    assert not await store.artifacts.add(new.id, PackedPart(1, pack(b"x"))), "parts of what is gone would stay for ever"
     assert await store.artifacts.finish(new, KEEPING) is None
     assert await rows(store) == (0, 0, 0)
     assert files(folder) == []
@@ -244,7 +246,7 @@ async def put_or_give_up(store: Store, data: bytes, keeping: Keeping, session: s
         return
     for number in range(count_parts(len(data))):
         chunk = data[number * PART_BYTES : (number + 1) * PART_BYTES]
-        if not await store.artifacts.add(new.id, number, packed(chunk), 0):
+        if not await store.artifacts.add(new.id, PackedPart(number, packed(chunk), 0)):
             return
     await store.artifacts.finish(new, keeping)
 
@@ -252,7 +254,7 @@ async def put_or_give_up(store: Store, data: bytes, keeping: Keeping, session: s
 async def test_damaged_bytes_are_refused(store: Store) -> None:
     new = artifact(b"right")
     await store.artifacts.begin(new, KEEPING)
-    await store.artifacts.add(new.id, 0, pack(b"wrong"))
+    await store.artifacts.add(new.id, PackedPart(0, pack(b"wrong")))
     await store.artifacts.finish(new, KEEPING)
     with pytest.raises(ArtifactDamagedError, match=f"{new.handle} is damaged"):
         await contents(store, new)

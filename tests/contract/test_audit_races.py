@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 from sqlalchemy import event
 
-from forge_tools.artifacts.parts import pack
+from forge_tools.artifacts.parts import PackedPart, pack
 from forge_tools.model import Artifact
 from forge_tools.storage import Store, open_store, retention
 from forge_tools.storage.artifacts import Keeping
@@ -114,7 +114,7 @@ async def test_an_artifact_that_is_kept_again_while_its_first_call_is_pruned_sta
         kept = Keeping(ttl=3600.0, quota=10**9)
         artifact = Artifact(id="a" * 32, size=3, session_id="s-1", execution_id=old)
         await store.artifacts.begin(artifact, kept)
-        await store.artifacts.add(artifact.id, 0, pack(b"abc"))
+        await store.artifacts.add(artifact.id, PackedPart(0, pack(b"abc")))
         await store.artifacts.finish(artifact, kept)
         other = await asyncpg.connect(migrated_postgres)
         await other.execute("BEGIN")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from forge_tools.artifacts.parts import pack
+from forge_tools.artifacts.parts import PackedPart, pack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import Artifact, ExecutionStatus, Outcome, new_id
@@ -130,7 +130,7 @@ async def test_artifacts_that_nobody_else_holds_expire(store: Store) -> None:
         for execution_id, session in owners:
             new = Artifact(id=digit * 32, size=3, session_id=session, execution_id=execution_id)
             await store.artifacts.begin(new, kept)
-            await store.artifacts.add(new.id, 0, pack(b"abc"))
+            await store.artifacts.add(new.id, PackedPart(0, pack(b"abc")))
             await store.artifacts.finish(new, kept)
     await forge(store, f"DELETE FROM execution_attempts WHERE execution_id = '{other}'")  # so that it stays
     assert await pruned(store, everything()) == 1

@@ -39,7 +39,7 @@ from workers.lanes.base import execute, outcome_of_task, scope_of
 from workers.lanes.frames import ChildEnd, Frame, fields_of
 from workers.lanes.process_state import ProcessState, Surroundings, fell_short, limit_this_process, shortage
 from workers.outcomes import not_run
-from workers.remote_store import WorkerArtifacts
+from workers.remote_store import ChildArtifacts, WorkerArtifacts
 
 END_SECONDS = 5.0
 START_SECONDS = 30.0
@@ -72,7 +72,7 @@ class Child:
     ) -> None:
         self._executor = executor
         if executor.reach is not None and isinstance(artifacts := executor.reach.artifacts, WorkerArtifacts):
-            own = WorkerArtifacts(artifacts.max_bytes, self.ask)
+            own = ChildArtifacts(artifacts.max_bytes, self.ask)
             executor.reach = replace(executor.reach, artifacts=own)
         self._max_output_bytes = max_output_bytes
         self._memory_limit = memory_limit

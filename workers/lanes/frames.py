@@ -156,7 +156,8 @@ class Frames:
                 raise FrameError(f"a frame of {length + more:,} bytes was announced; the limit is {self._most:,}")
             if len(received) < end:
                 return
-            frame = bytes(received[HEADER.size : middle]), bytes(received[middle:end])
+            with memoryview(received) as view:  # copied once
+                frame = bytes(view[HEADER.size : middle]), bytes(view[middle:end])
             del received[:end]
             yield frame
 

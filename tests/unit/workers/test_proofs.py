@@ -67,8 +67,8 @@ async def test_what_is_proven_is_handed_over_as_it_was_sent(tmp: Path, size: int
     sent = await sent_to(Proofs(), cut, new)
     assert sent is not None
     parts = [await sent.part(number) for number in range(count_parts(size))]
-    assert [packed for packed, _ in parts] == cut
-    assert sum(breaks for _, breaks in parts) == data.count(b"\n")
+    assert [part.data for part in parts] == cut
+    assert sum(part.breaks or 0 for part in parts) == data.count(b"\n")
     assert (open_in(tmp), list(tmp.iterdir())) == (1, []), "it has no name"
     del sent
     await all_closed(tmp)
@@ -124,7 +124,7 @@ async def test_the_same_part_in_other_words_at_the_same_time_is_taken_once() -> 
     with suppress(SandboxError):  # the forged one was first
         sent = proofs.take(NEW)
         assert sent is not None
-        assert [(await sent.part(number))[0] for number in range(3)] == PARTS
+        assert [(await sent.part(number)).data for number in range(3)] == PARTS
 
 
 async def test_a_call_holds_so_many_at_most_and_gives_up_the_one_that_waits_longest(tmp: Path) -> None:
@@ -182,7 +182,7 @@ async def test_bytes_that_were_changed_after_they_were_proven_are_not_kept() -> 
     sent = await sent_to(Proofs(), PARTS)
     assert sent is not None
     await asyncio.to_thread(Path(f"/proc/self/fd/{sent.fd}").write_bytes, b"".join([*PARTS[:2], pack(b"other")]))
-    assert (await sent.part(1))[0] == PARTS[1]
+    assert (await sent.part(1)).data == PARTS[1]
     with pytest.raises(SandboxError, match="its bytes were changed"):
         await sent.part(2)
 

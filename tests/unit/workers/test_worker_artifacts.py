@@ -21,7 +21,7 @@ from forge_tools.storage.tables import artifact_parts
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from workers.artifacts import ArtifactDesk, Message, Proofs
 from workers.lanes.children import MOST_ASKED
-from workers.remote_store import RemoteStore, WorkerArtifacts, ask_engine
+from workers.remote_store import ChildArtifacts, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.service import Leadership, keep
 from workers.services.upkeep import ExpiredArtifacts
 
@@ -85,10 +85,30 @@ async def test_bytes_are_fetched_once_for_many_reads(artifacts: WorkerArtifacts)
         fd = await artifacts.open(kept.handle, CONTEXT)
         assert os.fstat(fd).st_mtime == pytest.approx(kept.created_at.timestamp() if kept.created_at else 0)
         assert content(fd) == BYTES
-    assert wanted == ["begin", *["add"] * 4, "finish", "find", *["part"] * 4, "find", "find"]
-    wanted.clear()
-    await artifacts.put(chunks(), CONTEXT)
-    assert wanted == ["begin"], "the same bytes are there already"
+    assert wanted == ["keep", "find", *["part"] * 4, "find", "find"]
+
+
+async def test_the_same_bytes_again_are_not_sent_again(
+    desk: ArtifactDesk, remote: RemoteStore, store: Store, artifacts: WorkerArtifacts
+) -> None:
+    sent: list[object] = []
+
+    async def ask(request: Message, context: ExecutionContext) -> Message:
+        part = request["part"]
+        return await ask_engine(desk, remote)(
+            {**request, "part": lambda number: sent.append(number) or part(number)}, context
+        )
+
+    artifacts.ask = ask
+    for _ in range(2):
+        await artifacts.put(chunks(), CONTEXT)
+    assert sent == [0, 1, 2, 3]
+
+
+async def test_a_child_cannot_keep_what_it_has_not_proven(desk: ArtifactDesk, store: Store) -> None:
+    what = {"want": "keep", "id": ANYTHING, "size": 0, "part": 0}
+    assert "Malformed" in (await asking(desk, store, "s").ask(what, CONTEXT))["error"]
+    assert await store.artifacts.find(ANYTHING, "s") is None
 
 
 async def test_what_was_fetched_for_one_session_is_not_given_to_another(artifacts: WorkerArtifacts) -> None:
@@ -164,7 +184,7 @@ async def test_a_body_asks_over_the_line_of_its_child_and_for_itself_alone(
         assert frame["answer"] == 7
         return frame["artifact"]
 
-    there = WorkerArtifacts(LIMIT, ask)
+    there = ChildArtifacts(LIMIT, ask)
     liar = ExecutionContext(working_dir=".", session_id="another's")
     kept = await there.put(chunks(), liar)
     assert content(await there.open(kept.handle, liar)) == BYTES
@@ -257,7 +277,7 @@ async def test_lines_are_counted_where_bytes_are_put(
     assert page.data == b"070000\n"
 
 
-def asking(desk: ArtifactDesk, store: Store, session: str) -> WorkerArtifacts:
+def asking(desk: ArtifactDesk, store: Store, session: str) -> ChildArtifacts:
     """The side of the tools in a child of that session."""
     claimed = ExecutionContext(working_dir=".", session_id=session, metadata={EXECUTION_ID: f"of {session}"})
 
@@ -266,7 +286,7 @@ def asking(desk: ArtifactDesk, store: Store, session: str) -> WorkerArtifacts:
     async def ask(request: Message, _: ExecutionContext) -> Message:
         return await desk.answer_child(store.artifacts, request, claimed, proofs)
 
-    return WorkerArtifacts(LIMIT, ask)
+    return ChildArtifacts(LIMIT, ask)
 
 
 async def test_a_child_cannot_make_its_own_what_it_only_knows_the_id_of(
