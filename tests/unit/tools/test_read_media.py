@@ -9,6 +9,7 @@ import pypdf
 import pytest
 from PIL import Image as Pillow
 
+from forge_tools.artifacts.media import find
 from forge_tools.model import ToolResult
 from forge_tools.sandbox import decoding
 from forge_tools.sandbox.reach import Reach
@@ -76,6 +77,16 @@ async def test_what_cannot_be_decoded_says_why(executor: ToolExecutor, tmp_path:
 
     assert (result.success, result.error_code) == (False, "UNDECODABLE")
     assert why in str(result.error)
+
+
+async def test_garbage_between_the_ends_of_an_image_is_found_by_who_decodes(
+    executor: ToolExecutor, tmp_path: Path
+) -> None:
+    data = png()[:33] + bytes(range(256)) * 4 + png()[-12:]
+    (tmp_path / "a.png").write_bytes(data)
+
+    assert find(data, data[-64:], len(data)).kind == "image"
+    assert not (await executor.call("Read", {"file_path": "a.png"})).success
 
 
 async def test_svg_is_shown_as_text(executor: ToolExecutor, tmp_path: Path) -> None:
