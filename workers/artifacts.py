@@ -87,9 +87,8 @@ class Sent(UnnamedFile):
         super().__init__()
         self._new = new
         self._digest = blake2b(digest_size=16)
-        self._key = os.urandom(
-            32
-        )  # whoever could change the file sees neither it nor a mark, so one does for all parts
+        # Whoever could change the file sees neither key nor marks, so one key does for all parts.
+        self._key = os.urandom(32)
         self._parts: list[_Part] = []
 
     def add(self, number: int, data: bytes) -> None:
