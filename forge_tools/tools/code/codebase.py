@@ -4,9 +4,9 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Literal, Self
 
@@ -39,6 +39,7 @@ class Source:
     inside: str
     language: Language
     facts: Facts
+    digest: str
 
 
 @dataclass(slots=True)
@@ -56,11 +57,11 @@ class Codebase:
 
     def named(self, symbol: str, *, file: str | None = None) -> list[tuple[Source, Definition]]:
         """Return the definitions of a name, or of a path of names such as `Class/method`, `Class.method` or `Class::method`."""
-        wanted = symbol.replace("::", "/").replace(".", "/")
+        wanted = f"/{symbol.replace('::', '/').replace('.', '/')}"
         found = [
             (source, one)
             for source, one in self.definitions()
-            if f"/{one.path}".endswith(f"/{wanted}") and file in (None, source.path)
+            if wanted.endswith(one.name) and f"/{one.path}".endswith(wanted) and file in (None, source.path)
         ]
         return sorted(found, key=lambda one: (not one[1].is_public, one[0].path, one[1].line))
 
@@ -214,7 +215,7 @@ def _take(batch: Sequence[_File], codebase: Codebase, index: HostIndex, having: 
             ):
                 known[one.digest], new[one.digest] = facts, facts.kept()
         if (found := known.get(one.digest)) is not None:
-            codebase.sources[one.path] = Source(one.path, one.inside, one.language, found)
+            codebase.sources[one.path] = Source(one.path, one.inside, one.language, found, one.digest)
         one.handle.close()
     index.keep(read, new)
 
@@ -234,9 +235,16 @@ def _load(one: _File, codebase: Codebase) -> bool:
     if (why := unread(data)) is not None:
         codebase.skipped[one.path] = why
         return False
-    one.digest = blake2b(data, digest_size=16, person=f"{SHAPE}{one.language.name}".encode()).hexdigest()
-    one.text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    one.digest, one.text = _digest(data, one.language), _decoded(data)
     return True
+
+
+def _digest(data: bytes, language: Language) -> str:
+    return blake2b(data, digest_size=16, person=f"{SHAPE}{language.name}".encode()).hexdigest()
+
+
+def _decoded(data: bytes) -> str:
+    return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
 
 
 def _parsed(one: _File, codebase: Codebase, index: HostIndex) -> Facts | None:
@@ -259,10 +267,16 @@ def _parsed(one: _File, codebase: Codebase, index: HostIndex) -> Facts | None:
     return facts
 
 
-def lines_of(workspace: Workspace, sources: Mapping[str, Source] | Sequence[str]) -> dict[str, str]:
-    """Return the current texts of files; deleted ones are omitted."""
-    texts: dict[str, str] = {}
-    for path in sources:
-        with suppress(SandboxError), workspace.open_file(path) as handle:
-            texts[path] = os.pread(handle.fd, MAX_BYTES, 0).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
-    return texts
+def texts_of(workspace: Workspace, sources: Iterable[Source]) -> Iterator[tuple[Source, str]]:
+    """Yield sources with their current texts; one that has changed meanwhile has new facts, one that is gone is omitted."""
+    for source in sources:
+        try:
+            with workspace.open_file(source.path) as handle:
+                data = os.pread(handle.fd, MAX_BYTES + 1, 0)
+        except SandboxError:
+            continue
+        text = _decoded(data)
+        if source.digest == (digest := _digest(data, source.language)):
+            yield source, text
+        elif unread(data) is None:
+            yield replace(source, facts=facts_of(text, source.language), digest=digest), text

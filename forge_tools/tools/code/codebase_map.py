@@ -67,7 +67,7 @@ def ranked(codebase: Codebase) -> tuple[dict[str, float], dict[str, int]]:
     uses: dict[str, int] = defaultdict(int)
     links: dict[str, dict[str, float]] = {path: defaultdict(float) for path in codebase.sources}
     for path, source in codebase.sources.items():
-        for word in source.facts.words & homes.keys():
+        for word in homes.keys() & source.facts.words.split():
             uses[word] += 1
             if len(homes[word]) <= _MOST_HOMES:
                 for home in homes[word] - {path}:

@@ -10,7 +10,7 @@ from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.sandbox.index import Kept
 from forge_tools.tools.languages import Language
 
-SHAPE = 5
+SHAPE = 6
 """Increased whenever the facts read from a file change, so that files indexed before are parsed again."""
 
 MAX_BYTES = 1 << 20
@@ -21,6 +21,7 @@ _SPACES = re.compile(r"\s+")
 _BODIES = frozenset({"struct_specifier", "enum_specifier", "class_specifier"})
 """Nodes that define nothing if they have no body."""
 _TYPES = frozenset({"class_definition", "class_specifier", "impl_item", "trait_item"})
+_ERROR = "ERROR"
 _VARIABLES = frozenset({"assignment", "variable_declarator"})
 _FUNCTIONS = frozenset({"function_expression", "generator_function", "arrow_function", "class"})
 
@@ -54,29 +55,34 @@ class Import(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of one file. `words` includes those in comments."""
+    """The facts of one file. `words` includes those in comments, each between two line ends.
+
+    `starts` are the lines, from 0, at which the file can be cut into parts that parse by themselves; empty if it has syntax errors.
+    """
 
     definitions: tuple[Definition, ...]
     imports: tuple[Import, ...]
-    words: frozenset[str]
+    words: str
+    starts: tuple[int, ...]
+
+    def has(self, word: str) -> bool:
+        """Whether the file contains a word."""
+        return f"\n{word}\n" in self.words
 
     def kept(self) -> Kept:
         """Return the form that the index stores."""
-        said = json.dumps([self.definitions, self.imports], ensure_ascii=False, separators=(",", ":"))
-        names, words = (
-            "\n".join(["", *sorted(some), ""]) for some in ({one.name for one in self.definitions}, self.words)
-        )
-        return Kept(names, words, said)
+        said = json.dumps([self.definitions, self.imports, self.starts], ensure_ascii=False, separators=(",", ":"))
+        return Kept(_set({one.name for one in self.definitions}), self.words, said)
 
     @classmethod
     def of_kept(cls, kept: Kept) -> Self:
         """Parse the stored form; an invalid one raises TypeError or ValueError."""
-        definitions, imports = json.loads(kept.facts)
+        definitions, imports, starts = json.loads(kept.facts)
         taken = tuple(
             Import(module, tuple((a, b) for a, b in names), line, is_export)
             for module, names, line, is_export in imports
         )
-        return cls(tuple(map(Definition._make, definitions)), taken, frozenset(kept.words.split()))
+        return cls(tuple(map(Definition._make, definitions)), taken, kept.words, tuple(starts))
 
 
 def unread(data: bytes) -> str | None:
@@ -110,11 +116,13 @@ def parsed(text: str, language: Language) -> Any:
 def facts_of(text: str, language: Language) -> Facts:
     """Read the facts of a file; parts with syntax errors are skipped."""
     root = parsed(text, language)
-    kinds = [*language.definitions, *language.imports]
+    kinds = [*language.definitions, *language.imports, _ERROR]
     nodes = root.find_all({"rule": {"any": [{"kind": kind} for kind in dict.fromkeys(kinds)]}})
-    definitions, imports = list[Definition](), list[Import]()
+    definitions, imports, starts = list[Definition](), list[Import](), tuple(_starts(root))
     for node in nodes:
         kind = node.kind()
+        if kind == _ERROR:
+            starts = ()
         if kind in language.definitions and (found := _definition(node, language)):
             definitions.append(found)
         if kind in language.imports:
@@ -122,7 +130,21 @@ def facts_of(text: str, language: Language) -> Facts:
     declared = _declared(root) if language.name == "python" else None
     if declared is not None:
         definitions = [one._replace(is_public=not one.container and one.name in declared) for one in definitions]
-    return Facts(tuple(definitions), tuple(imports), frozenset(WORD.findall(text)))
+    return Facts(tuple(definitions), tuple(imports), _set(set(WORD.findall(text))), starts)
+
+
+def _set(words: set[str]) -> str:
+    return "\n".join(["", *sorted(words), ""])
+
+
+def _starts(root: Any) -> Iterator[int]:
+    """Yield the lines that begin with a statement of the top level and hold no part of another one."""
+    before = (0, 0)
+    for node in root.children():
+        place = node.range()
+        if before <= (place.start.line, 0):
+            yield place.start.line
+        before = max(before, (place.end.line, place.end.column))
 
 
 def _definition(node: Any, language: Language) -> Definition | None:

@@ -1,15 +1,16 @@
 """FindReferences: where a symbol is used, with a confidence for each place."""
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import PATH, counted, option, parameters_of
-from forge_tools.tools.code.codebase import Codebase, Having, Source, lines_of, read
-from forge_tools.tools.code.facts import parsed
+from forge_tools.tools.code.codebase import Having, Source, read, texts_of
+from forge_tools.tools.code.facts import Definition, parsed
 from forge_tools.tools.code.modules import Confidence, Modules
 from forge_tools.tools.code.tool import SYMBOL, CodeTool, below, refuse
 from forge_tools.tools.deadline import Deadline
@@ -58,7 +59,16 @@ class FindReferences(CodeTool):
         defined = codebase.named(wish.symbol, file=wish.file)
         if not defined:
             refuse(read(workspace, wish.path, deadline), wish.symbol, wish.file or wish.path)
-        found = list(_references(name, wish, workspace, codebase, deadline))
+        target = _Target(name, defined, len(codebase.named(name)) == len(defined), Modules(codebase))
+        found: list[dict[str, Any]] = []
+        using = sorted((one for one in codebase.sources.values() if one.facts.has(name)), key=lambda one: one.path)
+        for source, text in texts_of(workspace, using):
+            if deadline.is_over:
+                codebase.is_partial = True
+                break
+            found += (
+                one for one in target.uses(source, text) if wish.include_definition or one["kind"] != "definition"
+            )
         shown = [
             f"{one['path']}:{one['line']}  {one['kind']} [{one['confidence']}]  {one['text']}"
             for one in found[: wish.limit]
@@ -74,54 +84,59 @@ class FindReferences(CodeTool):
         )
 
 
-def _references(
-    name: str, wish: Wish, workspace: Workspace, codebase: Codebase, deadline: Deadline
-) -> Iterator[dict[str, Any]]:
-    defined = codebase.named(wish.symbol, file=wish.file)
-    homes = {source.path for source, _ in defined}
-    lines = {(source.path, one.line) for source, one in defined}
-    is_only = len(codebase.named(name)) == len(defined)
-    modules = Modules(codebase)
-    using = [path for path, source in codebase.sources.items() if name in source.facts.words]
-    for path, text in sorted(lines_of(workspace, using).items()):
-        if deadline.is_over:
-            codebase.is_partial = True
-            return
-        source = codebase.sources[path]
-        sure = _confidence(name, source, homes, modules, is_only=is_only)
-        said = text.split("\n")
-        for node in _uses(name, text, source):
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A name and the definitions that are meant; `is_only` if nothing else has that name."""
+
+    name: str
+    defined: Sequence[tuple[Source, Definition]]
+    is_only: bool
+    modules: Modules
+
+    def uses(self, source: Source, text: str) -> Iterator[dict[str, Any]]:
+        """Yield the places in a file that name it."""
+        lines = {one.line for home, one in self.defined if home.path == source.path}
+        sure, said = self._confidence(source), text.split("\n")
+        for above, node in _nodes(self.name, said, source):
             start = node.range().start
-            is_definition = (path, start.line + 1) in lines and _is_name_of_definition(node, source)
-            if is_definition and not wish.include_definition:
-                continue
+            line = above + start.line + 1
+            is_definition = line in lines and _is_name_of_definition(node, source)
             yield {
-                "path": path,
-                "line": start.line + 1,
+                "path": source.path,
+                "line": line,
                 "column": start.column + 1,
                 "kind": "definition" if is_definition else _kind(node),
                 "confidence": sure,
-                "text": said[start.line].strip()[:_SHOWN],
+                "text": said[line - 1].strip()[:_SHOWN],
             }
 
+    def _confidence(self, source: Source) -> Confidence:
+        homes = {home.path for home, _ in self.defined}
+        if source.path in homes:
+            return "exact"
+        found = self.modules.resolve(self.name, source)
+        if found and found.source:
+            return found.confidence if found.source.path in homes else "guess"
+        return "likely" if self.is_only else "guess"
 
-def _confidence(name: str, source: Source, homes: set[str], modules: Modules, *, is_only: bool) -> Confidence:
-    if source.path in homes:
-        return "exact"
-    found = modules.resolve(name, source)
-    if found and found.source:
-        return found.confidence if found.source.path in homes else "guess"
-    return "likely" if is_only else "guess"
 
-
-def _uses(name: str, text: str, source: Source) -> Iterator[Any]:
+def _nodes(name: str, lines: Sequence[str], source: Source) -> Iterator[tuple[int, Any]]:
+    """Yield the nodes of a name with the number of lines above the part of the file that was parsed."""
     rule = {"any": [{"kind": kind} for kind in source.language.leaves], "regex": f"^{re.escape(name)}$"}
-    seen: set[int] = set()
-    for node in parsed(text, source.language).find_all({"rule": rule}):
-        at = node.range().start.index
-        if at not in seen and not node.children():
-            seen.add(at)
-            yield node
+    for above, text in _parts(name, lines, source.facts.starts):
+        seen: set[int] = set()
+        for node in parsed(text, source.language).find_all({"rule": rule}):
+            at = node.range().start.index
+            if at not in seen and not node.children():
+                seen.add(at)
+                yield above, node
+
+
+def _parts(name: str, lines: Sequence[str], starts: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """Yield the parts of a file that contain a name, with the number of lines above: the rest need not be parsed."""
+    cuts = [0, *starts[1:], len(lines)]
+    for after in dict.fromkeys(bisect_right(cuts, number) for number, line in enumerate(lines) if name in line):
+        yield cuts[after - 1], "\n".join(lines[cuts[after - 1] : cuts[after]])
 
 
 def _is_name_of_definition(node: Any, source: Source) -> bool:

@@ -8,7 +8,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import counted, option, parameters_of
-from forge_tools.tools.code.codebase import Codebase, Having, lines_of, read
+from forge_tools.tools.code.codebase import Codebase, Having, read, texts_of
 from forge_tools.tools.code.facts import parsed
 from forge_tools.tools.code.tool import CodeTool, below, line, place
 from forge_tools.tools.deadline import Deadline
@@ -108,17 +108,19 @@ def _matches(
     wish: Wish, workspace: Workspace, codebase: Codebase, usable: set[str], deadline: Deadline
 ) -> list[dict[str, Any]]:
     hits: list[dict[str, Any]] = []
-    wanted = [one.path for one in codebase.sources.values() if one.language.name in usable]
-    for path, text in lines_of(
-        workspace, [path for path in wanted if not wish.language or is_of(path, wish.language)]
-    ).items():
+    wanted = [
+        one
+        for one in codebase.sources.values()
+        if one.language.name in usable and (not wish.language or is_of(one.path, wish.language))
+    ]
+    for source, text in texts_of(workspace, wanted):
         if deadline.is_over:
             codebase.is_partial = True
             break
-        for node in parsed(text, codebase.sources[path].language).find_all(pattern=wish.query):
+        for node in parsed(text, source.language).find_all(pattern=wish.query):
             start = node.range().start
             said = " ".join(node.text().split())[:_SHOWN]
-            hits.append({"path": path, "line": start.line + 1, "column": start.column + 1, "text": said})
+            hits.append({"path": source.path, "line": start.line + 1, "column": start.column + 1, "text": said})
     return hits
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import PATH, option, parameters_of
-from forge_tools.tools.code.codebase import Having, Source, lines_of, read, read_file
+from forge_tools.tools.code.codebase import Having, Source, read, read_file, texts_of
 from forge_tools.tools.code.facts import Definition
 from forge_tools.tools.code.modules import Found, Modules
 from forge_tools.tools.code.tool import SYMBOL, CodeTool, below, line, place, refuse
@@ -63,8 +63,8 @@ class SymbolInfo(CodeTool):
 
 
 def _body(workspace: Workspace, source: Source, one: Definition) -> str:
-    text = lines_of(workspace, [source.path]).get(source.path, "").split("\n")
-    body = text[one.start_line - 1 : one.end_line]
+    text = next((text for _, text in texts_of(workspace, [source])), "")
+    body = text.split("\n")[one.start_line - 1 : one.end_line]
     numbered = [f"{number:>6}  {said}" for number, said in enumerate(body[:MAX_BODY], one.start_line)]
     if len(body) > MAX_BODY:
         numbered.append(

@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 
 from forge_tools import ExecutionContext
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools import CodebaseMap, FindReferences, SearchCode, SymbolInfo
 from forge_tools.tools.code import codebase
+from forge_tools.tools.code.facts import facts_of
+from forge_tools.tools.deadline import Deadline
 from tests.unit.tools.code.projects import write
 from tests.waiting import wait_until
 
@@ -162,6 +165,19 @@ async def test_a_file_in_motion_is_read_as_it_was_at_some_moment_and_at_last_as_
     assert (await answer(SearchCode, project, query="name"))["total"] == 0
 
 
+def test_a_file_that_changes_between_two_looks_is_parsed_again(cache: Path, project: Path) -> None:
+    write(project, {"a.py": "x = 1\n" * 9, "b.py": "x = 1\n", "c.py": "x = 1\n"})
+    workspace = Workspace(project)
+    sources = codebase.read(workspace, ".", Deadline(60)).sources.values()
+
+    write(project, {"a.py": 'y = """\nx\n"""\n', "c.py": "x = 1\n\0"})
+    (project / "b.py").unlink()
+
+    [(source, text)] = codebase.texts_of(workspace, sources)
+    assert (source.path, text, source.facts) == ("a.py", 'y = """\nx\n"""\n', facts_of(text, source.language))
+    assert source.facts.starts == (0,)
+
+
 async def test_two_processes_build_one_index_and_a_third_one_finds_it(cache: Path, project: Path) -> None:
     write(project, {f"m{n}.py": f"def f{n}(): ...\n# " + "x" * 9000 for n in range(40)})
     settled(project)
@@ -173,7 +189,7 @@ async def test_two_processes_build_one_index_and_a_third_one_finds_it(cache: Pat
     assert (third["total"], third["index"]["parsed"], third["index"]["skipped"]) == (40, 0, {})
 
 
-@pytest.mark.parametrize("damage", ["[1]", "[[[]], []]", "no json"])
+@pytest.mark.parametrize("damage", ["[1]", "[[[]], [], []]", "no json"])
 async def test_facts_that_somebody_spoiled_are_worked_out_again(damage: str, cache: Path, project: Path) -> None:
     write(project, {"a.py": "def a(): ...\n"})
     await answer(SearchCode, project, query="a")

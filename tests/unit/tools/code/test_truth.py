@@ -1,6 +1,8 @@
 """What the code tools find in real Python, beside what Python's own parser finds there."""
 
 import ast
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pydantic
@@ -8,8 +10,11 @@ import pytest
 
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.code.codebase import Codebase, read
+from forge_tools.tools.code.facts import facts_of
+from forge_tools.tools.code.find_references import _Target
 from forge_tools.tools.code.modules import Modules
 from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.languages import BY_NAME
 
 CORPUS = Path(pydantic.__file__).parent
 
@@ -41,3 +46,32 @@ def test_nearly_all_imports_of_its_own_are_resolved(corpus: Codebase) -> None:
     resolved = [one for source, one in own if modules.of(one, source)]
     assert len(own) > 200
     assert len(resolved) / len(own) > 0.98
+
+
+def test_a_file_is_searched_by_parts_as_if_it_were_parsed_whole(corpus: Codebase) -> None:
+    chance, modules, cut = random.Random(1), Modules(corpus), 0
+    for found in corpus.sources.values():
+        lines = (CORPUS.parent / found.path).read_text().split("\n")
+        for _ in range(chance.randrange(min(3, len(lines)))):  # a line or two gone: some files are no longer valid code
+            lines.pop(chance.randrange(len(lines)))
+        text = "\n".join(lines)
+        source = replace(found, facts=facts_of(text, found.language))
+        cut += len(source.facts.starts) > 1
+        for name in chance.sample(words := source.facts.words.split(), min(5, len(words))):
+            target = _Target(name, corpus.named(name), is_only=True, modules=modules)
+            whole = replace(source, facts=replace(source.facts, starts=()))
+            assert list(target.uses(source, text)) == list(target.uses(whole, text)), (source.path, name)
+    assert cut > len(corpus.sources) / 2
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"),
+    [
+        ("x = 1\n# 2\n\n@x\ndef f():\n    x\n", (0, 1, 3)),
+        ('a = """\nb\n"""; b = 1\n\nb\n', (0, 4)),
+        ("def f(\n    b,\nclass b:\n    b()\n", ()),
+    ],
+    ids=["statements", "two on a line", "an error"],
+)
+def test_a_file_is_cut_only_where_a_statement_begins_a_line(text: str, starts: tuple[int, ...]) -> None:
+    assert facts_of(text, BY_NAME["python"]).starts == starts
