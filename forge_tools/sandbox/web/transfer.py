@@ -128,7 +128,10 @@ async def _once(
     web: Web, parts: SplitResult, method: str, headers: dict[str, str], body: bytes | None = None
 ) -> Response:
     """Send one request on its own connection; the body of a redirect is not read."""
-    httpcore = _httpcore()
+    with _required():
+        import httpcore2
+
+    httpcore: Any = httpcore2  # `Connector` has its methods, but not its base, which would load it
     sent = {"User-Agent": AGENT, "Accept-Encoding": "gzip, br", "Accept": "*/*", **headers}
     pool = httpcore.AsyncConnectionPool(network_backend=Connector(web, httpcore.AnyIOBackend()))
     with _explained(parts, httpcore):
@@ -197,7 +200,8 @@ class _Zlib:
 
 class _Brotli:
     def __init__(self) -> None:
-        import brotli  # type: ignore[import-untyped]  # it has no stubs
+        with _required():
+            import brotli  # type: ignore[import-untyped]  # it has no stubs
 
         self._one, self._error = brotli.Decompressor(), brotli.error
 
@@ -247,10 +251,10 @@ def _is_codec(name: str) -> bool:
         return False
 
 
-def _httpcore() -> Any:
+@contextmanager
+def _required() -> Iterator[None]:
     try:
-        import httpcore2
+        yield
     except ImportError as error:
-        lacks = "This worker lacks packages of the web tools. Run pip install 'forge-tools[web]'"
+        lacks = f"This worker lacks {error.name}, which the web tools need. Run pip install 'forge-tools[web]'"
         raise SandboxError(lacks, ErrorCode.ENGINE_NOT_AVAILABLE) from error
-    return httpcore2

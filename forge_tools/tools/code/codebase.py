@@ -167,6 +167,7 @@ def read_file(workspace: Workspace, path: str, deadline: Deadline) -> Source:
 
 
 def _files(workspace: Workspace, target: Handle, deadline: Deadline, codebase: Codebase) -> Iterator[_File]:
+    above = workspace.inside(target)
     if not target.is_folder:
         language = language_of(target.name)
         if language is None:
@@ -174,9 +175,9 @@ def _files(workspace: Workspace, target: Handle, deadline: Deadline, codebase: C
                 f"{target.name} is in a language that the code tools do not know; Grep can search it",
                 UNSUPPORTED_LANGUAGE,
             )
-        yield _File(target.name, target.name, language, workspace.open_file(target.name))
+        shown = workspace.shown(above, target)
+        yield _File(shown, shown, language, workspace.open_file(target.name))
         return
-    above = workspace.inside(target)
     above = "" if above == "." else f"{above}/"
     walk = Walk(workspace, target, deadline)
     for level in walk.levels():

@@ -41,7 +41,7 @@ class DependencyGraph(CodeTool):
     def _answer(self, workspace: Workspace, deadline: Deadline, options: dict[str, Any]) -> ToolResult:
         wish = Wish(**options)
         codebase = read(workspace, wish.path, deadline)
-        edges = _edges(codebase, wish.level)
+        edges = _edges(codebase, wish.level, deadline)
         cycles = [sorted(one) for one in cycles_of(edges)]
         incoming = Counter(target for targets in edges.values() for target in targets)
         weight = {node: len(targets) + incoming[node] for node, targets in edges.items()}
@@ -66,7 +66,7 @@ class DependencyGraph(CodeTool):
         return ToolResult.ok("\n".join([*head, "", said]) + left + codebase.note, **facts, index=codebase.index())
 
 
-def _edges(codebase: Codebase, level: str) -> dict[str, dict[str, int]]:
+def _edges(codebase: Codebase, level: str, deadline: Deadline) -> dict[str, dict[str, int]]:
     """Map each node to the nodes it imports, with the line of the first such import."""
     modules = Modules(codebase)
 
@@ -75,6 +75,9 @@ def _edges(codebase: Codebase, level: str) -> dict[str, dict[str, int]]:
 
     edges: dict[str, dict[str, int]] = {node(path): {} for path in codebase.sources}
     for path, source in codebase.sources.items():
+        if deadline.is_over:
+            codebase.is_partial = True
+            break
         for one in source.facts.imports:
             targets = modules.of(one, source)[:1]
             for taken, _ in one.names:

@@ -55,8 +55,12 @@ class FindReferences(CodeTool):
     def _answer(self, workspace: Workspace, deadline: Deadline, options: dict[str, Any]) -> ToolResult:
         wish = Wish(**options)
         name = wish.symbol.replace("::", ".").replace("/", ".").rpartition(".")[2]
+        file = None
+        if wish.file is not None:
+            with workspace.open_file(wish.file) as handle:
+                file = workspace.shown(workspace.inside(handle), handle)
         codebase = read(workspace, wish.path, deadline, Having.name(name))
-        defined = codebase.named(wish.symbol, file=wish.file)
+        defined = codebase.named(wish.symbol, file=file)
         if not defined:
             refuse(read(workspace, wish.path, deadline), wish.symbol, wish.file or wish.path)
         target = _Target(name, defined, len(codebase.named(name)) == len(defined), Modules(codebase))

@@ -1,6 +1,6 @@
 """Which file an import means, by the rules of its language as far as they work on names only."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,10 +31,13 @@ class Modules:
     def __init__(self, codebase: Codebase) -> None:
         self._codebase = codebase
         self._python: dict[str, list[str]] = {}
+        self._ends: dict[tuple[str, str], list[str]] = {}
         for path, source in codebase.sources.items():
-            if source.language.name == "python":
-                dotted = path.rpartition(".")[0].removesuffix("/__init__").replace("/", ".")
-                for name in _tails(dotted):
+            language = source.language.name
+            end = folder_of(path) if language == "go" else path
+            self._ends.setdefault((_family(language), end.rpartition("/")[2]), []).append(path)
+            if language == "python":
+                for name in self._names(path.rpartition(".")[0].removesuffix("/__init__")):
                     self._python.setdefault(name, []).append(path)
 
     def of(self, one: Import, source: Source) -> list[str]:
@@ -109,24 +112,31 @@ class Modules:
         beside = _from(path, name)
         if beside in self._codebase.sources:
             return [beside]
-        return [one for one in self._codebase.sources if f"/{one}".endswith(f"/{name}")]
+        return self._ending("c", name)
 
     def _by_tail(self, one: Import, language: str) -> list[str]:
         parts = [part for part in one.module.replace("::", "/").replace(".", "/").split("/") if part not in _HERE]
         if language == "go":
-            return [path for path in self._of(language) if parts and f"/{folder_of(path)}".endswith(f"/{parts[-1]}")]
+            return self._ends.get((language, parts[-1]), []) if parts else []
         if language == "java":
-            wanted = "/".join([*parts, one.names[0][0]])
-            return [path for path in self._of(language) if f"/{path}".endswith(f"/{wanted}.java")]
+            return self._ending(language, "/".join([*parts, f"{one.names[0][0]}.java"]))
         wanted = "/".join(parts[-2:])
-        return [
-            path
-            for path in self._of(language)
-            if wanted and f"/{path}".endswith((f"/{wanted}.rs", f"/{wanted}/mod.rs"))
-        ]
+        return [*self._ending(language, f"{wanted}.rs"), *self._ending(language, f"{wanted}/mod.rs")] if wanted else []
 
-    def _of(self, language: str) -> Iterator[str]:
-        return (path for path, source in self._codebase.sources.items() if source.language.name == language)
+    def _ending(self, language: str, end: str) -> list[str]:
+        named = self._ends.get((_family(language), end.rpartition("/")[2]), ())
+        return [path for path in named if f"/{path}".endswith(f"/{end}")]
+
+    def _names(self, path: str) -> Iterator[str]:
+        """Yield a module's possible names: a.b.c, b.c, c, since root folders are not known; but not c if b is a package."""
+        parts = path.split("/")
+        is_inner = any(f"{folder_of(path)}/__init__{end}" in self._codebase.sources for end in (".py", ".pyi"))
+        return (".".join(parts[at:]) for at in range(len(parts) - is_inner))
+
+
+def _family(language: str) -> str:
+    """C and C++ include each other's files."""
+    return "c" if language == "cpp" else language
 
 
 _HERE = frozenset({"", "crate", "self", "super"})
@@ -146,9 +156,3 @@ def _from(path: str, target: str) -> str:
         elif part not in {"", ".", ".."}:
             parts.append(part)
     return "/".join(parts)
-
-
-def _tails(dotted: str) -> Iterator[str]:
-    """Yield a name and each of its endings (a.b.c, b.c, c), since the root folders of packages are not known."""
-    parts: Sequence[str] = dotted.split(".")
-    return (".".join(parts[at:]) for at in range(len(parts)))

@@ -9,7 +9,7 @@ from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import counted, option, parameters_of
 from forge_tools.tools.code.codebase import Codebase, Having, read, texts_of
-from forge_tools.tools.code.facts import parsed
+from forge_tools.tools.code.facts import WORD, parsed
 from forge_tools.tools.code.tool import CodeTool, below, line, place
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.languages import BY_NAME, Language, is_of
@@ -29,7 +29,9 @@ class Wish:
         "Name or part of one: parse_url, Registry; or code with $HOLES: open($PATH, $$$).", min_length=1, max_length=500
     )
     path: str = below()
-    mode: Literal["auto", "symbol", "pattern"] = option("auto: a pattern if it has a $, else a symbol.", "auto")
+    mode: Literal["auto", "symbol", "pattern"] = option(
+        "auto: a pattern if it has a hole such as $X, else a symbol.", "auto"
+    )
     language: Literal["", "python", "typescript", "tsx", "javascript", "go", "rust", "java", "c", "cpp"] = option(
         "Only this language; .h is both c and cpp.", ""
     )
@@ -49,8 +51,13 @@ class SearchCode(CodeTool):
 
     def _answer(self, workspace: Workspace, deadline: Deadline, options: dict[str, Any]) -> ToolResult:
         wish = Wish(**options)
-        is_pattern = wish.mode == "pattern" or (wish.mode == "auto" and "$" in wish.query)
+        is_pattern = wish.mode == "pattern" or (wish.mode == "auto" and _has_holes(wish.query))
         return _matching(wish, workspace, deadline) if is_pattern else _named(wish, workspace, deadline)
+
+
+def _has_holes(query: str) -> bool:
+    """Whether a query is a pattern. `$el` is a name in JavaScript."""
+    return "$" in query and not (WORD.fullmatch(query) and _META.search(query) is None)
 
 
 def _named(wish: Wish, workspace: Workspace, deadline: Deadline) -> ToolResult:
@@ -125,6 +132,10 @@ def _matches(
 
 
 def _is_code(pattern: str, language: Language) -> bool:
-    """Whether a pattern parses once its holes are filled; one that does not would silently find nothing."""
-    plain = _META.sub("x", pattern)
-    return parsed(plain, language).find(kind="ERROR") is None
+    """Whether a pattern can match: it is one node, and parses once its holes are filled; else it would silently find nothing."""
+    root = parsed(_META.sub("x", pattern), language)
+    try:
+        root.find(pattern=pattern)
+    except RuntimeError:  # from ast-grep: nothing but a $$$, or several statements
+        return False
+    return root.find(kind="ERROR") is None

@@ -67,4 +67,5 @@ def refuse(codebase: Codebase, symbol: str, where: str) -> NoReturn:
     known = {one.name: f"{one.name} ({source.path}:{one.line})" for source, one in codebase.definitions()}
     near = get_close_matches(symbol.replace("::", ".").replace("/", ".").rpartition(".")[2], known, _MOST_CLOSE)
     close = f" Close: {', '.join(known[name] for name in near)}." if near else ""
-    raise ToolFailure(f"There is no symbol '{symbol}' in {where}.{close}{codebase.note}", code=SYMBOL_NOT_FOUND)
+    place = "the working directory" if where == "." else where
+    raise ToolFailure(f"There is no symbol '{symbol}' in {place}.{close}{codebase.note}", code=SYMBOL_NOT_FOUND)

@@ -165,10 +165,15 @@ async def test_code_is_found_by_its_shape(project: Path) -> None:
     write(project, {"a.py": "x = open(path, 'r')\nopen(other)\n# open(third, 1)\n"})
 
     hits = (await answer(SearchCode, project, query="open($A, $B)")).metadata["hits"]
-    broken = await ask(SearchCode, project, query="def $(")
 
     assert [(hit["path"], hit["line"]) for hit in hits] == [("a.py", 1)]
-    assert broken.error_code == "INVALID_PATTERN"
+
+
+@pytest.mark.parametrize("query", ["def $(", "$$$", "x = $A\ny = $B"])
+async def test_a_pattern_that_could_match_nothing_is_refused(query: str, project: Path) -> None:
+    write(project, {"a.py": "x = 1\ny = 2\n"})
+
+    assert (await ask(SearchCode, project, query=query)).error_code == "INVALID_PATTERN"
 
 
 async def test_a_map_shows_first_what_the_rest_uses(project: Path) -> None:
@@ -275,6 +280,34 @@ async def test_a_name_may_have_signs_that_expressions_use(project: Path) -> None
     found = (await answer(FindReferences, project, symbol="$el")).metadata["references"]
 
     assert [(one["line"], one["kind"]) for one in found] == [(2, "call")]
+
+
+async def test_a_name_with_a_dollar_is_searched_as_a_name(project: Path) -> None:
+    write(project, {"a.js": "function $el() {}\n"})
+
+    assert [hit["name"] for hit in (await answer(SearchCode, project, query="$el")).metadata["hits"]] == ["$el"]
+
+
+async def test_a_module_in_a_package_is_not_imported_by_its_last_name(project: Path) -> None:
+    files = {"pkg/__init__.py": "", "pkg/typing.py": "", "pkg/a.py": "import typing\nimport pkg.typing\n"}
+    write(project, {**files, "src/top.py": "", "main.py": "import top\n"})
+
+    inner = (await answer(ImportsExports, project, file="pkg/a.py")).metadata["imports"]
+    outer = (await answer(ImportsExports, project, file="main.py")).metadata["imports"]
+
+    assert [one["resolved"] for one in (*inner, *outer)] == [None, "pkg/typing.py", "src/top.py"]
+
+
+@pytest.mark.parametrize("file", ["./a.py", "b/../a.py", "{project}/a.py"])
+async def test_a_file_is_named_in_any_form_that_leads_to_it(file: str, project: Path) -> None:
+    write(project, {"a.py": "def run(): ...\nrun()\n", "b/c.py": "def run(): ...\n"})
+
+    found = await answer(FindReferences, project, symbol="run", file=file.format(project=project))
+
+    assert [(one["path"], one["confidence"]) for one in found.metadata["references"]] == [
+        ("a.py", "exact"),
+        ("b/c.py", "guess"),
+    ]
 
 
 async def test_same_names_are_told_apart_by_file(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -197,6 +198,19 @@ async def test_what_was_packed_is_unpacked(encoding: str) -> None:
     packed = page(PACKERS[encoding](words.encode()), "text/plain", 200, f"Content-Encoding: {encoding}")
 
     assert (await fetch({"/": packed})).output.endswith(words)
+
+
+@pytest.mark.parametrize("lacking", ["brotli", "httpcore2"])
+async def test_a_package_that_is_missing_is_named_with_the_way_out(
+    lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, lacking, None)
+
+    result = await fetch({"/": page(PACKERS["br"](b"words"), "text/plain", 200, "Content-Encoding: br")})
+
+    assert result.error_code == "ENGINE_NOT_AVAILABLE"
+    assert f"lacks {lacking}" in str(result.error)
+    assert "pip install 'forge-tools[web]'" in str(result.error)
 
 
 @pytest.mark.parametrize("encoding", PACKERS)
