@@ -45,6 +45,19 @@ WalledName = Annotated[str, StringConstraints(pattern=r"^(category:|queue:)?[A-Z
 """What walls are set for: a tool by its name, a category or a queue."""
 
 
+def _starts_programs(name: str) -> str:
+    if name not in {"Bash", "category:execution", "category:mcp"} and not name.startswith("queue:"):
+        raise ValueError(
+            f"{name} starts no programs behind walls of their own; this is for Bash, category:execution, category:mcp and queues. "
+            "Whether the body of a tool has the network, the tool declares: Capabilities(accesses_network=True)"
+        )
+    return name
+
+
+NetworkedName = Annotated[WalledName, AfterValidator(_starts_programs)]
+"""What a network is set for: commands, by their tool, its category or a queue, and MCP servers, by their category."""
+
+
 def _compiles(pattern: str) -> str:
     try:
         matches_nothing = re.compile(pattern).search("") is not None

@@ -35,7 +35,7 @@ from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
 from workers.lanes.tiers import Tiers
-from workers.lanes.walls import command_walls, server_walls
+from workers.lanes.walls import behind_walls, server_walls
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
 from workers.worker import Setup
@@ -94,7 +94,8 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
             setup.servers.close()
         SPAWNER.close()
         if setup.executor.reach is not None:
-            setup.executor.reach.commands.spawner.close()
+            for walls in (setup.executor.reach.commands, *setup.executor.reach.commands_in.values()):
+                walls.spawner.close()
         end(instance_mark(setup.worker_id), started=orphans())
 
 
@@ -111,7 +112,7 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
     if options.lane == "async":
         reach = replace(reach, book=RemoteShells(store), documents=RemoteDocuments(store))
         if any(tool.spec.walls == NAMESPACE for tool in tools):
-            reach = replace(reach, commands=command_walls(settings, reach))
+            reach = behind_walls(settings, reach)
     return Setup(
         settings=settings,
         lane=options.lane,

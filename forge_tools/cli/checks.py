@@ -136,11 +136,12 @@ def _walls(settings: Settings) -> Finding:
 def _commands(settings: Settings) -> Finding:
     """What stands here between commands of Bash and their host."""
     try:
-        tier, network = commands_of(settings)
+        tier, networks = commands_of(settings)
     except ConfigurationError as error:
         return problem("commands", error.message, "Change one of these settings.")
     how = {"plain": "without walls", "landlock": "behind Landlock"}.get(tier, "in namespaces of their own")
-    said = f"{how}, network: {'host' if tier == 'plain' else network} (docs/walls.md)"
+    usual, *few = (f"{network} in {queue}" if queue else network for queue, network in networks.items())
+    said = f"{how}, network: {'host' if tier == 'plain' else '; '.join((usual, *few))} (docs/walls.md)"
     if settings.walls_for("Bash", ToolCategory.EXECUTION) is not None or not given().no_namespaces:
         return ok("commands", said)
     way_out = f"""Elsewhere than on the embedded stack Bash is left to other workers; FORGE_WALLS_OF='{{"Bash": "{tier}"}}' allows that anywhere."""

@@ -124,6 +124,7 @@ class CallScope:
     execution_id: str | None = None
     attempt: int = 1
     max_attempts: int = 1
+    queue: str = ""
     catch_up: Callable[[], None] | None = None
     tool: str | None = None
     agent_id: str | None = None
@@ -197,5 +198,6 @@ def scope_for(reporter: Reporter | None) -> CallScope:
         execution_id=outer.execution_id,
         attempt=outer.attempt,
         max_attempts=outer.max_attempts,
+        queue=outer.queue,
         catch_up=outer.catch_up,
     )

@@ -16,6 +16,7 @@ from forge_tools.sandbox.web.access import Search, Web
 from forge_tools.setting_types import RootSettings, WorkspaceSettings
 
 _BEHIND = {"plain": "without walls", "landlock": "behind Landlock, which knows no hosts"}
+_QUEUE = "queue:"
 
 
 def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach:
@@ -62,23 +63,28 @@ def least_for(settings: Settings, tier: str, *, is_set: bool) -> str:
     return settings.walls_minimum or "plain" if may_have_less else tier
 
 
-def commands_of(settings: Settings) -> tuple[str, str]:
-    """Return the tier of the commands of `Bash` on this host, and the network that they have.
+def commands_of(settings: Settings) -> tuple[str, dict[str, str]]:
+    """Return the tier of the commands of `Bash` on this host, and the network that they have by queue; `""` is any other queue.
 
     Raises:
-        ConfigurationError: FORGE_EGRESS asks for a network that this tier cannot keep to.
+        ConfigurationError: a setting asks for a network that this tier cannot keep to.
     """
     asked = settings.walls_for("Bash", ToolCategory.EXECUTION)
     tier = given().of_commands(asked or "namespace")
     is_left = TIERS.index(tier) < TIERS.index(least_for(settings, asked or "namespace", is_set=asked is not None))
-    if settings.egress and not is_left and not keeps_to(tier, settings.egress):
-        why = f"as FORGE_WALLS_OF says {asked}" if asked else f"as there are no namespaces ({given().no_namespaces})"
-        kept = " or ".join(network for network in ("host", "none") if keeps_to(tier, network))
-        raise ConfigurationError(
-            f"FORGE_EGRESS={settings.egress} cannot be kept: commands run {_BEHIND[tier]}, {why}. Set FORGE_EGRESS={kept}, "
-            """or FORGE_WALLS_OF='{"Bash": "namespace"}', which refuses commands where there are no namespaces (docs/walls.md)."""
-        )
-    return tier, settings.egress or ("host" if settings.is_embedded else "none")
+    wanted = _networks(settings)
+    for setting, network in wanted.values():
+        if network and not is_left and not keeps_to(tier, network):
+            why = (
+                f"as FORGE_WALLS_OF says {asked}" if asked else f"as there are no namespaces ({given().no_namespaces})"
+            )
+            kept = " or ".join(network for network in ("host", "none") if keeps_to(tier, network))
+            raise ConfigurationError(
+                f"{setting}={network} cannot be kept: commands run {_BEHIND[tier]}, {why}. Make it {kept}, or set FORGE_WALLS_OF="
+                """'{"Bash": "namespace"}', which refuses commands where there are no namespaces (docs/walls.md)."""
+            )
+    usual = "host" if settings.is_embedded else "none"
+    return tier, {queue: network or usual for queue, (_, network) in wanted.items()}
 
 
 def announced(settings: Settings) -> list[NamedWorkspace]:
@@ -91,6 +97,18 @@ def announced(settings: Settings) -> list[NamedWorkspace]:
         )
         for name, one in settings.workspaces.items()
     ]
+
+
+def _networks(settings: Settings) -> dict[str, tuple[str, str]]:
+    """Return by queue which setting decides the network of commands, and what it says."""
+    of = settings.egress_of
+    for name in ("Bash", f"category:{ToolCategory.EXECUTION}"):
+        if name in of:
+            return {"": (f"FORGE_EGRESS_OF for {name}", of[name])}
+    queues = {name: network for name, network in of.items() if name.startswith(_QUEUE)}
+    return {"": ("FORGE_EGRESS", settings.egress)} | {
+        name.removeprefix(_QUEUE): (f"FORGE_EGRESS_OF for {name}", network) for name, network in queues.items()
+    }
 
 
 def _roots(name: str, workspace: WorkspaceSettings) -> tuple[Root, ...]:

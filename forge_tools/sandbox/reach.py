@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from forge_tools.model import (
+    SCOPE,
     Artifact,
     Document,
     DocumentScope,
@@ -112,6 +113,14 @@ class Reach:
     max_part_bytes: int = 100 << 20
     commands: CommandWalls = field(default_factory=CommandWalls)
     """What stands around the commands that tools start; by default nothing."""
+    commands_in: Mapping[str, CommandWalls] = field(default_factory=dict)
+    """The same for calls in these queues."""
+
+    @property
+    def commands_of_call(self) -> CommandWalls:
+        """What stands around the commands of the running call."""
+        scope = SCOPE.get()
+        return self.commands if scope is None else self.commands_in.get(scope.queue, self.commands)
 
     @property
     def unnamed(self) -> Sequence[Root]:

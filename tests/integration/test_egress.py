@@ -1,5 +1,6 @@
 """Commands that may reach certain hosts, on real workers: in the foreground, and in shells that outlive their worker."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,29 @@ async def test_a_shell_keeps_its_way_out_when_its_worker_is_killed_and_no_longer
     assert "b'a page'" in here.read_text()
     assert "403" in here.read_text()
     await reached(lambda: not kept_by(walled), 60, "its proxy outlived it")
+
+
+async def test_a_queue_has_its_own_network(fresh_fleet: Fleet, page: str) -> None:
+    fresh_fleet.start(
+        "async",
+        queues="default,open,shut",
+        egress=page,
+        egress_of=json.dumps({"queue:open": "host", "queue:shut": "none"}),
+    )
+    script = f"echo -${{http_proxy:+proxied}}; env -u http_proxy -u HTTP_PROXY {FETCH} http://{page}/ 2>&1 | tail -1"
+    context = ExecutionContext(working_dir=str(fresh_fleet.folder))
+
+    async with ExecutorClient(fresh_fleet.settings) as client:
+
+        async def bash(queue: str) -> str:
+            handle = await client.submit("Bash", {"command": script}, context, queue=queue)
+            return str((await handle.result(timeout=60)).output).replace("\n", " ")
+
+        said = [await bash(queue) for queue in ("default", "open", "shut")]
+
+    assert said[1] == "- b'a page' "
+    assert [said[0].split()[0], said[2].split()[0]] == ["-proxied", "-"]
+    assert all("Connection refused" in one for one in (said[0], said[2]))
 
 
 def kept_by(fleet: Fleet) -> list[int]:

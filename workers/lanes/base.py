@@ -222,7 +222,12 @@ async def execute(
 def scope_of(claim: Claim, reporter: Reporter | None = None, catch_up: Callable[[], None] | None = None) -> CallScope:
     """Return what the body of a claim may know of its call."""
     return CallScope(
-        reporter, execution_id=claim.id, attempt=claim.attempt, max_attempts=claim.max_attempts, catch_up=catch_up
+        reporter,
+        execution_id=claim.id,
+        attempt=claim.attempt,
+        max_attempts=claim.max_attempts,
+        queue=claim.queue,
+        catch_up=catch_up,
     )
 
 

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,27 @@ IN_REACH = "A workspace holds what the walls of commands cannot cover: without n
 logger = logging.getLogger("workers")
 
 
-def command_walls(settings: Settings, reach: Reach) -> CommandWalls:
-    """Return those around the commands of this worker.
+def behind_walls(settings: Settings, reach: Reach) -> Reach:
+    """Return that reach with the walls around the commands of this worker.
 
     Raises:
-        ConfigurationError: they cannot keep to FORGE_EGRESS.
+        ConfigurationError: they cannot keep to the network that a setting asks for.
     """
-    tier, network = commands_of(settings)
-    if tier == "plain":
-        return CommandWalls()
-    cache = settings.cache / "commands"
+    tier, networks = commands_of(settings)
     if tier == HIGHEST:
         roots = [root.path.absolute() for root in reach.all_roots()]
         if inside := sorted({path for path in _own(settings, reach) if any(map(Path(path).is_relative_to, roots))}):
             logger.warning(IN_REACH, extra={"paths": ",".join(inside)})
+    made = {network: _command_walls(tier, network, settings, reach) for network in set(networks.values())}
+    walls = {queue: made[network] for queue, network in networks.items()}
+    return replace(reach, commands=walls.pop(""), commands_in=walls)
+
+
+def _command_walls(tier: str, network: str, settings: Settings, reach: Reach) -> CommandWalls:
+    if tier == "plain":
+        return CommandWalls()
+    cache = settings.cache / "commands"
+    if tier == HIGHEST:
         return LandlockWalls(network, closed=tuple(_closed(settings, reach)), opened=settings.walls_paths, cache=cache)
     own = tuple(_own(settings, reach))
     others = [str(root.path.absolute()) for root in reach.all_roots()]
@@ -55,6 +63,7 @@ def server_walls(settings: Settings, reach: Reach) -> ServerWalls:
     asked = settings.walls_of.get(f"category:{ToolCategory.MCP}")
     return ServerWalls(
         default=asked or "namespace",
+        network=settings.egress_of.get(f"category:{ToolCategory.MCP}", ""),
         homes=settings.home / "mcp" / "homes",
         closed=(*own, *(str(root.path.absolute()) for root in reach.all_roots())),
         hidden=own,

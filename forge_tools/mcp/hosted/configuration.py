@@ -96,11 +96,11 @@ class Server(BaseModel):
         return self
 
 
-def read_servers(path: Path) -> list[Server]:
+def read_servers(path: Path, network: str = "") -> list[Server]:
     """Read the servers of a file, without those that are disabled.
 
     `${NAME}` and `${NAME:-default}` are replaced by variables of our environment. A relative `cwd` is relative to the
-    folder of the file, which is also the default.
+    folder of the file, which is also the default. `network` is that of programs whose entries name none.
 
     Raises:
         ConfigurationError: naming the file, the server and what it must be.
@@ -117,11 +117,11 @@ def read_servers(path: Path) -> list[Server]:
             f'FORGE_MCP_CONFIG: {path} has no servers. Write {{"mcpServers": {{"NAME": {{"command": "..."}}}}}}.'
         )
     folder = path.resolve().parent
-    read = [_server(path, name, declared, folder) for name, declared in servers.items()]
+    read = [_server(path, name, declared, folder, network) for name, declared in servers.items()]
     return [server for server in read if not server.disabled]
 
 
-def _server(path: Path, name: str, declared: Any, folder: Path) -> Server:
+def _server(path: Path, name: str, declared: Any, folder: Path, network: str) -> Server:
     where = f'FORGE_MCP_CONFIG: {path}, server "{shown(name)}"'
     if not isinstance(declared, dict):
         raise ConfigurationError(f'{where}: it must be an object, such as {{"command": "..."}}.')
@@ -135,6 +135,12 @@ def _server(path: Path, name: str, declared: Any, folder: Path) -> Server:
         unknown = sorted(map(shown, server.model_extra))
         logger.warning("An MCP server has unknown settings", extra={"server": name, "settings": unknown})
     server = server.model_copy(update={"cwd": folder / server.cwd})
+    if network and server.command and "egress" not in server.model_fields_set:
+        if server.walls == "plain" and network != "host":
+            raise ConfigurationError(
+                f'{where}: "walls": "plain" cannot keep it to {network}, as FORGE_EGRESS_OF says of category:mcp. Take it out.'
+            )
+        server = server.model_copy(update={"egress": network})
     for mounted, _ in server.mounted():
         if not Path(mounted).exists():
             raise ConfigurationError(f"{where}, mounts: {shown(mounted)} does not exist on this host.")

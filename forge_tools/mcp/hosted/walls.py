@@ -28,12 +28,13 @@ _NAMESPACES = Given("plain", 0)
 class ServerWalls:
     """How the servers of a worker are started; by default without walls.
 
-    `homes` has the home of each server, which is kept. `closed` is what no server sees, and `hidden` what of that stays invisible
+    `network` is that of servers whose entries name none. `homes` has the home of each server, which is kept. `closed` is what no server sees, and `hidden` what of that stays invisible
     in what its entry mounts; `opened` has further paths, such as `/data:ro`. `machine` says what there is here; a
     server that lacks something has less, but never less than the `least`, than its network takes, or than its entry asks for.
     """
 
     default: Tier = "plain"
+    network: str = ""
     homes: Path = Path()
     closed: Sequence[str] = ()
     hidden: Sequence[str] = ()

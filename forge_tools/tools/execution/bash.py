@@ -102,7 +102,7 @@ class _Call:
         self.asked = asked
         self._context = context
         self._variables = _texts(asked.env or {})
-        self._walls = REACH.get().commands
+        self._walls = REACH.get().commands_of_call
         self._around = self._walls.around(roots)
         self._environment = {**child_environment(self._variables), **self._around.variables, **self._variables}
         self._stdin = _encoded("stdin", asked.stdin or "")

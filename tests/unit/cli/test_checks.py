@@ -50,6 +50,7 @@ def test_names_in_the_statement_for_the_role_are_quoted() -> None:
         ({"walls_of": {"Bash": "landlock"}}, Level.OK, "behind Landlock, network: host"),
         ({"walls_of": {"Bash": "plain"}}, Level.OK, "without walls, network: host"),
         ({"egress": "a.test"}, Level.PROBLEM, "FORGE_EGRESS=a.test cannot be kept"),
+        ({"egress_of": {"queue:low": "none"}}, Level.NOTE, "behind Landlock, network: host; none in low"),
     ],
 )
 def test_what_stands_around_commands_where_there_are_no_namespaces(

@@ -84,6 +84,18 @@ def test_a_server_that_cannot_be_is_refused_by_name(tmp_path: Path, declared: An
     assert said in str(refused.value)
 
 
+def test_programs_whose_entries_name_no_network_have_the_one_that_is_set(tmp_path: Path) -> None:
+    here, there = {"command": "x"}, {"url": "http://y"}
+    path = write(tmp_path, {"set": here, "own": {**here, "network": True}, "there": there})
+
+    assert [one.egress for one in read_servers(path, "a.test")] == ["a.test", "host", "host"]
+    assert [one.egress for one in read_servers(path)] == ["host"] * 3
+    with pytest.raises(
+        ConfigurationError, match='server "bare": "walls": "plain" cannot keep it to none, as FORGE_EGRESS_OF'
+    ):
+        read_servers(write(tmp_path, {"bare": {**here, "walls": "plain"}}), "none")
+
+
 @pytest.mark.parametrize(
     ("text", "said"), [("{", "is no JSON"), ("[]", "has no servers"), ('{"mcpServers": 3}', "has no servers")]
 )

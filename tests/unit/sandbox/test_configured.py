@@ -97,13 +97,25 @@ SERVED = {"broker_url": "redis://broker", "database_url": "postgresql://db/forge
             "FORGE_EGRESS=none cannot be kept: commands run without walls, as there are no namespaces",
         ),
         (NO_WALLS, {"egress": "a.test"}, "FORGE_EGRESS=a.test cannot be kept: commands run without walls, as there"),
-        (NO_WALLS, {"egress": "host"}, "('plain', 'host')"),
+        (NO_WALLS, {"egress": "host"}, "('plain', {'': 'host'})"),
         ([], {"egress": "none", "walls_of": {"Bash": "plain"}}, "without walls, as FORGE_WALLS_OF says plain"),
         ([], {"egress": "none", "walls_of": {"category:execution": "plain"}} | SERVED, "as FORGE_WALLS_OF says plain"),
-        ([], {"walls_of": {"Bash": "plain"}} | SERVED, "('plain', 'none')"),
-        (NO_WALLS, {"egress": "none"} | SERVED, "('plain', 'none')"),
-        (NO_WALLS, {"egress": "none", "walls_of": {"Bash": "namespace"}}, "('plain', 'none')"),
-        (NO_WALLS, {"egress": "none", "walls_minimum": "landlock"}, "('plain', 'none')"),
+        ([], {"walls_of": {"Bash": "plain"}} | SERVED, "('plain', {'': 'none'})"),
+        (NO_WALLS, {"egress": "none"} | SERVED, "('plain', {'': 'none'})"),
+        (NO_WALLS, {"egress": "none", "walls_of": {"Bash": "namespace"}}, "('plain', {'': 'none'})"),
+        (
+            [],
+            {"egress_of": {"queue:low": "none"}, "walls_of": {"Bash": "plain"}},
+            "FORGE_EGRESS_OF for queue:low=none cannot be kept: commands run without walls, as FORGE_WALLS_OF says plain. Make it host",
+        ),
+        (
+            NO_WALLS,
+            {"egress_of": {"category:execution": "a.test"}},
+            "FORGE_EGRESS_OF for category:execution=a.test cannot be",
+        ),
+        (NO_WALLS, {"egress_of": {"Bash": "host", "category:execution": "a.test"}}, "('plain', {'': 'host'})"),
+        (NO_WALLS, {"egress_of": {"category:mcp": "none"}}, "('plain', {'': 'host'})"),
+        (NO_WALLS, {"egress": "none", "walls_minimum": "landlock"}, "('plain', {'': 'none'})"),
     ],
 )
 def test_a_network_that_the_walls_of_commands_cannot_keep_to_is_refused_unless_no_command_runs(
@@ -117,9 +129,11 @@ def test_landlock_keeps_commands_from_any_network_but_knows_no_hosts() -> None:
         pytest.xfail(str(given()))
     lowered = {"walls_of": {"Bash": "landlock"}}
 
-    assert on_a_machine_without(NO_NAMESPACES, egress="none") == "('landlock', 'none')"
-    assert on_a_machine_without(NO_NAMESPACES, egress="a.test", **SERVED) == "('landlock', 'a.test')", "it is withheld"
+    assert on_a_machine_without(NO_NAMESPACES, egress="none") == "('landlock', {'': 'none'})"
+    assert on_a_machine_without(NO_NAMESPACES, egress="a.test", **SERVED) == "('landlock', {'': 'a.test'})", (
+        "it is withheld"
+    )
     for settings in ({}, lowered, lowered | SERVED):
         said = on_a_machine_without(NO_NAMESPACES, egress="a.test", **settings)
         assert "FORGE_EGRESS=a.test cannot be kept: commands run behind Landlock, which knows no hosts" in said
-        assert all(way in said for way in ("Set FORGE_EGRESS=host or none", 'FORGE_WALLS_OF=\'{"Bash": "namespace"}\''))
+        assert all(way in said for way in ("Make it host or none", 'FORGE_WALLS_OF=\'{"Bash": "namespace"}\''))

@@ -46,6 +46,17 @@ def test_the_setting_is_read_as_people_write_it() -> None:
 def test_what_is_no_host_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigurationError, match="FORGE_EGRESS"):
         Settings.load(egress=text)
+    with pytest.raises(ConfigurationError, match="FORGE_EGRESS_OF: Bash"):
+        Settings.load(egress_of={"Bash": text})
+
+
+def test_a_network_is_set_for_what_starts_programs_alone() -> None:
+    settings = Settings.load(egress_of={"Bash": " A.test ", "queue:low": "none", "category:mcp": "host"})
+
+    assert settings.egress_of == {"Bash": "a.test", "queue:low": "none", "category:mcp": "host"}
+    for name in ("Fetch", "category:web"):
+        with pytest.raises(ConfigurationError, match=f"{name} starts no programs .* this is for Bash"):
+            Settings.load(egress_of={name: "none"})
 
 
 class Service:

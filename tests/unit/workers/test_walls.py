@@ -13,6 +13,7 @@ import pytest
 from forge_tools.base import Capabilities
 from forge_tools.config import Settings
 from forge_tools.errors import InvalidToolError
+from forge_tools.model import SCOPE
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import SHARED_MEMORY, Profile
@@ -20,8 +21,9 @@ from forge_tools.time_limits import TimeLimits
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from tests.unit.workers.child_bench import CLAIM
 from tests.unit.workers.test_child import Bench
+from workers.lanes.base import scope_of
 from workers.lanes.children import ChildrenLane
-from workers.lanes.walls import Walls, command_walls, server_walls
+from workers.lanes.walls import Walls, behind_walls, server_walls
 
 CALL = replace(CLAIM, tool="Walled", context='{"working_dir": "."}')
 
@@ -125,7 +127,7 @@ def test_commands_have_the_network_of_the_machine_on_the_embedded_stack_alone(se
 
     def network(**changed: object) -> str:
         one = (served if changed.pop("served", False) else settings).model_copy(update=changed)
-        return " ".join(command_walls(one, reach_of(one)).spawner.walls[:2])
+        return " ".join(behind_walls(one, reach_of(one)).commands.spawner.walls[:2])
 
     lower = {"walls_of": {"Bash": "landlock"}}
     found = [network(), network(served=True), network(**lower), network(served=True, **lower)]
@@ -135,6 +137,27 @@ def test_commands_have_the_network_of_the_machine_on_the_embedded_stack_alone(se
         assert found == [f"{most} host", f"{most} none", f"{lowered} host", f"{lowered} none"]
         assert network(egress="none") == f"{most} none"
     assert network(walls_of={"Bash": "plain"}) == ""
+
+
+async def test_commands_in_a_queue_have_its_network_unless_one_is_set_for_their_tool(settings: Settings) -> None:
+    if given().tier != "landlock":
+        pytest.xfail(str(given()))
+    of = {"queue:open": "host", "queue:shut": "none"}
+    queues, tool = (
+        settings.model_copy(update={"egress": "none", "egress_of": one}) for one in (of, of | {"Bash": "host"})
+    )
+
+    def networks(one: Settings) -> list[str]:
+        reach = behind_walls(one, reach_of(one))
+        found = []
+        for queue in ("open", "shut", "other"):
+            token = SCOPE.set(scope_of(replace(CLAIM, queue=queue)))
+            found.append(reach.commands_of_call.spawner.walls[1])
+            SCOPE.reset(token)
+        return found
+
+    assert networks(queues) == ["host", "none", "none"]
+    assert networks(tool) == ["host"] * 3
 
 
 def test_servers_are_walled_unless_their_category_or_on_the_embedded_stack_the_machine_says_otherwise(
@@ -153,13 +176,15 @@ def test_servers_are_walled_unless_their_category_or_on_the_embedded_stack_the_m
     assert [one.default for one in found] == ["namespace", "namespace", "plain", "namespace", "namespace"]
     assert [one.least for one in found] == ["plain", "namespace", "plain", "namespace", "landlock"]
     assert {str(settings.home), str(settings.workspace)} <= set(found[0].closed)
+    shut = settings.model_copy(update={"egress_of": {"category:mcp": "none"}})
+    assert [server_walls(one, reach_of(one)).network for one in (settings, shut)] == ["", "none"]
 
 
 def test_commands_are_shown_neither_keys_nor_other_workspaces(settings: Settings, tmp_path: Path) -> None:
     closed = {str(path) for path in (settings.home, settings.keys_folder, tmp_path / "here", tmp_path / "docs")}
     for tier in ("namespace", "landlock"):
         lowered = settings.model_copy(update={"walls_of": {"Bash": tier}})
-        walls = command_walls(lowered, reach_of(lowered))
+        walls = behind_walls(lowered, reach_of(lowered)).commands
         words = [word.partition(":") for word in walls.spawner.walls[2:]]
         if walls.tier == "namespace":
             assert closed <= {path for kind, _, path in words if kind == "hide"}
