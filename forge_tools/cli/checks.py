@@ -30,6 +30,7 @@ from forge_tools.model import ToolCategory
 from forge_tools.model.audit import Head
 from forge_tools.sandbox.configured import commands_of
 from forge_tools.sandbox.processes.commands import find_beside_python
+from forge_tools.sandbox.walls.namespaces import MOST_PROCESSES, limits_processes
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.secrets import KeyFolder
 from forge_tools.storage import Store
@@ -80,6 +81,7 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
     yield check_ripgrep()
     yield _walls(settings)
     yield _commands(settings)
+    yield _limits(settings)
     if settings.artifact_dir is not None:
         yield from check_artifacts(settings.artifact_dir, settings.workspace)
     if settings.is_embedded:
@@ -146,6 +148,14 @@ def _commands(settings: Settings) -> Finding:
         return ok("commands", said)
     way_out = f"""Elsewhere than on the embedded stack Bash is left to other workers; FORGE_WALLS_OF='{{"Bash": "{tier}"}}' allows that anywhere."""
     return note("commands", f"{said}: no namespaces ({given().no_namespaces})", way_out)
+
+
+def _limits(settings: Settings) -> Finding:
+    """What bounds the use of this machine by one call."""
+    size = f"{settings.tool_memory:,} bytes" if settings.tool_memory else "none"
+    most = f"{MOST_PROCESSES:,}" if not given().no_namespaces and limits_processes() else "none"
+    said = f"memory {size} for a body of the process lane, none for commands; processes {most} for a command in namespaces, none elsewhere"
+    return ok("limits", f"{said}; no quota for a workspace (docs/walls.md#limits)")
 
 
 def check_artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:

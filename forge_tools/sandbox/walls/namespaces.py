@@ -25,7 +25,7 @@ PROXY = ("127.0.0.1", 3128)
 """Where the proxy is that decides what is reached from a network of their own (`web/egress.py`)."""
 
 MOST_PROCESSES = 4096
-"""Including threads. For root the kernel enforces it since Linux 6.14."""
+"""Including threads."""
 
 _USER, _PID, _MOUNT, _IPC, _UTS, _NETWORK = 1 << 28, 1 << 29, 1 << 17, 1 << 27, 1 << 26, 1 << 30
 _READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXEC = 1, 2, 4, 8  # of mounts, old and new interface alike
@@ -112,6 +112,11 @@ def show(shown: Iterable[str]) -> None:
     for entry in shown:
         word, _, path = entry.partition(":")
         _SHOWING[word](path)
+
+
+def limits_processes() -> bool:
+    """Whether `MOST_PROCESSES` holds: root has no limit but that of process numbers, which were the whole machine's before."""
+    return os.geteuid() != 0 or tuple(map(int, os.uname().release.split(".")[:2])) >= _OWN_PIDS_SINCE
 
 
 def has_proxy(network: str) -> bool:
@@ -223,7 +228,7 @@ def _make_proc() -> None:
     _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
     if os.geteuid() != 0:
         return
-    if tuple(map(int, os.uname().release.split(".")[:2])) >= _OWN_PIDS_SINCE:  # before, it was the whole machine's
+    if limits_processes():
         _write("/proc/sys/kernel/pid_max", b"%d" % MOST_PROCESSES)
     for name in _OF_ROOT:
         if os.path.exists(f"/proc/{name}"):

@@ -6,6 +6,7 @@ import pytest
 
 from forge_tools.cli.checks import Level, check_connections, check_machine
 from forge_tools.config import Settings
+from forge_tools.sandbox.walls.namespaces import limits_processes
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.storage.connection.pool import MOST_OF_ONE, Connections, role_setting
 from tests.walled import without
@@ -64,3 +65,15 @@ def test_what_stands_around_commands_where_there_are_no_namespaces(
         return f"{one.level} {one.said}"
 
     assert without(found, "unshare").startswith(f"{level} {said}")
+
+
+def test_which_limits_hold_on_this_machine_is_said() -> None:
+    def limits(**settings: Any) -> str:
+        [one] = [one for one in check_machine(Settings.load(**settings)) if one.subject == "limits"]
+        return f"{one.level} {one.said}"
+
+    most = "4,096" if not given().no_namespaces and limits_processes() else "none"
+    assert limits().startswith("ok memory 2,147,483,648 bytes for a body of the process lane, none for commands")
+    assert f"processes {most} for a command in namespaces, none elsewhere; no quota for a workspace" in limits()
+    assert limits(tool_memory=0).startswith("ok memory none for a body")
+    assert "processes none" in without(limits, "unshare")
