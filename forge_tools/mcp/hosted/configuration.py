@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,6 +14,7 @@ from pydantic.alias_generators import to_camel
 from forge_tools.environment import expanded
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import is_secret_name
+from forge_tools.sandbox.walls.probe import keeps_to
 from forge_tools.schema import shown
 from forge_tools.setting_types import Network
 
@@ -59,7 +61,7 @@ class Server(BaseModel):
     allow_tools: tuple[str, ...] = ("*",)
     deny_tools: tuple[str, ...] = ()
     trust_annotations: bool = True
-    walls: Literal["plain", "namespace"] | None = None
+    walls: Literal["plain", "landlock", "namespace"] | None = None
     egress: Annotated[Network, BeforeValidator(_egress)] = Field(default="host", alias="network")
     mounts: tuple[Mount, ...] = ()
 
@@ -70,6 +72,12 @@ class Server(BaseModel):
     def mounted(self) -> list[tuple[str, str]]:
         """Return the paths that it sees besides, and how: `ro` or `rw`."""
         return [(str(self.cwd / Path(mount[:-3]).expanduser()), mount[-2:]) for mount in self.mounts]
+
+    def unkept(self) -> str:
+        """Say why the walls that it asks for cannot keep it to its network; empty if they can."""
+        if self.walls is None or keeps_to(self.walls, self.egress):
+            return ""
+        return f'"walls": "{self.walls}" cannot keep it to the network {self.egress}; leave its walls out, or write "network": true'
 
     @property
     def secrets(self) -> Iterator[str]:
@@ -84,8 +92,10 @@ class Server(BaseModel):
             raise ValueError('give it either a "command" to start, or a "url" to reach')
         if self.url and self.model_fields_set & {"walls", "egress", "mounts"}:
             raise ValueError("walls, network and mounts are of programs; this one runs elsewhere")
-        if self.walls == "plain" and self.model_fields_set & {"egress", "mounts"}:
-            raise ValueError('network and mounts need walls, which "walls": "plain" does without')
+        if self.walls == "plain" and self.mounts:
+            raise ValueError('mounts need walls, which "walls": "plain" does without')
+        if said := self.unkept():
+            raise ValueError(said)
         if self.type and self.type not in (_STDIO if self.command else _HTTP):
             raise ValueError(
                 f'the type "{shown(self.type)}" is not one of a server with a {"command" if self.command else "url"}; '
@@ -96,11 +106,22 @@ class Server(BaseModel):
         return self
 
 
-def read_servers(path: Path, network: str = "") -> list[Server]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """What the operator sets for all servers that are programs: the network of those whose entries name none, and the least walls."""
+
+    network: str = ""
+    minimum: str = ""
+
+
+UNSET = Usual()
+
+
+def read_servers(path: Path, usual: Usual = UNSET) -> list[Server]:
     """Read the servers of a file, without those that are disabled.
 
     `${NAME}` and `${NAME:-default}` are replaced by variables of our environment. A relative `cwd` is relative to the
-    folder of the file, which is also the default. `network` is that of programs whose entries name none.
+    folder of the file, which is also the default.
 
     Raises:
         ConfigurationError: naming the file, the server and what it must be.
@@ -117,11 +138,11 @@ def read_servers(path: Path, network: str = "") -> list[Server]:
             f'FORGE_MCP_CONFIG: {path} has no servers. Write {{"mcpServers": {{"NAME": {{"command": "..."}}}}}}.'
         )
     folder = path.resolve().parent
-    read = [_server(path, name, declared, folder, network) for name, declared in servers.items()]
+    read = [_server(path, name, declared, folder, usual) for name, declared in servers.items()]
     return [server for server in read if not server.disabled]
 
 
-def _server(path: Path, name: str, declared: Any, folder: Path, network: str) -> Server:
+def _server(path: Path, name: str, declared: Any, folder: Path, usual: Usual) -> Server:
     where = f'FORGE_MCP_CONFIG: {path}, server "{shown(name)}"'
     if not isinstance(declared, dict):
         raise ConfigurationError(f'{where}: it must be an object, such as {{"command": "..."}}.')
@@ -135,12 +156,14 @@ def _server(path: Path, name: str, declared: Any, folder: Path, network: str) ->
         unknown = sorted(map(shown, server.model_extra))
         logger.warning("An MCP server has unknown settings", extra={"server": name, "settings": unknown})
     server = server.model_copy(update={"cwd": folder / server.cwd})
-    if network and server.command and "egress" not in server.model_fields_set:
-        if server.walls == "plain" and network != "host":
-            raise ConfigurationError(
-                f'{where}: "walls": "plain" cannot keep it to {network}, as FORGE_EGRESS_OF says of category:mcp. Take it out.'
-            )
-        server = server.model_copy(update={"egress": network})
+    if usual.network and server.command and "egress" not in server.model_fields_set:
+        server = server.model_copy(update={"egress": usual.network})
+        if said := server.unkept():
+            raise ConfigurationError(f"{where}: {said}. FORGE_EGRESS_OF sets that network for category:mcp.")
+    if usual.minimum and server.walls == "plain":
+        raise ConfigurationError(
+            f'{where}: "walls": "plain" is less than FORGE_WALLS_MINIMUM={usual.minimum}. Leave it out.'
+        )
     for mounted, _ in server.mounted():
         if not Path(mounted).exists():
             raise ConfigurationError(f"{where}, mounts: {shown(mounted)} does not exist on this host.")

@@ -44,7 +44,7 @@ def hosted_servers(configuration: Path, max_message_bytes: int, memory: Path, wa
     Raises:
         ConfigurationError: for a file that cannot be used.
     """
-    return HostedServers(read_servers(configuration, walls.network), max_message_bytes, Memory(memory), walls)
+    return HostedServers(read_servers(configuration, walls.usual), max_message_bytes, Memory(memory), walls)
 
 
 class HostedServers:

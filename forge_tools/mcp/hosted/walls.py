@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.mcp.hosted.configuration import Server
+from forge_tools.mcp.hosted.configuration import UNSET, Server, Usual
 from forge_tools.model import Tier
 from forge_tools.sandbox.processes.commands import SPAWNER, Spawner
 from forge_tools.sandbox.processes.environment import child_environment
@@ -28,13 +28,13 @@ _NAMESPACES = Given("plain", 0)
 class ServerWalls:
     """How the servers of a worker are started; by default without walls.
 
-    `network` is that of servers whose entries name none. `homes` has the home of each server, which is kept. `closed` is what no server sees, and `hidden` what of that stays invisible
+    `usual` is what entries are read with. `homes` has the home of each server, which is kept. `closed` is what no server sees, and `hidden` what of that stays invisible
     in what its entry mounts; `opened` has further paths, such as `/data:ro`. `machine` says what there is here; a
     server that lacks something has less, but never less than the `least`, than its network takes, or than its entry asks for.
     """
 
     default: Tier = "plain"
-    network: str = ""
+    usual: Usual = UNSET
     homes: Path = Path()
     closed: Sequence[str] = ()
     hidden: Sequence[str] = ()

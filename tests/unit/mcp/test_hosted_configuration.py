@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.mcp.hosted.configuration import Server, read_servers
+from forge_tools.mcp.hosted.configuration import Server, Usual, read_servers
 
 
 def write(folder: Path, servers: Any) -> Path:
@@ -67,10 +67,18 @@ def test_a_setting_that_nobody_knows_is_warned_about(tmp_path: Path, caplog: pyt
             {"command": "x", "network": "api.example.com"},
             "network: Value error, write true, false, or a list of the hosts",
         ),
-        ({"command": "x", "walls": "landlock"}, "walls: Input should be 'plain' or 'namespace'"),
+        ({"command": "x", "walls": "none"}, "walls: Input should be 'plain', 'landlock' or 'namespace'"),
         (
             {"command": "x", "walls": "plain", "network": False},
-            'network and mounts need walls, which "walls": "plain" does without',
+            '"walls": "plain" cannot keep it to the network none; leave',
+        ),
+        (
+            {"command": "x", "walls": "landlock", "network": ["a.test"]},
+            '"walls": "landlock" cannot keep it to the network',
+        ),
+        (
+            {"command": "x", "walls": "plain", "mounts": ["/:ro"]},
+            'mounts need walls, which "walls": "plain" does without',
         ),
         ({"url": "http://y", "network": False}, "walls, network and mounts are of programs; this one runs elsewhere"),
         ("npx", "it must be an object"),
@@ -88,12 +96,24 @@ def test_programs_whose_entries_name_no_network_have_the_one_that_is_set(tmp_pat
     here, there = {"command": "x"}, {"url": "http://y"}
     path = write(tmp_path, {"set": here, "own": {**here, "network": True}, "there": there})
 
-    assert [one.egress for one in read_servers(path, "a.test")] == ["a.test", "host", "host"]
+    assert [one.egress for one in read_servers(path, Usual(network="a.test"))] == ["a.test", "host", "host"]
     assert [one.egress for one in read_servers(path)] == ["host"] * 3
+    for tier in ("plain", "landlock"):
+        walled = write(tmp_path, {"mine": {**here, "walls": tier}})
+        with pytest.raises(
+            ConfigurationError, match=r"cannot keep it to the network a\.test; .* FORGE_EGRESS_OF sets that"
+        ):
+            read_servers(walled, Usual(network="a.test"))
+        assert read_servers(walled, Usual(network="host"))[0].walls == tier
+
+
+def test_an_entry_that_does_without_walls_is_refused_where_there_is_a_minimum(tmp_path: Path) -> None:
+    path = write(tmp_path, {"mine": {"command": "x", "walls": "plain"}})
+
     with pytest.raises(
-        ConfigurationError, match='server "bare": "walls": "plain" cannot keep it to none, as FORGE_EGRESS_OF'
+        ConfigurationError, match='server "mine": "walls": "plain" is less than FORGE_WALLS_MINIMUM=landlock'
     ):
-        read_servers(write(tmp_path, {"bare": {**here, "walls": "plain"}}), "none")
+        read_servers(path, Usual(minimum="landlock"))
 
 
 @pytest.mark.parametrize(

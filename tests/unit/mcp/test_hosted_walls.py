@@ -19,6 +19,8 @@ SCRIPT = str(ROOT / "tests/mcp_servers/walled.py")
 
 LACK = "unshare: EPERM"
 LANDLOCKED = Given("landlock", 7, "", LACK)
+WHOLE = Given("landlock", 7)
+NAMESPACES = Given("plain", 0, "landlock: ENOSYS")
 BARE = Given("plain", 0, "landlock: ENOSYS", LACK)
 
 
@@ -57,6 +59,10 @@ async def test_an_entry_does_without_them_in_words(host: Host, tmp_path: Path) -
         (LANDLOCKED, "plain", {"network": ("a.test",)}, "namespace"),
         (LANDLOCKED, "plain", {"walls": "namespace"}, "namespace"),
         (LANDLOCKED, "plain", {"walls": "plain"}, "plain"),
+        (WHOLE, "namespace", {}, "namespace"),
+        (WHOLE, "namespace", {"walls": "landlock", "network": False}, "landlock"),
+        (LANDLOCKED, "namespace", {"walls": "landlock"}, "landlock"),
+        (NAMESPACES, "namespace", {"walls": "landlock"}, "namespace"),
         (BARE, "plain", {}, "plain"),
         (BARE, "plain", {"network": False}, "namespace"),
     ],
@@ -67,8 +73,9 @@ def test_each_is_to_have_the_highest_that_keeps_it_to_its_network(
     assert walls(tmp_path, least, machine=machine).tier(raw("plain", **entry)) == tier
 
 
+@pytest.mark.parametrize(("machine", "asked"), [(LANDLOCKED, {}), (WHOLE, {"walls": "landlock"})])
 async def test_behind_landlock_it_keeps_its_home_and_sees_what_is_mounted_but_not_what_is_hidden_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: Host
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: Host, machine: Given, asked: dict[str, Any]
 ) -> None:
     if given().tier != "landlock":
         pytest.xfail(str(given()))
@@ -77,11 +84,11 @@ async def test_behind_landlock_it_keeps_its_home_and_sees_what_is_mounted_but_no
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
     (tmp_path / "here/mcp.json").write_text("secret")
-    entry = {"command": sys.executable, "args": ("-P", SCRIPT), "cwd": tmp_path / "here", "network": False}
+    entry = {"command": sys.executable, "args": ("-P", SCRIPT), "cwd": tmp_path / "here", "network": False, **asked}
     server = Server(name="s", mounts=(f"{tmp_path}/mounted:rw", f"{ROOT}:ro"), **entry)
     hidden = [str(tmp_path / "here/mcp.json")]
     behind = replace(
-        walls(tmp_path / "homes", machine=LANDLOCKED), hidden=hidden, closed=(*hidden, str(tmp_path / "other"))
+        walls(tmp_path / "homes", machine=machine), hidden=hidden, closed=(*hidden, str(tmp_path / "other"))
     )
     executor = await host.start(server, walls=behind)
 
@@ -112,6 +119,7 @@ async def test_behind_landlock_it_keeps_its_home_and_sees_what_is_mounted_but_no
         ("plain", {"network": False}),
         ("plain", {"network": ("a.test",)}),
         ("plain", {"walls": "namespace"}),
+        ("plain", {"walls": "landlock"}),
     ],
 )
 async def test_others_do_not_start_and_say_what_would_let_them(
@@ -121,7 +129,7 @@ async def test_others_do_not_start_and_say_what_would_let_them(
 
     state = host.states()["raw"]
     assert (state.status, state.tools) == ("failing", 0)
-    assert LACK in state.why
+    assert (BARE.why if entry.get("walls") == "landlock" else LACK) in state.why
     assert '"walls": "plain" in its entry does without' in state.why
 
 

@@ -13,6 +13,7 @@ import pytest
 from forge_tools.base import Capabilities
 from forge_tools.config import Settings
 from forge_tools.errors import InvalidToolError
+from forge_tools.mcp.hosted.configuration import Usual
 from forge_tools.model import SCOPE
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.walls.probe import given
@@ -176,8 +177,9 @@ def test_servers_are_walled_unless_their_category_or_on_the_embedded_stack_the_m
     assert [one.default for one in found] == ["namespace", "namespace", "plain", "namespace", "namespace"]
     assert [one.least for one in found] == ["plain", "namespace", "plain", "namespace", "landlock"]
     assert {str(settings.home), str(settings.workspace)} <= set(found[0].closed)
-    shut = settings.model_copy(update={"egress_of": {"category:mcp": "none"}})
-    assert [server_walls(one, reach_of(one)).network for one in (settings, shut)] == ["", "none"]
+    shut = settings.model_copy(update={"egress_of": {"category:mcp": "none"}, "walls_minimum": "landlock"})
+    usual = [server_walls(one, reach_of(one)).usual for one in (settings, shut)]
+    assert usual == [Usual(), Usual(network="none", minimum="landlock")]
 
 
 def test_commands_are_shown_neither_keys_nor_other_workspaces(settings: Settings, tmp_path: Path) -> None:
