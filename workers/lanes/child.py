@@ -220,8 +220,7 @@ class Child:
             OSError: the kernel refuses.
             ForgeError: a thread that is not ours may be anywhere.
         """
-        self._do_in_main_thread(partial(profile.apply, scratch))
-        profile.apply(scratch)
+        profile.apply(scratch, self._do_in_main_thread)
         self._pipes.start_anew()
         _await_no_threads_but(
             {os.getpid(), threading.get_native_id(), *(one.native_id or 0 for one in self._pipes.threads)}
@@ -232,7 +231,7 @@ class Child:
         if self._executor.reach is not None:
             self._executor.reach = replace(self._executor.reach, cache=cache)
 
-    def _do_in_main_thread(self, errand: Callable[[], object]) -> None:
+    def _do_in_main_thread(self, errand: Callable[[], None]) -> None:
         """Interrupt the main thread to run it, and wait. A signal just before it waits is noticed only with the next.
 
         Raises:

@@ -21,6 +21,7 @@ from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.walled import CommandWalls, LandlockWalls, NamespaceWalls
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import SCRATCH, scratch_folder
+from forge_tools.sandbox.walls import landlock
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
 from forge_tools.sandbox.walls.user import User
@@ -87,6 +88,8 @@ class Walls:
         self._settings, self._reach, self._user = settings, reach, user
         are_there = any(tiers.is_walled(spec, queue) for spec in self._specs.values() for queue in ("", *tiers.queues))
         closed = tuple(_closed(settings, reach)) if are_there else ()
+        if are_there:
+            landlock.prepare()
         self._needed, self._shared = needed_to_run(closed), shared_memory(closed)
         self._until_stopped = ExitStack()
         self._scratch: Path | None = None

@@ -347,6 +347,8 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
         shell = Shell(folder, lease_seconds=lease, spool_bytes=limit, withheld=withheld, numbers=numbers)
         if is_apart:
             namespaces.furnish(walls[3:])
+        else:
+            around.prepare()
         around.enter(place, walls[:1])
         os.umask(umask)
         shell.start(command, environment, stdin, around)

@@ -30,6 +30,14 @@ class Enclosure:
 
     def prepare(self) -> None:
         """Do what is possible before the command is known."""
+        if self._refusal is None:
+            try:
+                self._prepare()
+            except OSError as error:
+                self._refusal = error
+
+    def _prepare(self) -> None:
+        pass
 
     def give_way_out(self, control: int) -> None:
         """Hand the socket of the proxy to the owner of the control socket, if the network has one."""
@@ -61,14 +69,10 @@ class _Namespaces(Enclosure):
 
     _way_out: socket.socket | None = None
 
-    def prepare(self) -> None:
-        if self._refusal is None:
-            try:
-                if namespaces.has_proxy(self._network):
-                    self._way_out = namespaces.open_way_out()
-                namespaces.furnish(self._shown)
-            except OSError as error:
-                self._refusal = error
+    def _prepare(self) -> None:
+        if namespaces.has_proxy(self._network):
+            self._way_out = namespaces.open_way_out()
+        namespaces.furnish(self._shown)
 
     def give_way_out(self, control: int) -> None:
         if self._way_out is not None:
@@ -87,25 +91,31 @@ class _Landlock(Enclosure):
     """The thread that starts the command has them, and what it starts. The supervisor stays outside: it signals and counts."""
 
     _lock = -1
+    _rules: landlock.Ruleset
+
+    def _prepare(self) -> None:
+        landlock.prepare()
+        self._rules = landlock.Ruleset(network=self._network == namespaces.HOST)
+        self._rules.allow(_of("ro", self._shown), (*landlock.DEVICES, *_of("rw", self._shown)))
 
     def enter(self, folder: int, words: Sequence[str]) -> None:
         super().enter(folder, words)
         self._shown += words[1:]
-        for path in self._of("own"):
+        for path in _of("own", self._shown):
             self._lock = _made(path)
-            for home in self._of("home"):
-                for below in self._of("ln"):
+            for home in _of("home", self._shown):
+                for below in _of("ln", self._shown):
                     _link(f"{home}/{below}", f"{path}/{below}")
+        self._rules.allow(_of("ro", words), (*_of("rw", words), *_of("own", self._shown)))
 
     def start(self, spawn: Callable[[], int], stdin: int) -> int:
         ended: list[int | OSError] = []
-        read = list(self._of("ro"))
         if stat.S_ISREG(os.fstat(stdin).st_mode):
-            read.append(f"/proc/self/fd/{stdin}")  # so that /dev/stdin can be opened
+            self._rules.allow((f"/proc/self/fd/{stdin}",), ())  # so that /dev/stdin can be opened
 
         def work() -> None:
             try:
-                landlock.enclose(read, (*self._of("rw"), *self._of("own")), network=self._network == namespaces.HOST)
+                self._rules.enclose()
                 ended.append(spawn())
             except OSError as error:
                 ended.append(error)
@@ -116,16 +126,14 @@ class _Landlock(Enclosure):
         except RuntimeError as error:  # no more threads for this user
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
         thread.join()
+        self._rules.close()
         if isinstance(ended[0], OSError):
             raise ended[0]
         return ended[0]
 
     def leave(self) -> None:
-        for path in self._of("own") if self._lock >= 0 else ():
+        for path in _of("own", self._shown) if self._lock >= 0 else ():
             _remove(path)
-
-    def _of(self, word: str) -> Iterator[str]:
-        return (path for kind, _, path in (entry.partition(":") for entry in self._shown) if kind == word)
 
 
 def enclosure(words: Sequence[str], refusal: OSError | None = None) -> Enclosure:
@@ -142,6 +150,10 @@ def fork(words: Sequence[str]) -> tuple[int, OSError | None]:
         except OSError as error:
             return os.fork(), error
     return os.fork(), None
+
+
+def _of(kind: str, words: Sequence[str]) -> Iterator[str]:
+    return (path for word, _, path in (entry.partition(":") for entry in words) if word == kind)
 
 
 def _made(path: str) -> int:

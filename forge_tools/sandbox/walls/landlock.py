@@ -1,5 +1,6 @@
 """Landlock: which files this thread, and what it starts from then on, may open. Rules only ever narrow, in 16 layers at most."""
 
+import errno
 import os
 import stat
 import struct
@@ -41,40 +42,66 @@ def write_rights(version: int) -> int:
     return _ABI_1 | sum(right for since, right in _SINCE.items() if version >= since)
 
 
-def enclose(read: Iterable[str], write: Iterable[str], *, network: bool) -> None:
-    """Put all walls of this tier around this thread and what it starts: these files alone, no capability, few system calls.
+def prepare() -> None:
+    """Do once what each process that is forked from here would do for itself before it puts these walls on."""
+    for network in (True, False):
+        seccomp.program(seccomp.FORBIDDEN, _families(network), errno.EPERM)
 
-    Raises:
-        OSError: this machine cannot, or this thread has 16 layers already.
+
+class Ruleset:
+    """What Landlock lets a thread open: nothing but what lies below these paths. It is made once, for any number of threads.
+
+    They also connect to no TCP port without `network`, and reach no abstract socket and no process outside: as far as the
+    `version`, by default that of the kernel, can.
     """
-    gain_nothing()
-    drop_capabilities()
-    restrict(read, (*DEVICES, *write), network=network)
-    seccomp.refuse(families=seccomp.INTERNET if network else ())
 
+    def __init__(self, *, network: bool, version: int | None = None) -> None:
+        """Make one that opens nothing.
 
-def restrict(read: Iterable[str], write: Iterable[str], *, network: bool, version: int | None = None) -> None:
-    """Let this thread open nothing but what lies below these paths; a path that is not there is left out.
+        Raises:
+            OSError: the kernel has no Landlock.
+        """
+        self._network = network
+        version = abi() if version is None else version
+        self._rights = write_rights(version)
+        tcp = _TCP if version >= _TCP_SINCE and not network else 0
+        scopes = _SCOPES if version >= _SCOPES_SINCE else 0
+        attributes = struct.pack("QQQ", self._rights, tcp, scopes)[: _length(version)]
+        self._handle = checked("syscall", _CREATE_RULESET, attributes, len(attributes), 0)
 
-    It also connects to no TCP port without `network`, and reaches no abstract socket and no process outside: as far as the
-    `version`, by default that of the kernel, can. `no_new_privs` must be set.
-
-    Raises:
-        OSError: the kernel has no Landlock, or this thread has 16 layers already.
-    """
-    version = abi() if version is None else version
-    rights = write_rights(version)
-    tcp = _TCP if version >= _TCP_SINCE and not network else 0
-    scopes = _SCOPES if version >= _SCOPES_SINCE else 0
-    attributes = struct.pack("QQQ", rights, tcp, scopes)[: _length(version)]
-    ruleset = checked("syscall", _CREATE_RULESET, attributes, len(attributes), 0)
-    try:
-        for paths, allowed in ((read, READ), (write, rights)):
+    def allow(self, read: Iterable[str], write: Iterable[str]) -> None:
+        """Open more; a path that is not there is left out."""
+        for paths, allowed in ((read, READ), (write, self._rights)):
             for path in paths:
-                _allow(ruleset, path, allowed & rights)
-        checked("syscall", _RESTRICT_SELF, ruleset, 0)
-    finally:
-        os.close(ruleset)
+                _allow(self._handle, path, allowed & self._rights)
+
+    def restrict(self) -> None:
+        """Put it around this thread and what it starts. `no_new_privs` must be set.
+
+        Raises:
+            OSError: this thread has 16 layers already.
+        """
+        checked("syscall", _RESTRICT_SELF, self._handle, 0)
+
+    def enclose(self) -> None:
+        """Put all walls of this tier around this thread and what it starts: these files and devices alone, no capability, few system calls.
+
+        Raises:
+            OSError: this machine cannot, or this thread has 16 layers already.
+        """
+        gain_nothing()
+        drop_capabilities()
+        self.restrict()
+        seccomp.refuse(families=_families(self._network))
+
+    def close(self) -> None:
+        """Release it; the walls that it put on stay."""
+        os.close(self._handle)
+        self._handle = -1
+
+
+def _families(network: bool) -> frozenset[int]:
+    return seccomp.INTERNET if network else frozenset()
 
 
 def _length(version: int) -> int:

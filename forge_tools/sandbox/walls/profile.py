@@ -4,7 +4,8 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,14 +32,20 @@ class Profile:
     write: tuple[str, ...] = ()
     network: bool = False
 
-    def apply(self, scratch: str) -> None:
+    def apply(self, scratch: str, elsewhere: Callable[[Callable[[], None]], None] | None = None) -> None:
         """Wall this thread, and what it starts from then on; below `scratch` it may write, too.
+
+        `elsewhere` does what it is given in another thread that is there already.
 
         Raises:
             OSError: this machine cannot, or this thread has 16 layers already.
         """
         global _applied  # noqa: PLW0603  it is the process that is walled, once
-        landlock.enclose(self.read, (*self.write, scratch), network=self.network)
+        with closing(landlock.Ruleset(network=self.network)) as rules:
+            rules.allow(self.read, (*landlock.DEVICES, *self.write, scratch))
+            if elsewhere is not None:
+                elsewhere(rules.enclose)
+            rules.enclose()
         _applied = self
 
 
@@ -55,7 +62,10 @@ def needed_to_run(closed: Iterable[str]) -> tuple[str, ...]:
     shut = tuple(map(os.path.realpath, closed))
     system = [part for folder in (*SYSTEM, *LINKED) for part in parts(os.path.realpath(folder), shut)]
     imports = (path for path in map(os.path.realpath, _import_paths()) if not _holds_any(path, shut))
-    return tuple(dict.fromkeys((*system, *imports)))
+    found = dict.fromkeys((*system, *imports))
+    return tuple(
+        path for path in found if not any(f"{path}/".startswith(f"{other}/") for other in found if other != path)
+    )
 
 
 def parts(folder: str, shut: tuple[str, ...]) -> Iterator[str]:

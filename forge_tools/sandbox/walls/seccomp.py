@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 from collections.abc import Collection
+from functools import cache
 
 from forge_tools.sandbox.walls.privileges import checked
 
@@ -15,7 +16,7 @@ NAMESPACES = 0x7E020000
 _SET_SECCOMP, _FILTER = 22, 2
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # of struct seccomp_data
-_LOAD, _EQUAL, _AT_LEAST, _ANY_OF, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_OF, _ALWAYS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x05, 0x06
 _X32 = 0x40000000
 
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
@@ -80,20 +81,22 @@ def refuse(
     """
     if not is_known():
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), os.uname().machine)
-    program = _program(calls, families, error)
-    filters = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(filters))
+    filters = program(tuple(calls), None if families is None else frozenset(families), error)
+    loaded = ctypes.create_string_buffer(filters, len(filters))
+    header = struct.pack("HxxxxxxQ", len(filters) // 8, ctypes.addressof(loaded))
     checked("prctl", _SET_SECCOMP, _FILTER, header, 0, 0)
 
 
-def _program(calls: Collection[str], families: Collection[int] | None, error: int) -> bytes:
-    """Each part returns, or goes on behind it."""
+@cache
+def program(calls: tuple[str, ...], families: frozenset[int] | None, error: int) -> bytes:
+    """Return the filter that `refuse` loads with these; a process that was forked later has it, too."""
     architecture, column = _MACHINES[os.uname().machine]
+    refused = [_CALLS[name][column] for name in calls]
     parts = [_step(_LOAD, _ARCHITECTURE), _step(_EQUAL, architecture, 1), _step(_RETURN, _KILL), _step(_LOAD, _NUMBER)]
     if column == 0:
         parts += [_step(_AT_LEAST, _X32, 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
-    for name in calls:
-        parts += [_step(_EQUAL, _CALLS[name][column], 0, 1), _step(_RETURN, _ERRNO | error)]
+    parts += [_step(_EQUAL, number, len(refused) - at) for at, number in enumerate(refused)]
+    parts += [_step(_ALWAYS, 1), _step(_RETURN, _ERRNO | error)]
     # What cannot be looked into from here is not there: the C library then takes `clone`.
     parts += [_step(_EQUAL, _CALLS["clone3"][column], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
     parts += [

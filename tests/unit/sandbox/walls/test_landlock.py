@@ -21,8 +21,10 @@ def walled(
     def inside() -> object:
         gain_nothing()
         version = options.get("version")
-        network = bool(options.get("network"))
-        landlock.restrict(map(str, read), map(str, write), network=network, version=version)
+        rules = landlock.Ruleset(network=bool(options.get("network")), version=version)
+        rules.allow(map(str, read), map(str, write))
+        rules.restrict()
+        rules.close()
         return work()
 
     return in_child(inside, uid=NOBODY)
@@ -108,16 +110,17 @@ def test_a_process_outside_gets_no_signal_and_an_abstract_socket_no_connection()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(name)
         server.listen()
-        assert in_child(lambda: (gain_nothing(), landlock.restrict((), (), network=True), os.kill(me, 0))) == "EPERM"
+        assert in_child(lambda: (gain_nothing(), landlock.Ruleset(network=True).restrict(), os.kill(me, 0))) == "EPERM"
         assert walled(connect, network=1) == "EPERM"
 
 
 def test_the_seventeenth_layer_is_refused() -> None:
     def layers() -> int:
         gain_nothing()
+        rules = landlock.Ruleset(network=True)
         for number in range(17):
             try:
-                landlock.restrict(("/",), ("/",), network=True)
+                rules.restrict()
             except OSError as error:
                 return number * 1000 + (error.errno or 0)
         return -1
@@ -126,4 +129,4 @@ def test_the_seventeenth_layer_is_refused() -> None:
 
 
 def test_without_no_new_privs_an_ordinary_user_is_refused() -> None:
-    assert in_child(lambda: landlock.restrict((), (), network=True), uid=NOBODY) == "EPERM"
+    assert in_child(lambda: landlock.Ruleset(network=True).restrict(), uid=NOBODY) == "EPERM"

@@ -71,6 +71,13 @@ def test_what_is_imported_is_open_but_no_folder_in_which_something_closed_lies(
     assert not {"/", str(place), os.getcwd()} & {*opened} - {os.path.dirname(profile._OURS)}
 
 
+def test_what_lies_in_an_open_folder_is_not_opened_again() -> None:
+    opened = needed_to_run(())
+
+    assert "/usr" in opened
+    assert not [(path, other) for path in opened for other in opened if path.startswith(f"{other}/")]
+
+
 def test_keys_in_a_folder_of_the_system_stay_closed_and_the_rest_of_it_is_open(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
