@@ -24,7 +24,7 @@ os.read(0, 1)
 
 @pytest.fixture
 def warm() -> Iterator[WarmInterpreter]:
-    made = WarmInterpreter("json.decoder")
+    made = WarmInterpreter("json.decoder", "logging.handlers")
     yield made
     made.close()
 
@@ -77,3 +77,24 @@ def test_code_has_its_words_and_imports_from_its_folder(warm: WarmInterpreter, t
     code = "import sys, beside; print(sys.argv, beside.FOUND, __name__); sys.exit(4)"
     done = warm.run(["-c", code, "word"], cwd=tmp_path, env={})
     assert (done.stdout, done.stderr, done.returncode) == ("['-c', 'word'] found __main__\n", "", 4)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "complaint", "ends_with"),
+    [
+        ("import atexit; print('one', end=' '); atexit.register(print, 'two')", "one two\n", "", 0),
+        ("from threading import Timer; Timer(0.2, print, ['late']).start()", "late\n", "", 0),
+        ("import logging.handlers as h, logging; m = h.MemoryHandler(9, target=logging.StreamHandler()); "
+         "logging.getLogger().addHandler(m); logging.error('kept')", "", "kept", 0),
+        ("import sys; sys.exit('a sentence')", "", "a sentence", 1),
+        ("raise ValueError('bad luck')", "", "ValueError: bad luck", 1),
+        ("import sys; sys.stdout = open('/dev/full', 'w'); print('lost')", "", "OSError: [Errno 28] No space left on device", 120),
+    ],
+)  # fmt: skip
+def test_it_ends_as_a_program_does_that_nothing_forked(
+    warm: WarmInterpreter, tmp_path: Path, code: str, said: str, complaint: str, ends_with: int
+) -> None:
+    forked = warm.run(["-c", code], cwd=tmp_path, env={})
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    for done in (forked, other):
+        assert (done.stdout, "".join(done.stderr.splitlines()[-1:]), done.returncode) == (said, complaint, ends_with)
