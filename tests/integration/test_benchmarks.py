@@ -1,6 +1,5 @@
 """Measures that start servers, workers and clients, with so few calls that no figure means anything."""
 
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,8 +11,8 @@ from benchmarks import runner
 from benchmarks.against import arms
 from benchmarks.against.changes import FIGURES, QUICK
 from benchmarks.measures import capturing, parts, round_trip
-from benchmarks.processes import ROOT
 from benchmarks.scene import Sizes
+from tests.fleet import copy_packages
 from tests.session_folder import SessionFolder
 
 
@@ -25,14 +24,9 @@ def folder() -> Iterator[Path]:
     session.remove()
 
 
-def a_tree(folder: Path) -> Path:
-    for package in ("forge_tools", "workers", "migrations"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
-
-
 def test_an_arm_runs_its_own_tree_and_yields_every_figure(folder: Path) -> None:
-    tree = a_tree(folder / "tree")
+    tree = folder / "tree"
+    copy_packages(tree)
 
     with arms.arm("old", tree, sys.executable, "sqlite", folder) as old:
         assert old.client.ask("source") == str(tree / "forge_tools" / "__init__.py")

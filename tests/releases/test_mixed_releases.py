@@ -3,7 +3,6 @@
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet import ROOT, WorkerProcess
+from tests.fleet import ROOT, WorkerProcess, copy_packages
 from tests.waiting import PATIENCE
 
 HERE = Path(__file__).parent
@@ -97,11 +96,6 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with zipfile.ZipFile(newest) as wheel:
             wheel.extractall(folder)
     return folder
-
-
-def copy_packages(folder: Path) -> None:
-    for package in ("forge_tools", "workers", "migrations"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def test_wheels_of_releases_stay_small() -> None:
