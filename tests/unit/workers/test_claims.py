@@ -1,0 +1,69 @@
+"""Which calls a worker claims when a message comes."""
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from forge_tools.errors import DatabaseUnavailableError
+from forge_tools.model import Wakeup
+from forge_tools.storage import Store, open_store
+from tests.contract.calls import SCOPE, finished, submitted
+from tests.migrated import migrated
+from workers.activity import Activity
+from workers.claims import Claims, Recorder
+
+
+@pytest.fixture
+async def store(sqlite_url: str) -> AsyncIterator[Store]:
+    async with await open_store(migrated(sqlite_url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def claims(store: Store) -> Claims:
+    """Of a worker that has not asked SQL for due calls yet, and does so at the first message."""
+    activity = Activity()
+    fit: Any = SimpleNamespace(lacks=None, may_claim=lambda: True, may_run=lambda: True)
+    scoped: Any = SimpleNamespace(scope=SCOPE)
+    lane: Any = SimpleNamespace()
+    recorder = Recorder(store, activity, (), retry_seconds=1.0)
+    how: dict[str, Any] = {"middleware": (), "send_on": lambda *_: None, "heartbeat": 60.0}
+    return Claims(store, lane, scoped, fit, recorder, activity=activity, **how)
+
+
+async def woken(claims: Claims, *ids: str) -> list[str]:
+    return [claim.id for claim in await claims.claim_woken([Wakeup(one, 0) for one in ids])]
+
+
+async def test_a_call_gives_way_to_overdue_ones_that_are_still_there(claims: Claims, store: Store) -> None:
+    first, gone, kept = [await submitted(store) for _ in range(3)]
+    assert await woken(claims, first) == [first]
+    await finished(store, [gone])
+    late, last = [await submitted(store) for _ in range(2)]
+
+    assert await woken(claims, late) == [late]
+    assert await woken(claims, last) == [kept]
+    assert await woken(claims, last) == [last]
+
+
+async def test_what_was_claimed_runs_even_if_the_database_goes_before_the_rest(
+    claims: Claims, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, gone, kept = [await submitted(store) for _ in range(3)]
+    await woken(claims, first)
+    await finished(store, [gone])
+    claim, late = store.queue.claim, [await submitted(store) for _ in range(2)]
+
+    async def fail(wakeups: Any, scope: Any) -> Any:
+        monkeypatch.setattr(store.queue, "claim", unavailable)
+        return await claim(wakeups, scope)
+
+    async def unavailable(*_: Any) -> Any:
+        raise DatabaseUnavailableError("The database is away")
+
+    monkeypatch.setattr(store.queue, "claim", fail)
+    assert await woken(claims, *late) == [kept]
+    with pytest.raises(DatabaseUnavailableError):
+        await woken(claims, late[1])
