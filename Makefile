@@ -9,6 +9,7 @@
 # make house  how large the code is and how far one call walks in it; writes benchmarks/HOUSE.md
 # make soak   file tools on paths that are swapped meanwhile, and 10,000 calls of each in one process; MINUTES=30 at most
 # make mutants  change lines of PACKAGE=forge_tools/storage one at a time and report changes that no quick test notices; MUTANTS=100, SEED=..., RECORD=1
+# make release-wheel  build the wheel of this version into tests/releases, where the tests of later versions find it
 # make chaos  inject faults for MINUTES=30 on a schedule made from SEED; RECORD=1 keeps the figures in docs/
 
 # Every process of a test or of the demo imports the same files, so they are compiled once.
@@ -33,7 +34,7 @@ MEASURED := tests/unit tests/spec tests/contract tests/architecture
 # A traced interpreter may hang when an exception is raised into one of its threads, which these tests do.
 UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py loop_processes.py task_closer.py tool_loop.py engine.py)
 
-.PHONY: demo test suite test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools house soak chaos mutants install clean
+.PHONY: demo test suite test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools house soak chaos mutants release-wheel install clean
 
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo
@@ -91,6 +92,10 @@ MUTANTS ?= 100
 
 mutants: $(STAMP)
 	$(BIN)/python -m tests.mutants $(PACKAGE) --mutants $(MUTANTS) $(if $(SEED),--seed $(SEED)) $(if $(RECORD),--record) --untraced "$(UNTRACED)"
+
+# The same bytes for the same files: all of them are dated 1980, the first year that a zip archive knows.
+release-wheel: $(STAMP)
+	SOURCE_DATE_EPOCH=315532800 $(BIN)/python -m hatchling build --target wheel --directory tests/releases
 
 install: $(STAMP)
 

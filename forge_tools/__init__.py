@@ -54,7 +54,7 @@ __all__ = [
     "ToolSpec",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ELSEWHERE = {
     **dict.fromkeys(("Call", "ExecutorClient", "Handle", "SyncExecutorClient"), "forge_tools.client"),
