@@ -25,7 +25,7 @@ Server = TypeVar("Server")
 
 NO_POOLER = "PgBouncer is no wheel that pip installs: install it and set FORGE_TEST_PGBOUNCER=1"
 
-WAITING = ("chaos", "conformance", "integration", "e2e")
+WAITING = ("chaos", "conformance", "integration", "e2e", "releases")
 """Folders whose files take long and mostly wait: for workers, leases and heartbeats."""
 
 LONGEST = (

@@ -87,9 +87,13 @@ class Forked:
 
 
 class WarmInterpreter:
-    """`python -P` with these options, which imports some modules when it is first asked, and forks programs."""
+    """`python -P` with these options, which imports some modules when it is first asked, and forks programs.
 
-    def __init__(self, *modules: str, options: Sequence[str] = ()) -> None:
+    What lies in the folder `path` is imported from there.
+    """
+
+    def __init__(self, *modules: str, options: Sequence[str] = (), path: Path | None = None) -> None:
+        where = {} if path is None else {"PYTHONPATH": str(path)}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES)
         with theirs:
@@ -97,7 +101,7 @@ class WarmInterpreter:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", *options, str(Path(__file__)), str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, **ROOM},
+                env={**os.environ, **ROOM, **where},
             )
         atexit.register(self.close)
 

@@ -1,4 +1,4 @@
-"""A tool that needs nothing but this file, and takes some milliseconds."""
+"""Tools of the mixed test: each greets, in one of the two lanes, and uses all that a body can send back."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, Tool
 
 
 class Greet(BaseTool):
-    """Greet somebody."""
+    """Greet somebody in the async lane, so many times."""
 
     name = "Greet"
     category = ToolCategory.OTHER
@@ -15,11 +15,23 @@ class Greet(BaseTool):
     parameters = (
         ToolParameter(name="name", type="string", description="Whom to greet."),
         ToolParameter(name="secret", type="string", description="What nobody else may know.", sensitive=True),
+        ToolParameter(name="times", type="integer", description="How often."),
+        ToolParameter(name="seconds", type="number", description="How long to take."),
     )
 
-    async def _execute(self, context: ExecutionContext, name: str, secret: str) -> ToolResult:
-        await asyncio.sleep(0.02)
-        return ToolResult.ok(f"hello {name}, {len(secret)}")
+    async def _execute(
+        self, context: ExecutionContext, name: str, secret: str, times: int, seconds: float
+    ) -> ToolResult:
+        context.progress(1, 2, f"about to greet {name}")
+        await asyncio.sleep(seconds)
+        return ToolResult.ok("\n".join([f"hello {name}, {len(secret)}"] * times))
 
 
-TOOLS = (Greet,)
+class GreetInProcess(Greet):
+    """Greet somebody in a process of its own."""
+
+    name = "GreetInProcess"
+    lane = "process"
+
+
+TOOLS = (Greet, GreetInProcess)

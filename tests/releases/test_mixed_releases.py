@@ -1,175 +1,181 @@
-"""The last release and this tree at work on one database and one broker, as hosts that are upgraded one by one."""
+"""The newest release and this tree at work on one database and one broker, as while hosts are upgraded one by one.
 
-import json
-import os
-import select
-import subprocess
-import sys
-import time
+The wheels of all releases lie beside this file; `make release-wheel` builds the one of this version. Children of a worker are forked from it,
+so frames never pass between releases: what comes of them does, as reports, artifacts and results.
+"""
+
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fleet import ROOT, WorkerProcess, copy_packages
-from tests.waiting import PATIENCE
+from forge_tools import __version__
+from tests.fleet import ROOT, copy_packages, warm_worker
+from tests.releases.release import HERE, Agent, Release
+from tests.warm import WarmInterpreter
 
-HERE = Path(__file__).parent
-MOST_BYTES = 1_000_000
-ALONE, TOGETHER = 20, 180
-SECONDS = 60.0
+MOST_BYTES = 1_200_000
+"""Of one wheel: it is in every clone for ever."""
+ALONE, TOGETHER = 10, 180
 ALONE_SECONDS = 8.0
 """Several times what lone calls take, and less than if each had to be found by a worker that was not told of it."""
-HEARTBEAT = 3.0
+TOOLS = {"async": ("Greet", 1.0), "process": ("GreetInProcess", 0.1)}
+"""The tool of each lane, and the most seconds that one of many calls takes in it."""
+IMPORTS = ("workers.program", "celery.bin.worker", "celery.apps.worker", "celery.worker.consumer", "forge_tools.client")
+"""What the programs of a release import, for the most part; named as in the newest release."""
 
 INCOMPATIBLE = {
-    "secrets are encrypted for another purpose": ("forge_tools/secrets/encryption.py", "parameters 1", "parameters 2"),
-    "messages carry names instead of pairs": ("forge_tools/broker/message.py", "[[wakeups]", "[[[one[::-1] for one in wakeups]]"),
-    "queues of the broker have other names": ("forge_tools/broker/message.py", 'f"forge.{queue}', 'f"forge2.{queue}'),
-    "notifications go to other channels": ("forge_tools/broker/base.py", '"forge:notifications:"', '"forge:notes:"'),
-    "a column has another name": ("forge_tools/storage/models.py", '"reply_to"', '"replies_to"'),
+    "messages have another form": ("forge_tools/broker/message.py", "[[wakeups]", "[[[one[::-1] for one in wakeups]]"),
+    "notifications have another form": ("forge_tools/broker/base.py", r'REPLY_MARK = b"\0"', r'REPLY_MARK = b"\1"'),
+    "a new column has to be filled": (
+        "forge_tools/storage/models.py", 'Column("final", Flag', 'Column("system", Text, nullable=False), Column("final", Flag',
+    ),
+    "a status has another name": ("forge_tools/model/queue.py", 'SUCCEEDED = "succeeded"', 'SUCCEEDED = "done"'),
+    "results are encoded in another way": ("forge_tools/storage/rows.py", "else decode_json(value)", 'else decode_json(value)["value"]'),
 }  # fmt: skip
 """Changes of which each keeps a release from working with the one before: the file, what stands there, what would."""
 
 
-class Release:
-    """The packages of one release, and programs that are started with them."""
-
-    def __init__(self, packages: Path, home: Path, broker_url: str) -> None:
-        self._home = home
-        own = {
-            "HEARTBEAT": HEARTBEAT,
-            "HOME": home,
-            "WORKSPACE": home,
-            "BROKER_URL": broker_url,
-            "DATABASE_URL": f"sqlite:///{home / 'forge.db'}",
-        }
-        settings = {f"FORGE_{name}": str(value) for name, value in own.items()}
-        self._environment = {**os.environ, **settings, "PYTHONPATH": f"{packages}:{HERE}"}
-
-    def migrate(self) -> None:
-        for words in (["db", "upgrade"], ["keys", "new", "--if-none"]):
-            argv = [sys.executable, "-P", "-m", "forge_tools.cli", *words]
-            done = subprocess.run(
-                argv, env=self._environment, cwd=self._home, capture_output=True, text=True, timeout=SECONDS
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-
-    @contextmanager
-    def work(self, name: str) -> Iterator[WorkerProcess]:
-        """A worker that serves."""
-        argv = ["-m", "workers", "--lane", "async", "--no-builtins", "--tools", "greeting:TOOLS"]
-        with (self._home / f"{name}.log").open("wb") as log, self._started(argv, stdout=log, stderr=log) as process:
-            worker = WorkerProcess(process, Path(log.name))
-            worker.wait_ready()
-            yield worker
-
-    @contextmanager
-    def call(self) -> Iterator["subprocess.Popen[bytes]"]:
-        """An agent; it makes some calls at once when it is sent a line."""
-        argv = [str(HERE / "agent.py"), str(ALONE), str(TOGETHER)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
-        with (self._home / "agent.log").open("wb") as log, self._started(argv, stderr=log, **pipes) as process:
-            yield process
-
-    @contextmanager
-    def _started(self, argv: list[str], **streams: Any) -> Iterator["subprocess.Popen[bytes]"]:
-        argv = [sys.executable, "-P", *argv]
-        with subprocess.Popen(argv, env=self._environment, cwd=self._home, **streams) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
+@pytest.fixture(scope="module")
+def kept() -> Path:
+    """The wheel of the newest release."""
+    return max(HERE.glob("*.whl"), key=lambda wheel: tuple(map(int, version_of(wheel).split("."))))
 
 
 @pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages of the newest release; until there is one, those of this tree."""
+def before(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmInterpreter]:
+    """An interpreter with the newest release."""
     folder = tmp_path_factory.mktemp("before")
-    wheels = sorted(HERE.glob("*.whl"), key=lambda wheel: tuple(map(int, wheel.name.split("-")[1].split("."))))
-    if not wheels:
-        copy_packages(folder)
-    for newest in wheels[-1:]:
-        with zipfile.ZipFile(newest) as wheel:
-            wheel.extractall(folder)
-    return folder
+    with zipfile.ZipFile(kept) as wheel:
+        wheel.extractall(folder)
+    interpreter = WarmInterpreter(*IMPORTS, path=folder)
+    yield interpreter
+    interpreter.close()
+
+
+def version_of(wheel: Path) -> str:
+    return wheel.name.split("-")[1]
+
+
+def test_the_wheel_of_this_version_is_kept_and_complete() -> None:
+    [wheel] = HERE.glob(f"forge_tools-{__version__}-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        assert archive.testzip() is None
+        assert f"\nVersion: {__version__}\n" in archive.read(f"forge_tools-{__version__}.dist-info/METADATA").decode()
+        compile(archive.read("forge_tools/__init__.py"), "forge_tools/__init__.py", "exec")
+    inside = ("__init__.py", "py.typed", "storage/sql/postgresql.sql", "storage/migrations/env.py")
+    assert {"workers/__main__.py", *(f"forge_tools/{name}" for name in inside)} <= names
+    assert {name.split("/")[0] for name in names} == {"forge_tools", "workers", f"forge_tools-{__version__}.dist-info"}
+    assert f"\n## {__version__} (" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_wheels_of_releases_stay_small() -> None:
-    assert all(wheel.stat().st_size < MOST_BYTES for wheel in HERE.glob("*.whl"))
+    assert {wheel.name: wheel.stat().st_size for wheel in HERE.glob("*.whl") if wheel.stat().st_size > MOST_BYTES} == {}
 
 
-@pytest.mark.parametrize("who_calls", ["the one before", "this one"])
-@pytest.mark.parametrize("who_migrates", ["the one before", "this one"])
+@pytest.mark.parametrize(
+    ("who_calls", "who_is_first", "database", "lane"),
+    [
+        ("before", "before", "sqlite_url", "process"),
+        ("before", "this", "fresh_postgres", "async"),
+        ("this", "before", "fresh_postgres", "process"),
+        ("this", "this", "sqlite_url", "async"),
+    ],
+)
 def test_two_releases_work_together_and_one_goes_on_where_the_other_is_killed(
-    who_calls: str, who_migrates: str, before: Path, tmp_path: Path, valkey_url: str
+    who_calls: str,
+    who_is_first: str,
+    database: str,
+    lane: str,
+    before: WarmInterpreter,
+    tmp_path: Path,
+    valkey_url: str,
+    request: pytest.FixtureRequest,
 ) -> None:
-    releases = {
-        "the one before": Release(before, tmp_path, valkey_url),
-        "this one": Release(ROOT, tmp_path, valkey_url),
-    }
-    releases[who_migrates].migrate()
-    caller = releases.pop(who_calls)
-    [other] = releases.values()
+    servers = (request.getfixturevalue(database), valkey_url)
+    releases = {"before": Release(before, tmp_path, *servers), "this": Release(warm_worker(), tmp_path, *servers)}
+    caller, first = releases[who_calls], releases.pop(who_is_first)
+    [second] = releases.values()
+    first.prepare()
 
-    assert answers_of(caller, other, tmp_path) == expected()
+    with ExitStack() as running:
+        killed = running.enter_context(first.work(lane, "first"))
+        agent = running.enter_context(caller.agent(TOOLS[lane][0]))
+        agent.call("alone", "early", ALONE)
+        agent.wait_for(ALONE, ALONE_SECONDS)
+        running.enter_context(second.work(lane, "second"))
+        agent.call("together", "many", TOGETHER, TOOLS[lane][1])
+        agent.wait_for(ALONE + TOGETHER // 3)
+        killed.kill()
+        agent.wait_for(ALONE + TOGETHER)
+        agent.call("alone", "late", ALONE)
+        agent.wait_for(ALONE + TOGETHER + ALONE, ALONE_SECONDS)
+        answers = agent.finish()
+
+    check(answers, {"early": ALONE, "many": TOGETHER, "late": ALONE}, tmp_path)
 
 
 @pytest.mark.parametrize("change", INCOMPATIBLE)
-def test_what_would_keep_them_from_it_is_noticed(change: str, before: Path, tmp_path: Path, valkey_url: str) -> None:
-    file, there, instead = INCOMPATIBLE[change]
-    packages, home = tmp_path / "packages", tmp_path / "home"
-    home.mkdir()
+def test_what_would_keep_them_from_it_is_noticed(
+    change: str, before: WarmInterpreter, tmp_path: Path, valkey_url: str, sqlite_url: str
+) -> None:
+    packages = tmp_path / "packages"
     copy_packages(packages)
+    file, there, instead = INCOMPATIBLE[change]
     text = (packages / file).read_text()
     assert there in text
     (packages / file).write_text(text.replace(there, instead))
-    changed, other = Release(packages, home, valkey_url), Release(before, home, valkey_url)
-    changed.migrate()
+    with ExitStack() as running:
+        interpreter = WarmInterpreter("forge_tools.client", path=packages)
+        running.callback(interpreter.close)
+        changed, old = (Release(one, tmp_path, sqlite_url, valkey_url) for one in (interpreter, before))
+        changed.prepare()
+        running.enter_context(old.work("async", "old"))
+        agent = running.enter_context(changed.agent("Greet"))
+        agent.call("alone", "early", ALONE)
 
-    with pytest.raises((AssertionError, Late)):
-        assert answers_of(changed, other, home) == expected()
-
-
-class Late(Exception):
-    """Not all answers came in time."""
-
-
-def answers_of(caller: Release, other: Release, home: Path) -> list[str]:
-    """Call while only the other release has a worker; then while both have, and that of the other is killed."""
-    with ExitStack() as stack:
-        others = stack.enter_context(other.work("other"))
-        agent = stack.enter_context(caller.call())
-        answers = read(agent, ALONE, ALONE_SECONDS)
-        stack.enter_context(caller.work("own"))
-        agent.stdin.write(b"\n")
-        answers += read(agent, TOGETHER // 3)
-        others.kill()
-        answers += read(agent, TOGETHER - TOGETHER // 3)
-        assert agent.wait(SECONDS) == 0
-    assert not any("not one of ours" in file.read_text() for file in home.glob("*.log"))
-    return sorted(answers)
+        with pytest.raises(AssertionError):
+            finished(agent, tmp_path)
 
 
-def read(agent: "subprocess.Popen[bytes]", count: int, seconds: float = SECONDS) -> list[str]:
-    """Read so many answers.
-
-    Raises:
-        Late: they did not come in time.
-    """
-    assert agent.stdout is not None
-    answers: list[str] = []
-    deadline = time.monotonic() + seconds * PATIENCE
-    for _ in range(count):
-        if not select.select([agent.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            raise Late(f"{len(answers)} of {count} came")
-        answers.append(json.loads(agent.stdout.readline() or b'"the agent has ended"'))
-    return answers
+def finished(agent: Agent, home: Path) -> None:
+    agent.wait_for(ALONE, ALONE_SECONDS)
+    check(agent.finish(), {"early": ALONE}, home)
 
 
-def expected() -> list[str]:
-    names = [f"alone {number}" for number in range(ALONE)] + [f"together {number}" for number in range(TOGETHER)]
-    return sorted(f"hello {name}, 3" for name in names)
+def check(answers: list[Any], asked: dict[str, int], home: Path) -> None:
+    """Require that each call was answered rightly and once, and that all of them are in the history, with what they reported."""
+    *greetings, history = answers
+    names = [(name, number) for name, count in asked.items() for number in range(count)]
+    expected = [f"hello {name} {number}, 3 x {1 if number % 10 else 100}" for name, number in names]
+    assert sorted(greetings) == sorted(expected)
+    assert history == [{"succeeded": len(names)}, ["about to greet early 0"]]
+    assert not any("not one of ours" in log.read_text() for log in home.glob("*.log"))
+
+
+@pytest.mark.parametrize("who_leaves", ["before", "this"])
+def test_shells_and_the_index_of_a_host_are_those_of_both(
+    who_leaves: str, before: WarmInterpreter, tmp_path: Path
+) -> None:
+    releases = {"before": before, "this": warm_worker()}
+    leaving = releases.pop(who_leaves)
+    [finding] = releases.values()
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "greeting.py").write_text("def greet(): ...\n\n\ngreet()\n")
+
+    shell, *references = used(leaving, tmp_path).splitlines()
+    output, *rest = used(finding, tmp_path, shell).splitlines()
+
+    assert (output, references != []) == ("ready", True)
+    assert f"Stopped {shell} " in rest[1]
+    assert rest[-len(references) :] == references
+
+
+def used(release: WarmInterpreter, *words: object) -> str:
+    done = release.run(["-c", (HERE / "files.py").read_text(), *map(str, words)], cwd=HERE, env={})
+    assert done.returncode == 0, done.stderr
+    return done.stdout

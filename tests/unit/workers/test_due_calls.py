@@ -1,17 +1,14 @@
 """Which due rows a worker takes: all where it is alone or little is due, its own part of a burst, leftovers a look later."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.model import Lane, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.storage import Store
-from workers.activity import Activity
-from workers.claims import Claims
 from workers.services.polling import FairShare
 
 Due = Callable[[Callable[[], int]], Awaitable[tuple[list[Wakeup], bool]]]
@@ -23,16 +20,11 @@ class Rows:
     def __init__(self, count: int, instances: Iterable[str], **changes: Any) -> None:
         self.wakeups = [Wakeup(new_id(), 0) for _ in range(count)]
         self.live = [record(instance, **changes) for instance in instances]
-        self.queue = SimpleNamespace(due=self._due, claim=self._claim)
+        self.queue = SimpleNamespace(due=self._due)
         self.workers = SimpleNamespace(list=self._list)
 
     async def _due(self, scope: Scope, limit: int) -> list[Wakeup]:
         return self.wakeups[:limit]
-
-    async def _claim(self, wakeups: Sequence[Wakeup], scope: Scope) -> list[Any]:
-        found = [one for one in wakeups if one in self.wakeups]
-        self.wakeups = [one for one in self.wakeups if one not in found]
-        return [SimpleNamespace(id=one.id) for one in found]
 
     async def _list(self, *, seen_within: float) -> list[WorkerRecord]:
         return self.live
@@ -102,53 +94,3 @@ async def test_where_there_is_enough_for_everybody_every_slot_is_filled() -> Non
 async def test_workers_of_other_lanes_or_queues_are_no_peers(changes: dict[str, Any]) -> None:
     rows = Rows(40, ["b"], **changes)
     assert await taken(share(rows)) == rows.wakeups
-
-
-async def test_due_calls_that_others_took_meanwhile_do_not_delay_what_a_message_names() -> None:
-    rows = Rows(64, ["a"])
-    named = Wakeup(new_id(), 0)
-    claims = claims_of(rows)
-    await claims.claim_woken([named])
-    rows.wakeups = [named]
-
-    assert [claim.id for claim in await claims.claim_woken([named])] == [named.id]
-
-
-async def test_what_had_to_give_way_to_a_due_call_is_claimed_next() -> None:
-    rows = Rows(2, ["a"])
-    (lost, named), claims = rows.wakeups, claims_of(rows)
-
-    first, second = [await claims.claim_woken([one]) for one in (named, Wakeup(new_id(), 0))]
-
-    assert [claim.id for claim in (*first, *second)] == [lost.id, named.id]
-
-
-async def test_what_is_claimed_already_is_run_though_the_database_fails_then() -> None:
-    rows = Rows(1, ["a"])
-    claims = claims_of(rows)
-    claim, asked = rows.queue.claim, []
-
-    async def failing(wakeups: Sequence[Wakeup], scope: Scope) -> list[Any]:
-        asked.append(wakeups)
-        if len(asked) > 1:
-            raise DatabaseUnavailableError("gone")
-        return cast("list[Any]", await claim(wakeups, scope))
-
-    rows.queue.claim = failing
-
-    assert len(await claims.claim_woken([Wakeup(new_id(), 0), Wakeup(new_id(), 0)])) == 1
-
-
-def claims_of(rows: Rows) -> Claims:
-    """Those of a fit worker that has not asked for due rows yet."""
-    always = SimpleNamespace(lacks=None, may_claim=lambda: True, may_run=lambda: True)
-    parts: dict[str, Any] = {
-        "store": rows,
-        "lane": SimpleNamespace(),
-        "tools": SimpleNamespace(scope=None),
-        "fitness": always,
-        "recorder": SimpleNamespace(claimed=lambda _: None),
-    }
-    claims = Claims(**parts, activity=Activity(), middleware=(), send_on=lambda *_, **__: None, heartbeat=1.0)
-    claims.pulled_at = -1000.0
-    return claims
