@@ -4,6 +4,7 @@ import io
 import struct
 import zlib
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from PIL import Image as Pillow
@@ -131,15 +132,15 @@ def counted(count: int = 2) -> Figures:
 
 
 class Measure(BaseTool):
-    """Say how many bytes an uploaded file has."""
+    """Say how many bytes a kept file has, and their digest."""
 
     name = "measure"
     category = ToolCategory.FILE
     parameters = (ToolParameter(name="file", type="file", description="Which."),)
 
     async def _execute(self, context: ExecutionContext, file: str) -> ToolResult:
-        with await open_artifact(file, context, self.workspace(context)) as opened:
-            return ToolResult.ok({"bytes": opened.stat.st_size})
+        with await open_artifact(file, context, self.workspace(context)) as opened, open(opened.link, "rb") as data:
+            return ToolResult.ok({"bytes": opened.stat.st_size, "sha256": sha256(data.read()).hexdigest()})
 
 
 def make() -> list[BaseTool]:

@@ -1,6 +1,7 @@
 """Results of images, files and bytes are the same in process and on workers of both lanes, on every database."""
 
 from collections.abc import AsyncIterator, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ async def test_a_file_that_was_uploaded_is_a_parameter(on_sqlite: Fleet, tmp_pat
         other = await client.call("measure", {"file": handle}, ExecutionContext(working_dir=".", session_id="t"))
         no_handle = await client.call("measure", {"file": "up.bin"})
 
-    assert mine.output == {"bytes": 300_000}
+    assert mine.output == {"bytes": 300_000, "sha256": sha256(b"\0" * 300_000).hexdigest()}
     assert other.error_code == "ARTIFACT_NOT_FOUND"
     assert "does not match pattern" in str(no_handle.error)
 

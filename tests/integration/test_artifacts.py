@@ -4,6 +4,7 @@ import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,14 @@ asyncio.run(main())
 @pytest.fixture
 def hosts(fresh_fleet: Fleet) -> Fleet:
     """Two hosts that share nothing but the database and the broker."""
-    for host in ("a", "b"):
-        for lane in ("async", "process"):
-            fresh_fleet.start(lane, concurrency=2, hostname=host, home=str(fresh_fleet.folder / host))
+    start(fresh_fleet, "a")
+    start(fresh_fleet, "b")
     return fresh_fleet
+
+
+def start(fleet: Fleet, host: str, **more: str) -> None:
+    for lane in ("async", "process"):
+        fleet.start(lane, concurrency=2, hostname=host, home=str(fleet.folder / host), **more)
 
 
 async def on(client: ExecutorClient, host: str, tool: str, session: str | None = "s", **arguments: Any) -> ToolResult:
@@ -99,12 +104,34 @@ async def test_what_one_host_kept_is_read_page_by_page_on_another(hosts: Fleet, 
 
 
 @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+@pytest.mark.parametrize(("tool", "arguments"), [("leading", {"to": "notes.txt"}), ("mixed", {})])
+async def test_a_part_that_one_host_made_is_read_by_clients_and_taken_by_a_tool_of_another(
+    fresh_fleet: Fleet, tmp_path: Path, tool: str, arguments: dict[str, str]
+) -> None:
+    for host in ("a", "b"):
+        (tmp_path / host / "workspace").mkdir(parents=True)
+        start(fresh_fleet, host, tools="tests.part_tools:make", workspace=str(tmp_path / host / "workspace"))
+    data = os.urandom(3 * PART_BYTES + 17)
+    (tmp_path / "a" / "workspace" / "notes.txt").write_bytes(data)
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        made = await on(client, "a", tool, **arguments)
+        part = made.files[0]
+        taken = await on(client, "b", "measure", file=part.uri)
+        other = await on(client, "b", "measure", session="other", file=part.uri)
+        read = await part.bytes()
+        records = [await client.history.get(one.metadata["execution_id"]) for one in (made, taken, other)]
+
+    assert (part.name, read == data) == ("notes.txt", True)
+    assert taken.output == {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+    assert other.error_code == "ARTIFACT_NOT_FOUND"
+    assert [one.hostname for one in records] == ["a", "b", "b"]
+
+
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
 async def test_hosts_that_share_a_folder_keep_artifacts_there(fresh_fleet: Fleet, tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     for host in ("a", "b"):
-        for lane in ("async", "process"):
-            home = str(fresh_fleet.folder / host)
-            fresh_fleet.start(lane, concurrency=2, hostname=host, home=home, artifact_dir=str(folder))
+        start(fresh_fleet, host, artifact_dir=str(folder))
     async with ExecutorClient(fresh_fleet.settings.model_copy(update={"artifact_dir": folder})) as client:
         long = await on(client, "a", "EchoInProcess", message=TEXT)
         handle = long.metadata["artifact"]
