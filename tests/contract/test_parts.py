@@ -1,19 +1,28 @@
 """Results of images, files and bytes are the same in process and on workers of both lanes, on every database."""
 
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
+from forge_tools.artifacts.parts import pack
 from forge_tools.client import ExecutorClient, SyncExecutorClient
-from forge_tools.errors import InvalidCallError
-from forge_tools.model import ExecutionContext, Image, Json, Media, Text
+from forge_tools.errors import ArtifactDamagedError, ArtifactNotFoundError, InvalidCallError
+from forge_tools.model import ExecutionContext, Image, Json, Media, Text, new_id
+from forge_tools.model.artifacts import SCHEME
+from forge_tools.model.audit import Fault, Pruning
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
+from forge_tools.storage import Store, open_store
+from forge_tools.storage.retention import PruneRun
+from forge_tools.storage.tables import artifact_parts, artifacts, execution_attempts
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
+from tests.contract.sealed import forge, put_back, seal_all, verified
 from tests.fleet import Fleet
 from tests.part_tools import make, png
 
@@ -39,7 +48,7 @@ def started(folder: Path, broker_url: str, database_url: str, **settings: str) -
     fleet = Fleet(folder, broker_url, database_url, max_part_size=LIMIT, **settings)
     furnish(folder)
     for lane in ("async", "process"):
-        fleet.start(lane, tools="tests.part_tools:make", max_part_size=str(LIMIT), **settings)
+        fleet.start(lane, tools="tests.part_tools:make", max_part_size=str(LIMIT), audit_interval="0", **settings)
     yield fleet
     fleet.stop()
 
@@ -61,6 +70,18 @@ async def executor(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
     registry.register_many(make())
     artifacts = FolderArtifacts(tmp_path / "kept") if request.param == "in a folder" else None
     yield ToolExecutor(registry, reach=Reach(root=tmp_path / "w", artifacts=artifacts, max_part_bytes=LIMIT))
+
+
+@pytest.fixture(params=["on_sqlite", "on_postgres"])
+def fleet(request: pytest.FixtureRequest) -> Fleet:
+    fleet: Fleet = request.getfixturevalue(request.param)
+    return fleet
+
+
+@pytest.fixture
+async def store(fleet: Fleet) -> AsyncIterator[Store]:
+    async with await open_store(fleet.settings.database, artifact_dir=fleet.settings.artifact_dir) as store:
+        yield store
 
 
 def labels(parts: tuple[Any, ...]) -> list[tuple[str, Any]]:
@@ -201,3 +222,89 @@ async def test_a_file_over_the_limit_is_not_uploaded(on_sqlite: Fleet, tmp_path:
     async with ExecutorClient(on_sqlite.settings) as client:
         with pytest.raises(InvalidCallError, match="FORGE_MAX_PART_SIZE allows 500,000"):
             await client.upload(tmp_path / "up.bin")
+
+
+async def test_a_sealed_row_that_names_other_bytes_for_a_part_is_found(fleet: Fleet, store: Store) -> None:
+    async with ExecutorClient(fleet.settings) as client:
+        result = await client.call("picture")
+    execution_id, [image] = result.metadata["execution_id"], result.images
+    await seal_all(store)
+    assert (await verified(store)).is_intact
+
+    kind = "json" if store.dialect == "postgresql" else "text"
+    swapped = f"CAST(replace(CAST(metadata AS text), '{image.uri}', 'artifact://{'0' * 32}') AS {kind})"
+    async with put_back(store, execution_attempts):
+        await forge(store, f"UPDATE execution_attempts SET metadata = {swapped} WHERE execution_id = '{execution_id}'")
+        [finding] = (await verified(store)).findings
+    assert (finding.fault, finding.table, finding.key) == (
+        Fault.CHANGED,
+        "execution_attempts",
+        f"{execution_id} attempt 1",
+    )
+
+
+async def test_a_part_whose_bytes_were_changed_is_refused_until_a_call_keeps_them_again(
+    fleet: Fleet, store: Store
+) -> None:
+    (fleet.folder / "right.bin").write_bytes(b"\0right")
+    async with ExecutorClient(fleet.settings) as client:
+        [file] = (await client.call("leading", {"to": "right.bin"})).files
+        await seal_all(store)
+        its = artifact_parts.c.artifact_id == str(file.uri).removeprefix(SCHEME)
+        damage = artifact_parts.update().where(its).values(data=pack(b"\0wrong"))
+        await store.database.write(lambda connection: connection.execute(damage))
+
+        with pytest.raises(ArtifactDamagedError, match=f"{file.uri} is damaged: its bytes do not match its handle"):
+            await file.bytes()
+        assert (await verified(store)).is_intact, "the rows say what they said"
+        await client.call("leading", {"to": "right.bin"})
+        assert await file.bytes() == b"\0right"
+
+
+async def rows_of(store: Store, part: Media) -> int:
+    """How many pieces of a part are stored."""
+    query = select(func.count()).where(artifact_parts.c.artifact_id == str(part.uri).removeprefix(SCHEME))
+    return int(await store.database.scalar(query))
+
+
+def folders_of(fleet: Fleet, part: Media) -> list[Path]:
+    """Where its bytes are, if they are in files."""
+    folder = fleet.settings.artifact_dir
+    return list(folder.glob(f"*/{str(part.uri).removeprefix(SCHEME)}")) if folder else []
+
+
+async def test_a_call_that_is_pruned_takes_along_what_nobody_else_holds(fleet: Fleet, store: Store) -> None:
+    pruned = ExecutionContext(working_dir=".", session_id="pruned")
+    (fleet.folder / "shared.bin").write_bytes(b"\0" * 2_222)
+    async with ExecutorClient(fleet.settings) as client:
+        [gone] = (await client.call("large", {"size": 1_111}, pruned)).files
+        [shared] = (await client.call("large", {"size": 2_222}, pruned)).files
+        [same] = (await client.call("leading", {"to": "shared.bin"})).files
+        assert (shared.uri, await rows_of(store, gone), await rows_of(store, shared)) == (same.uri, 1, 1)
+        assert len(folders_of(fleet, gone)) == (fleet.settings.artifact_dir is not None)
+
+        calls = Pruning(ended_before=datetime.now(UTC) + timedelta(minutes=1), tool="large")
+        assert sum([one.executions async for one in store.retention.sweep(calls, PruneRun(new_id(), "root"))]) >= 2
+        await store.artifacts.purge()
+
+        assert (await rows_of(store, gone), await rows_of(store, shared)) == (0, 1)
+        assert await same.bytes() == b"\0" * 2_222
+        with pytest.raises(ArtifactNotFoundError, match=f"no artifact {gone.uri}, or it has expired"):
+            await gone.bytes()
+    assert folders_of(fleet, gone) == []
+
+
+async def test_bytes_of_a_part_that_expired_are_deleted_and_its_row_stays(fleet: Fleet, store: Store) -> None:
+    async with ExecutorClient(fleet.settings) as client:
+        result = await client.call("large", {"size": 3_333})
+        [file] = result.files
+        expire = artifacts.update().where(artifacts.c.id == str(file.uri).removeprefix(SCHEME))
+        await store.database.execute(expire.values(expires_at=artifacts.c.created_at))
+        assert await rows_of(store, file) == 1
+        await store.artifacts.purge()
+
+        assert await rows_of(store, file) == 0
+        with pytest.raises(ArtifactNotFoundError, match=f"no artifact {file.uri}, or it has expired"):
+            await file.bytes()
+        record = await client.history.get(result.metadata["execution_id"])
+    assert record.metadata["content"][0]["uri"] == file.uri
