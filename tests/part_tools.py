@@ -1,6 +1,7 @@
 """Functions that return images, files and bytes, for tests that call them in process and on workers alike."""
 
 import io
+import json
 import struct
 import zlib
 from dataclasses import dataclass
@@ -113,6 +114,13 @@ def leading(to: str) -> list[object]:
     return ["before", Path(to), png()]
 
 
+@tool(sensitive=["password"])
+def quoting(password: str, context: ExecutionContext) -> list[object]:
+    """Return a password in texts, in a name, and in bytes that are no text."""
+    context.attach(json.dumps({"seen": password}).encode(), name="seen.json")
+    return [File(f"ada:{password}\n".encode(), name=f"{password}.txt"), File(b"\0" + password.encode(), name="x.bin")]
+
+
 @tool
 def many(count: int) -> list[object]:
     """Return so many files."""
@@ -155,6 +163,7 @@ def make() -> list[BaseTool]:
         misnamed,
         mistyped,
         leading,
+        quoting,
         many,
         large,
         counted,

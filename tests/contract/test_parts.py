@@ -1,5 +1,6 @@
 """Results of images, files and bytes are the same in process and on workers of both lanes, on every database."""
 
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from forge_tools.artifacts.parts import pack
 from forge_tools.client import ExecutorClient, SyncExecutorClient
@@ -28,6 +29,7 @@ from tests.part_tools import make, png
 
 Executor = ToolExecutor | ExecutorClient
 LIMIT = 500_000
+PASSWORD = "correct-horse-battery"
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +181,17 @@ async def test_a_path_that_is_not_a_file_of_the_workspace_fails_and_the_rest_is_
     assert "not kept: " in result.output
 
 
+async def test_parts_that_are_text_are_kept_without_the_secrets_of_the_call(executor: Executor) -> None:
+    result = await executor.call("quoting", {"password": PASSWORD})
+
+    assert PASSWORD not in repr(result)
+    assert {part.mime_type: await part.bytes() for part in result.files} == {
+        "text/plain": b"ada:[redacted]\n",
+        "application/json": b'{"seen": "[redacted]"}',
+        "application/octet-stream": b"\0" + PASSWORD.encode(),
+    }
+
+
 async def test_of_too_many_parts_the_first_hundred_are_kept(executor: Executor) -> None:
     result = await executor.call("many", {"count": 1_000})
 
@@ -261,16 +274,15 @@ async def test_a_part_whose_bytes_were_changed_is_refused_until_a_call_keeps_the
         assert await file.bytes() == b"\0right"
 
 
-async def rows_of(store: Store, part: Media) -> int:
-    """How many pieces of a part are stored."""
-    query = select(func.count()).where(artifact_parts.c.artifact_id == str(part.uri).removeprefix(SCHEME))
-    return int(await store.database.scalar(query))
+async def rows_of(store: Store, part: Media) -> list[bytes]:
+    """The bytes of a part as they lie in rows; empty ones if they are in files."""
+    query = select(artifact_parts.c.data).where(artifact_parts.c.artifact_id == str(part.uri).removeprefix(SCHEME))
+    return [bytes(one) for one in await store.database.scalars(query.order_by(artifact_parts.c.number))]
 
 
-def folders_of(fleet: Fleet, part: Media) -> list[Path]:
-    """Where its bytes are, if they are in files."""
+def files_of(fleet: Fleet, part: Media) -> list[Path]:
     folder = fleet.settings.artifact_dir
-    return list(folder.glob(f"*/{str(part.uri).removeprefix(SCHEME)}")) if folder else []
+    return sorted(folder.glob(f"*/{str(part.uri).removeprefix(SCHEME)}/*")) if folder else []
 
 
 async def test_a_call_that_is_pruned_takes_along_what_nobody_else_holds(fleet: Fleet, store: Store) -> None:
@@ -280,18 +292,18 @@ async def test_a_call_that_is_pruned_takes_along_what_nobody_else_holds(fleet: F
         [gone] = (await client.call("large", {"size": 1_111}, pruned)).files
         [shared] = (await client.call("large", {"size": 2_222}, pruned)).files
         [same] = (await client.call("leading", {"to": "shared.bin"})).files
-        assert (shared.uri, await rows_of(store, gone), await rows_of(store, shared)) == (same.uri, 1, 1)
-        assert len(folders_of(fleet, gone)) == (fleet.settings.artifact_dir is not None)
+        assert (shared.uri, len(await rows_of(store, gone)), len(await rows_of(store, shared))) == (same.uri, 1, 1)
+        assert len(files_of(fleet, gone)) == (fleet.settings.artifact_dir is not None)
 
         calls = Pruning(ended_before=datetime.now(UTC) + timedelta(minutes=1), tool="large")
         assert sum([one.executions async for one in store.retention.sweep(calls, PruneRun(new_id(), "root"))]) >= 2
         await store.artifacts.purge()
 
-        assert (await rows_of(store, gone), await rows_of(store, shared)) == (0, 1)
+        assert (await rows_of(store, gone), len(await rows_of(store, shared))) == ([], 1)
         assert await same.bytes() == b"\0" * 2_222
         with pytest.raises(ArtifactNotFoundError, match=f"no artifact {gone.uri}, or it has expired"):
             await gone.bytes()
-    assert folders_of(fleet, gone) == []
+    assert files_of(fleet, gone) == []
 
 
 async def test_bytes_of_a_part_that_expired_are_deleted_and_its_row_stays(fleet: Fleet, store: Store) -> None:
@@ -300,11 +312,27 @@ async def test_bytes_of_a_part_that_expired_are_deleted_and_its_row_stays(fleet:
         [file] = result.files
         expire = artifacts.update().where(artifacts.c.id == str(file.uri).removeprefix(SCHEME))
         await store.database.execute(expire.values(expires_at=artifacts.c.created_at))
-        assert await rows_of(store, file) == 1
+        assert len(await rows_of(store, file)) == 1
         await store.artifacts.purge()
 
-        assert await rows_of(store, file) == 0
+        assert await rows_of(store, file) == []
         with pytest.raises(ArtifactNotFoundError, match=f"no artifact {file.uri}, or it has expired"):
             await file.bytes()
         record = await client.history.get(result.metadata["execution_id"])
     assert record.metadata["content"][0]["uri"] == file.uri
+
+
+async def test_of_a_call_with_secrets_the_parameter_is_encrypted_and_bytes_of_parts_are_not(
+    fleet: Fleet, store: Store
+) -> None:
+    async with ExecutorClient(fleet.settings) as client:
+        result = await client.call("quoting", {"password": PASSWORD})
+        record = await client.history.get(result.metadata["execution_id"])
+        kept = {
+            one.mime_type: b"".join([*await rows_of(store, one), *(file.read_bytes() for file in files_of(fleet, one))])
+            for one in result.files
+        }
+
+    assert record.parameters == {"password": "[redacted]"}
+    assert zlib.decompress(kept["text/plain"]) == b"ada:[redacted]\n"
+    assert PASSWORD.encode() in kept["application/octet-stream"]
