@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -221,23 +221,21 @@ class Claims:
             self._send_on(wakeups[count:], queue, is_bulk=is_bulk)
         await self.start(wakeups[:count])
 
-    async def claim_woken(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
-        """Claim for a lane that has its slots at hand: as many as were named, and due calls before those."""
+    async def claim_woken(self, wakeups: Sequence[Wakeup]) -> AsyncIterator[list[Claim]]:
+        """Claim for a lane that has a slot for each of these calls, and yield what is to be run at once.
+
+        Due calls go first. Where others took those meanwhile, slots are left for the calls that gave way.
+        """
         self.woken_at = time.monotonic()
         await self._read_overdue()
         await self._activity.until(lambda: self.is_closed or not self._activity.sending)
-        waiting = self._overdue_first(wakeups)
-        claims: list[Claim] = []
-        try:
-            while waiting and self._may_claim() and (free := len(wakeups) - len(claims)):  # others ran some meanwhile
-                asked, waiting = waiting[:free], waiting[free:]
-                claims += await self._claim(asked)
-        except ForgeError:
-            if not claims:
-                raise
-        finally:
-            self._overdue += waiting  # calls that had to give way are next
-        return claims
+        waiting, slots = self._overdue_first(wakeups), len(wakeups)
+        while waiting and slots and self._may_claim():
+            claims = await self._claim(waiting[:slots])
+            waiting = waiting[slots:]
+            slots -= len(claims)
+            yield claims
+        self._overdue = [*self._overdue, *waiting][:MOST_OVERDUE]  # calls that gave way are next
 
     async def start(self, wakeups: Sequence[Wakeup]) -> None:
         """Claim those that are still available, and run them."""

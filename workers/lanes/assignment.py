@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 
 from forge_tools.model import Claim
 from forge_tools.sandbox.walls.profile import Profile
-from workers.lanes.process import SPARED_SECONDS, PoolProcess
+from workers.lanes.process import PoolProcess
 
 FORK_SECONDS = 60.0
 """How long a call waits for a child to be forked."""
 
+SPARED_SECONDS = 1.0
+"""How long a call waits behind a running child of its walls before another makes room, unless nobody used that for as long."""
+
 
 @dataclass(slots=True)
 class _Waiting:
-    """A call for which a child `is_on_its_way` is to take the place of another."""
+    """A call without a child yet. `is_on_its_way`: an idle child has made room, and its successor is for this call."""
 
     claim: Claim
     profile: Profile | None
@@ -25,6 +28,10 @@ class _Waiting:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.since
+
+    @property
+    def is_late(self) -> bool:
+        return self.seconds >= SPARED_SECONDS
 
 
 class Assignment:
@@ -40,8 +47,13 @@ class Assignment:
         return [one.claim for one in self._waiting]
 
     def unserved(self, running: int) -> int:
-        """How many calls wait for which no child is on its way, beyond the one behind each of the running children."""
-        return max(0, sum(not one.is_on_its_way for one in self._waiting) - running)
+        """How many idle children these calls still need.
+
+        None for those whose child is on its way, nor for one call behind each running child, unless it is late.
+        """
+        asking = [one for one in self._waiting if not one.is_on_its_way]
+        late = sum(one.is_late for one in asking)
+        return late + max(0, len(asking) - late - running)
 
     def child_for(self, claim: Claim, idle: Sequence[PoolProcess]) -> PoolProcess | None:
         """Return an idle child that fits; None: the call waits for one."""
@@ -52,7 +64,7 @@ class Assignment:
         return child
 
     def next(self, idle: Sequence[PoolProcess]) -> tuple[PoolProcess, Claim] | None:
-        """Take the first waiting call that fits one of these children; a fresh one is for whom it was forked."""
+        """Take the first waiting call that fits one of these children; fresh ones go first to calls that made room."""
         by_promise = sorted(self._waiting, key=lambda one: not one.is_on_its_way)
         for fitting, order in ((_walled, self._waiting), (_fresh, by_promise)):
             for one in order:
@@ -61,36 +73,51 @@ class Assignment:
                     return child, one.claim
         return None
 
-    def to_replace(self, idle: Sequence[PoolProcess], running: Sequence[PoolProcess]) -> list[PoolProcess]:
-        """Choose idle children that make room for calls that wait: those whose walls were used least.
+    def to_replace(
+        self, idle: Sequence[PoolProcess], running: Sequence[PoolProcess], *, most: int
+    ) -> list[PoolProcess]:
+        """Choose at most so many idle children that make room for calls that wait: those whose walls were used least.
 
-        Where a running child has a call's walls, the call waits for that one, and only a child that nobody used for as
-        long makes room: two workspaces by turns would replace children all the time.
+        Where a running child has a call's walls, the call waits for that one, and until it is late only a child that
+        nobody used for as long makes room: two workspaces by turns would replace children all the time.
         """
-        soon = {child.profile for child in running}
+        soon, now = {child.profile for child in running}, time.monotonic()
         chosen: list[PoolProcess] = []
         for one in self._waiting:
-            patient = one.profile in soon and one.seconds < SPARED_SECONDS
-            left = [child for child in idle if child not in chosen and not (patient and child.was_just_used)]
-            if left and not one.is_on_its_way:
+            is_patient = one.profile in soon and not one.is_late
+            left = [
+                child
+                for child in idle
+                if child not in chosen and not (is_patient and now - child.idle_since < SPARED_SECONDS)
+            ]
+            if left and not one.is_on_its_way and len(chosen) < most:
                 one.is_on_its_way = True
                 chosen.append(min(left, key=lambda child: self._uses[child.profile]))
         return chosen
 
-    def withdraw(self, execution_id: str, attempt: int) -> Claim | None:
+    def withdraw(self, execution_id: str, attempt: int) -> list[Claim]:
         """Take that call back, if it waits."""
-        found = next(
-            (one for one in self._waiting if (one.claim.id, one.claim.attempt) == (execution_id, attempt)), None
+        return self._withdrawn(
+            [one for one in self._waiting if (one.claim.id, one.claim.attempt) == (execution_id, attempt)]
         )
-        if found is not None:
-            self._waiting.remove(found)
-        return None if found is None else found.claim
 
-    def overdue(self, patience: float = FORK_SECONDS) -> list[Claim]:
-        """Take back calls that have waited longer: the pool forks nothing."""
-        late = [one for one in self._waiting if one.seconds >= patience]
-        self._waiting = [one for one in self._waiting if one not in late]
-        return [one.claim for one in late]
+    def withdraw_all(self) -> list[Claim]:
+        """Take back every call that waits."""
+        return self._withdrawn(self._waiting)
+
+    def given_up(self, *, is_full: bool) -> list[Claim]:
+        """Take back calls for which the pool forks nothing, and late ones where `is_full`: no child is idle."""
+        return self._withdrawn(
+            [
+                one
+                for one in self._waiting
+                if one.seconds >= FORK_SECONDS or (is_full and one.is_late and not one.is_on_its_way)
+            ]
+        )
+
+    def _withdrawn(self, some: list[_Waiting]) -> list[Claim]:
+        self._waiting = [one for one in self._waiting if one not in some]
+        return [one.claim for one in some]
 
 
 def _walled(one: _Waiting, idle: Sequence[PoolProcess]) -> PoolProcess | None:

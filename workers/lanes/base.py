@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -41,8 +41,8 @@ class Host(Protocol):
         """Create the buffer that receives a body's reports."""
         ...
 
-    async def claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
-        """Claim for a lane that has its slots at hand."""
+    def claim(self, wakeups: Sequence[Wakeup]) -> AsyncIterator[list[Claim]]:
+        """Claim for a lane that has a slot for each of these calls, and yield what is to be run at once."""
         ...
 
     async def slot_opened(self) -> None:

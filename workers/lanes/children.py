@@ -120,13 +120,13 @@ class ChildrenLane:
         self._make_room()
 
     def _make_room(self) -> None:
-        for child in self._assignment.to_replace(self._idle(), self._running()):
+        idle = self._idle()
+        for child in self._assignment.to_replace(idle, self._running(), most=len(idle) - self._claiming):
             self._retire(child, REPLACED, logging.DEBUG)
 
     def cancel(self, execution_id: str, attempt: int) -> None:
-        if (claim := self._assignment.withdraw(execution_id, attempt)) is not None:
+        for claim in self._assignment.withdraw(execution_id, attempt):
             self._host.finished(cancelled(claim, 0.0))
-            return
         for child in self._children.values():
             body = child.body
             if body is not None and body.key == (execution_id, attempt):
@@ -151,7 +151,7 @@ class ChildrenLane:
         self._is_stopping = True
         if self._looking is not None:
             self._looking.cancel()
-        self._hand_back(self._assignment.overdue(0.0))
+        self._hand_back(self._assignment.withdraw_all())
         await asyncio.gather(*(self._stop_body(child) for child in list(self._children.values())))
         if self._endings:
             await asyncio.wait(self._endings, timeout=self._grace)
@@ -280,16 +280,18 @@ class ChildrenLane:
         self._messages.let_rest(max(self.free_slots(), is_burst) - open_)
 
     async def _claim_and_run(self, wakeups: Sequence[Wakeup]) -> None:
-        claims: list[Claim] = []
+        left = len(wakeups)
         try:
-            claims = await self._host.claim(wakeups)
+            async for claims in self._host.claim(wakeups):
+                left -= len(claims)
+                self._claiming -= len(claims)
+                self.run(claims)
         except ForgeError as error:
             logger.warning("Calls cannot be claimed; they are looked for in SQL", extra={"error": str(error)})
         finally:
-            self._claiming -= len(wakeups)
-            self.run(claims)
+            self._claiming -= left
             self._serve_messages()
-            if len(claims) < len(wakeups):
+            if left:
                 self._tell_of_slots()
 
     def _tell_of_slots(self) -> None:
@@ -401,7 +403,7 @@ class ChildrenLane:
             for child in list(self._children.values()):
                 if child.is_mute(elapsed if elapsed < LOOK_SECONDS + LATE_SECONDS else 0.0):
                     self._retire(child, "A child does not answer; it is replaced")
-            self._hand_back(self._assignment.overdue())
+            self._hand_back(self._assignment.given_up(is_full=not self._idle()))
             self._serve_messages()
             if self._memory_limit:
                 with suppress(OSError):  # a process ended during the check; the next one follows

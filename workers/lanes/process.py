@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -24,9 +23,6 @@ LOOK_SECONDS = 0.01
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PATIENCE = 0.5
 """Seconds until a process whose handles are closed has ended, unless it lives on without them."""
-
-SPARED_SECONDS = 1.0
-"""How long a child that ran a body does not make room for one of other walls, while another may soon run the call."""
 
 START_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
@@ -61,7 +57,7 @@ class PoolProcess:
     profile: Profile | None = None
     asked: int = 0
     awaited: float | None = 0.0
-    idle_since: float = field(default_factory=time.monotonic)
+    idle_since: float = 0.0
     is_silent: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -75,10 +71,6 @@ class PoolProcess:
     @property
     def is_idle(self) -> bool:
         return self.body is None and self.is_answering
-
-    @property
-    def was_just_used(self) -> bool:
-        return time.monotonic() - self.idle_since < SPARED_SECONDS
 
     def is_mute(self, elapsed: float) -> bool:
         """Ask for an answer, unless one is due; return whether it is late, now that `elapsed` more seconds are over.

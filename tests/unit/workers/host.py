@@ -1,7 +1,7 @@
 """The worker from a lane's view: it records reports and answers requests as the test says."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from forge_tools.model import Claim, ExecutionContext, Outcome, Wakeup
@@ -34,13 +34,13 @@ class LaneHost:
     def begin_reports(self, claim: Claim) -> ReportBuffer:
         return ReportBuffer(lambda: None)
 
-    async def claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
+    async def claim(self, wakeups: Sequence[Wakeup]) -> AsyncIterator[list[Claim]]:
         self.asked.append([wakeup.id for wakeup in wakeups])
         await asyncio.sleep(0.01)
         await self.database.wait()
         if self.failure:
             raise self.failure
-        return [self.claimable.pop(wakeup.id) for wakeup in wakeups if wakeup.id in self.claimable]
+        yield [self.claimable.pop(wakeup.id) for wakeup in wakeups if wakeup.id in self.claimable]
 
     async def slot_opened(self) -> None:
         """Nobody waits for one."""

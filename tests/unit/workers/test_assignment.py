@@ -9,6 +9,7 @@ from forge_tools.model import Claim
 from forge_tools.sandbox.walls.profile import Profile
 from tests.unit.workers.child_bench import CLAIM, Bench, a_process
 from tests.waiting import is_alive
+from workers.lanes import assignment
 from workers.lanes.walls import Walls
 
 PROFILES = {name: Profile(write=(f"/{name}",)) for name in ("one", "other")}
@@ -91,7 +92,10 @@ async def test_a_call_that_no_child_fits_waits_until_one_is_forked_in_place_of_t
         await bench.until(lambda: walls.removed == [second])
 
 
-async def test_a_call_waits_behind_a_running_child_of_its_walls_while_others_were_just_used(bench: Bench) -> None:
+async def test_a_call_waits_behind_a_running_child_of_its_walls_while_others_were_just_used(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment, "SPARED_SECONDS", 600.0)
     with a_process() as first, a_process() as second:
         children = {"one": await bench.connect(first), "other": await bench.connect(second)}
         for tool, child in children.items():
@@ -167,7 +171,7 @@ async def test_a_call_that_waits_can_be_cancelled_and_is_handed_back_when_its_wo
         ]
 
 
-async def test_a_call_waits_a_bounded_time(bench: Bench) -> None:
+async def test_a_call_waits_a_bounded_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with a_process() as pid:
         child = await bench.connect(pid)
         bench.lane.run([call("plain")])
@@ -175,6 +179,44 @@ async def test_a_call_waits_a_bounded_time(bench: Bench) -> None:
         await bench.until(bench.lane.free_slots)
         bench.lane.run([call("one")])
 
-        assert bench.lane._assignment.overdue(30) == []
-        assert bench.lane._assignment.overdue(0) == [call("one")]
-        assert bench.lane.running() == []
+        assert bench.lane.running() == [call("one")]
+        monkeypatch.setattr(assignment, "FORK_SECONDS", 0.0)
+        await bench.until(lambda: bench.outcomes[1:])
+        assert (bench.outcomes[1].give_back, bench.lane.running()) == (True, [])
+
+
+async def test_a_call_that_waits_while_every_child_is_busy_goes_back_for_other_workers(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_process() as first, a_process() as second:
+        children = {"one": await bench.connect(first), "other": await bench.connect(second)}
+        for tool, child in children.items():
+            bench.lane.run([call(tool)])
+            await child.hear()
+        children["one"].finish(call("one"))
+        await bench.until(bench.lane.free_slots)
+        bench.lane.run([call("other", "behind"), call("one", "long")])
+        assert [claim.id for claim in bench.lane.running()] == ["long", CLAIM.id, "behind"]
+
+        await bench.until(lambda: bench.outcomes[1:])
+
+        assert (bench.outcomes[1].token, bench.outcomes[1].give_back) == ("behind", True)
+
+
+async def test_a_late_call_keeps_a_child_free_until_that_makes_room(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_process() as first, a_process() as second:
+        children = {"one": await bench.connect(first), "other": await bench.connect(second)}
+        for tool, child in children.items():
+            bench.lane.run([call(tool)])
+            await child.hear()
+        children["one"].finish(call("one"))
+        await bench.until(bench.lane.free_slots)
+        bench.lane.run([call("other", "b")])
+        assert bench.lane.free_slots() == 1
+
+        monkeypatch.setattr(assignment, "SPARED_SECONDS", 0.0)
+
+        assert bench.lane.free_slots() == 0
+        await bench.until(lambda: not is_alive(first))

@@ -13,7 +13,7 @@ from sqlalchemy import update
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode
-from forge_tools.model import ExecutionStatus, NamedWorkspace, Wakeup, WorkerRecord
+from forge_tools.model import Claim, ExecutionStatus, NamedWorkspace, Wakeup, WorkerRecord
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.setting_types import WorkspaceSettings
 from forge_tools.storage import Store, open_store
@@ -219,7 +219,10 @@ async def test_calls_on_their_way_to_another_host_hold_their_slots(
     await reached(lambda: loops)
     assert engine.worker.claims.free_slots() == 0
 
-    claiming = asyncio.run_coroutine_threadsafe(engine.worker.claims.claim_woken([Wakeup(own, 0)]), loops[0])
+    async def first_round() -> list[Claim]:
+        return await anext(engine.worker.claims.claim_woken([Wakeup(own, 0)]))
+
+    claiming = asyncio.run_coroutine_threadsafe(first_round(), loops[0])
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(claiming)), 0.2)
     let_go.set()
