@@ -16,6 +16,7 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.project import Marker, find_project
 from forge_tools.setting_types import (
     DigestKey,
+    GivenNetwork,
     Network,
     NetworkedName,
     OpenPath,
@@ -152,7 +153,7 @@ class Settings(BaseSettings):
     """The user that the process lane of a worker started by root runs as, `user` or `user:group`. Empty: root, without capabilities."""
     egress: Network = ""
     """Where commands behind walls may connect to: anywhere (`host`), nowhere (`none`), or, in namespaces, over HTTP to hosts (`api.example.com, *.example.org:8443`). Empty: `host` on the embedded stack, elsewhere `none`."""
-    egress_of: dict[NetworkedName, Network] = Field(default_factory=dict, examples=[{"queue:builds": "pypi.org"}])
+    egress_of: dict[NetworkedName, GivenNetwork] = Field(default_factory=dict, examples=[{"queue:builds": "pypi.org"}])
     """The same as a JSON object: for commands by `Bash`, else `category:execution`, else a queue (`queue:builds`); and for MCP servers, `category:mcp`."""
     tool_memory: ToolMemory = 2**31
     """Bytes of memory for one call of the process lane, with all its processes; 0: no limit."""

@@ -41,6 +41,15 @@ def _network(text: str) -> str:
 Network = Annotated[str, AfterValidator(_network)]
 """Where commands may connect to: `host` for anywhere, `none`, or the hosts that are, such as `api.example.com, *.example.org:8443`."""
 
+
+def _is_given(network: str) -> str:
+    if not network:
+        raise ValueError("no network is given. Write host, none, or the hosts, or leave the entry out")
+    return network
+
+
+GivenNetwork = Annotated[Network, AfterValidator(_is_given)]
+
 WalledName = Annotated[str, StringConstraints(pattern=r"^(category:|queue:)?[A-Za-z0-9_][A-Za-z0-9._-]*$")]
 """What walls are set for: a tool by its name, a category or a queue."""
 

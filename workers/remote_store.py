@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -221,10 +222,11 @@ class ChildArtifacts(WorkerArtifacts):
 
     async def _send(self, what: Message, context: ExecutionContext, part: ReadPart) -> bool:
         """Return False if the engine has given it up: a call that sends many at once loses some."""
-        async for one in ahead(part, count_parts(what["size"])):
-            added = await self._asked("add", context, **what, number=one.number, data=one.data)
-            if not added["is_waiting"]:
-                return False
+        async with aclosing(ahead(part, count_parts(what["size"]))) as coming:
+            async for one in coming:
+                added = await self._asked("add", context, **what, number=one.number, data=one.data)
+                if not added["is_waiting"]:
+                    return False
         return True
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from hashlib import blake2b
 from inspect import isawaitable
@@ -40,7 +40,7 @@ async def whole(artifact: Artifact, chunks: AsyncIterator[bytes]) -> AsyncIterat
         raise ValueError("its bytes do not match its handle")
 
 
-async def ahead(read: Callable[[int], Awaitable[T]], count: int) -> AsyncIterator[T]:
+async def ahead(read: Callable[[int], Awaitable[T]], count: int) -> AsyncGenerator[T, None]:
     """Yield what `read` returns for each number, reading the next one while the caller works on this one."""
     coming: asyncio.Future[T] | None = None
     try:

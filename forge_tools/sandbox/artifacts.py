@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -169,8 +169,8 @@ class FolderArtifacts:
 
     async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
         """Yield the bytes of what `find` returned, two parts in memory at a time."""
-        async with self._refusing(artifact.id):
-            chunks = ahead(partial(self._chunk, artifact), count_parts(artifact.size))
+        coming = ahead(partial(self._chunk, artifact), count_parts(artifact.size))
+        async with self._refusing(artifact.id), aclosing(coming) as chunks:
             async for data in whole(artifact, chunks):
                 yield data
 

@@ -104,10 +104,10 @@ def _networks(settings: Settings) -> dict[str, tuple[str, str]]:
     of = settings.egress_of
     for name in ("Bash", f"category:{ToolCategory.EXECUTION}"):
         if name in of:
-            return {"": (f"FORGE_EGRESS_OF for {name}", of[name])}
+            return {"": (f"FORGE_EGRESS_OF: {name}", of[name])}
     queues = {name: network for name, network in of.items() if name.startswith(_QUEUE)}
     return {"": ("FORGE_EGRESS", settings.egress)} | {
-        name.removeprefix(_QUEUE): (f"FORGE_EGRESS_OF for {name}", network) for name, network in queues.items()
+        name.removeprefix(_QUEUE): (f"FORGE_EGRESS_OF: {name}", network) for name, network in queues.items()
     }
 
 

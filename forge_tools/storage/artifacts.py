@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -160,7 +160,7 @@ class StoredArtifacts:
         return await self._evicting(await self._database.write(work), keeping)
 
     async def upload(self, path: Path, *, ttl: float, quota: int, limit: int, session_id: str | None) -> Artifact:
-        """Keep a file of this host, one part in memory at a time.
+        """Keep a file of this host, a few parts in memory at a time.
 
         Raises:
             InvalidCallError: it has more bytes than `limit`, or changed while it was read.
@@ -203,9 +203,10 @@ class StoredArtifacts:
         async def some(turn: int) -> list[PackedPart]:
             return [await part(number) for number in groups[turn]]
 
-        async for parts in ahead(some, len(groups)):
-            if not await self.add(new.id, *parts):
-                return None
+        async with aclosing(ahead(some, len(groups))) as coming:
+            async for parts in coming:
+                if not await self.add(new.id, *parts):
+                    return None
         return await self.finish(new, keeping)
 
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
@@ -265,10 +266,10 @@ class StoredArtifacts:
             StorageError: it has expired meanwhile, or is damaged.
         """
         groups = _groups(count_parts(artifact.size), READ_TOGETHER)
-        several = ahead(lambda turn: self._chunks(artifact, groups[turn]), len(groups))
         try:
-            async for data in whole(artifact, _each(several)):
-                yield data
+            async with aclosing(ahead(lambda turn: self._chunks(artifact, groups[turn]), len(groups))) as several:
+                async for data in whole(artifact, _each(several)):
+                    yield data
         except ValueError as error:
             raise await self._damaged(artifact, error) from error
 

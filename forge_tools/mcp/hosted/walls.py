@@ -28,7 +28,7 @@ _NAMESPACES = Given("plain", 0)
 class ServerWalls:
     """How the servers of a worker are started; by default without walls.
 
-    `usual` is what entries are read with. `homes` has the home of each server, which is kept. `closed` is what no server sees, and `hidden` what of that stays invisible
+    `usual` has what settings say of all servers. `homes` has the home of each server, which is kept. `closed` is what no server sees, and `hidden` what of that stays invisible
     in what its entry mounts; `opened` has further paths, such as `/data:ro`. `machine` says what there is here; a
     server that lacks something has less, but never less than the `least`, than its network takes, or than its entry asks for.
     """

@@ -106,12 +106,12 @@ SERVED = {"broker_url": "redis://broker", "database_url": "postgresql://db/forge
         (
             [],
             {"egress_of": {"queue:low": "none"}, "walls_of": {"Bash": "plain"}},
-            "FORGE_EGRESS_OF for queue:low=none cannot be kept: commands run without walls, as FORGE_WALLS_OF says plain. Make it host",
+            "FORGE_EGRESS_OF: queue:low=none cannot be kept: commands run without walls, as FORGE_WALLS_OF says plain. Make it host",
         ),
         (
             NO_WALLS,
             {"egress_of": {"category:execution": "a.test"}},
-            "FORGE_EGRESS_OF for category:execution=a.test cannot be",
+            "FORGE_EGRESS_OF: category:execution=a.test cannot be",
         ),
         (NO_WALLS, {"egress_of": {"Bash": "host", "category:execution": "a.test"}}, "('plain', {'': 'host'})"),
         (NO_WALLS, {"egress_of": {"category:mcp": "none"}}, "('plain', {'': 'host'})"),

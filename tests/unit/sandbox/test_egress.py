@@ -57,6 +57,8 @@ def test_a_network_is_set_for_what_starts_programs_alone() -> None:
     for name in ("Fetch", "category:web"):
         with pytest.raises(ConfigurationError, match=f"{name} starts no programs .* this is for Bash"):
             Settings.load(egress_of={name: "none"})
+    with pytest.raises(ConfigurationError, match=r"FORGE_EGRESS_OF: queue:low.*no network is given. Write host, none"):
+        Settings.load(egress_of={"queue:low": " , "})
 
 
 class Service:
