@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from forge_tools.errors import ForgeError
 from forge_tools.model import Claim, Outcome, Scope, Wakeup
 from forge_tools.storage import Store
 from workers.activity import Activity
-from workers.lanes.base import BodyLane
+from workers.lanes.base import BodyLane, Run
 from workers.middleware.base import Middleware, SendOn, Stored, hooks
 from workers.outcomes import handed_back
 
@@ -221,10 +221,10 @@ class Claims:
             self._send_on(wakeups[count:], queue, is_bulk=is_bulk)
         await self.start(wakeups[:count])
 
-    async def claim_woken(self, wakeups: Sequence[Wakeup]) -> AsyncIterator[list[Claim]]:
-        """Claim for a lane that has a slot for each of these calls, and yield what is to be run at once.
+    async def claim_woken(self, wakeups: Sequence[Wakeup], run: Run) -> Sequence[Wakeup]:
+        """Claim as many calls as a lane names, which has a slot for each, and run them at once; return those left.
 
-        Due calls go first. Where others took those meanwhile, slots are left for the calls that gave way.
+        Due calls go first, but do not cost the slots of named ones if others took them meanwhile.
         """
         self.woken_at = time.monotonic()
         await self._read_overdue()
@@ -234,8 +234,8 @@ class Claims:
             claims = await self._claim(waiting[:slots])
             waiting = waiting[slots:]
             slots -= len(claims)
-            yield claims
-        self._overdue = [*self._overdue, *waiting][:MOST_OVERDUE]  # calls that gave way are next
+            run(claims)
+        return () if slots else waiting
 
     async def start(self, wakeups: Sequence[Wakeup]) -> None:
         """Claim those that are still available, and run them."""

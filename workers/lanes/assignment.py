@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from forge_tools.model import Claim
@@ -46,14 +46,14 @@ class Assignment:
     def waiting(self) -> list[Claim]:
         return [one.claim for one in self._waiting]
 
-    def unserved(self, running: int) -> int:
+    def unserved(self, running: Sequence[PoolProcess]) -> int:
         """How many idle children these calls still need.
 
-        None for those whose child is on its way, nor for one call behind each running child, unless it is late.
+        None for those whose child is on its way, nor for as many as there are running children that may run them soon.
         """
         asking = [one for one in self._waiting if not one.is_on_its_way]
-        late = sum(one.is_late for one in asking)
-        return late + max(0, len(asking) - late - running)
+        patient = sum(self._is_patient(one, running) for one in asking)
+        return len(asking) - patient + max(0, patient - len(running))
 
     def child_for(self, claim: Claim, idle: Sequence[PoolProcess]) -> PoolProcess | None:
         """Return an idle child that fits; None: the call waits for one."""
@@ -74,23 +74,28 @@ class Assignment:
         return None
 
     def to_replace(
-        self, idle: Sequence[PoolProcess], running: Sequence[PoolProcess], *, most: int
+        self, idle: Sequence[PoolProcess], running: Sequence[PoolProcess], *, coming: int, most: int
     ) -> list[PoolProcess]:
         """Choose at most so many idle children that make room for calls that wait: those whose walls were used least.
 
-        Where a running child has a call's walls, the call waits for that one, and until it is late only a child that
-        nobody used for as long makes room: two workspaces by turns would replace children all the time.
+        A call waits for a running child of its walls, and until it is late only a child that nobody used for as long
+        makes room: two workspaces by turns would replace children all the time. Nor does one make room for a call that
+        one of the `coming` children is free for.
         """
-        soon, now = {child.profile for child in running}, time.monotonic()
+        now = time.monotonic()
         chosen: list[PoolProcess] = []
-        for one in self._waiting:
-            is_patient = one.profile in soon and not one.is_late
+        free = coming - sum(one.is_on_its_way for one in self._waiting)
+        for one in [one for one in self._waiting if not one.is_on_its_way]:
+            is_patient = self._is_patient(one, running)
             left = [
                 child
                 for child in idle
                 if child not in chosen and not (is_patient and now - child.idle_since < SPARED_SECONDS)
             ]
-            if left and not one.is_on_its_way and len(chosen) < most:
+            if free > 0 and not is_patient:
+                free -= 1
+                one.is_on_its_way = True
+            elif left and len(chosen) < most:
                 one.is_on_its_way = True
                 chosen.append(min(left, key=lambda child: self._uses[child.profile]))
         return chosen
@@ -114,6 +119,12 @@ class Assignment:
                 if one.seconds >= FORK_SECONDS or (is_full and one.is_late and not one.is_on_its_way)
             ]
         )
+
+    def _is_patient(self, one: _Waiting, running: Iterable[PoolProcess]) -> bool:
+        """Return whether it may wait for a child with its walls: one of these, or one that is on its way."""
+        soon = {child.profile for child in running}
+        soon.update(other.profile for other in self._waiting if other.is_on_its_way)
+        return not one.is_late and one.profile in soon
 
     def _withdrawn(self, some: list[_Waiting]) -> list[Claim]:
         self._waiting = [one for one in self._waiting if one not in some]

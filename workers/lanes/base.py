@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -30,6 +30,10 @@ Verdict = Callable[[Claim, float], Outcome]
 """How a body that did not stop by itself is recorded, given the milliseconds it took."""
 
 
+Run = Callable[[Sequence[Claim]], None]
+"""Starts the bodies of calls that were just claimed."""
+
+
 class Host(Protocol):
     """The worker as its lane sees it. Every method is called on the engine's loop."""
 
@@ -41,8 +45,8 @@ class Host(Protocol):
         """Create the buffer that receives a body's reports."""
         ...
 
-    def claim(self, wakeups: Sequence[Wakeup]) -> AsyncIterator[list[Claim]]:
-        """Claim for a lane that has a slot for each of these calls, and yield what is to be run at once."""
+    async def claim(self, wakeups: Sequence[Wakeup], run: Run) -> Sequence[Wakeup]:
+        """Claim and run as many calls as these, for which there are slots; return those that gave way to others."""
         ...
 
     async def slot_opened(self) -> None:

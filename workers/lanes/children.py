@@ -37,8 +37,6 @@ LATE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
-REPLACED = "An idle process makes room for one of other walls"
-
 MOST_ASKED = 32
 """Requests of one child under way: more would delay the engine's own statements."""
 
@@ -64,15 +62,13 @@ class ChildrenLane:
         self._memory_limit = memory_limit
         self._most_bytes = most_from_child(max_output_bytes)
         self._children: dict[int, PoolProcess] = {}
-        self._steps: set[asyncio.Task[Any]] = set()
-        self._endings: set[asyncio.Task[Any]] = set()
+        self._steps, self._endings = set[asyncio.Task[Any]](), set[asyncio.Task[Any]]()
         self._looking: asyncio.Task[None] | None = None
         self._messages = Messages()
         self._walls = walls
         self._assignment = Assignment(_unwalled if walls is None else walls.profile)
-        self._claiming = 0
-        self._is_stopping = False
-        self._is_stopped = False
+        self._claiming = self._places = 0
+        self._is_stopping = self._is_stopped = False
 
     async def start(self, host: Host) -> None:
         self._host = host
@@ -99,7 +95,7 @@ class ChildrenLane:
 
     def free_slots(self) -> int:
         idle = sum(child.is_idle for child in self._children.values())
-        return idle - self._claiming - self._assignment.unserved(len(self._running()))
+        return idle - self._claiming - self._assignment.unserved(self._running())
 
     def _idle(self) -> list[PoolProcess]:
         return [] if self._is_stopping else [child for child in self._children.values() if child.is_idle]
@@ -121,8 +117,9 @@ class ChildrenLane:
 
     def _make_room(self) -> None:
         idle = self._idle()
-        for child in self._assignment.to_replace(idle, self._running(), most=len(idle) - self._claiming):
-            self._retire(child, REPLACED, logging.DEBUG)
+        coming, most = self._places - self.answering(), len(idle) - self._claiming
+        for child in self._assignment.to_replace(idle, self._running(), coming=coming, most=most):
+            self._retire(child, "An idle process makes room for one of other walls", logging.DEBUG)
 
     def cancel(self, execution_id: str, attempt: int) -> None:
         for claim in self._assignment.withdraw(execution_id, attempt):
@@ -214,6 +211,7 @@ class ChildrenLane:
         child.awaited = None
         if not child.is_ready:
             child.is_ready = True
+            self._places = max(self._places, self.answering())
             self._serve_messages()
             self._tell_of_slots()
 
@@ -281,11 +279,15 @@ class ChildrenLane:
 
     async def _claim_and_run(self, wakeups: Sequence[Wakeup]) -> None:
         left = len(wakeups)
+
+        def run(claims: Sequence[Claim]) -> None:
+            nonlocal left
+            left -= len(claims)
+            self._claiming -= len(claims)
+            self.run(claims)
+
         try:
-            async for claims in self._host.claim(wakeups):
-                left -= len(claims)
-                self._claiming -= len(claims)
-                self.run(claims)
+            self._messages.put_back(await self._host.claim(wakeups, run))
         except ForgeError as error:
             logger.warning("Calls cannot be claimed; they are looked for in SQL", extra={"error": str(error)})
         finally:

@@ -153,6 +153,10 @@ class Messages:
             message.waiting -= 1
         return [wakeup for wakeup, _ in taken]
 
+    def put_back(self, wakeups: Sequence[Wakeup]) -> None:
+        """Have these taken next."""
+        self._wakeups.extendleft((wakeup, _Message(1, _nothing)) for wakeup in reversed(wakeups))
+
     def holds(self, process: int) -> bool:
         """Return whether the task of that process waits here."""
         return process in self._held
@@ -212,3 +216,7 @@ class _Message:
 
     waiting: int
     rest: Callable[[], None]
+
+
+def _nothing() -> None:
+    """Do nothing: the task that brought these waits for them no more."""

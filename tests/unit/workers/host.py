@@ -1,7 +1,7 @@
 """The worker from a lane's view: it records reports and answers requests as the test says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from forge_tools.model import Claim, ExecutionContext, Outcome, Wakeup
@@ -9,6 +9,7 @@ from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.storage import Store
 from tests.waiting import reached
 from workers.artifacts import ArtifactDesk, Proofs
+from workers.lanes.base import Run
 
 
 class LaneHost:
@@ -34,13 +35,14 @@ class LaneHost:
     def begin_reports(self, claim: Claim) -> ReportBuffer:
         return ReportBuffer(lambda: None)
 
-    async def claim(self, wakeups: Sequence[Wakeup]) -> AsyncIterator[list[Claim]]:
+    async def claim(self, wakeups: Sequence[Wakeup], run: Run) -> Sequence[Wakeup]:
         self.asked.append([wakeup.id for wakeup in wakeups])
         await asyncio.sleep(0.01)
         await self.database.wait()
         if self.failure:
             raise self.failure
-        yield [self.claimable.pop(wakeup.id) for wakeup in wakeups if wakeup.id in self.claimable]
+        run([self.claimable.pop(wakeup.id) for wakeup in wakeups if wakeup.id in self.claimable])
+        return ()
 
     async def slot_opened(self) -> None:
         """Nobody waits for one."""

@@ -136,6 +136,30 @@ async def test_a_child_that_nobody_uses_makes_room_for_a_call_whose_own_children
         await bench.until(bench.lane.free_slots)
 
 
+async def test_a_call_waits_for_a_child_that_comes_with_its_walls_before_another_makes_room(bench: Bench) -> None:
+    with a_process() as first, a_process() as second, a_process() as third:
+        children = [await bench.connect(first), await bench.connect(second)]
+        calls = [call("plain"), call("plain", "b")]
+        bench.lane.run(calls)
+        for child, claim in zip(children, calls, strict=True):
+            await child.hear()
+            child.finish(claim)
+        await bench.until(lambda: bench.lane.free_slots() == 2)
+
+        bench.lane.run([call("one", "c")])
+        bench.lane.run([call("one", "d")])
+        await bench.until(lambda: not (is_alive(first) and is_alive(second)))
+        assert is_alive(first) or is_alive(second)
+        (gone, kept) = children if is_alive(second) else children[::-1]
+        gone.die()
+        successor = await bench.connect(third)
+
+        assert (await successor.hear())["run"]["id"] == "c"
+        successor.finish(call("one", "c"))
+        assert (await successor.hear())["run"]["id"] == "d"
+        assert is_alive(kept.pid)
+
+
 async def test_a_new_child_is_for_the_call_that_it_was_forked_for(bench: Bench) -> None:
     with a_process() as first, a_process() as second, a_process() as third:
         children = {"one": await bench.connect(first), "plain": await bench.connect(second)}

@@ -1,13 +1,13 @@
 """Which calls a worker claims when a message comes."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.model import Wakeup
+from forge_tools.model import Claim, Wakeup
 from forge_tools.storage import Store, open_store
 from tests.contract.calls import SCOPE, finished, submitted
 from tests.migrated import migrated
@@ -33,19 +33,22 @@ async def claims(store: Store) -> Claims:
     return Claims(store, lane, scoped, fit, recorder, activity=activity, **how)
 
 
-async def woken(claims: Claims, *ids: str) -> list[str]:
-    return [claim.id async for some in claims.claim_woken([Wakeup(one, 0) for one in ids]) for claim in some]
+async def woken(claims: Claims, *ids: str) -> tuple[list[str], list[str]]:
+    """What is run, and what is left."""
+    ran: list[Claim] = []
+    left = await claims.claim_woken([Wakeup(one, 0) for one in ids], ran.extend)
+    return [claim.id for claim in ran], [one.id for one in left]
 
 
 async def test_a_call_gives_way_to_overdue_ones_that_are_still_there(claims: Claims, store: Store) -> None:
     first, gone, kept = [await submitted(store) for _ in range(3)]
-    assert await woken(claims, first) == [first]
+    assert await woken(claims, first) == ([first], [])
     await finished(store, [gone])
     late, last = [await submitted(store) for _ in range(2)]
 
-    assert await woken(claims, late) == [late]
-    assert await woken(claims, last) == [kept]
-    assert await woken(claims, last) == [last]
+    assert await woken(claims, late) == ([late], [])
+    assert await woken(claims, last) == ([kept], [last])
+    assert await woken(claims, last) == ([last], [])
 
 
 async def test_what_was_claimed_runs_before_the_rest_is_asked_for(
@@ -59,8 +62,11 @@ async def test_what_was_claimed_runs_before_the_rest_is_asked_for(
     async def unavailable(*_: Any) -> Any:
         raise DatabaseUnavailableError("The database is away")
 
-    rounds = claims.claim_woken([Wakeup(one, 0) for one in late])
-    assert [claim.id for claim in await anext(rounds)] == [kept]
-    monkeypatch.setattr(store.queue, "claim", unavailable)
+    def run(claims: Sequence[Claim]) -> None:
+        ran.extend(claim.id for claim in claims)
+        monkeypatch.setattr(store.queue, "claim", unavailable)
+
+    ran: list[str] = []
     with pytest.raises(DatabaseUnavailableError):
-        await anext(rounds)
+        await claims.claim_woken([Wakeup(one, 0) for one in late], run)
+    assert ran == [kept]
