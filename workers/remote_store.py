@@ -4,13 +4,11 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
 from forge_tools.artifacts.parts import PART_BYTES, PackedPart, count_parts, unpack
-from forge_tools.artifacts.reader import ahead
 from forge_tools.errors import (
     DatabaseUnavailableError,
     ErrorCode,
@@ -222,11 +220,11 @@ class ChildArtifacts(WorkerArtifacts):
 
     async def _send(self, what: Message, context: ExecutionContext, part: ReadPart) -> bool:
         """Return False if the engine has given it up: a call that sends many at once loses some."""
-        async with aclosing(ahead(part, count_parts(what["size"]))) as coming:
-            async for one in coming:
-                added = await self._asked("add", context, **what, number=one.number, data=one.data)
-                if not added["is_waiting"]:
-                    return False
+        for number in range(count_parts(what["size"])):
+            one = await part(number)
+            added = await self._asked("add", context, **what, number=number, data=one.data)
+            if not added["is_waiting"]:
+                return False
         return True
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from hashlib import blake2b
 from inspect import isawaitable
@@ -26,32 +26,18 @@ MOST_TOGETHER = 15_000_000
 """The most bytes of all such parts of one result together."""
 
 
-async def whole(artifact: Artifact, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield these chunks, which should be all of an artifact.
+async def whole(artifact: Artifact, chunk: Chunks) -> AsyncIterator[bytes]:
+    """Yield all of an artifact, one part in memory at a time.
 
     Raises:
         ValueError: at the end, if the bytes do not match the handle.
     """
     digest = blake2b(digest_size=16)
-    async for data in chunks:
-        await asyncio.to_thread(digest.update, data)
+    for number in range(count_parts(artifact.size)):
+        digest.update(data := await chunk(number))
         yield data
     if digest.hexdigest() != (artifact.digest or artifact.id):
         raise ValueError("its bytes do not match its handle")
-
-
-async def ahead(read: Callable[[int], Awaitable[T]], count: int) -> AsyncGenerator[T, None]:
-    """Yield what `read` returns for each number, reading the next one while the caller works on this one."""
-    coming: asyncio.Future[T] | None = None
-    try:
-        for number in range(count):
-            found = await (coming or read(number))
-            coming = asyncio.ensure_future(read(number + 1)) if number + 1 < count else None
-            yield found
-    finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
 
 
 class Pages:

@@ -6,14 +6,14 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack, unpack
-from forge_tools.artifacts.reader import Pages, ahead, whole
+from forge_tools.artifacts.reader import Pages, whole
 from forge_tools.errors import ForgeError, SandboxError
 from forge_tools.model import Artifact, ArtifactPage, ExecutionContext, PageWish, artifact_id
 from forge_tools.model.artifacts import SCHEME, TEXT
@@ -168,10 +168,9 @@ class FolderArtifacts:
         return (await asyncio.to_thread(self._ids, session_id, beginning))[:most]
 
     async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
-        """Yield the bytes of what `find` returned, two parts in memory at a time."""
-        coming = ahead(partial(self._chunk, artifact), count_parts(artifact.size))
-        async with self._refusing(artifact.id), aclosing(coming) as chunks:
-            async for data in whole(artifact, chunks):
+        """Yield the bytes of what `find` returned, one part in memory at a time."""
+        async with self._refusing(artifact.id):
+            async for data in whole(artifact, partial(self._chunk, artifact)):
                 yield data
 
     async def page(self, artifact: Artifact, wish: PageWish) -> ArtifactPage:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.media import media_type
 from forge_tools.artifacts.parts import PART_BYTES, PackedPart, count_parts, measured, unpack
-from forge_tools.artifacts.reader import Pages, ahead, whole
+from forge_tools.artifacts.reader import Pages, whole
 from forge_tools.errors import (
     ArtifactDamagedError,
     ArtifactFolderError,
@@ -27,7 +27,7 @@ from forge_tools.model.artifacts import SCHEME
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.faults import ForbiddenError
 from forge_tools.storage.functions import any_of, from_now
-from forge_tools.storage.parts import READ_TOGETHER, Parts, session_key
+from forge_tools.storage.parts import Parts, session_key
 from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.tables import artifact_owners, artifacts
 
@@ -127,17 +127,17 @@ class StoredArtifacts:
 
         return await self._evicting(await self._database.write(work), keeping)
 
-    async def add(self, id: str, *parts: PackedPart) -> bool:
-        """Store some parts in one transaction.
+    async def add(self, id: str, part: PackedPart) -> bool:
+        """Store one part.
 
-        Returns False if they are not needed any more: somebody else finished the artifact, or it was given up.
+        Returns False if it is not needed any more: somebody else finished the artifact, or it was given up.
         """
         waiting = update(artifacts).where(kept.id == id, ~kept.is_whole).values(expires_at=from_now(UPLOAD_SECONDS))
 
         async def work(connection: AsyncConnection) -> bool:
             if not (await connection.execute(waiting)).rowcount:
                 return False
-            await self._parts.write(connection, id, parts)
+            await self._parts.write(connection, id, part)
             return True
 
         return await self._database.write(work)
@@ -160,7 +160,7 @@ class StoredArtifacts:
         return await self._evicting(await self._database.write(work), keeping)
 
     async def upload(self, path: Path, *, ttl: float, quota: int, limit: int, session_id: str | None) -> Artifact:
-        """Keep a file of this host, a few parts in memory at a time.
+        """Keep a file of this host, one part in memory at a time.
 
         Raises:
             InvalidCallError: it has more bytes than `limit`, or changed while it was read.
@@ -197,16 +197,10 @@ class StoredArtifacts:
     async def _send(
         self, new: Artifact, keeping: Keeping, part: Callable[[int], Awaitable[PackedPart]]
     ) -> Artifact | None:
-        """Add all parts and finish; the next ones are made ready while a transaction writes some."""
-        groups = _groups(count_parts(new.size), self._parts.together)
-
-        async def some(turn: int) -> list[PackedPart]:
-            return [await part(number) for number in groups[turn]]
-
-        async with aclosing(ahead(some, len(groups))) as coming:
-            async for parts in coming:
-                if not await self.add(new.id, *parts):
-                    return None
+        """Add all parts and finish."""
+        for number in range(count_parts(new.size)):
+            if not await self.add(new.id, await part(number)):
+                return None
         return await self.finish(new, keeping)
 
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
@@ -239,7 +233,7 @@ class StoredArtifacts:
         Raises:
             StorageError: it should be there and is not.
         """
-        return next(iter(await self._parts.read(artifact, range(number, number + 1))), None)
+        return await self._parts.read(artifact, number)
 
     async def chunk(self, artifact: Artifact, number: int) -> bytes:
         """Read and unpack one part.
@@ -247,8 +241,13 @@ class StoredArtifacts:
         Raises:
             StorageError: it has expired meanwhile, or is damaged.
         """
-        [data] = await self._chunks(artifact, range(number, number + 1))
-        return data
+        data = await self.part(artifact, number)
+        if data is None:
+            raise StorageError(f"{artifact.handle} expired while it was being read. Run the call again")
+        try:
+            return unpack(data, number, artifact.size)
+        except ValueError as error:
+            raise await self._damaged(artifact, error) from error
 
     async def page(self, artifact: Artifact, wish: PageWish) -> ArtifactPage:
         """Read a page of what its session kept, without reading everything before it.
@@ -260,25 +259,14 @@ class StoredArtifacts:
         return await Pages(artifact, await self._parts.breaks(artifact), partial(self.chunk, artifact)).read(wish)
 
     async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
-        """Yield the bytes of an artifact, a few parts in memory at a time.
+        """Yield the bytes of an artifact, one part in memory at a time.
 
         Raises:
             StorageError: it has expired meanwhile, or is damaged.
         """
-        groups = _groups(count_parts(artifact.size), READ_TOGETHER)
         try:
-            async with aclosing(ahead(lambda turn: self._chunks(artifact, groups[turn]), len(groups))) as several:
-                async for data in whole(artifact, _each(several)):
-                    yield data
-        except ValueError as error:
-            raise await self._damaged(artifact, error) from error
-
-    async def _chunks(self, artifact: Artifact, numbers: range) -> list[bytes]:
-        packed = await self._parts.read(artifact, numbers)
-        if len(packed) < len(numbers):
-            raise StorageError(f"{artifact.handle} expired while it was being read. Run the call again")
-        try:
-            return await asyncio.to_thread(_unpacked, packed, numbers, artifact.size)
+            async for data in whole(artifact, partial(self.chunk, artifact)):
+                yield data
         except ValueError as error:
             raise await self._damaged(artifact, error) from error
 
@@ -396,20 +384,6 @@ async def disown(ids: Sequence[str], whose: ColumnElement[bool], connection: Asy
     await connection.execute(delete(artifact_owners).where(any_of(owner.artifact_id, ids), whose))
     nobodys = update(artifacts).where(is_it, kept.is_whole, ~is_owned)
     await connection.execute(nobodys.values(expires_at=from_now(0.0)))
-
-
-def _groups(count: int, together: int) -> list[range]:
-    return [range(count)[first : first + together] for first in range(0, count, together)]
-
-
-async def _each(several: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
-    async for some in several:
-        for one in some:
-            yield one
-
-
-def _unpacked(packed: list[bytes], numbers: range, size: int) -> list[bytes]:
-    return [unpack(data, number, size) for number, data in zip(numbers, packed, strict=True)]
 
 
 def _lasting(keeping: Keeping, otherwise: float) -> ColumnElement[Any]:

@@ -1,7 +1,7 @@
 """The packed parts of artifacts, in rows or in a folder of files."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -20,12 +20,6 @@ part, owner = artifact_parts.c, artifact_owners.c
 T = TypeVar("T")
 P = ParamSpec("P")
 
-WRITTEN_TOGETHER = 8
-"""How many parts a transaction writes, while others that write to the same SQLite file wait."""
-
-READ_TOGETHER = 4
-"""How many parts a query reads, of an artifact that is read whole."""
-
 _IN_A_FILE = b""  # no packed part is empty
 _is_in_a_file = func.length(part.data) == 0
 
@@ -39,18 +33,18 @@ class Parts:
     def __init__(self, database: Database, folder: Path | None) -> None:
         self._database = database
         self._files = None if folder is None else PartFiles(folder)
-        self.together = WRITTEN_TOGETHER if folder is None else 1  # each file is synced while the row is locked
 
-    async def write(self, connection: AsyncConnection, id: str, parts: Sequence[PackedPart]) -> None:
-        """Store some parts."""
+    async def write(self, connection: AsyncConnection, id: str, new: PackedPart) -> None:
+        """Store a part."""
         if self._files is not None:
-            for one in parts:
-                await self._on_disk(self._files.write, id, one.number, one.data)
-            parts = [one._replace(data=_IN_A_FILE) for one in parts]
-        rows = [one._asdict() | {"artifact_id": id, "start": one.number * PART_BYTES} for one in parts]
+            await self._on_disk(self._files.write, id, new.number, new.data)
+            new = new._replace(data=_IN_A_FILE)
         row = self._database.upsert(artifact_parts)
         facts = {name: row.excluded[name] for name in ("data", "breaks")}
-        await connection.execute(row.on_conflict_do_update(index_elements=["artifact_id", "number"], set_=facts), rows)
+        values = new._asdict() | {"artifact_id": id, "start": new.number * PART_BYTES}
+        await connection.execute(
+            row.values(values).on_conflict_do_update(index_elements=["artifact_id", "number"], set_=facts)
+        )
 
     async def are_all_there(self, connection: AsyncConnection, artifact: Artifact) -> bool:
         """Return whether no part is missing; files in a folder that this process does not know count as present."""
@@ -61,23 +55,19 @@ class Parts:
             return False
         return not in_files or self._files is None or await self._on_disk(self._files.are_there, artifact.id, in_files)
 
-    async def read(self, artifact: Artifact, numbers: range) -> list[bytes]:
-        """Read parts of what its session kept, as far as they are there, and still are.
+    async def read(self, artifact: Artifact, number: int) -> bytes | None:
+        """Read a part of what its session kept; None if it is not there, or no longer.
 
         Raises:
             ArtifactDamagedError: its file is missing.
             ArtifactFolderError: this process cannot read it.
         """
         mine = exists().where(owner.artifact_id == artifact.id, owner.session_key == session_key(artifact.session_id))
-        which = part.artifact_id == artifact.id, part.number >= numbers.start, part.number < numbers.stop
-        found: list[bytes] = []
-        query = select(part.number, part.data).where(*which, mine).order_by(part.number)
-        for row in await self._database.rows(query):
-            packed = bytes(row.data) if row.data != _IN_A_FILE else await self._read_file(artifact, row.number)
-            if packed is None or row.number != numbers.start + len(found):
-                break
-            found.append(packed)
-        return found
+        query = select(part.data).where(part.artifact_id == artifact.id, part.number == number, mine)
+        data = await self._database.scalar(query)
+        if data is None or data != _IN_A_FILE:
+            return None if data is None else bytes(data)
+        return await self._read_file(artifact, number)
 
     async def breaks(self, artifact: Artifact) -> list[int | None]:
         """Return how many lines end in each part; None for a part whose lines were not counted."""

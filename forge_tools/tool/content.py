@@ -16,7 +16,6 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from forge_tools.artifacts.media import HEAD_BYTES, TAIL_BYTES, Found, find
-from forge_tools.artifacts.parts import PART_BYTES
 from forge_tools.artifacts.reader import PartReader
 from forge_tools.errors import ErrorCode, ForgeError, SandboxError
 from forge_tools.model import Audio, ExecutionContext, File, Image, Json, Link, Media, Part, Text, ToolResult
@@ -28,6 +27,7 @@ from forge_tools.sandbox.paths.refusals import escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.output import omissions, position_after, scrubbed_chunks
 from forge_tools.sandbox.reach import REACH, Artifacts
+from forge_tools.sandbox.spools import CHUNK_BYTES
 from forge_tools.secrets import scrubbed
 from forge_tools.tool.base import brief
 
@@ -255,7 +255,7 @@ class _Kept(PartReader):
 
     async def _of(self, uri: str) -> AsyncIterator[bytes]:
         with os.fdopen(await self._artifacts.open(uri, self._context), "rb") as file:
-            while chunk := await asyncio.to_thread(file.read, PART_BYTES):
+            while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
                 yield chunk
 
 
@@ -306,7 +306,7 @@ async def _of_file(handle: Handle, size: int) -> AsyncIterator[bytes]:
     at = 0
     with handle:
         while at < size:
-            chunk = await asyncio.to_thread(os.pread, handle.fd, min(PART_BYTES, size - at), at)
+            chunk = await asyncio.to_thread(os.pread, handle.fd, min(CHUNK_BYTES, size - at), at)
             if not chunk:
                 raise SandboxError(f"it was cut off at {at:,} bytes while it was being kept", ErrorCode.UNSTORABLE)
             yield chunk
@@ -314,8 +314,8 @@ async def _of_file(handle: Handle, size: int) -> AsyncIterator[bytes]:
 
 
 async def _of_bytes(data: bytes) -> AsyncIterator[bytes]:
-    for at in range(0, max(1, len(data)), PART_BYTES):
-        yield data[at : at + PART_BYTES]
+    for at in range(0, max(1, len(data)), CHUNK_BYTES):
+        yield data[at : at + CHUNK_BYTES]
 
 
 def _as_shown(output: Any) -> str:

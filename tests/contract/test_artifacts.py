@@ -18,15 +18,14 @@ from forge_tools.errors import ArtifactDamagedError, StorageError
 from forge_tools.model import Artifact, File
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import Keeping
-from forge_tools.storage.parts import READ_TOGETHER, session_key
+from forge_tools.storage.parts import session_key
 from forge_tools.storage.tables import artifact_owners, artifact_parts, artifacts
 from tests.waiting import within
 
 KEEPING = Keeping(ttl=3600.0, quota=1 << 30)
 GONE = Keeping(ttl=-1.0, quota=1 << 30)
 BYTES = random.Random(1).randbytes(3 * PART_BYTES + 17)
-LONG = bytes((2 * READ_TOGETHER + 1) * PART_BYTES)
-"""More than what is read at once, and ahead."""
+LONG = bytes(3 * PART_BYTES)
 packed = cache(pack)
 """The same few parts are sent in most tests."""
 

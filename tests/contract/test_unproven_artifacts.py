@@ -61,7 +61,8 @@ class Caller:
         if not self._is_child:
             assert await self._stored.begin(self._own, KEEPING) is None
             cut = (data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES))
-            assert await self._stored.add(OF.id, *(PackedPart(at, pack(one)) for at, one in enumerate(cut)))
+            for at, one in enumerate(cut):
+                assert await self._stored.add(OF.id, PackedPart(at, pack(one)))
             return
         assert await self.says("begin") == {}
         cuts = cut_at or (*range(0, len(data), PART_BYTES), len(data))
