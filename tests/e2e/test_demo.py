@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -59,11 +60,15 @@ def test_a_promise_that_is_broken_is_exit_code_1(tmp_path: Path, temporary: Path
 def test_an_interrupted_demo_leaves_nothing(
     tmp_path: Path, temporary: Path, number: signal.Signals, processes: int
 ) -> None:
-    with cli_in(tmp_path / "cut", temporary).start() as process:
+    with cli_in(tmp_path / "cut", temporary, PYTHONFAULTHANDLER="1").start() as process:
         wait_until(lambda: len(descendants(process.pid)) >= processes, 60)
         tree = [one.pid for one in descendants(process.pid)]
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        try:
+            _, err = process.communicate(timeout=40)
+        except subprocess.TimeoutExpired:  # where does it hang?
+            process.send_signal(signal.SIGABRT)
+            _, err = process.communicate(timeout=10)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert [pid for pid in tree if not is_gone(pid)] == []
