@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.project import Marker, find_project
 from forge_tools.setting_types import (
+    CATEGORY,
     DigestKey,
     GivenNetwork,
     Network,
@@ -135,7 +136,7 @@ class Settings(BaseSettings):
     shell_kept: float = Field(default=86_400.0, ge=60)
     """Seconds that an ended shell is kept."""
     connect_timeout: float = Field(default=3.0, gt=0)
-    """Seconds that connecting to a database or broker may take."""
+    """Seconds that connecting to a database may take."""
     database_timeout: float = Field(default=5.0, gt=0)
     """Seconds that a client gives to connecting, a statement and its retries together."""
 
@@ -384,7 +385,7 @@ class Settings(BaseSettings):
 
     def walls_for(self, tool: str, category: str) -> str | None:
         """The tier that configuration sets for a tool or its category; None if for neither."""
-        return self.walls_of.get(tool) or self.walls_of.get(f"category:{category}")
+        return self.walls_of.get(tool) or self.walls_of.get(f"{CATEGORY}{category}")
 
     def queue_for(self, tool: str, category: str) -> str:
         """Return the queue that configuration routes a tool or its category to."""

@@ -50,12 +50,14 @@ def _is_given(network: str) -> str:
 
 GivenNetwork = Annotated[Network, AfterValidator(_is_given)]
 
-WalledName = Annotated[str, StringConstraints(pattern=r"^(category:|queue:)?[A-Za-z0-9_][A-Za-z0-9._-]*$")]
+CATEGORY, QUEUE = "category:", "queue:"
+
+WalledName = Annotated[str, StringConstraints(pattern=rf"^({CATEGORY}|{QUEUE})?[A-Za-z0-9_][A-Za-z0-9._-]*$")]
 """What walls are set for: a tool by its name, a category or a queue."""
 
 
 def _starts_programs(name: str) -> str:
-    if name not in {"Bash", "category:execution", "category:mcp"} and not name.startswith("queue:"):
+    if name not in {"Bash", "category:execution", "category:mcp"} and not name.startswith(QUEUE):
         raise ValueError(
             f"{name} starts no programs behind walls of their own; this is for Bash, category:execution, category:mcp and queues. "
             "Whether the body of a tool has the network, the tool declares: Capabilities(accesses_network=True)"

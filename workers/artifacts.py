@@ -11,11 +11,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
-from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PackedPart, PartFiles, count_parts, unpack
+from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PackedPart, PartFiles, breaks_in, count_parts, unpack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, SandboxError
 from forge_tools.model import Artifact, ExecutionContext, artifact_id
-from forge_tools.model.artifacts import TEXT, TEXTS
+from forge_tools.model.artifacts import TEXT
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.spools import UnnamedFile
 from forge_tools.storage.artifacts import Keeping, StoredArtifacts
@@ -103,7 +103,7 @@ class Sent(UnnamedFile):
             while view:
                 view = view[os.pwrite(self.fd, view, self.size + len(data) - len(view)) :]
             self._digest.update(chunk)
-            breaks = chunk.count(b"\n") if self._new.media_type.startswith(TEXTS) else None
+            breaks = breaks_in(chunk, self._new.media_type)
             self._parts.append(_Part(self.size, len(data), breaks, Poly1305.generate_tag(self._key, data)))
             self.size += len(data)
 

@@ -7,14 +7,12 @@ from dataclasses import replace
 from hashlib import blake2b
 from inspect import isawaitable
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 from forge_tools.artifacts.parts import PART_BYTES, count_parts
 from forge_tools.errors import ForgeError, InvalidCallError
 from forge_tools.model import Artifact, ArtifactPage, Media, PageWish, ToolResult
 from forge_tools.model.content import CONTENT
-
-T = TypeVar("T")
 
 Chunks = Callable[[int], Awaitable[bytes]]
 """Reads the content of a part."""

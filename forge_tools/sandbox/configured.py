@@ -13,10 +13,9 @@ from forge_tools.sandbox.reach import Artifacts, Reach
 from forge_tools.sandbox.walls.probe import TIERS, given, keeps_to
 from forge_tools.sandbox.walls.user import User
 from forge_tools.sandbox.web.access import Search, Web
-from forge_tools.setting_types import RootSettings, WorkspaceSettings
+from forge_tools.setting_types import CATEGORY, QUEUE, RootSettings, WorkspaceSettings
 
 _BEHIND = {"plain": "without walls", "landlock": "behind Landlock, which knows no hosts"}
-_QUEUE = "queue:"
 
 
 def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach:
@@ -102,12 +101,12 @@ def announced(settings: Settings) -> list[NamedWorkspace]:
 def _networks(settings: Settings) -> dict[str, tuple[str, str]]:
     """Return by queue which setting decides the network of commands, and what it says."""
     of = settings.egress_of
-    for name in ("Bash", f"category:{ToolCategory.EXECUTION}"):
+    for name in ("Bash", f"{CATEGORY}{ToolCategory.EXECUTION}"):
         if name in of:
             return {"": (f"FORGE_EGRESS_OF: {name}", of[name])}
-    queues = {name: network for name, network in of.items() if name.startswith(_QUEUE)}
+    queues = {name: network for name, network in of.items() if name.startswith(QUEUE)}
     return {"": ("FORGE_EGRESS", settings.egress)} | {
-        name.removeprefix(_QUEUE): (f"FORGE_EGRESS_OF: {name}", network) for name, network in queues.items()
+        name.removeprefix(QUEUE): (f"FORGE_EGRESS_OF: {name}", network) for name, network in queues.items()
     }
 
 

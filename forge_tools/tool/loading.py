@@ -17,6 +17,7 @@ from forge_tools.model import ToolCategory
 from forge_tools.project import FILE, TABLE, find_project, is_path
 from forge_tools.schema import clean_text, shown, suggestion
 from forge_tools.secrets import SecretSource
+from forge_tools.setting_types import CATEGORY, QUEUE
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.dependencies import engine
 from forge_tools.tool.factory import ToolFactory
@@ -24,7 +25,7 @@ from forge_tools.tool.failures import diagnosis_of
 
 GROUP = "forge_tools.tools"
 _BUILTINS = "forge_tools.tools:BUILTINS"
-_CATEGORY, _QUEUE, _HOSTED = "category:", "queue:", ("mcp__",)
+_HOSTED = ("mcp__",)
 
 
 def load_tools(references: Sequence[str] = (), *, builtins: bool = True, entry_points: bool = True) -> list[BaseTool]:
@@ -113,13 +114,13 @@ def require_walled(settings: Settings, tools: Sequence[BaseTool]) -> None:
         ConfigurationError: naming one that does not.
     """
     later = _HOSTED if settings.mcp_config is not None else ()  # known once their servers answer
-    asked = [name for name in settings.walls_of if not name.startswith((_QUEUE, *later))]
+    asked = [name for name in settings.walls_of if not name.startswith((QUEUE, *later))]
     if asked:
         where = "FORGE_WALLS_OF: "
         known = {tool.spec.name for tool in (*tools, *load_tools())}
-        categories = [name.removeprefix(_CATEGORY) for name in asked if name.startswith(_CATEGORY)]
+        categories = [name.removeprefix(CATEGORY) for name in asked if name.startswith(CATEGORY)]
         _require_known("category", categories, [category.value for category in ToolCategory], where)
-        _require_known("tool", [name for name in asked if not name.startswith(_CATEGORY)], sorted(known), where)
+        _require_known("tool", [name for name in asked if not name.startswith(CATEGORY)], sorted(known), where)
 
 
 def admit(

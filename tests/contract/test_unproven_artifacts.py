@@ -67,7 +67,7 @@ class Caller:
         assert await self.says("begin") == {}
         cuts = cut_at or (*range(0, len(data), PART_BYTES), len(data))
         for number, (start, end) in enumerate(pairwise(cuts)):
-            await self.says("add", number=number, data=pack(data[start:end]), breaks=data[start:end].count(b"\n"))
+            await self.says("add", number=number, data=pack(data[start:end]))
 
     async def finishes(self) -> bool:
         if self._is_child:

@@ -95,12 +95,12 @@ class ChildrenLane:
 
     def free_slots(self) -> int:
         idle = sum(child.is_idle for child in self._children.values())
-        return idle - self._claiming - self._assignment.unserved(self._running())
+        return idle - self._claiming - self._assignment.unserved(self._busy())
 
     def _idle(self) -> list[PoolProcess]:
         return [] if self._is_stopping else [child for child in self._children.values() if child.is_idle]
 
-    def _running(self) -> list[PoolProcess]:
+    def _busy(self) -> list[PoolProcess]:
         return [child for child in self._children.values() if child.body is not None and not child.is_doomed]
 
     def _hand_back(self, claims: Iterable[Claim]) -> None:
@@ -118,7 +118,7 @@ class ChildrenLane:
     def _make_room(self) -> None:
         idle = self._idle()
         coming, most = self._places - self.answering(), len(idle) - self._claiming
-        for child in self._assignment.to_replace(idle, self._running(), coming=coming, most=most):
+        for child in self._assignment.to_replace(idle, self._busy(), coming=coming, most=most):
             self._retire(child, "An idle process makes room for one of other walls", logging.DEBUG)
 
     def cancel(self, execution_id: str, attempt: int) -> None:

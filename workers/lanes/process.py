@@ -132,7 +132,7 @@ class Messages:
     """
 
     def __init__(self) -> None:
-        self._wakeups: deque[tuple[Wakeup, _Message]] = deque()
+        self._wakeups: deque[tuple[Wakeup, _Message | None]] = deque()
         self._held: dict[int, _Message] = {}
 
     @property
@@ -150,12 +150,13 @@ class Messages:
         """Take the next ids, at most `count`."""
         taken = [self._wakeups.popleft() for _ in range(min(count, len(self._wakeups)))]
         for _, message in taken:
-            message.waiting -= 1
+            if message is not None:
+                message.waiting -= 1
         return [wakeup for wakeup, _ in taken]
 
     def put_back(self, wakeups: Sequence[Wakeup]) -> None:
-        """Have these taken next."""
-        self._wakeups.extendleft((wakeup, _Message(1, _nothing)) for wakeup in reversed(wakeups))
+        """Have these taken next; the message that brought them waits for them no more."""
+        self._wakeups.extendleft((wakeup, None) for wakeup in reversed(wakeups))
 
     def holds(self, process: int) -> bool:
         """Return whether the task of that process waits here."""
@@ -216,7 +217,3 @@ class _Message:
 
     waiting: int
     rest: Callable[[], None]
-
-
-def _nothing() -> None:
-    """Do nothing: the task that brought these waits for them no more."""

@@ -8,6 +8,7 @@ from forge_tools.model import THE_TOOL, Lane, ToolSpec, ToolWalls, WorkerWalls
 from forge_tools.sandbox.configured import least_for
 from forge_tools.sandbox.walls.commands import LANDLOCK, NAMESPACE
 from forge_tools.sandbox.walls.probe import TIERS, Given, given
+from forge_tools.setting_types import QUEUE
 
 HIGHEST = LANDLOCK
 """The highest tier for a body; the commands that a tool starts may have `NAMESPACE`."""
@@ -15,7 +16,6 @@ HIGHEST = LANDLOCK
 LEFT = "Tools need walls that this machine cannot give; their calls are left to other workers"
 LESS = "Tools run behind less than the walls that they ask for: this machine cannot give them"
 
-_CATEGORY, _QUEUE = "category:", "queue:"
 _NO_PROCESS = "bodies of the async lane run in the worker's own process"
 
 logger = logging.getLogger("workers")
@@ -35,16 +35,16 @@ class Tiers:
         )
         self._given = given() if lane == "process" else Given("none", 0, why)
         self.queues = frozenset(
-            name.removeprefix(_QUEUE)
+            name.removeprefix(QUEUE)
             for name, tier in settings.walls_of.items()
-            if name.startswith(_QUEUE) and tier != "plain"
+            if name.startswith(QUEUE) and tier != "plain"
         )
         """Queues whose calls run behind walls, whatever their tools ask for."""
 
     def asked(self, spec: ToolSpec, queue: str = "") -> tuple[str, str]:
         """Return the tier of its calls in that queue, in the process lane, or of its commands; and who asks for it."""
         has_commands = spec.walls == NAMESPACE
-        tier = self._settings.walls_for(spec.name, spec.category) or self._settings.walls_of.get(f"{_QUEUE}{queue}")
+        tier = self._settings.walls_for(spec.name, spec.category) or self._settings.walls_of.get(f"{QUEUE}{queue}")
         if tier is not None:
             return HIGHEST if tier == NAMESPACE and not has_commands else tier, "FORGE_WALLS_OF"
         if has_commands:
@@ -72,7 +72,7 @@ class Tiers:
         withheld = {spec.name: " ".join(self.asked(spec)) for spec in specs if self._withholds(spec)}
         if self._lane == "process":
             withheld |= {
-                f"{_QUEUE}{queue}": f"{HIGHEST} FORGE_WALLS_OF" for queue in self.queues if not self.serves(queue)
+                f"{QUEUE}{queue}": f"{HIGHEST} FORGE_WALLS_OF" for queue in self.queues if not self.serves(queue)
             }
         return WorkerWalls(tier=self._given.tier, why=self._given.why, withheld=withheld, queues=tuple(self.queues))
 

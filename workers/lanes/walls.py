@@ -25,6 +25,7 @@ from forge_tools.sandbox.walls import landlock
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
 from forge_tools.sandbox.walls.user import User
+from forge_tools.setting_types import CATEGORY
 from workers.lanes.tiers import HIGHEST, Tiers
 
 IN_REACH = "A workspace holds what the walls of commands cannot cover: without namespaces they can read all of it"
@@ -62,11 +63,11 @@ def _command_walls(tier: str, network: str, settings: Settings, reach: Reach) ->
 def server_walls(settings: Settings, reach: Reach) -> ServerWalls:
     """Those around the MCP servers that this worker starts."""
     own = tuple(_own(settings, reach))
-    asked = settings.walls_of.get(f"category:{ToolCategory.MCP}")
+    asked = settings.walls_of.get(f"{CATEGORY}{ToolCategory.MCP}")
     return ServerWalls(
         default=asked or "namespace",
         usual=Usual(
-            network=settings.egress_of.get(f"category:{ToolCategory.MCP}", ""), minimum=settings.walls_minimum or ""
+            network=settings.egress_of.get(f"{CATEGORY}{ToolCategory.MCP}", ""), minimum=settings.walls_minimum or ""
         ),
         homes=settings.home / "mcp" / "homes",
         closed=(*own, *(str(root.path.absolute()) for root in reach.all_roots())),

@@ -7,7 +7,7 @@ import pytest
 
 from forge_tools.model import Claim
 from forge_tools.sandbox.walls.profile import Profile
-from tests.unit.workers.child_bench import CLAIM, Bench, a_process
+from tests.unit.workers.child_bench import CLAIM, Bench, Speaker, a_process
 from tests.waiting import is_alive
 from workers.lanes import assignment
 from workers.lanes.walls import Walls
@@ -48,6 +48,18 @@ async def bench(walls: ByTool) -> Any:
     await bench.lane.start(bench)
     yield bench
     await bench.lane.stop()
+
+
+async def one_idle_and_one_busy(bench: Bench, pids: dict[str, int]) -> dict[str, Speaker]:
+    """Connect a child for each tool; the first one's call is over."""
+    children = {tool: await bench.connect(pid) for tool, pid in pids.items()}
+    for tool, child in children.items():
+        bench.lane.run([call(tool)])
+        await child.hear()
+    first = next(iter(children))
+    children[first].finish(call(first))
+    await bench.until(bench.lane.free_slots)
+    return children
 
 
 def call(tool: str, id_: str = CLAIM.id) -> Claim:
@@ -97,12 +109,7 @@ async def test_a_call_waits_behind_a_running_child_of_its_walls_while_others_wer
 ) -> None:
     monkeypatch.setattr(assignment, "SPARED_SECONDS", 600.0)
     with a_process() as first, a_process() as second:
-        children = {"one": await bench.connect(first), "other": await bench.connect(second)}
-        for tool, child in children.items():
-            bench.lane.run([call(tool)])
-            await child.hear()
-        children["one"].finish(call("one"))
-        await bench.until(bench.lane.free_slots)
+        children = await one_idle_and_one_busy(bench, {"one": first, "other": second})
 
         bench.lane.run([call("other", "b")])
         assert bench.lane.free_slots() == 1  # for a call of the other walls
@@ -120,12 +127,7 @@ async def test_a_call_waits_behind_a_running_child_of_its_walls_while_others_wer
 
 async def test_a_child_that_nobody_uses_makes_room_for_a_call_whose_own_children_are_busy(bench: Bench) -> None:
     with a_process() as first, a_process() as second, a_process() as third:
-        children = {"one": await bench.connect(first), "other": await bench.connect(second)}
-        for tool, child in children.items():
-            bench.lane.run([call(tool)])
-            await child.hear()
-        children["one"].finish(call("one"))
-        await bench.until(bench.lane.free_slots)
+        children = await one_idle_and_one_busy(bench, {"one": first, "other": second})
         bench.lane.run([call("other", "b")])
 
         await bench.until(lambda: not is_alive(first))
@@ -162,12 +164,7 @@ async def test_a_call_waits_for_a_child_that_comes_with_its_walls_before_another
 
 async def test_a_new_child_is_for_the_call_that_it_was_forked_for(bench: Bench) -> None:
     with a_process() as first, a_process() as second, a_process() as third:
-        children = {"one": await bench.connect(first), "plain": await bench.connect(second)}
-        for tool, child in children.items():
-            bench.lane.run([call(tool)])
-            await child.hear()
-        children["one"].finish(call("one"))
-        await bench.until(bench.lane.free_slots)
+        children = await one_idle_and_one_busy(bench, {"one": first, "plain": second})
         bench.lane.run([call("plain", "behind"), call("other", "forked")])
 
         await bench.until(lambda: not is_alive(first))
@@ -209,16 +206,9 @@ async def test_a_call_waits_a_bounded_time(bench: Bench, monkeypatch: pytest.Mon
         assert (bench.outcomes[1].give_back, bench.lane.running()) == (True, [])
 
 
-async def test_a_call_that_waits_while_every_child_is_busy_goes_back_for_other_workers(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_that_waits_while_every_child_is_busy_goes_back_for_other_workers(bench: Bench) -> None:
     with a_process() as first, a_process() as second:
-        children = {"one": await bench.connect(first), "other": await bench.connect(second)}
-        for tool, child in children.items():
-            bench.lane.run([call(tool)])
-            await child.hear()
-        children["one"].finish(call("one"))
-        await bench.until(bench.lane.free_slots)
+        await one_idle_and_one_busy(bench, {"one": first, "other": second})
         bench.lane.run([call("other", "behind"), call("one", "long")])
         assert [claim.id for claim in bench.lane.running()] == ["long", CLAIM.id, "behind"]
 
@@ -231,12 +221,7 @@ async def test_a_late_call_keeps_a_child_free_until_that_makes_room(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with a_process() as first, a_process() as second:
-        children = {"one": await bench.connect(first), "other": await bench.connect(second)}
-        for tool, child in children.items():
-            bench.lane.run([call(tool)])
-            await child.hear()
-        children["one"].finish(call("one"))
-        await bench.until(bench.lane.free_slots)
+        await one_idle_and_one_busy(bench, {"one": first, "other": second})
         bench.lane.run([call("other", "b")])
         assert bench.lane.free_slots() == 1
 
