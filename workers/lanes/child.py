@@ -85,6 +85,7 @@ class Child:
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._ready: Future[None] = Future()
+        self._walls: dict[str, Any] | None = None
         self._is_walled = False
         self._is_over = False
         self._errand: Callable[[], object] | None = None
@@ -187,7 +188,8 @@ class Child:
             self._marking.put(claim.id, claim.attempt)
             scope = scope_of(claim, self._reports.begin(claim.id, claim.attempt), self._pipes.catch_up)
             self._pipes.begin(scope, claim.secrets)
-            self._body = self._loop.create_task(self._run(claim, scope, frame.get("walls"), frame.get("tier")))
+            self._walls = frame.get("walls", self._walls)  # a call cancelled before its first step applies none
+            self._body = self._loop.create_task(self._run(claim, scope, frame.get("tier")))
             self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
         elif "cancel" in frame:
             self._cancel_body()
@@ -200,10 +202,10 @@ class Child:
         elif self._resting is not None and not self._resting.done():
             self._resting.set_result(None)
 
-    async def _run(self, claim: Claim, scope: CallScope, walls: dict[str, Any] | None, tier: str | None) -> Outcome:
-        if walls is not None and not self._is_walled:
+    async def _run(self, claim: Claim, scope: CallScope, tier: str | None) -> Outcome:
+        if self._walls is not None and not self._is_walled:
             try:
-                self._wall_in(Profile(*walls["profile"]), walls["scratch"], Path(walls["cache"]))
+                self._wall_in(Profile(*self._walls["profile"]), self._walls["scratch"], Path(self._walls["cache"]))
             except (OSError, ForgeError) as error:
                 self._fault = f"Walls cannot be applied here: {error}"
                 failure = ToolResult.fail(

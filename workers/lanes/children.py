@@ -310,8 +310,8 @@ class ChildrenLane:
         frame: dict[str, Any] = {"run": fields_of(claim, "token", "reply_to", "encrypted", "reply_key")}
         if self._walls is not None:
             frame["tier"] = self._walls.worth_telling(claim, child.profile)
-            if child.profile is not None:
-                frame["walls"] = self._walls.around(child.pid, child.profile)
+            if child.profile is not None and not child.is_walled:
+                frame["walls"], child.is_walled = self._walls.around(child.pid, child.profile), True
         child.line.send(frame)
 
     # Ending bodies.

@@ -39,8 +39,8 @@ MOST_WAITING = 1000
 class PoolProcess:
     """It runs one body at a time. Once it `is_doomed`, it gets none: it is being killed with all it started.
 
-    One that `is_fresh` has run nothing yet and has no walls; later it has those of `profile`, if any. `process` is the
-    pool's own object for it, and `limit` sets its time limits. `awaited` counts the seconds since it was asked for an
+    One that `is_fresh` has run nothing yet and has no walls; later it has those of `profile`, if any, which it applies
+    before its first call: then it `is_walled`. `process` is the pool's own object for it, and `limit` sets its time limits. `awaited` counts the seconds since it was asked for an
     answer, until it answers.
     """
 
@@ -54,6 +54,7 @@ class PoolProcess:
     is_ready: bool = False
     is_doomed: bool = False
     is_fresh: bool = True
+    is_walled: bool = False
     profile: Profile | None = None
     asked: int = 0
     awaited: float | None = 0.0

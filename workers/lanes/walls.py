@@ -92,15 +92,23 @@ class Walls:
         if are_there:
             landlock.prepare()
         self._needed, self._shared = needed_to_run(closed), shared_memory(closed)
+        self._profiles: dict[tuple[str, str, str | None], Profile | None] = {}
         self._until_stopped = ExitStack()
         self._scratch: Path | None = None
 
     def profile(self, claim: Claim) -> Profile | None:
-        """The walls of that call; None where it has none."""
-        spec = self._specs.get(claim.tool)
-        if spec is None or not self._tiers.is_walled(spec, claim.queue):
+        """The walls of that call; None where it has none. Equal ones are the same object, so that comparing is cheap."""
+        key = claim.tool, claim.queue, self._workspace(claim.context)
+        if key not in self._profiles:
+            found = self._made(*key)
+            self._profiles[key] = next((one for one in self._profiles.values() if one == found), found)
+        return self._profiles[key]
+
+    def _made(self, tool: str, queue: str, workspace: str | None) -> Profile | None:
+        spec = self._specs.get(tool)
+        if spec is None or not self._tiers.is_walled(spec, queue):
             return None
-        roots = self._roots(claim.context)
+        roots = self._roots(workspace)
         opened = [(path[:-3], path[-2:]) for path in (*self._settings.walls_paths, *spec.capabilities.paths)]
         opened += [(str(root.path), "ro" if root.is_read_only else "rw") for root in roots]
         read, write = ({path for path, how in opened if how == wanted} for wanted in ("ro", "rw"))
@@ -144,15 +152,16 @@ class Walls:
         self._scratch = None
         self._until_stopped.close()
 
-    def _roots(self, context: str) -> Sequence[Root]:
-        """Those of the workspace that a call names; of one that is not here none, and its body then says so."""
+    def _roots(self, workspace: str | None) -> Sequence[Root]:
+        return self._reach.unnamed if workspace is None else self._reach.workspaces.get(workspace, ())
+
+    def _workspace(self, context: str) -> str | None:
+        """The workspace that a call names; one that is not here is "", which has no roots, and its body then says so."""
         try:
             name = json.loads(context).get("workspace")
         except (ValueError, AttributeError, RecursionError):  # as the body will say, too
-            return ()
-        if name is not None:
-            return self._reach.workspaces.get(name, ()) if isinstance(name, str) else ()
-        return self._reach.unnamed
+            return ""
+        return name if name is None or (isinstance(name, str) and name in self._reach.workspaces) else ""
 
 
 def _own(settings: Settings, reach: Reach) -> Iterator[str]:

@@ -224,6 +224,21 @@ async def test_a_child_runs_more_calls_than_walls_have_layers_in_a_folder_that_g
 
 
 @pytest.mark.usefixtures("held")
+async def test_the_second_call_has_walls_though_the_first_was_cancelled_before_its_first_step(bench: Bench) -> None:
+    pid = await bench.serving(Walled)
+
+    os.kill(pid, signal.SIGSTOP)  # so that it reads both at once
+    bench.lane.run([CALL])
+    bench.lane.cancel(CALL.id, CALL.attempt)
+    os.kill(pid, signal.SIGCONT)
+    await bench.until(lambda: bench.outcomes)
+    second = await bench.run(replace(CALL, attempt=2))
+
+    assert bench.outcomes[0].status == "cancelled"
+    assert json.loads(second.output or "")[1] != os.environ["HOME"]
+
+
+@pytest.mark.usefixtures("held")
 async def test_a_result_says_which_tier_it_had_where_its_tool_declares_another(bench: Bench) -> None:
     for _ in range(2):
         bench.fork(tool=Unwalled)
