@@ -8,13 +8,14 @@ import pytest
 
 from forge_tools.model import ToolResult
 from forge_tools.sandbox.processes.walled import CommandWalls
+from forge_tools.sandbox.walls.probe import TIERS
 from forge_tools.tools.execution.bash import Bash
 from tests.waiting import wait_until
 
 Call = Callable[..., Awaitable[ToolResult]]
 
 
-pytestmark = pytest.mark.parametrize("commands", ["landlock", "namespace"], indirect=True)
+pytestmark = pytest.mark.parametrize("commands", TIERS, indirect=True)
 
 
 @pytest.fixture
