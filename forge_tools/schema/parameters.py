@@ -10,7 +10,7 @@ from typing import Any
 
 from forge_tools.errors import InvalidCallError, InvalidToolError
 from forge_tools.model import Schema, ToolParameter, ToolSpec
-from forge_tools.schema.schema import Accept, Check, Part, SchemaError, compile_acceptance, compile_schema, suggestion
+from forge_tools.schema.schema import Accept, Check, SchemaError, compile_acceptance, compile_schema, suggestion
 from forge_tools.schema.transport import MAX_DEPTH, encode_json, shown
 
 MAX_ERRORS = 50
@@ -101,13 +101,16 @@ class Validator:
 
     def _accepts_first(self, params: dict[str, Any]) -> bool:
         """Prepare for fast answers on the first call: most tools known to a process are never called there."""
-        parts = [
-            Part(p.name, p.to_json_schema(), p.required, skips_none=p.name in self._droppable) for p, _ in self._checks
-        ]
-        is_ambiguous = len(self._names) < len(parts) or not self._names.isdisjoint(self._aliases)
-        # An alias may name any parameter, so a tool with aliases accepts only the parameters' own names here.
-        is_closed = not self._extra or bool(self._aliases)
-        self._accepts = _never if is_ambiguous else compile_acceptance(parts, closed=is_closed)
+        properties = {parameter.name: parameter.to_json_schema() for parameter, _ in self._checks}
+        if len(properties) < len(self._checks) or not properties.keys().isdisjoint(self._aliases):
+            return False  # names are ambiguous
+        schema = {
+            "properties": properties,
+            "required": [parameter.name for parameter, _ in self._checks if parameter.required],
+            # An alias may name any parameter, so a tool with aliases accepts only the parameters' own names here.
+            "additionalProperties": self._extra and not self._aliases,
+        }
+        self._accepts = compile_acceptance(schema, self._droppable)
         return self._accepts(params)
 
     def _problems(self, params: Mapping[str, Any]) -> Iterator[str]:
@@ -139,10 +142,6 @@ class Validator:
             return compile_schema(parameter.to_json_schema())
         except SchemaError as error:
             raise InvalidToolError(self._tool, f"parameter '{parameter.name}': {error}") from error
-
-
-def _never(_params: dict[str, Any]) -> bool:
-    return False
 
 
 @dataclass(frozen=True)

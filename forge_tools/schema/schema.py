@@ -1,9 +1,9 @@
-"""Compiles JSON Schema fragments into checks that name the path of every problem, and code that accepts calls fast."""
+"""Compiles JSON Schema fragments into checks that name the path of every problem, and quick answers for valid calls."""
 
 import difflib
-import math
 import operator
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,45 +29,25 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 }
 KNOWN_TYPES = frozenset(_TYPES)
 
-MAX_WRITTEN_DEPTH = 10
-"""How many levels are compiled to code; Python limits the loops and the indentation of one function."""
-
-MAX_WRITTEN_SCHEMAS = 1_000
-"""How many fragments are compiled to code for one tool: the code is kept as long as the tool is."""
-
-_REFUSED_TYPES = {
-    "string": "type({0}) is not str",
-    "integer": "type({0}) is not int",
-    "number": "type({0}) is not int and type({0}) is not float",
-    "boolean": "{0} is not True and {0} is not False",
-    "null": "{0} is not None",
-    "array": "type({0}) is not list",
-    "object": "type({0}) is not dict",
-}
-
-_EXACT_TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float)}
-"""Types whose choices are looked up in a set."""
-
 
 class Bound(NamedTuple):
-    """What a keyword limits: values of a type, or their length. `sign` is `holds` in Python; `said` names the problem."""
+    """What a keyword limits: values of a type, or their length. `said` names the problem."""
 
     of: str
     holds: Callable[[Any, Any], bool]
-    sign: str
     said: str
     is_length: bool = False
 
 
 BOUNDS = {
-    "minLength": Bound("string", operator.ge, ">=", "is shorter than minimum length", is_length=True),
-    "maxLength": Bound("string", operator.le, "<=", "exceeds maximum length", is_length=True),
-    "minimum": Bound("number", operator.ge, ">=", "is below minimum"),
-    "maximum": Bound("number", operator.le, "<=", "exceeds maximum"),
-    "exclusiveMinimum": Bound("number", operator.gt, ">", "must be greater than"),
-    "exclusiveMaximum": Bound("number", operator.lt, "<", "must be less than"),
-    "minItems": Bound("array", operator.ge, ">=", "has fewer items than minimum", is_length=True),
-    "maxItems": Bound("array", operator.le, "<=", "has more items than maximum", is_length=True),
+    "minLength": Bound("string", operator.ge, "is shorter than minimum length", is_length=True),
+    "maxLength": Bound("string", operator.le, "exceeds maximum length", is_length=True),
+    "minimum": Bound("number", operator.ge, "is below minimum"),
+    "maximum": Bound("number", operator.le, "exceeds maximum"),
+    "exclusiveMinimum": Bound("number", operator.gt, "must be greater than"),
+    "exclusiveMaximum": Bound("number", operator.lt, "must be less than"),
+    "minItems": Bound("array", operator.ge, "has fewer items than minimum", is_length=True),
+    "maxItems": Bound("array", operator.le, "has more items than maximum", is_length=True),
 }
 
 
@@ -249,146 +229,77 @@ KEYWORDS = frozenset({"type"}).union(*(keywords for keywords, _ in _KEYWORDS))
 Accept = Callable[[dict[str, Any]], bool]
 """True only for arguments without a problem. False is inconclusive: the checks then find the problem, if any."""
 
+_RANGE = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
+_CORE: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
+    "string": (core_schema.str_schema, {"minLength": "min_length", "maxLength": "max_length", "pattern": "pattern"}),
+    "integer": (core_schema.int_schema, _RANGE),
+    "number": (core_schema.float_schema, _RANGE),
+    "boolean": (core_schema.bool_schema, {}),
+    "array": (core_schema.list_schema, {"minItems": "min_length", "maxItems": "max_length"}),
+}
+"""The types that pydantic checks at once, and its words for their keywords."""
 
-class Part(NamedTuple):
-    """One parameter, or one property of an object.
+_OBJECT = frozenset({"type", "properties", "required", "additionalProperties"})
+_NUMBER = core_schema.is_instance_schema((int, float))  # pydantic alone also takes what only converts to one
 
-    With `skips_none`, None counts as absent.
+
+def compile_acceptance(schema: Schema, nullable: Container[str] = ()) -> Accept:
+    """Compile the quick answer for the arguments of one tool, described as an object whose schemas are known to compile.
+
+    None counts as absent for the parameters that are `nullable`.
     """
-
-    name: str
-    schema: Schema
-    is_required: bool
-    skips_none: bool = False
-
-
-def compile_acceptance(parts: Sequence[Part], *, closed: bool) -> Accept:
-    """Generate and load the function for one tool; `closed` arguments are only those of `parts`.
-
-    The schemas must be known to compile. Only exact types are accepted: subclasses of `str` or `dict`, whose behaviour
-    is arbitrary, are left to the checks.
-    """
-    writer = _Writer()
-    body = writer.members("values", parts, closed=closed, depth=0)
-    source = ["def accept(values):", " try:", *_inside(_inside([*body, "return True"]))]
-    # A required one is missing, or a foreign value cannot be compared: the checks will handle it.
-    source += [" except Exception:", "  return False"]
-    exec("\n".join(source), writer.scope)  # noqa: S102 fixed phrases and made-up names; see `_Writer`
-    accept: Accept = writer.scope["accept"]
-    return accept
+    try:
+        return SchemaValidator(_object(schema, nullable)).isinstance_python
+    except (PatternError, UnicodeEncodeError):  # pydantic cannot express a bound or a name: the checks decide
+        return lambda _: False
 
 
-class _Writer:
-    """Generates lines that return False for anything not certainly valid.
-
-    They consist of phrases in this module and of names made here. Content of a schema is bound to such a name as a
-    value, in `scope`, and never becomes text: no schema can inject code.
-    """
-
-    def __init__(self) -> None:
-        built_in = (type, len, str, int, float, list, dict, Exception)
-        self.scope: dict[str, Any] = {"__builtins__": {}} | {one.__name__: one for one in built_in}
-        self._written = self._names = 0
-
-    def members(self, value: str, parts: Sequence[Part], *, closed: bool, depth: int) -> list[str]:
-        """Check the contents of a dict. A closed one has no other members if as many were matched as it contains."""
-        required = sum(part.is_required for part in parts)
-        is_counted = closed and required < len(parts)
-        count = self._name("n")
-        lines = [f"{count} = {required}"] if is_counted else []
-        for part in parts:
-            lines += self._member(value, part, [f"{count} += 1"] if is_counted else [], depth)
-        if closed:
-            lines += _refuse([f"len({value}) != {count if is_counted else required}"])
-        return lines
-
-    def _member(self, value: str, part: Part, met: list[str], depth: int) -> list[str]:
-        key, member = self._bind(part.name), self._name("v")
-        found = [f"{member} = {value}[{key}]"]
-        checks = self._schema(member, part.schema, depth + 1)
-        if part.is_required:
-            return found + checks
-        if part.skips_none and checks:
-            checks = [f"if {member} is not None:", *_inside(checks)]
-        inside = met + (found + checks if checks else [])
-        return [f"if {key} in {value}:", *_inside(inside)] if inside else []
-
-    def _schema(self, value: str, schema: Schema, depth: int) -> list[str]:
-        self._written += 1
-        if KEYWORDS.isdisjoint(schema):
-            return []
-        declared = schema.get("type", ())
-        types = [declared] if isinstance(declared, str) else [str(name) for name in declared]
-        # None passes all keywords except those that list or combine allowed values.
-        if len(types) == 2 and "null" in types and not schema.keys() & {"enum", "const", "anyOf"}:
-            types.remove("null")
-            return [f"if {value} is not None:", *_inside(self._one_type(value, types[0], schema, depth))]
-        return self._one_type(value, types[0] if len(types) == 1 else "", schema, depth)
-
-    def _one_type(self, value: str, kind: str, schema: Schema, depth: int) -> list[str]:
-        is_too_much = depth > MAX_WRITTEN_DEPTH or self._written > MAX_WRITTEN_SCHEMAS
-        has_choices = not schema.keys().isdisjoint({"enum", "const"})
-        is_rare = kind not in _REFUSED_TYPES or "anyOf" in schema or (has_choices and kind not in _EXACT_TYPES)
-        if is_rare or is_too_much:
-            return self._asked(value, schema)
-        refused = [_REFUSED_TYPES[kind].format(value), *self._outside(value, kind, schema)]
-        if has_choices:
-            refused.append(f"{value} not in {self._bind(_choices(schema, _EXACT_TYPES[kind]))}")
-        if kind == "string" and "pattern" in schema:
-            refused.append(f"not {self._bind(_matcher(schema['pattern']))}({value})")
-        return _refuse(refused) + self._contents(value, kind, schema, depth)
-
-    def _outside(self, value: str, kind: str, schema: Schema) -> list[str]:
-        """Refuse by negating "inside the bounds": NaN is on neither side of any."""
-        limited = "number" if kind == "integer" else kind
-        return [
-            f"not {f'len({value})' if bound.is_length else value} {bound.sign} {self._bind(schema[keyword])}"
-            for keyword, bound in BOUNDS.items()
-            if bound.of == limited and schema.get(keyword) is not None
-        ]
-
-    def _contents(self, value: str, kind: str, schema: Schema, depth: int) -> list[str]:
-        if kind == "array" and "items" in schema:
-            item = self._name("v")
-            checks = self._schema(item, schema["items"], depth + 1)
-            return [f"for {item} in {value}:", *_inside(checks)] if checks else []
-        if kind == "object":
-            return self._object(value, schema, depth)
-        return []
-
-    def _object(self, value: str, schema: Schema, depth: int) -> list[str]:
-        declared, required = schema.get("properties", {}), list(schema.get("required", ()))
-        others = schema.get("additionalProperties", True)
-        if isinstance(others, dict) or any(name not in list(declared) for name in required):
-            return self._asked(value, schema)
-        parts = [Part(name, part, name in required) for name, part in declared.items()]
-        return self.members(value, parts, closed=others is False, depth=depth)
-
-    def _asked(self, value: str, schema: Schema) -> list[str]:
-        """Call the checks themselves for anything too rare, or too deep, to compile."""
-        check = self._bind(compile_schema(schema))
-        return [f"for _ in {check}({value}, ''):", " return False"]
-
-    def _bind(self, value: Any) -> str:
-        name = self._name("k")
-        self.scope[name] = value
-        return name
-
-    def _name(self, letter: str) -> str:
-        self._names += 1
-        return f"{letter}{self._names}"
+def _quick(schema: Schema) -> Any:
+    used, declared = KEYWORDS & schema.keys(), schema.get("type", ())
+    types = [declared] if isinstance(declared, str) else list(declared)
+    if not used:
+        return core_schema.any_schema()
+    if len(types) == 2 and "null" in types and used.isdisjoint({"enum", "const", "anyOf"}):
+        types.remove("null")  # which passes all other keywords
+        return core_schema.nullable_schema(_quick({**schema, "type": types[0]}))
+    if types == ["object"] and used <= _OBJECT and isinstance(schema.get("additionalProperties", True), bool):
+        return _object(schema)
+    if types == ["string"] and used in ({"type", "enum"}, {"type", "const"}):
+        choices = schema["enum"] if "enum" in used else [schema["const"]]
+        return core_schema.literal_schema([choice for choice in choices if type(choice) is str])
+    return _of_one_type(types[0], schema, used) if len(types) == 1 else _asked(schema)
 
 
-def _choices(schema: Schema, types: tuple[type, ...]) -> frozenset[Any]:
-    """Return the choices of those exact types, without NaN: a set finds it, although it is equal to nothing."""
-    listed = [schema["const"]] if "const" in schema else schema["enum"]
-    kept = (choice for choice in listed if type(choice) in types)
-    return frozenset(choice for choice in kept if isinstance(choice, str) or not math.isnan(choice))
+def _of_one_type(kind: str, schema: Schema, used: AbstractSet[str]) -> Any:
+    make, words = _CORE.get(kind, (None, {}))
+    if make is None or not used <= {"type", "items", *words} or ("items" in used and kind != "array"):
+        return _asked(schema)
+    limits = {words[keyword]: schema[keyword] for keyword in used & words.keys() if schema[keyword] is not None}
+    if kind == "array":
+        return make(_quick(schema.get("items", {})), strict=True, **limits)
+    made = make(strict=True, **limits)
+    return core_schema.chain_schema([_NUMBER, made]) if kind == "number" else made
 
 
-def _refuse(conditions: list[str]) -> list[str]:
-    return [f"if {' or '.join(conditions)}:", " return False"]
+def _object(schema: Schema, nullable: Container[str] = ()) -> Any:
+    declared, required = schema.get("properties", {}), schema.get("required", ())
+    if not set(required) <= declared.keys():
+        return _asked(schema)
+    fields = {}
+    for name, part in declared.items():
+        quick = core_schema.nullable_schema(_quick(part)) if name in nullable else _quick(part)
+        fields[name] = core_schema.typed_dict_field(quick, required=name in required)
+    is_closed = schema.get("additionalProperties") is False
+    return core_schema.typed_dict_schema(fields, strict=True, extra_behavior="forbid" if is_closed else "ignore")
 
 
-def _inside(lines: list[str]) -> list[str]:
-    return [f" {line}" for line in lines]
+def _asked(schema: Schema) -> Any:
+    """Ask the checks themselves about what is too rare to compile."""
+    check = compile_schema(schema)
+
+    def refuse(value: Any) -> Any:
+        if next(iter(check(value, "")), None) is not None:
+            raise ValueError
+        return value
+
+    return core_schema.no_info_plain_validator_function(refuse)
