@@ -22,7 +22,7 @@ from forge_tools.logs import CallLog
 from forge_tools.model import SCOPE, CallScope
 from forge_tools.sandbox.processes.launcher import keep_private
 from forge_tools.sandbox.processes.output import scrubbed_text
-from forge_tools.secrets import Scrubber
+from forge_tools.secrets.scrubber import Scrubber
 from workers.log_redaction import RedactedStream
 
 T = TypeVar("T")

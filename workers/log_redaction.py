@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Any, TextIO
 
 from forge_tools.sandbox.processes.output import ScrubbedText
-from forge_tools.secrets import CONCEALED, Scrubber
+from forge_tools.secrets.scrubber import CONCEALED, Scrubber
 
 
 class _Call:

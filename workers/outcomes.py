@@ -8,7 +8,7 @@ from typing import Any
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.model import Claim, Diagnosis, ExecutionStatus, LostBody, Outcome, ToolResult, moment
 from forge_tools.schema import clean_text, encode_json
-from forge_tools.secrets import LEAST_IN_FAILURES, Scrubber
+from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, Scrubber
 from forge_tools.time_limits import timed_out_after
 from forge_tools.tool.failures import MOST_BYTES, diagnosis_of
 

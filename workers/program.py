@@ -24,7 +24,7 @@ from forge_tools.sandbox.processes.trees import MARKS
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.walls.commands import NAMESPACE
 from forge_tools.sandbox.walls.privileges import harden
-from forge_tools.secrets import SecretSource
+from forge_tools.secrets.detection import SecretSource
 from forge_tools.tool import admit, load_engine, load_project, load_settings, load_tools, require_walled
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor

@@ -11,7 +11,7 @@ from forge_tools.langchain import run_in_thread
 from forge_tools.model import CallOptions, ExecutionContext, Schema, ToolParameter, ToolSpec
 from forge_tools.schema import shown, suggestion
 from forge_tools.schema.formats import render, require_format
-from forge_tools.secrets import as_shown
+from forge_tools.secrets.detection import as_shown
 from forge_tools.tool.base import brief
 
 Arguments = Mapping[str, Any] | str | None

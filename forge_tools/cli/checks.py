@@ -32,7 +32,7 @@ from forge_tools.sandbox.configured import commands_of
 from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.sandbox.walls.namespaces import MOST_PROCESSES, limits_processes
 from forge_tools.sandbox.walls.probe import given
-from forge_tools.secrets import KeyFolder
+from forge_tools.secrets.encryption import KeyFolder
 from forge_tools.storage import Store
 from forge_tools.storage.connection.pool import IDLE_WORKER, MOST_OF_ONE, Connections, role_setting
 from forge_tools.storage.directory import PublicKey

@@ -13,7 +13,7 @@ from forge_tools.cli.text import Column, number, table
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import EncryptionKey
-from forge_tools.secrets import KeyFolder, key_id
+from forge_tools.secrets.encryption import KeyFolder, key_id
 from forge_tools.storage import Store
 
 PATIENCE_SECONDS = 3600.0

@@ -34,7 +34,7 @@ from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
 from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.sandbox.walls.probe import given
-from forge_tools.secrets import SecretSource
+from forge_tools.secrets.detection import SecretSource
 from forge_tools.signals import not_ignored
 from forge_tools.storage import Store, open_store
 from forge_tools.tool import load_project, load_settings, require_walled

@@ -20,7 +20,7 @@ from forge_tools.model import (
     wrong_call,
 )
 from forge_tools.schema import shown
-from forge_tools.secrets import SecretDetector
+from forge_tools.secrets.detection import SecretDetector
 
 FORM = "name, parameters, context=None, options=None"
 """How to make a call whose parameters are one object."""

@@ -21,7 +21,7 @@ from forge_tools.model import (
 from forge_tools.model.places import host_queue
 from forge_tools.schema import Validator, shown, suggestion
 from forge_tools.schema.formats import render, require_format
-from forge_tools.secrets import Encryptor
+from forge_tools.secrets.encryption import Encryptor
 from forge_tools.storage import ToolChangedError
 from forge_tools.storage.directory import ANY_TOOL, NO_WALLS, Directory, Walls, Withheld
 

@@ -28,7 +28,8 @@ from forge_tools.model import (
 )
 from forge_tools.model.places import host_queue
 from forge_tools.schema import Validator, clean_text, encode_json, shown, suggestion
-from forge_tools.secrets import LEAST_IN_FAILURES, Patterns, SecretDetector, scrubber_of
+from forge_tools.secrets.detection import Patterns, SecretDetector
+from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, scrubber_of
 
 MAX_NAME = 200
 SHOWN_TOOLS = 20

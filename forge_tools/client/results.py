@@ -10,7 +10,7 @@ from forge_tools.broker import REPLY_MARK
 from forge_tools.client.connection import Connection
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.model import StoredResult
-from forge_tools.secrets import decrypted_reply, replies
+from forge_tools.secrets.encryption import decrypted_reply, is_cipher_loaded, load_cipher
 from forge_tools.storage import result_of
 
 FIRST_POLL = 0.05
@@ -145,8 +145,8 @@ class Results:
         key = self._connection.reply_key
         if key is None:
             return None
-        if not replies.is_quick():
-            self._connection.begin(asyncio.to_thread(replies.load))
+        if not is_cipher_loaded():
+            self._connection.begin(asyncio.to_thread(load_cipher))
             return None
         text = decrypted_reply(key, execution_id, reply)
         return None if text is None else result_of(execution_id, text)

@@ -23,7 +23,7 @@ from forge_tools.model import Lane
 from forge_tools.project import Marker
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
-from forge_tools.secrets import KeyFolder, key_id
+from forge_tools.secrets.encryption import KeyFolder, key_id
 from forge_tools.signals import handled, not_ignored
 from forge_tools.storage import migrate, open_store
 from forge_tools.urls import without_passwords

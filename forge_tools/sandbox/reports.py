@@ -13,7 +13,7 @@ from typing import Any
 from forge_tools.model import SCOPE, CallScope, ExecutionContext, Output, Progress, Report, Reporter, Stream, Told
 from forge_tools.sandbox.processes.output import ScrubbedText, scrubbed_text
 from forge_tools.sandbox.processes.streams import plain
-from forge_tools.secrets import Scrubber
+from forge_tools.secrets.scrubber import Scrubber
 
 PART_BYTES = 16_384
 """How much output between two takes is kept of its beginning, and again of its end."""

@@ -1,10 +1,16 @@
-"""Encrypts a call's secrets so that only workers decrypt them, for that call only (HPKE, RFC 9180); and the keys."""
+"""Encrypts a call's secrets so that only workers decrypt them, for that call only (HPKE, RFC 9180); and the keys.
+
+Small results are encrypted too on their way to the waiting client, since anybody may listen at the broker: with the
+client's own key, created when it starts. Rows of the queue carry it to workers while a call is under way.
+"""
 
 import base64
 import json
 import os
 import re
 import stat
+import sys
+from functools import lru_cache
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +19,7 @@ from forge_tools.errors import ConfigurationError, EncryptionError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from cryptography.hazmat.primitives.hpke import Suite
 
 _SUFFIX = ".key"
@@ -20,6 +27,10 @@ _ID = re.compile(r"[0-9a-f]{16}")
 VERSION = "1"
 _PURPOSE = b"forge-tools encrypted parameters 1"
 _ANOTHER = "Find out who wrote to the database, and make a new key: forge-tools keys rotate"
+
+KEY_BYTES = 16
+NONCE_BYTES = 12
+"""Random for each result: a key would have to serve billions before a repetition is likely."""
 
 
 def key_id(public: bytes) -> str:
@@ -216,3 +227,45 @@ def _bound_to(execution_id: str, tool: str, shown: str) -> bytes:
     """Return what must be equal for decryption: moved to another call, or beside altered parameters, it fails."""
     parts = (_PURPOSE, execution_id.encode(), *(text.encode("utf-8", "surrogatepass") for text in (tool, shown)))
     return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+
+
+def new_reply_key() -> str:
+    """Return a new key in the form that the database stores."""
+    return base64.b64encode(os.urandom(KEY_BYTES)).decode()
+
+
+def encrypted_reply(key: str, execution_id: str, text: bytes) -> bytes | None:
+    """Encrypt the text for that execution; None if `key` is invalid, since anybody may have written it."""
+    try:
+        cipher = _cipher(key)
+    except ValueError:
+        return None
+    nonce = os.urandom(NONCE_BYTES)
+    return nonce + cipher.encrypt(nonce, text, execution_id.encode())
+
+
+def decrypted_reply(key: str, execution_id: str, encrypted: bytes) -> bytes | None:
+    """Decrypt the text; None if it was not encrypted with that key for that execution."""
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        return _cipher(key).decrypt(encrypted[:NONCE_BYTES], encrypted[NONCE_BYTES:], execution_id.encode())
+    except (InvalidTag, ValueError):
+        return None
+
+
+def is_cipher_loaded() -> bool:
+    """Whether the cipher is loaded; loading takes longer than reading a result from the database."""
+    return "cryptography.hazmat.primitives.ciphers.aead" in sys.modules
+
+
+def load_cipher() -> None:
+    """Load the cipher, in any thread."""
+    import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401  to be there when it is needed
+
+
+@lru_cache(maxsize=1024)
+def _cipher(key: str) -> "AESGCM":
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return AESGCM(base64.b64decode(key, validate=True))

@@ -28,7 +28,7 @@ from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.output import omissions, position_after, scrubbed_chunks
 from forge_tools.sandbox.reach import REACH, Artifacts
 from forge_tools.sandbox.spools import CHUNK_BYTES
-from forge_tools.secrets import scrubbed
+from forge_tools.secrets.scrubber import scrubbed
 from forge_tools.tool.base import brief
 
 LEAST_SECONDS = 5.0

@@ -31,7 +31,8 @@ from forge_tools.model.content import holds_parts
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.reports import DirectReporter, in_scope
 from forge_tools.schema import clean_text, formats, shown, suggestion
-from forge_tools.secrets import CONCEALED, LEAST_IN_FAILURES, SecretDetector, scrubber_of
+from forge_tools.secrets.detection import SecretDetector
+from forge_tools.secrets.scrubber import CONCEALED, LEAST_IN_FAILURES, scrubber_of
 from forge_tools.tool.base import BaseTool, brief, preview
 from forge_tools.tool.content import is_overlong, limit_output, opened, with_parts
 from forge_tools.tool.dependencies import DEPENDENCIES, Dependencies

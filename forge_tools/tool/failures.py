@@ -24,7 +24,7 @@ from forge_tools.errors import ErrorCode, ForgeError, ToolFailure
 from forge_tools.model import Diagnosis, Frame, Raised, ToolResult, ToolSpec
 from forge_tools.sandbox.walls.profile import applied
 from forge_tools.schema import clean_text, encode_json
-from forge_tools.secrets import Scrubber
+from forge_tools.secrets.scrubber import Scrubber
 
 MAX_ERROR_CHARS = 4_000
 

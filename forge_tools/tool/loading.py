@@ -16,7 +16,7 @@ from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.model import ToolCategory
 from forge_tools.project import FILE, TABLE, find_project, is_path
 from forge_tools.schema import clean_text, shown, suggestion
-from forge_tools.secrets import SecretSource
+from forge_tools.secrets.detection import SecretSource
 from forge_tools.setting_types import CATEGORY, QUEUE
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.dependencies import engine

@@ -9,7 +9,7 @@ from pydantic import SecretBytes, SecretStr, TypeAdapter, ValidationError
 from forge_tools.config import Settings
 from forge_tools.environment import given_secrets, variable
 from forge_tools.errors import ConfigurationError
-from forge_tools.secrets import SecretSource
+from forge_tools.secrets.detection import SecretSource
 
 _NOTHING = object()
 

@@ -11,7 +11,7 @@ from forge_tools.client import ExecutorClient
 from forge_tools.embedded.stack import ensure_key
 from forge_tools.errors import ErrorCode
 from forge_tools.model import EncryptionKey, ExecutionContext
-from forge_tools.secrets import KeyFolder, key_id
+from forge_tools.secrets.encryption import KeyFolder, key_id
 from forge_tools.storage import open_store
 from tests.fleet import Fleet
 

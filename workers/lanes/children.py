@@ -15,7 +15,7 @@ from forge_tools.model import Claim, ExecutionStatus, Outcome, Told, Wakeup
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
 from forge_tools.sandbox.processes.output import scrubbed_text
-from forge_tools.secrets import Scrubber
+from forge_tools.secrets.scrubber import Scrubber
 from forge_tools.time_limits import TimeLimits
 from workers.artifacts import Proofs
 from workers.capture import ChildOutput

@@ -8,7 +8,8 @@ from dataclasses import replace
 from forge_tools.config import Settings
 from forge_tools.errors import EncryptionError, ForgeError
 from forge_tools.model import Claim, Outcome, ToolResult, ToolSpec
-from forge_tools.secrets import SCHEME, KeyFolder, Opener, SecretDetector, SecretSource
+from forge_tools.secrets.detection import SCHEME, SecretDetector, SecretSource
+from forge_tools.secrets.encryption import KeyFolder, Opener
 from forge_tools.storage import Store
 from workers.middleware.base import Ends, Middleware
 from workers.outcomes import not_run

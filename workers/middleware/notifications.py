@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from forge_tools.broker import REPLY_MARK, Broker
 from forge_tools.model import Claim, Kept, Outcome
-from forge_tools.secrets import encrypted_reply, replies
+from forge_tools.secrets.encryption import encrypted_reply, load_cipher
 from forge_tools.storage import result_text
 from workers.middleware.base import Middleware, Stored
 
@@ -21,7 +21,7 @@ class Notifications(Middleware):
         self._broker = broker
         self._with_results = with_results
         if with_results:  # now: a worker that has run out of descriptors could load nothing
-            replies.load()
+            load_cipher()
 
     def stored(self, stored: Sequence[Stored]) -> None:
         over = [one for one in stored if not one.outcome.is_requeue]

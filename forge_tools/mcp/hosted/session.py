@@ -21,7 +21,7 @@ from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.mcp.hosted.process import ServerProcess
 from forge_tools.mcp.hosted.walls import ServerWalls
 from forge_tools.schema import clean_text
-from forge_tools.secrets import Scrubber
+from forge_tools.secrets.scrubber import Scrubber
 from forge_tools.urls import without_passwords
 
 MAX_PAGES = 100

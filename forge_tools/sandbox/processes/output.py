@@ -12,8 +12,7 @@ from typing import Any
 
 from forge_tools.sandbox.processes.streams import CONTROL, StreamScrubber, plain
 from forge_tools.sandbox.spools import Spool
-from forge_tools.secrets import CONCEALED, Scrubber
-from forge_tools.secrets.scrubber import LEAST, search_for
+from forge_tools.secrets.scrubber import CONCEALED, LEAST, Scrubber, search_for
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
 _OTHERWISE = "; filter the output or write it to a file"

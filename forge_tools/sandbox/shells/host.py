@@ -27,7 +27,7 @@ from forge_tools.sandbox.processes.walled import UNWALLED, Around
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.supervisor import LEASE, ORDERS, RECORD, STATUS, WRITE, replace
-from forge_tools.secrets import CONCEALED, scrubbed
+from forge_tools.secrets.scrubber import CONCEALED, scrubbed
 
 LEASE_SECONDS = 86_400.0
 """How long a shell lives if its lease is not renewed."""

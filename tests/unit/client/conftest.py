@@ -8,7 +8,7 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.model import ToolCategory, ToolParameter, ToolSpec, new_id
-from forge_tools.secrets import KeyFolder, key_id
+from forge_tools.secrets.encryption import KeyFolder, key_id
 from forge_tools.storage import open_store
 from tests.migrated import migrated
 

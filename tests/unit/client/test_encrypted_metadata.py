@@ -10,7 +10,7 @@ from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Accepted, Intake
 from forge_tools.config import Settings
 from forge_tools.model import ToolCategory, ToolParameter, ToolResult, ToolSpec
-from forge_tools.secrets import KeyFolder, Opener
+from forge_tools.secrets.encryption import KeyFolder, Opener
 from tests.unit.client.test_intake import CONTEXT, GREET, rejected
 
 PLAIN = ToolSpec(

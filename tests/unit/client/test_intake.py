@@ -22,7 +22,7 @@ from forge_tools.model import (
     ToolSpec,
     WorkerWalls,
 )
-from forge_tools.secrets import KeyFolder, Opener
+from forge_tools.secrets.encryption import KeyFolder, Opener
 from forge_tools.storage.directory import Walls, Withheld
 
 GREET = ToolSpec(

@@ -17,7 +17,7 @@ from forge_tools.model import (
     ToolResult,
     ToolSpec,
 )
-from forge_tools.secrets import KeyFolder, key_id
+from forge_tools.secrets.encryption import KeyFolder, key_id
 from forge_tools.storage import open_store
 from forge_tools.storage.queue.queue import ExecutionQueue
 from tests.unit.client.conftest import ECHO, publish

@@ -10,11 +10,12 @@ from typing import cast
 import pytest
 
 from forge_tools.broker import REPLY_MARK
+from forge_tools.client import results
 from forge_tools.client.connection import Connection
 from forge_tools.client.results import SILENCE, Results
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError
 from forge_tools.model import ExecutionStatus, StoredResult, ToolResult
-from forge_tools.secrets import encrypted_reply, new_reply_key, replies
+from forge_tools.secrets.encryption import encrypted_reply, new_reply_key
 from forge_tools.storage.rows import RESULT
 from tests.waiting import reached
 
@@ -273,8 +274,8 @@ async def test_the_first_result_is_read_from_sql_while_what_decrypts_is_loaded(
     sql: Sql, waiter: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[bool] = []
-    monkeypatch.setattr(replies, "is_quick", lambda: bool(loaded))
-    monkeypatch.setattr(replies, "load", lambda: loaded.append(True))
+    monkeypatch.setattr(results, "is_cipher_loaded", lambda: bool(loaded))
+    monkeypatch.setattr(results, "load_cipher", lambda: loaded.append(True))
     sql.over.add("a")
     waiter.expect(["a"])
     waiting = asyncio.ensure_future(soon(waiter, "a"))

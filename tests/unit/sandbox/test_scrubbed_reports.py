@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from forge_tools.model import Output, Progress, Report, Reporter
 from forge_tools.sandbox.reports import DirectReporter, ScrubbingReporter
-from forge_tools.secrets import Scrubber
+from forge_tools.secrets.scrubber import Scrubber
 
 
 def scrubbing(reporter: Reporter, *secrets: str) -> ScrubbingReporter:

@@ -6,7 +6,7 @@ import pytest
 
 from forge_tools.errors import SecretNotFoundError
 from forge_tools.model import is_reference
-from forge_tools.secrets import SecretSource
+from forge_tools.secrets.detection import SecretSource
 
 
 def resolve(value: object, folder: Path | None = None) -> tuple[object, list[str]]:

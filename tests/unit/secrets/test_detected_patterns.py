@@ -5,7 +5,7 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
-from forge_tools.secrets import WELL_KNOWN, Patterns, SecretDetector
+from forge_tools.secrets.detection import WELL_KNOWN, Patterns, SecretDetector
 
 BASH = ToolSpec(
     name="Run",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
-from forge_tools.secrets import SecretDetector, as_shown
+from forge_tools.secrets.detection import SecretDetector, as_shown
 
 SPEC = ToolSpec(
     name="Fetch",

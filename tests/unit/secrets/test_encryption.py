@@ -1,13 +1,23 @@
 """Encrypted values open with one key, and only as part of one call."""
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forge_tools.errors import ConfigurationError, EncryptionError
-from forge_tools.secrets import Encryptor, KeyFolder, Opener, key_id
+from forge_tools.model import new_id
+from forge_tools.secrets.encryption import (
+    Encryptor,
+    KeyFolder,
+    Opener,
+    decrypted_reply,
+    encrypted_reply,
+    key_id,
+    new_reply_key,
+)
 
 CALL = {"execution_id": "01a00000-0000-7000-8000-00000000abcd", "tool": "Login", "shown": '{"user":"ada"}'}
 
@@ -160,3 +170,46 @@ def test_a_key_that_is_forgotten_opens_nothing_any_more(keys: KeyFolder) -> None
 def test_what_is_not_a_public_key_encrypts_nothing_and_is_named(public: bytes) -> None:
     with pytest.raises(EncryptionError, match=key_id(public)):
         Encryptor(public).encrypt({"pw": "hunter22"}, **CALL)
+
+
+REPLY_ID, REPLY_KEY = new_id(), new_reply_key()
+
+
+def reply(text: bytes = b"the result") -> bytes:
+    encrypted = encrypted_reply(REPLY_KEY, REPLY_ID, text)
+    assert encrypted is not None
+    return encrypted
+
+
+@pytest.mark.parametrize("text", [b"", b"the result", b"\0" * 100_000])
+def test_a_reply_is_decrypted_again(text: bytes) -> None:
+    assert decrypted_reply(REPLY_KEY, REPLY_ID, reply(text)) == text
+    assert text[:5] not in reply(text) or not text
+
+
+def test_the_same_result_never_looks_the_same() -> None:
+    assert len({reply() for _ in range(100)}) == 100
+
+
+ALTERED_REPLY: dict[str, Callable[[bytes], bytes]] = {
+    "nothing": lambda _: b"",
+    "noise": lambda _: b"x",
+    "cut at its end": lambda whole: whole[:-1],
+    "cut at its beginning": lambda whole: whole[1:],
+    "one bit": lambda whole: bytes([whole[0] ^ 1]) + whole[1:],
+}
+
+
+@pytest.mark.parametrize("how", ALTERED_REPLY)
+def test_a_reply_that_was_altered_is_not_read(how: str) -> None:
+    assert decrypted_reply(REPLY_KEY, REPLY_ID, ALTERED_REPLY[how](reply())) is None
+
+
+def test_another_key_or_execution_reads_no_reply() -> None:
+    assert decrypted_reply(new_reply_key(), REPLY_ID, reply()) is None
+    assert decrypted_reply(REPLY_KEY, new_id(), reply()) is None
+
+
+@pytest.mark.parametrize("key", ["", "no key", "AAAA", "\0", "é" * 16, "c2l4dGVlbiBieXRlcyE"])
+def test_with_what_is_not_a_key_no_reply_is_encrypted(key: str) -> None:
+    assert encrypted_reply(key, REPLY_ID, b"text") is None

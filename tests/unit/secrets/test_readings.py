@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.sandbox.processes.output import StreamScrubber, stream_scrubber
-from forge_tools.secrets import Scrubber
+from forge_tools.secrets.scrubber import Scrubber
 
 SECRET = 'corr3ct-h0rse "bättery" stäple\\97/+𝄞 and some more of the same'
 PLAIN = "s3cret-key-of-48-chars-0123456789-abcdefghijklmn"

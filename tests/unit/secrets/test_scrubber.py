@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.model import REDACTED, ToolCategory, ToolParameter, ToolResult, ToolSpec
-from forge_tools.secrets import CONCEALED, Scrubber, leaves, scrubbed, scrubber_of
+from forge_tools.secrets.scrubber import CONCEALED, Scrubber, leaves, scrubbed, scrubber_of
 
 SECRET = 'p4ss "word"\\ é+/&='
 SPEC = ToolSpec(

@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.secrets import SecretSource
+from forge_tools.secrets.detection import SecretSource
 from forge_tools.testing import InlineExecutor
 from forge_tools.tool import Depends, Setting, load_settings, tool
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from forge_tools.logs import _Text
-from forge_tools.secrets import CONCEALED, Scrubber
+from forge_tools.secrets.scrubber import CONCEALED, Scrubber
 from workers.log_redaction import RedactedStream, concealed
 
 

@@ -12,7 +12,7 @@ import pytest
 from forge_tools.broker import REPLY_MARK
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.model import Claim, ExecutionStatus, Kept, Outcome, ToolResult
-from forge_tools.secrets import decrypted_reply, new_reply_key
+from forge_tools.secrets.encryption import decrypted_reply, new_reply_key
 from forge_tools.storage import result_of
 from tests.waiting import reached
 from workers.claims import Recorder

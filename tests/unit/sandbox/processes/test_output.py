@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.sandbox.processes.output import HeadTail, TerminalText
-from forge_tools.secrets import CONCEALED, Scrubber
+from forge_tools.secrets.scrubber import CONCEALED, Scrubber
 
 
 def shown(*chunks: bytes, limit: int = 100_000) -> str:

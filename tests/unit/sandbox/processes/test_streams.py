@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.sandbox.processes.output import ScrubbedText, scrubbed_chunks
-from forge_tools.secrets import CONCEALED, Scrubber
+from forge_tools.secrets.scrubber import CONCEALED, Scrubber
 
 PIECES = st.text("abcde[]rt1=", min_size=3, max_size=16)
 
