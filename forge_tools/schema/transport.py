@@ -55,9 +55,7 @@ def decode_json(text: str | None) -> Any:
 
 def _encoder() -> Callable[[Any], str]:
     """Return the standard library's encoder, made once: `encode` makes one each time, slow for small texts."""
-    make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:  # a Python without it
-        return _ENCODER.encode
+    make: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]  # typeshed leaves it out
     chunks = make(
         markers=None,
         default=_ENCODER.default,

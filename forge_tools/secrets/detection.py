@@ -164,38 +164,27 @@ class SecretSource:
         self._variables = dict(variables)
         self._folder = folder
 
-    def resolve(self, value: Any, found: list[str], depth: int = 0) -> Any:
+    def resolve(self, value: Any, found: list[str], depth: int = 0, *, is_named: bool = True) -> Any:
         """Copy a value with its references replaced by their secrets; `found` receives each secret inserted.
+
+        If the value itself `is_named` as a secret, every text in it may be one, else only items with the name of one.
 
         Raises:
             SecretNotFoundError: naming the one that this worker does not have.
         """
-        if isinstance(value, str):
-            match = REFERENCE.fullmatch(value)
-            if match is None:
-                return value
+        if isinstance(value, str) and is_named and (match := REFERENCE.fullmatch(value)) is not None:
             found.append(secret := self.secret(match[1]))
             return secret
         if depth >= _MAX_DEPTH:
             return value
         if isinstance(value, dict):
-            return {key: self.resolve(item, found, depth + 1) for key, item in value.items()}
-        return [self.resolve(item, found, depth + 1) for item in value] if isinstance(value, list) else value
-
-    def resolve_inside(self, value: Any, found: list[str], depth: int = 0) -> Any:
-        """Do the same as `resolve`, but only for items inside a value that have the name of a secret.
-
-        Raises:
-            SecretNotFoundError: naming the one that this worker does not have.
-        """
-        if depth >= _MAX_DEPTH:
-            return value
-        if isinstance(value, dict):
             return {
-                key: self.resolve(item, found) if is_secret_name(key) else self.resolve_inside(item, found, depth + 1)
+                key: self.resolve(item, found, depth + 1, is_named=is_named or is_secret_name(key))
                 for key, item in value.items()
             }
-        return [self.resolve_inside(item, found, depth + 1) for item in value] if isinstance(value, list) else value
+        if isinstance(value, list):
+            return [self.resolve(item, found, depth + 1, is_named=is_named) for item in value]
+        return value
 
     def get(self, name: str) -> str | None:
         """Return the secret of that name, or None.

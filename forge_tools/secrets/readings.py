@@ -29,6 +29,15 @@ _WIDEST = 12
 _PROBE_BYTES = 16
 """How much of a possible beginning of a form is checked first: it nearly always fails, which saves copying the rest."""
 
+FEW = 250
+"""Up to this many forms, those of about twenty secrets, are searched one by one, faster than splitting the data."""
+
+_WIDTH = 6
+"""How many final bytes of each form are searched first; secrets share beginnings more often than ends."""
+
+_AT_ONCE = 1 << 16
+"""How many pieces of the data are compared at once: the set of all is many times its size."""
+
 _UNFINISHED = r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)"
 _DIGIT = "[0-9a-fA-F]"
 _HIGH = rf"u[dD][89abAB]{_DIGIT}{{2}}"
@@ -54,7 +63,6 @@ _DUMPED_LINE = re.compile(rf"\n0{_DIGIT}{{5,15}}:?[ \t]+{_DIGIT}{{2}}".encode())
 _DIGITS_LAST = re.compile(rf"(?:\A|[\s:]){_DIGIT}{{1,16}}[\s:,-]*\Z".encode())
 
 _Span = tuple[int, int]
-Search = Callable[[bytes], Iterable[bytes]]
 
 
 class Rule:
@@ -126,25 +134,19 @@ _REST_BEGUN = re.compile(rf"{_DIGIT}{{0,14}}(?: {{1,2}}{_DIGIT}{{0,16}}){{0,32}}
 
 
 class Readings:
-    """The ways to read data, each with the forms to search for in it.
+    """The ways to read data, each with the forms to search for in it."""
 
-    `search_for` builds the function that returns which forms are in some data, which may beat searching one by one.
-    """
-
-    def __init__(self, forms: Iterable[bytes], search_for: Callable[[list[bytes]], Search] | None = None) -> None:
-        search_for = search_for or _one_after_the_other
+    def __init__(self, forms: Iterable[bytes]) -> None:
         self.forms = sorted({form for form in forms if form})
-        self._as_they_are = frozenset(self.forms)
-        self.longest = max(map(len, self.forms), default=1)
-        self.most_held = max(MOST_UNSEEN, self.longest * _WIDEST)
-        self.kinds = [Kind(rule, known, search_for(known)) for rule, known in _by_rule(self.forms) if known]
+        self.most_held = max(MOST_UNSEEN, max(map(len, self.forms), default=1) * _WIDEST)
+        self.kinds = [Kind(rule, known) for rule, known in _by_rule(self.forms) if known]
         closed_up = {_closed_up(form) for form in self.forms}
         self._is_anywhere = b"" in closed_up
-        self._search = search_for(sorted(closed_up - {b""}))
+        self._search = _search_for(sorted(closed_up - {b""}))
 
     def of(self, data: bytes) -> list["Reading"]:
         """Return the readings that contain forms: nearly always none, which one or two passes over the data show."""
-        is_likely = self._is_anywhere or any(True for _ in self._search(_closed_up(data)))
+        is_likely = self._is_anywhere or self._search(_closed_up(data))
         kinds = [kind for kind in self.kinds if is_likely or kind.may_hide_in(data)]
         return [reading for kind in kinds if (reading := kind.reading(data)) is not None]
 
@@ -156,11 +158,10 @@ class Readings:
         return place
 
     def replaced(self, data: bytes, by: bytes) -> bytes:
-        """Copy the data without forms that have something inside them. An unbroken form belongs to an earlier `by`."""
-        readings, parts, at = [one for one in self.of(data) if one.has_gaps], list[bytes](), 0
+        """Return the data without forms, the same object if there are none."""
+        readings, parts, at = self.of(data), list[bytes](), 0
         while (span := first(readings, at)) is not None:
-            found = data[slice(*span)]
-            parts += data[at : span[0]], found if found in self._as_they_are else by
+            parts += data[at : span[0]], by
             at = span[1]
         return b"".join((*parts, data[at:])) if parts else data
 
@@ -168,10 +169,10 @@ class Readings:
 class Kind:
     """One way to read data, and the forms searched for in it."""
 
-    def __init__(self, rule: Rule, forms: list[bytes], found_in: Search) -> None:
+    def __init__(self, rule: Rule, forms: list[bytes]) -> None:
         self._rule = rule
         self._forms = forms
-        self._found_in = found_in
+        self._found_in = _search_for(forms)
         self._longest = max(map(len, forms))
         self._beginnings = {form[:length] for form in forms for length in (1, 2)}
 
@@ -232,11 +233,6 @@ class Reading:
         self.text = b"".join(chain.from_iterable(zip(kept, [*said, b""], strict=True)))
         self._found: _Span | None = (-1, -1)
 
-    @property
-    def has_gaps(self) -> bool:
-        """Whether the text differs from the data."""
-        return bool(self._starts)
-
     def place(self, position: int) -> _Span:
         """Return the span of data that encodes that byte of the text."""
         before = bisect_right(self._until, position)
@@ -277,8 +273,22 @@ def first(readings: Iterable[Reading], place: int) -> _Span | None:
     return min(spans, key=lambda span: (span[0], -span[1]), default=None)
 
 
-def _one_after_the_other(forms: list[bytes]) -> Search:
-    return lambda data: (form for form in forms if form in data)
+def _search_for(forms: list[bytes]) -> Callable[[bytes], list[bytes]]:
+    """Build the function that returns which of the forms are in some data; its time hardly grows with their number."""
+    few = [form for form in forms if len(forms) <= FEW or len(form) < _WIDTH]
+    by_end: dict[bytes, list[bytes]] = {}
+    for form in forms if len(forms) > FEW else ():
+        by_end.setdefault(form[-_WIDTH:], []).append(form)
+
+    def search(data: bytes) -> list[bytes]:
+        found = [form for form in few if form in data]
+        for start in range(0, len(data) - _WIDTH + 1, _AT_ONCE) if by_end else ():
+            pieces = {data[at : at + _WIDTH] for at in range(start, min(start + _AT_ONCE, len(data) - _WIDTH + 1))}
+            for end in by_end.keys() & pieces:
+                found += [form for form in by_end[end] if form in data]
+        return found
+
+    return search
 
 
 def _by_rule(forms: list[bytes]) -> Iterator[tuple[Rule, list[bytes]]]:

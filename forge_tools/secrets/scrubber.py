@@ -3,12 +3,11 @@
 import json
 import re
 from base64 import b64encode
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, AnyStr, Generic
+from typing import Any
 from urllib.parse import quote
 
 from forge_tools.model import REDACTED, ToolResult, ToolSpec, secrets_in
@@ -20,16 +19,8 @@ LEAST = 6
 LEAST_LINE = 16
 """The fewest characters of a line to remove: secrets of several lines, such as private keys, may be quoted by line."""
 
-FEW = 250
-"""Up to this many forms, those of about twenty secrets, are searched one by one, faster than splitting the text."""
-
 _LEAST_ENCODED = 9
 """The fewest bytes of a secret that base64 shows recognizably, wherever it lies in a longer text."""
-
-_WIDTHS = (12, 6, 3, 1)
-"""How many final characters of each form are searched first; secrets share beginnings more often than ends."""
-
-_AT_ONCE = 1 << 16
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.~-]+")
 """Text that is written the same way in a literal, in JSON and in a URL."""
@@ -40,8 +31,6 @@ _unescaped = json.JSONEncoder(ensure_ascii=False).encode
 LEAST_IN_FAILURES = 3
 """The fewest characters of a secret to remove from failures, which report a problem and lose less by it."""
 
-_BEGINNINGS = tuple(REDACTED[:length] for length in range(1, len(REDACTED) + 1))
-_ENDS = tuple(REDACTED[-length:] for length in range(1, len(REDACTED) + 1))
 _MAX_DEPTH = 100
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -52,50 +41,6 @@ def forms_of(secret: str, least: int) -> Iterable[str]:
     for text in dict.fromkeys((secret, secret.strip(), *(line for line in lines if len(line) >= LEAST_LINE))):
         if len(text) >= least:
             yield from _escaped(text)
-
-
-class Finder(Generic[AnyStr]):
-    """Finds which of its forms occur in a text, in time independent of their number. No form may be empty."""
-
-    def __init__(self, forms: Collection[AnyStr]) -> None:
-        self.longest = max(map(len, forms), default=1)
-        self._few: list[AnyStr] = []
-        self._by_end: dict[int, dict[AnyStr, AnyStr]] = {}
-        self._others: dict[AnyStr, list[AnyStr]] = defaultdict(list)
-        for width in _WIDTHS:
-            group = [form for form in forms if len(form) >= width]
-            forms = [form for form in forms if len(form) < width]
-            if len(group) <= FEW:
-                self._few += group
-                continue
-            ends = self._by_end[width] = {form[-width:]: form for form in group}
-            for form in [form for form in group if ends[form[-width:]] is not form]:
-                self._others[form[-width:]].append(form)
-
-    def found_in(self, text: AnyStr) -> list[AnyStr]:
-        """Return those in the text, in no particular order."""
-        found = [form for form in self._few if form in text]
-        for width, ends in self._by_end.items():
-            for end in _pieces_among(ends, text, width):
-                found += [form for form in self._ending(ends, end) if form in text]
-        return found
-
-    def _ending(self, ends: dict[AnyStr, AnyStr], end: AnyStr) -> list[AnyStr]:
-        return [ends[end], *self._others.get(end, ())]
-
-
-def search_for(forms: list[bytes]) -> Callable[[bytes], list[bytes]]:
-    """Build the function that returns which of the forms are in some data."""
-    return Finder(forms).found_in
-
-
-def _pieces_among(ends: dict[AnyStr, AnyStr], text: AnyStr, width: int) -> set[AnyStr]:
-    """Return the pieces of that width that are keys, one part of the text at a time: their set is many times its size."""
-    met = set[AnyStr]()
-    for start in range(0, len(text) - width + 1, _AT_ONCE):
-        until = min(start + _AT_ONCE, len(text) - width + 1)
-        met |= ends.keys() & {text[at : at + width] for at in range(start, until)}
-    return met
 
 
 def _escaped(text: str) -> Iterable[str]:
@@ -138,7 +83,6 @@ class Scrubber:
     def __init__(self, secrets: Iterable[str], least: int = LEAST) -> None:
         self.secrets = frozenset(secrets)
         self._forms = {form for secret in self.secrets if len(secret) >= least for form in forms_of(secret, least)}
-        self._few = sorted(self._forms, key=_longest_first) if len(self._forms) <= FEW else None
 
     @property
     def forms(self) -> list[bytes]:
@@ -150,14 +94,10 @@ class Scrubber:
         return bool(self._forms)
 
     def text(self, text: str) -> str:
-        """Copy a text without the secrets, the longest forms first; then those with something inside them."""
-        if not self._readings.of(text.encode("utf-8", "surrogatepass")):
-            return text
-        for form in self._few if self._few is not None else self._worth_a_look(text):
-            if form in text:
-                text = text.replace(form, REDACTED)
+        """Copy a text without the secrets, the longest of the forms that begin at one place."""
         data = text.encode("utf-8", "surrogatepass")
-        return self._readings.replaced(data, REDACTED.encode()).decode("utf-8", "surrogatepass")
+        clean = self._readings.replaced(data, REDACTED.encode())
+        return text if clean is data else clean.decode("utf-8", "surrogatepass")
 
     def value(self, value: Any, depth: int = 0) -> Any:
         """Copy a JSON value without the secrets, whether keys, texts or numbers."""
@@ -192,26 +132,9 @@ class Scrubber:
             return REDACTED
         return key if self.text(text) == text else REDACTED
 
-    def _worth_a_look(self, text: str) -> Sequence[str]:
-        """Return the forms in a text, and those that may appear once others have been replaced."""
-        found = self._finder.found_in(text)
-        return sorted({*found, *self._beside_replaced}, key=_longest_first) if found else ()
-
     @cached_property
     def _readings(self) -> Readings:
-        return Readings(self.forms, search_for)
-
-    @cached_property
-    def _finder(self) -> Finder[str]:
-        return Finder(self._forms)
-
-    @cached_property
-    def _beside_replaced(self) -> Sequence[str]:
-        return [
-            form
-            for form in self._forms
-            if form.endswith(_BEGINNINGS) or form.startswith(_ENDS) or REDACTED in form or form in REDACTED
-        ]
+        return Readings(self.forms)
 
 
 CONCEALED: ContextVar[Scrubber | None] = ContextVar("forge_tools_concealed", default=None)
@@ -248,10 +171,6 @@ def scrubbed(value: Any) -> Any:
     """Copy a value without the secrets of the running call; return the same object if the call has none."""
     scrubber = CONCEALED.get()
     return value if scrubber is None else scrubber.value(value)
-
-
-def _longest_first(form: AnyStr) -> tuple[int, AnyStr]:
-    return -len(form), form
 
 
 def leaves(value: Any, depth: int = 0) -> Iterable[str]:

@@ -71,7 +71,7 @@ class Decryption(Middleware):
             for name in spec.hidden(parameters):
                 parameters[name] = self._source.resolve(parameters[name], secrets)
             for name in spec.holding(parameters) if claim.tool in self._may_refer_inside else ():
-                parameters[name] = self._source.resolve_inside(parameters[name], secrets)
+                parameters[name] = self._source.resolve(parameters[name], secrets, is_named=False)
         if claim.encrypted is None and not secrets:
             return claim
         told = tuple(dict.fromkeys(secrets))

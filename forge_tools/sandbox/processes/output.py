@@ -12,7 +12,7 @@ from typing import Any
 
 from forge_tools.sandbox.processes.streams import CONTROL, StreamScrubber, plain
 from forge_tools.sandbox.spools import Spool
-from forge_tools.secrets.scrubber import CONCEALED, LEAST, Scrubber, search_for
+from forge_tools.secrets.scrubber import CONCEALED, LEAST, Scrubber
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
 _OTHERWISE = "; filter the output or write it to a file"
@@ -21,7 +21,7 @@ _MAX_HELD = 8192  # characters of an unfinished line or escape that may still ch
 
 def stream_scrubber(scrubber: Scrubber) -> StreamScrubber:
     """Build the scrubber of one stream."""
-    return StreamScrubber(forms_in_streams(scrubber), search_for)
+    return StreamScrubber(forms_in_streams(scrubber))
 
 
 def forms_in_streams(scrubber: Scrubber | None) -> list[bytes]:

@@ -4,9 +4,9 @@ Standard library only: supervisors of shells load little.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from forge_tools.secrets.readings import ESCAPE, Readings, Search, first
+from forge_tools.secrets.readings import ESCAPE, Readings, first
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """A character that controls a terminal, or has no effect."""
@@ -30,11 +30,10 @@ class StreamScrubber:
 
     They are found in all `Readings` of the stream, such as the one without line ends and terminal escapes.
     Only what may be the beginning of a form is held back, until it is known, so a prompt is visible at once.
-    `search_for` is that of `Readings`.
     """
 
-    def __init__(self, forms: Iterable[bytes] = (), search_for: Callable[[list[bytes]], Search] | None = None) -> None:
-        self._readings = Readings(forms, search_for)
+    def __init__(self, forms: Iterable[bytes] = ()) -> None:
+        self._readings = Readings(forms)
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:

@@ -150,7 +150,7 @@ def test_very_many_secrets_are_taken_out_as_if_each_was_looked_for(secrets: set[
     few, known = Scrubber(secrets, least=3), sorted(secrets) or [""]
     text = "".join(part if isinstance(part, str) else known[part % len(known)] for part in parts)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("forge_tools.secrets.scrubber.FEW", 0)
+        patched.setattr("forge_tools.secrets.readings.FEW", 0)
         many = Scrubber(secrets, least=3)
 
         assert many.text(text) == one_by_one(few._forms, text) == few.text(text)

@@ -59,7 +59,7 @@ async def test_very_many_secrets_are_taken_out_of_a_stream_as_few_are(
     data = "".join([*parts, *secrets]).encode()
     few = await scrubbed(Scrubber(secrets, least=3), data, size)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("forge_tools.secrets.scrubber.FEW", 0)
+        patched.setattr("forge_tools.secrets.readings.FEW", 0)
         many = await scrubbed(Scrubber(secrets, least=3), data, size)
 
     assert many == few
