@@ -4,9 +4,17 @@ from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from forge_tools.adapters.arguments import UNREADABLE, sendable
-from forge_tools.adapters.conversation import BROKEN_OFF, PAUSED, Hook, Message, Reply, Usage, told
-from forge_tools.adapters.sdk import SdkModel, extra
+from forge_tools.adapters.conversation import (
+    PAUSED,
+    UNREADABLE,
+    Hook,
+    Message,
+    Model,
+    Reply,
+    Usage,
+    extra,
+    sendable,
+)
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall
 from forge_tools.model import Schema, ToolSpec
 from forge_tools.schema.formats import render
@@ -14,7 +22,7 @@ from forge_tools.schema.formats import render
 _CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded"})
 
 
-class Messages(SdkModel):
+class Messages(Model):
     """A model behind the messages API."""
 
     def __init__(
@@ -29,9 +37,6 @@ class Messages(SdkModel):
         """Name the model; `client` is an AsyncAnthropic, by default one from the environment.
 
         `instructions` are the system prompt; further keywords go into each request unchanged, `tools` beside ours.
-
-        Raises:
-            TypeError: for a client that is not asynchronous, or a keyword that is set here.
         """
         super().__init__(client, request)
         self._request = {"model": model, "max_tokens": max_tokens, **self._request}
@@ -39,25 +44,21 @@ class Messages(SdkModel):
             self._request["system"] = instructions
 
     def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
-        """The `tools` of a request."""
         return [render(spec, "anthropic") for spec in specs]
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        """Send one request; with `on_event`, stream and pass on each event."""
         request = {"messages": list(messages), **self.offered(tools), **self._request}
         return await self.exchange(self.client.messages.create, request, on_event)
 
     def read(self, message: Any) -> Reply:
-        """Parse a `Message`."""
         usage = _usage(_counts(message.usage))
         return _reply([block.to_dict() for block in message.content], message.stop_reason, usage, message)
 
-    async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
+    async def assemble(self, stream: AsyncIterable[Any]) -> Reply:
         """Assemble the events of a stream; tool input arrives in fragments of JSON, which may be invalid."""
         blocks: dict[int, dict[str, Any]] = {}
         stop, is_complete, usage = None, False, dict[str, Any]()
         async for event in stream:
-            await told(on_event, event)
             if event.type == "message_start":
                 usage = _counts(event.message.usage)
             elif event.type == "content_block_start":
@@ -70,7 +71,7 @@ class Messages(SdkModel):
             is_complete = is_complete or event.type == "message_stop"
         content = [_finished(blocks[index]) for index in sorted(blocks)]
         if not is_complete:
-            return Reply.failure(BROKEN_OFF, _usage(usage), content)
+            return Reply.broken_off(_usage(usage), content)
         return _reply(content, stop, _usage(usage), content)
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:

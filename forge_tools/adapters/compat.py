@@ -4,13 +4,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from forge_tools.adapters.arguments import read
-from forge_tools.adapters.toolset import Answer, BlockingExecutor, Executor, ToolCall, Toolset, by_name
+from forge_tools.adapters.toolset import Answer, Executor, ToolCall, Toolset, arguments_of, by_name
 from forge_tools.errors import ErrorCode, ToolError, ToolNotFoundError
 from forge_tools.langchain import run_in_thread
 from forge_tools.model import CallOptions, ExecutionContext, Schema, ToolParameter, ToolSpec
 from forge_tools.schema import shown, suggestion
-from forge_tools.schema.formats import render, require_format
+from forge_tools.schema.formats import render
 from forge_tools.secrets.detection import as_shown
 from forge_tools.tool.base import brief
 
@@ -43,7 +42,7 @@ class TextTools:
 
     def __init__(
         self,
-        executor: Executor | BlockingExecutor,
+        executor: Executor,
         *,
         context: ExecutionContext | None = None,
         options: CallOptions | None = None,
@@ -57,7 +56,6 @@ class TextTools:
         Raises:
             ValueError: for an unknown format.
         """
-        require_format(format)
         return [render(spec, format) for spec in self._toolset.specs()]
 
     async def execute_tool(self, name: str, args: Arguments = None, confirm: Confirm | None = None) -> str:
@@ -95,7 +93,7 @@ class TextTools:
 
     def prepare(self, name: str, args: Arguments) -> "TextCall":
         """Inspect a call before it runs."""
-        spec, arguments = by_name(self._toolset.specs()).get(name), read(name, args)
+        spec, arguments = by_name(self._toolset.specs()).get(name), arguments_of(name, args)
         if isinstance(arguments, str):
             return _refused(name, spec, f"must be one JSON object with names as keys, not {brief(args)}.")
         try:
@@ -131,7 +129,7 @@ class SyncTextTools:
 
     def __init__(
         self,
-        executor: Executor | BlockingExecutor,
+        executor: Executor,
         *,
         context: ExecutionContext | None = None,
         options: CallOptions | None = None,

@@ -1,12 +1,16 @@
-"""The loop model -> tool calls -> results -> model, for any SDK."""
+"""The loop model -> tool calls -> results -> model, and what the models behind every SDK share."""
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from forge_tools.adapters.toolset import Answer, ToolCall, Toolset
+from pydantic import ValidationError
+
+from forge_tools.adapters.toolset import Answer, Shown, ToolCall, Toolset
 from forge_tools.model import Schema, ToolSpec
 
 Message = dict[str, Any]
@@ -19,7 +23,13 @@ Stop = Literal["answered", "step_limit", "cut_off", "refused", "failed"]
 PAUSED: Literal["paused"] = "paused"
 """A reply that the provider wants to continue: it is sent back unchanged."""
 
-BROKEN_OFF = "The stream ended before the reply was complete."
+UNREADABLE = "INVALID_JSON"
+"""The key for arguments that are not a JSON object when they go back to the model: providers refuse them in a history."""
+
+_SET_BY_THE_ADAPTER = frozenset({"messages", "input", "contents", "stream"})
+_EXCERPT = 500
+"""How many characters are shown of each end of a long text from the model."""
+
 CUT_OFF = "The reply was cut off at the token limit: raise the limit, or ask for less at once."
 CALL_CUT_OFF = "This call was cut off at the token limit and did not run. Send it again with shorter arguments."
 """The last call of a truncated reply never runs: its shortened arguments may look complete."""
@@ -60,6 +70,11 @@ class Reply:
         """Build a reply that did not arrive, or not completely: nothing of it is kept and none of its calls runs."""
         return cls(text="", messages=[], usage=usage, stop="failed", problem=problem, raw=raw)
 
+    @classmethod
+    def broken_off(cls, usage: Usage, raw: Any = None) -> "Reply":
+        """Build the reply of a stream that ended too early."""
+        return cls.failure("The stream ended before the reply was complete.", usage, raw)
+
     def cut_off(self, *, in_call: bool = True) -> "Reply":
         """Mark this reply as cut off at the token limit; with `in_call`, its last call was cut and does not run."""
         calls = list(self.calls)
@@ -72,24 +87,98 @@ class Reply:
         return replace(self, stop="refused", problem=problem)
 
 
-class Model(Protocol):
-    """A model behind its provider's SDK: how to query it, and the format of its messages."""
+class Model(ABC):
+    """A model behind its provider's SDK: how to query it, the format of its messages, and the caller's additions to each request."""
 
-    def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
-        """Return the tools in the format of its requests."""
-        ...
+    def __init__(self, client: Any, request: dict[str, Any]) -> None:
+        """Take the caller's client, if any, and what goes into each request.
 
-    async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        """Send one request; with `on_event`, stream and pass on each event of the SDK as it comes."""
-        ...
+        A model without `vision` gets one line of text for each image, sound or document, never its bytes.
+
+        Raises:
+            TypeError: for a client that is not asynchronous, or a keyword that is set here.
+        """
+        if client is not None:
+            synchronous, asynchronous = self._clients()
+            if isinstance(client, synchronous):
+                raise TypeError(
+                    f"This is a synchronous client. Pass an {asynchronous.__name__}; "
+                    "in a script, run it with asyncio.run()."
+                )
+        self._client = client
+        for name in _SET_BY_THE_ADAPTER & request.keys():
+            raise TypeError(
+                f"`{name}` is set by the adapter. Pass messages to the Conversation; to stream, pass on_event."
+            )
+        self._sees: bool = request.pop("vision", True)
+        self._own_tools: list[Schema] = list(request.pop("tools", ()))
+        self._request = request
+
+    @property
+    def client(self) -> Any:
+        """The SDK's client, created on first use.
+
+        Raises:
+            ImportError: without the SDK.
+        """
+        if self._client is None:
+            self._client = self._clients()[1]()
+        return self._client
 
     def prompt(self, text: str) -> Message:
         """Return a user's text as a message."""
-        ...
+        return {"role": "user", "content": text}
 
-    def results(self, answers: Sequence[Answer]) -> list[Message]:
+    def shown(self, answer: Answer) -> list[Shown]:
+        """Return what the model receives of an answer besides its text."""
+        return answer.media if self._sees else []
+
+    def offered(self, tools: Sequence[Schema]) -> dict[str, Any]:
+        """Return the `tools` of a request with those that the provider runs itself, such as web search."""
+        offered = [*tools, *self._own_tools]
+        return {"tools": offered} if offered else {}  # an empty list is refused
+
+    async def exchange(
+        self, create: Callable[..., Awaitable[Any]], request: dict[str, Any], on_event: Hook | None
+    ) -> Reply:
+        """Send one request; with `on_event`, stream and pass on each event."""
+        if on_event is None:
+            return self.read(await create(**request))
+        stream = await create(**request, stream=True)
+        try:
+            return await self.assemble(_passed_on(stream, on_event))
+        finally:
+            await (stream.aclose() if hasattr(stream, "aclose") else stream.close())
+
+    @abstractmethod
+    def tools(self, specs: Sequence[ToolSpec], /) -> list[Schema]:
+        """Return the tools in the format of its requests."""
+
+    @abstractmethod
+    async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
+        """Send one request; with `on_event`, stream and pass on each event of the SDK as it comes."""
+
+    @abstractmethod
+    def results(self, answers: Sequence[Answer], /) -> list[Message]:
         """Return the messages that answer the calls of one reply."""
-        ...
+
+    @abstractmethod
+    def read(self, reply: Any, /) -> Reply:
+        """Parse a reply of the SDK."""
+
+    @abstractmethod
+    async def assemble(self, stream: AsyncIterable[Any], /) -> Reply:
+        """Assemble the events of a stream."""
+
+    def asked_again(self, why: str, usage: Usage, raw: Any) -> Reply:
+        """Tell the model that its provider could not parse a call. The message replaces the call in the history."""
+        problem = f"Your tool call did not run, because {both_ends(why)}. Send it again, with its arguments as one JSON object."
+        return Reply(text="", messages=[self.prompt(problem)], usage=usage, stop=PAUSED, problem=problem, raw=raw)
+
+    @staticmethod
+    @abstractmethod
+    def _clients() -> tuple[Any, Callable[[], Any]]:
+        """Return the SDK's synchronous client, which would block the loop of the tools, and its asynchronous one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +259,8 @@ class Conversation:
             answers = await self._tools.answer(reply.calls)
             steps.append(Step(number, reply, answers))
             self._remember(reply.messages + (self._model.results(answers) if answers else []))
-            await told(self._on_step, steps[-1])
+            if self._on_step is not None:
+                await _told(self._on_step, steps[-1])
             if not reply.calls and reply.stop != PAUSED:
                 return _turn(steps, reply.stop, reply.problem)
         problem = (
@@ -183,10 +273,15 @@ class Conversation:
         self.messages += map(_encodable, messages)
 
 
-async def told(hook: Hook | None, what: Any) -> None:
-    """Call a hook, which may be None or a coroutine function."""
-    if hook is not None and inspect.isawaitable(waiting := hook(what)):
+async def _told(hook: Hook, what: Any) -> None:
+    if inspect.isawaitable(waiting := hook(what)):
         await waiting
+
+
+async def _passed_on(stream: AsyncIterable[Any], hook: Hook) -> AsyncIterator[Any]:
+    async for event in stream:
+        await _told(hook, event)
+        yield event
 
 
 def _turn(steps: list[Step], stop: Stop, problem: str | None) -> Turn:
@@ -196,10 +291,55 @@ def _turn(steps: list[Step], stop: Stop, problem: str | None) -> Turn:
 
 def _encodable(message: Message) -> Message:
     """Replace lone surrogates, which models emit and SDKs cannot send back."""
-    text = json.dumps(message, ensure_ascii=False)
+    sendable: Message = json.loads(json.dumps(message, ensure_ascii=False).encode(errors="replace"))
+    return sendable
+
+
+@contextmanager
+def extra(name: str, what: str) -> Iterator[None]:
+    """Name the extra to install if the import of an SDK fails."""
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        cleaned: Message = json.loads(text.encode(errors="replace"))
-        return cleaned
-    return message
+        yield
+    except ImportError as error:
+        raise ImportError(f'{what} is not installed. Run pip install "forge-tools[{name}]".') from error
+
+
+def with_instructions(instructions: str | None, messages: Sequence[Message]) -> list[Message]:
+    """Return the messages, after the system prompt if there is one."""
+    return [*([] if instructions is None else [{"role": "system", "content": instructions}]), *messages]
+
+
+def unreadable(error: ValidationError, whose: str) -> str:
+    """Describe a reply that an SDK cannot parse."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return (
+        f"The server's reply is not one of {whose}'s: {where}: {first['msg']}. "
+        "Servers that only imitate it usually support OpenAI's API too: use ChatCompletions with them."
+    )
+
+
+def both_ends(text: str) -> str:
+    """Shorten a text that may be long."""
+    return text if len(text) <= 2 * _EXCERPT else f"{text[:_EXCERPT]} ... {text[-_EXCERPT:]}"
+
+
+def sendable(arguments: Any) -> dict[str, Any]:
+    """Make the arguments from a model acceptable to a request: an object without NaN and infinities."""
+    given = {} if arguments is None else arguments
+    try:
+        if isinstance(given, str):
+            given = json.loads(given) if given.strip() else {}
+        if isinstance(given, Mapping):
+            json.dumps(given, allow_nan=False)
+            return dict(given)
+    except (ValueError, RecursionError):
+        arguments = arguments if isinstance(arguments, str) else json.dumps(given)
+    return {UNREADABLE: arguments}
+
+
+def sendable_text(arguments: Any) -> str:
+    """Return arguments as text that a request accepts; acceptable ones stay as they are."""
+    sent = sendable(arguments)
+    is_fine = isinstance(arguments, str) and arguments.strip() and UNREADABLE not in sent
+    return arguments if is_fine else json.dumps(sent)

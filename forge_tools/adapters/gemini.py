@@ -2,14 +2,12 @@
 
 import re
 from collections.abc import AsyncIterable, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
-from forge_tools.adapters.conversation import BROKEN_OFF, Hook, Message, Reply, Usage, told
-from forge_tools.adapters.sdk import SdkModel, extra, unreadable
+from forge_tools.adapters.conversation import Hook, Message, Model, Reply, Usage, extra, unreadable
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall
 from forge_tools.errors import InvalidToolError
 from forge_tools.model import Schema, ToolSpec, new_id
@@ -44,7 +42,7 @@ _STEP = re.compile(
 """One step of a JSON path (RFC 9535) that names exactly one place."""
 
 
-class GenerateContent(SdkModel):
+class GenerateContent(Model):
     """A model behind the generateContent API."""
 
     def __init__(self, model: str, client: Any = None, *, instructions: str | None = None, **request: Any) -> None:
@@ -52,9 +50,6 @@ class GenerateContent(SdkModel):
 
         `instructions` are the system prompt; further keywords are fields of each request's `GenerateContentConfig`,
         `tools` beside ours.
-
-        Raises:
-            TypeError: for a keyword that is set here.
         """
         if "config" in request:
             raise TypeError("Pass the fields of `config` as keywords, such as temperature=0.")
@@ -73,36 +68,32 @@ class GenerateContent(SdkModel):
         return [{"function_declarations": [_declaration(spec) for spec in specs]}] if specs else []
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        """Send one request; with `on_event`, stream and pass on each chunk."""
         config = {**self._config, **self.offered(tools)}
         request = {"model": self._model, "contents": list(messages), "config": config}
         models = self.client.models
+
+        async def create(*, stream: bool = False, **request: Any) -> Any:
+            return await (models.generate_content_stream if stream else models.generate_content)(**request)
+
         try:
-            if on_event is None:
-                return self.read(await models.generate_content(**request))
-            async with aclosing(await models.generate_content_stream(**request)) as stream:
-                return await self.assemble(stream, on_event)
+            return await self.exchange(create, request, on_event)
         except ValidationError as error:
             if error.title != "GenerateContentResponse":  # a hook raised it, or the request is invalid
                 raise
             return Reply.failure(unreadable(error, "Gemini"), Usage(requests=1))
 
     def read(self, response: Any) -> Reply:
-        """Parse a `GenerateContentResponse`."""
         parts, ending = list[Part](), _Ending()
         _take(response, parts, ending)
         return self._reply(parts, ending, response)
 
-    async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
-        """Assemble the chunks of a stream."""
+    async def assemble(self, stream: AsyncIterable[Any]) -> Reply:
         parts, ending = list[Part](), _Ending()
         async for chunk in stream:
-            await told(on_event, chunk)
             _take(chunk, parts, ending)
         return self._reply(parts, ending, parts)
 
     def prompt(self, text: str) -> Message:
-        """Return a user's text as content."""
         return {"role": "user", "parts": [{"text": text}]}
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
@@ -121,7 +112,7 @@ class GenerateContent(SdkModel):
         if not ending.is_begun:
             return Reply.failure("The provider sent no candidate.", usage, raw)
         if reason is None:
-            return Reply.failure(BROKEN_OFF, usage, raw)
+            return Reply.broken_off(usage, raw)
         if reason in {"STOP", "MAX_TOKENS"} | _REFUSED:
             return _kept(sendable(parts), ending, raw)
         return Reply.failure(f"The provider ended the reply: {ending.said(reason)}.", usage, raw)

@@ -4,12 +4,12 @@ import asyncio
 from functools import cache
 from typing import Any, Unpack
 
-from forge_tools.adapters.sdk import extra
-from forge_tools.adapters.toolset import Answer, BlockingExecutor, Choice, Executor, ToolCall, Toolset
+from forge_tools.adapters.conversation import extra
+from forge_tools.adapters.toolset import Answer, Choice, Executor, ToolCall, Toolset
 from forge_tools.langchain import argument_schema, run_in_thread
 
 
-def langchain_tools(executor: Executor | BlockingExecutor, **choice: Unpack[Choice]) -> list[Any]:
+def langchain_tools(executor: Executor, **choice: Unpack[Choice]) -> list[Any]:
     """Wrap the tools of `executor` as `StructuredTool`s for an agent; `choice` and `artifacts` are those of `Toolset`.
 
     Invoked with a tool call, each answers with a `ToolMessage`: its text, the status `error` for a failure, and the
@@ -20,15 +20,25 @@ def langchain_tools(executor: Executor | BlockingExecutor, **choice: Unpack[Choi
         ImportError: without LangChain.
         ToolNotFoundError: when no tool has a given name.
     """
-    toolset = Toolset(executor, **choice)
-    runner = _Runner(toolset)
+    toolset, home = Toolset(executor, **choice), _running_loop()
+
+    async def run(call: ToolCall) -> Answer:
+        [answer] = await toolset.answer([call])
+        return answer
+
+    def run_in_place(call: ToolCall) -> Answer:
+        """Run on the loop where the tools were created if it runs in another thread; else on a new loop."""
+        if home is not None and home.is_running() and home is not _running_loop():
+            return asyncio.run_coroutine_threadsafe(run(call), home).result()
+        return run_in_thread(lambda: run(call))
+
     return [
         _tool_class()(
             name=spec.name,
             description=spec.description,
             args_schema=argument_schema(spec),
-            func=runner.run_in_place,
-            coroutine=runner.run,
+            func=run_in_place,
+            coroutine=run,
             tags=[*spec.tags, spec.category.value],
             handle_tool_error=True,
         )
@@ -36,32 +46,11 @@ def langchain_tools(executor: Executor | BlockingExecutor, **choice: Unpack[Choi
     ]
 
 
-class _Runner:
-    """Runs calls on the loop they belong to, from any thread and loop."""
-
-    def __init__(self, toolset: Toolset) -> None:
-        self._toolset = toolset
-        try:
-            self._home: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            self._home = None
-
-    async def run(self, call: ToolCall) -> Answer:
-        [answer] = await self._toolset.answer([call])
-        return answer
-
-    def run_in_place(self, call: ToolCall) -> Answer:
-        """Run on the loop where the tools were created if it runs in another thread; else on a new loop."""
-        if self._home is not None and self._home.is_running() and not _is_here(self._home):
-            return asyncio.run_coroutine_threadsafe(self.run(call), self._home).result()
-        return run_in_thread(lambda: self.run(call))
-
-
-def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
+def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
-        return asyncio.get_running_loop() is loop
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return False
+        return None
 
 
 @cache

@@ -2,14 +2,21 @@
 
 import json
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from pydantic import ValidationError
 
-from forge_tools.adapters.arguments import sendable
-from forge_tools.adapters.conversation import BROKEN_OFF, Hook, Message, Reply, Usage, told
-from forge_tools.adapters.sdk import SdkModel, extra, unreadable, with_instructions
+from forge_tools.adapters.conversation import (
+    Hook,
+    Message,
+    Model,
+    Reply,
+    Usage,
+    extra,
+    sendable,
+    unreadable,
+    with_instructions,
+)
 from forge_tools.adapters.toolset import Answer, ToolCall
 from forge_tools.model import Schema, ToolSpec, new_id
 from forge_tools.schema.formats import render
@@ -21,16 +28,13 @@ _UNPARSED = "error parsing tool call"
 """How the server's error begins when a request fails because the model wrote a call as invalid JSON."""
 
 
-class Chat(SdkModel):
+class Chat(Model):
     """A model behind Ollama's chat API."""
 
     def __init__(self, model: str, client: Any = None, *, instructions: str | None = None, **request: Any) -> None:
         """Name the model; `client` is an `ollama.AsyncClient`, by default one for OLLAMA_HOST.
 
         `instructions` are the system prompt; further keywords, such as `think` and `options`, go into each request.
-
-        Raises:
-            TypeError: for a client that is not asynchronous, or a keyword that is set here.
         """
         super().__init__(client, request)
         if self._own_tools:
@@ -43,17 +47,11 @@ class Chat(SdkModel):
         return [_tool(spec) for spec in specs]
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        """Send one request; with `on_event`, stream and pass on each chunk.
-
-        A call written as invalid JSON fails the request in Ollama: the model is informed and queried again.
-        """
+        """Send one request. A call written as invalid JSON fails it in Ollama: the model is informed and queried again."""
         request = {"messages": with_instructions(self._instructions, messages), "tools": list(tools), **self._request}
-        sdk, client = _sdk(), self.client
+        sdk = _sdk()
         try:
-            if on_event is None:
-                return self.read(await client.chat(**request))
-            async with aclosing(await client.chat(**request, stream=True)) as stream:
-                return await self.assemble(stream, on_event)
+            return await self.exchange(self.client.chat, request, on_event)
         except sdk.ResponseError as error:
             if _UNPARSED not in (problem := str(error.error)):
                 raise
@@ -68,27 +66,26 @@ class Chat(SdkModel):
         fields = _fields(response)
         return _reply(dict(fields["message"]), fields, response)
 
-    async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
+    async def assemble(self, stream: AsyncIterable[Any]) -> Reply:
         """Assemble the chunks of a stream; text and thinking come in pieces, each call whole."""
         message: Message = {"role": "assistant"}
         last: Mapping[str, Any] = {}
         async for chunk in stream:
-            await told(on_event, chunk)
             fields = _fields(chunk)
             _add(message, fields.get("message") or {})
             last = fields if fields.get("done") else last
         if not last:
-            return Reply.failure(BROKEN_OFF, Usage(requests=1), message)
+            return Reply.broken_off(Usage(requests=1), message)
         return _reply(message, last, message)
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
         """Return one `tool` message for each call. Ollama matches calls by order; failures begin with `Error:`."""
-        return [self._result(answer) for answer in answers]
-
-    def _result(self, answer: Answer) -> Message:
-        images = [one.base64 for one in self.shown(answer) if one.is_image]
-        result: Message = {"role": "tool", "tool_name": answer.call.name, "content": answer.text}
-        return result | {"images": images} if images else result
+        results: list[Message] = []
+        for answer in answers:
+            images = [one.base64 for one in self.shown(answer) if one.is_image]
+            result = {"role": "tool", "tool_name": answer.call.name, "content": answer.text}
+            results.append(result | {"images": images} if images else result)
+        return results
 
     @staticmethod
     def _clients() -> tuple[Any, Callable[[], Any]]:

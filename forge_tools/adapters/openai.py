@@ -4,9 +4,16 @@ import copy
 from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Any, Literal
 
-from forge_tools.adapters.arguments import sendable_text
-from forge_tools.adapters.conversation import BROKEN_OFF, Hook, Message, Reply, Usage, told
-from forge_tools.adapters.sdk import SdkModel, extra, with_instructions
+from forge_tools.adapters.conversation import (
+    Hook,
+    Message,
+    Model,
+    Reply,
+    Usage,
+    extra,
+    sendable_text,
+    with_instructions,
+)
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall
 from forge_tools.errors import InvalidToolError
 from forge_tools.model import Schema, ToolSpec, new_id
@@ -40,7 +47,7 @@ _MAX_DEPTH = 10
 _MAX_PROPERTIES = 5_000
 
 
-class _Requests(SdkModel):
+class _Requests(Model):
     """What requests of both APIs share: the model, its instructions, and the strictness of tools."""
 
     def __init__(
@@ -56,22 +63,11 @@ class _Requests(SdkModel):
 
         With `strict` the provider enforces the schemas of the tools; "auto" leaves schemas unchanged that strict mode
         cannot describe. Further keywords go into each request unchanged, `tools` beside ours.
-
-        Raises:
-            TypeError: for a client that is not asynchronous, or a keyword that is set here.
         """
         super().__init__(client, request)
         self._model = model
         self._instructions = instructions
         self._strict = strict
-
-    def functions(self, specs: Sequence[ToolSpec]) -> list[Schema]:
-        """Return the name, description, parameters and strictness of each tool.
-
-        Raises:
-            InvalidToolError: when `strict` is required of a tool that does not support it.
-        """
-        return [self._function(spec) for spec in specs]
 
     def _function(self, spec: ToolSpec) -> Schema:
         function: Schema = render(spec, "openai")["function"]
@@ -100,14 +96,13 @@ class ChatCompletions(_Requests):
         Raises:
             InvalidToolError: when `strict` is required of a tool that does not support it.
         """
-        functions = self.functions(specs)
+        functions = [self._function(spec) for spec in specs]
         for function in functions:
             if not function["strict"]:  # the default, which not every server of this API knows
                 del function["strict"]
         return [{"type": "function", "function": function} for function in functions]
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        """Send one request; with `on_event`, stream and pass on each chunk."""
         request: dict[str, Any] = {"model": self._model, "messages": with_instructions(self._instructions, messages)}
         if on_event is not None:
             request["stream_options"] = {"include_usage": True}
@@ -115,7 +110,6 @@ class ChatCompletions(_Requests):
         return await self.exchange(self.client.chat.completions.create, request, on_event)
 
     def read(self, completion: Any) -> Reply:
-        """Parse a `ChatCompletion`."""
         usage = _usage(completion.usage, "prompt", "completion")
         if not completion.choices:
             why = getattr(completion, "error", None)  # other servers fail with status 200
@@ -123,13 +117,12 @@ class ChatCompletions(_Requests):
         choice = completion.choices[0]
         return _chat_reply(choice.message.to_dict(), choice.finish_reason, usage, completion)
 
-    async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
+    async def assemble(self, stream: AsyncIterable[Any]) -> Reply:
         """Assemble the chunks of a stream; tool calls come in fragments, several at a time."""
         message: Message = {"role": "assistant"}
         calls: dict[int, dict[str, Any]] = {}
         finish, counts = None, None
         async for chunk in stream:
-            await told(on_event, chunk)
             counts = chunk.usage or counts
             for choice in (chunk.choices or ())[:1]:
                 finish = choice.finish_reason or finish
@@ -138,7 +131,7 @@ class ChatCompletions(_Requests):
             message["tool_calls"] = [calls[index] for index in sorted(calls)]
         usage = _usage(counts, "prompt", "completion")
         if finish is None:
-            return Reply.failure(BROKEN_OFF, usage, message)
+            return Reply.broken_off(usage, message)
         return _chat_reply(message, finish, usage, message)
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
@@ -156,30 +149,23 @@ class Responses(_Requests):
     """A model behind the responses API. Each request carries the whole history, independent of provider storage."""
 
     def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
-        """The `tools` of a request; this API makes tools strict unless told otherwise.
-
-        Raises:
-            InvalidToolError: when `strict` is required of a tool that does not support it.
-        """
-        return [{"type": "function", **function} for function in self.functions(specs)]
+        """Return the `tools` of a request, as for chat completions; this API makes tools strict unless told otherwise."""
+        return [{"type": "function", **self._function(spec)} for spec in specs]
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        """Send one request; with `on_event`, stream and pass on each event."""
         request: dict[str, Any] = {"model": self._model, "input": list(messages), **self.offered(tools)}
         if self._instructions is not None:
             request["instructions"] = self._instructions
         return await self.exchange(self.client.responses.create, request | self._request, on_event)
 
     def read(self, response: Any) -> Reply:
-        """Parse a `Response`."""
         return _response_reply(response, [item.to_dict() for item in response.output])
 
-    async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
+    async def assemble(self, stream: AsyncIterable[Any]) -> Reply:
         """Read a stream to its last event; if that does not repeat the items, the earlier ones count."""
         items: dict[int, dict[str, Any]] = {}
-        reply = Reply.failure(BROKEN_OFF, Usage(requests=1))
+        reply = Reply.broken_off(Usage(requests=1))
         async for event in stream:
-            await told(on_event, event)
             if event.type == "response.output_item.done":
                 items[event.output_index] = event.item.to_dict()
             elif event.type == "error":

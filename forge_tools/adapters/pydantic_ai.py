@@ -4,8 +4,8 @@ import json
 from functools import cache
 from typing import Any, Unpack
 
-from forge_tools.adapters.sdk import extra
-from forge_tools.adapters.toolset import BlockingExecutor, Choice, Executor, ToolCall, Toolset
+from forge_tools.adapters.conversation import extra
+from forge_tools.adapters.toolset import Choice, Executor, ToolCall, Toolset
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ToolResult, ToolSpec
 from forge_tools.schema.formats import render
@@ -15,7 +15,7 @@ _MISTAKEN = frozenset({ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND})
 
 
 def pydantic_ai_toolset(
-    executor: Executor | BlockingExecutor,
+    executor: Executor,
     *,
     max_retries: int | None = None,
     id: str | None = None,

@@ -3,11 +3,12 @@
 import asyncio
 import base64
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypedDict
 
-from forge_tools.adapters.arguments import read, without_nulls
 from forge_tools.artifacts.media import OCTETS
 from forge_tools.artifacts.reader import seen
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, ToolNotFoundError
@@ -15,6 +16,7 @@ from forge_tools.model import (
     CallOptions,
     ExecutionContext,
     Media,
+    Schema,
     ToolCategory,
     ToolParameter,
     ToolResult,
@@ -42,6 +44,9 @@ _HANDLE = ToolParameter(
     description="The handle, artifact:// and 32 hexadecimal digits, as the shortened output names it.",
     keywords={"pattern": ARTIFACT_PATTERN},
 )
+_SHOWN_CHARS = 200
+"""How many characters of malformed arguments are shown to the model again."""
+
 _KEPT = ("offset", "limit", "tail", "column")
 """The parameters of Read that select the page."""
 
@@ -123,34 +128,19 @@ class Answer:
 
 
 class Executor(Protocol):
-    """Runs tools by name, and lists them: a ToolExecutor in this process, or an ExecutorClient of workers."""
+    """Runs tools by name, and lists them: a ToolExecutor in this process, or an ExecutorClient of workers.
 
-    async def call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        context: ExecutionContext | None = None,
-        options: CallOptions | None = None,
-    ) -> ToolResult:
+    The calls of a SyncExecutorClient block: each runs in a thread, and cancelling does not stop it.
+    """
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any], context: ExecutionContext | None = None
+    ) -> Awaitable[ToolResult] | ToolResult:
         """Call a tool; an invalid call, or an error while it runs, gives a failed result."""
         ...
 
     def specs(self) -> list[ToolSpec]:
         """Return the tools as data, without I/O."""
-        ...
-
-
-class BlockingExecutor(Protocol):
-    """An executor with blocking calls, such as SyncExecutorClient: each runs in a thread; cancelling does not stop it."""
-
-    def call(
-        self, name: str, arguments: Mapping[str, Any], context: ExecutionContext | None = None, **options: Any
-    ) -> ToolResult:
-        """Run a tool with its arguments as one object."""
-        ...
-
-    def specs(self) -> list[ToolSpec]:
-        """Return the tools as data."""
         ...
 
 
@@ -176,7 +166,7 @@ class Toolset:
 
     def __init__(
         self,
-        executor: Executor | BlockingExecutor,
+        executor: Executor,
         *,
         categories: Iterable[ToolCategory | str] = (),
         tags: Iterable[str] = (),
@@ -200,7 +190,10 @@ class Toolset:
         self._categories = frozenset(ToolCategory(category) for category in categories)
         self._tags = frozenset(tags)
         self._names = frozenset(names)
-        self._require(self._names)
+        known = by_name(executor.specs()) if self._names else {}
+        for name in sorted(self._names - known.keys()):
+            hint = suggestion(name, sorted(known))
+            raise ToolNotFoundError(name, f"there is no such tool{hint}; it cannot be offered")
 
     def specs(self) -> list[ToolSpec]:
         """Return the tools offered, as the executor has them now."""
@@ -231,20 +224,25 @@ class Toolset:
 
     async def _result(self, call: ToolCall, spec: ToolSpec | None) -> ToolResult:
         if call.problem is not None:
-            return _refusal(call.problem)
-        if not (self._offers(spec) if spec else self._offers_all):
-            return self._unknown(call.name, _refusal(f"Unknown tool: {shown(call.name)}", ErrorCode.TOOL_NOT_FOUND))
-        arguments = read(call.name, call.arguments)
+            return ToolResult.fail(call.problem, error_code=ErrorCode.VALIDATION_ERROR)
+        is_restricted = bool(self._categories or self._tags or self._names)
+        if not self._offers(spec) if spec else is_restricted:  # an executor may know tools that came after its `specs`
+            return self._unknown(
+                call.name, ToolResult.fail(f"Unknown tool: {shown(call.name)}", error_code=ErrorCode.TOOL_NOT_FOUND)
+            )
+        arguments = arguments_of(call.name, call.arguments)
         if isinstance(arguments, str):
-            return _refusal(arguments)
-        result = await self._run(call.name, arguments if spec is None else without_nulls(arguments, spec))
+            return ToolResult.fail(arguments, error_code=ErrorCode.VALIDATION_ERROR)
+        result = await self._run(call.name, arguments if spec is None else _without_nulls(arguments, spec))
         return result if result.error_code != ErrorCode.TOOL_NOT_FOUND else self._unknown(call.name, result)
 
     async def _read_on(self, call: ToolCall) -> ToolResult:
-        given = call.problem or read(call.name, call.arguments)
+        given = call.problem or arguments_of(call.name, call.arguments)
         if not isinstance(given, str):
             given = _arguments_of_read(given)
-        return _refusal(given) if isinstance(given, str) else await self._run(READER, given)
+        if isinstance(given, str):
+            return ToolResult.fail(given, error_code=ErrorCode.VALIDATION_ERROR)
+        return await self._run(READER, given)
 
     def _reader(self, known: Sequence[ToolSpec]) -> ToolSpec | None:
         if not self._artifacts or any(spec.name == READER and self._offers(spec) for spec in known):
@@ -253,18 +251,11 @@ class Toolset:
 
     async def _run(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         run: Any = self._executor.call
-        result: ToolResult
-        if inspect.iscoroutinefunction(run):
-            result = await run(name, arguments, self._context, self._options)
-        else:
-            options = {} if self._options is None else {"options": self._options}
-            result = await asyncio.to_thread(run, name, arguments, self._context, **options)
+        options = {} if self._options is None else {"options": self._options}
+        if not inspect.iscoroutinefunction(run):
+            run = partial(asyncio.to_thread, run)
+        result: ToolResult = await run(name, arguments, self._context, **options)
         return result
-
-    @property
-    def _offers_all(self) -> bool:
-        """Whether the choice is unrestricted; an executor may know tools that appeared after its `specs` were read."""
-        return not (self._categories or self._tags or self._names)
 
     def _offers(self, spec: ToolSpec) -> bool:
         return (
@@ -278,16 +269,26 @@ class Toolset:
         hint = suggestion(name, [spec.name for spec in self.specs()]).strip(" ()")
         return result.model_copy(update={"metadata": result.metadata | {"hint": hint or None}})
 
-    def _require(self, names: Iterable[str]) -> None:
-        known = by_name(self._executor.specs()) if names else {}
-        for name in sorted(set(names) - known.keys()):
-            hint = suggestion(name, sorted(known))
-            raise ToolNotFoundError(name, f"there is no such tool{hint}; it cannot be offered")
-
 
 def by_name(specs: Sequence[ToolSpec]) -> dict[str, ToolSpec]:
     """Return the tools by name and alias; a name takes precedence over another tool's alias, as in executors."""
     return {alias: spec for spec in specs for alias in spec.aliases} | {spec.name: spec for spec in specs}
+
+
+def arguments_of(name: str, given: Any) -> dict[str, Any] | str:
+    """Parse a call's arguments, or say what is wrong; models send any text, or nothing if there are no parameters."""
+    arguments = given = {} if given is None else given
+    if isinstance(given, str | bytes):
+        try:
+            arguments = json.loads(given) if given.strip() else {}
+        except (ValueError, RecursionError) as error:
+            why = str(error) if isinstance(error, ValueError) else "nested too deeply"
+            sent = repr(given[:_SHOWN_CHARS])
+            return f"The arguments of {shown(name)} are not valid JSON ({why}): {sent}. Send one object."
+    if not isinstance(arguments, Mapping):
+        sent = repr(arguments)[:_SHOWN_CHARS]
+        return f"The arguments of {shown(name)} must be one JSON object with names as keys, not {sent}."
+    return dict(arguments)
 
 
 def _can_be_shown(part: Media) -> bool:
@@ -301,10 +302,6 @@ def _settled(result: ToolResult | BaseException) -> ToolResult:
     if isinstance(result, BaseException):
         raise result
     return result
-
-
-def _refusal(error: str, code: str = ErrorCode.VALIDATION_ERROR) -> ToolResult:
-    return ToolResult.fail(error, error_code=code)
 
 
 def _artifact_reader(specs: Iterable[ToolSpec]) -> ToolSpec | None:
@@ -327,3 +324,48 @@ def _arguments_of_read(arguments: Mapping[str, Any]) -> dict[str, Any] | str:
     if not isinstance(handle, str) or artifact_id(handle) is None:
         return f"{_HANDLE.name} must be a handle, artifact:// and 32 hexadecimal digits, not {shown(str(handle))}."
     return {"file_path": handle, **{name: arguments[name] for name in _KEPT if name in arguments}}
+
+
+def _without_nulls(arguments: dict[str, Any], spec: ToolSpec) -> dict[str, Any]:
+    """Drop nulls inside objects if they represent an optional member, as strict schemas make models do.
+
+    The executor already treats null parameters as absent (contradiction C38).
+    """
+    if spec.input_schema is not None:
+        pruned: dict[str, Any] = _pruned(arguments, spec.input_schema)
+        return pruned
+    for parameter in spec.parameters:
+        if isinstance(given := arguments.get(parameter.name), dict | list):
+            arguments[parameter.name] = _pruned(given, parameter.to_json_schema())
+    return arguments
+
+
+def _pruned(value: Any, schema: Schema) -> Any:
+    schema = next((part for part in schema.get("anyOf") or () if _has_the_members_of(part, value)), schema)
+    if isinstance(value, list) and isinstance(schema.get("items"), dict):
+        return [_pruned(item, schema["items"]) for item in value]
+    declared = schema.get("properties")
+    if not isinstance(value, dict) or not declared:
+        return value
+    required = schema.get("required") or ()
+    return {
+        name: _pruned(member, declared.get(name, {}))
+        for name, member in value.items()
+        if member is not None or name in required or name not in declared or _takes_null(declared[name])
+    }
+
+
+def _has_the_members_of(schema: Schema, value: Any) -> bool:
+    """Whether a list or an object follows this alternative: strict schemas require all of its members."""
+    if isinstance(value, dict):
+        return value.keys() <= (schema.get("properties") or {}).keys()
+    return isinstance(value, list) and "items" in schema
+
+
+def _takes_null(schema: Schema) -> bool:
+    if "const" in schema or "enum" in schema:
+        return None in schema.get("enum", [schema.get("const")])
+    types = schema.get("type")
+    if types is None and "anyOf" in schema:
+        return any(_takes_null(part) for part in schema["anyOf"])
+    return types is None or types == "null" or (isinstance(types, list) and "null" in types)

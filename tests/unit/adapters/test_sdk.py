@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.adapters.conversation import Usage
+from forge_tools.adapters.conversation import Usage, both_ends, extra
 from forge_tools.adapters.ollama import Chat
-from forge_tools.adapters.sdk import both_ends, extra
 
 ROOT = Path(__file__).resolve().parents[3]
 ADAPTERS = ("anthropic", "compat", "gemini", "langchain", "ollama", "openai", "pydantic_ai")
@@ -29,7 +28,7 @@ def test_importing_the_adapters_loads_no_sdk() -> None:
 
 def test_every_adapter_is_among_those_that_are_looked_at() -> None:
     folder = ROOT / "forge_tools" / "adapters"
-    shared = {"arguments", "conversation", "sdk", "strict", "toolset"}
+    shared = {"conversation", "toolset"}
 
     assert {path.stem for path in folder.iterdir() if not path.stem.startswith("__")} - shared == set(ADAPTERS)
 
