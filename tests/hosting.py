@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from forge_tools.mcp.hosted.configuration import Server
+from forge_tools.mcp.hosted.configuration import Server, ServerWalls
 from forge_tools.mcp.hosted.servers import HostedServers, Memory
-from forge_tools.mcp.hosted.walls import ServerWalls
 from forge_tools.model import ServerState
 from forge_tools.tool.base import ExecutionContext, ToolResult
 from forge_tools.tool.executor import ToolExecutor

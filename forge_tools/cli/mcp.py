@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -17,7 +16,6 @@ from forge_tools.cli.stack import await_stack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.logs import CallLog, set_up
-from forge_tools.mcp.offer import Offer
 from forge_tools.model import ToolCategory
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.spools import scratch_folder
@@ -67,7 +65,7 @@ def mcp(  # noqa: PLR0913 one option each
     if tools and not local:
         raise typer.BadParameter("workers load their own tools; add --local, or start a worker with --tools.")
     settings = Settings.load()
-    offer = Offer(
+    offer = _module("calls").Offer(
         categories=_categories(categories),
         tags=_words(tags),
         names=_words(names),
@@ -77,9 +75,8 @@ def mcp(  # noqa: PLR0913 one option each
         task_after=task_after,
         refresh_interval=refresh,
         routes=settings.routes,
+        session_id=session_id,
     )
-    if session_id:
-        offer = replace(offer, session_id=session_id)
     set_up(logging.INFO, settings.log_format, sys.stderr)
     transport = _transport(face_of(context), settings, http)
     if local:
@@ -100,7 +97,7 @@ def _transport(face: Face, settings: Settings, http: str | None) -> Any:
     return transport
 
 
-def _serve_here(transport: Any, settings: Settings, offer: Offer, references: Sequence[str]) -> NoReturn:
+def _serve_here(transport: Any, settings: Settings, offer: Any, references: Sequence[str]) -> NoReturn:
     """Keep long outputs as long as this process and its sessions live."""
     tools = local_tools(settings, references)  # once stray output does no harm
     logging.getLogger().addHandler(CallLog())

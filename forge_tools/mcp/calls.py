@@ -1,11 +1,13 @@
-"""`tools/call`: runs a tool for a client, sends it progress, and cancels calls that it no longer waits for."""
+"""`tools/call`: runs an offered tool for a client, sends it progress, and cancels calls that it no longer waits for."""
 
 import asyncio
 import hashlib
 import logging
+import re
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mcp.server.context import ServerRequestContext
@@ -15,6 +17,7 @@ from mcp.types import (
     LOG_LEVEL_META_KEY,
     CallToolRequestParams,
     EmptyResult,
+    Implementation,
     LoggingLevel,
     LoggingMessageNotification,
     LoggingMessageNotificationParams,
@@ -24,7 +27,6 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ForgeError
-from forge_tools.mcp.offer import Caller, Offer, agent_name
 from forge_tools.model import (
     SCOPE,
     ExecutionContext,
@@ -37,13 +39,20 @@ from forge_tools.model import (
     Told,
     ToolResult,
     ToolSpec,
+    new_id,
     scope_for,
     told_of,
 )
 from forge_tools.sandbox.reports import ReportBuffer
-from forge_tools.schema import shown, suggestion
+from forge_tools.schema import clean_text, shown, suggestion
 
 SESSION_HEADER = "mcp-session-id"
+LONG_QUEUE = "background"
+LONGEST_NAME = 100
+"""How many characters of a client's self-description are kept."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+"""The protocol's form for names of tools."""
 
 END_PATIENCE = 3.0
 """Seconds that cancelling calls may take when the server ends."""
@@ -79,6 +88,41 @@ Context = ServerRequestContext[Any, Any]
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Which tools clients see, and how they are called; None admits every category, tag or name.
+
+    `session_id` is recorded with calls if the transport has no sessions, by default a new one. A call that lasts longer than `task_after`
+    seconds becomes a task for clients that let the server decide. With `background_tools`, three more tools submit,
+    inspect and cancel calls. `refresh_interval` is how often, in seconds, the catalogue is read. `routes` are the
+    queues that configuration names for tools and categories.
+    """
+
+    categories: Collection[str] | None = None
+    tags: Collection[str] | None = None
+    names: Collection[str] | None = None
+    working_dir: str = "."
+    session_id: str | None = None
+    dry_run: bool = False
+    background_tools: bool = False
+    task_after: float = 5.0
+    refresh_interval: float = 5.0
+    routes: Mapping[str, str] = field(default_factory=dict)
+
+    def admits(self, spec: ToolSpec) -> bool:
+        """Whether clients see that tool and may call it."""
+        return (
+            _NAME.fullmatch(spec.name) is not None
+            and (self.categories is None or spec.category in self.categories)
+            and (self.tags is None or not set(spec.tags).isdisjoint(self.tags))
+            and (self.names is None or not {spec.name, *spec.aliases}.isdisjoint(self.names))
+        )
+
+    def long_queue(self, spec: ToolSpec) -> str | None:
+        """Return the queue for calls known to be long: the configured one, or else one where they starve nobody."""
+        return None if {spec.name, spec.category.value} & self.routes.keys() else LONG_QUEUE
+
+
 class Tools(Protocol):
     """The methods of an executor used here: a ToolExecutor, an ExecutorClient and a ToolThread have them."""
 
@@ -96,16 +140,26 @@ class Calls:
 
     def __init__(self, executor: Tools, offer: Offer) -> None:
         self.offer = offer
+        self.own_session = offer.session_id or f"mcp-{new_id()}"
         self.workers = executor if isinstance(executor, ExecutorClient) else None
         self._executor = executor
         self._cancelling: set[asyncio.Task[Any]] = set()
 
-    def caller(self, ctx: Context) -> Caller:
-        """Return who sends a request, with the session of its HTTP connection if any, else that of this server."""
+    def session(self, ctx: Context) -> str:
+        """Return the session of the client's HTTP connection if any, else that of this server."""
+        id_ = ctx.request.headers.get(SESSION_HEADER) if ctx.request is not None else None
+        return _disguised(id_) if id_ else self.own_session
+
+    def context(self, ctx: Context, **metadata: object) -> ExecutionContext:
+        """Return the context of a call of that client."""
         client = ctx.session.client_params
-        agent = agent_name(client.client_info.name, client.client_info.version) if client else None
-        session = ctx.request.headers.get(SESSION_HEADER) if ctx.request is not None else None
-        return Caller(_disguised(session) if session else self.offer.session_id, agent)
+        return ExecutionContext(
+            working_dir=self.offer.working_dir,
+            session_id=self.session(ctx),
+            agent_id=agent_name(client.client_info) if client else None,
+            dry_run=self.offer.dry_run,
+            metadata={"mcp": metadata} if metadata else {},
+        )
 
     def offered(self) -> list[ToolSpec]:
         """Return the tools that clients see, by name."""
@@ -140,7 +194,7 @@ class Calls:
     async def run(self, ctx: Context, params: CallToolRequestParams) -> ToolResult:
         """Call a tool and wait for it; cancelling this cancels the call."""
         spec = await self.find(params.name)
-        arguments, context = params.arguments or {}, self.offer.context(self.caller(ctx))
+        arguments, context = params.arguments or {}, self.context(ctx)
         if not _listens(ctx):
             return await self._executor.call(spec.name, arguments, context)
         if self.workers is None:
@@ -339,6 +393,11 @@ def _meta(ctx: Context) -> Mapping[str, Any]:
 def _last_line(text: str) -> str | None:
     lines = text.strip().splitlines()
     return lines[-1][:LINE_CHARS] if lines else None
+
+
+def agent_name(client: Implementation) -> str:
+    """Return a client's name and version for the history."""
+    return clean_text(f"{client.name}/{client.version}" if client.version else client.name)[:LONGEST_NAME]
 
 
 def _disguised(session_id: str) -> str:

@@ -164,18 +164,12 @@ def _structured(result: ToolResult) -> dict[str, Any] | None:
     except InvalidCallError:
         return None
     strict: dict[str, Any] = json.loads(text)
-    return _encodable(strict) if _SURROGATE in text else strict
+    return json.loads(_encodable(json.dumps(strict, ensure_ascii=False), "replace")) if _SURROGATE in text else strict
 
 
-def _encodable(value: Any) -> Any:
+def _encodable(text: str, errors: str = "backslashreplace") -> str:
     """Replace lone surrogates, which no transport can encode."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, list):
-        return [_encodable(item) for item in value]
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    return value
+    return text.encode("utf-8", errors).decode()
 
 
 def _link(result: ToolResult) -> types.ResourceLink | None:
@@ -228,9 +222,9 @@ class Resources:
             raise MCPError(
                 code=INVALID_PARAMS, message=f"There is nothing to complete for {shown(asked)}; ask for {known}"
             )
-        ids, session = list[str](), self._calls.caller(ctx).session_id
+        ids, session = list[str](), self._calls.session(ctx)
         # Clients over HTTP in a protocol without sessions share one, and are told of no handle of each other's.
-        is_shared = ctx.request is not None and session == self._calls.offer.session_id
+        is_shared = ctx.request is not None and session == self._calls.own_session
         if argument.name == "id" and not is_shared:
             ids = await self._artifacts.ids(session, argument.value, MOST_COMPLETED + 1)
         values, has_more = ids[:MOST_COMPLETED], len(ids) > MOST_COMPLETED
@@ -239,7 +233,7 @@ class Resources:
     async def read(self, ctx: Context, params: types.ReadResourceRequestParams) -> ReadResourceResult:
         address, is_paged, query = params.uri.partition("?")
         id_ = artifact_id(address)
-        artifact = await self._artifacts.find(id_, self._calls.caller(ctx).session_id) if id_ else None
+        artifact = await self._artifacts.find(id_, self._calls.session(ctx)) if id_ else None
         if artifact is None:
             code = INVALID_PARAMS if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else RESOURCE_NOT_FOUND
             message = f"Resource not found, or expired: {shown(params.uri)}"

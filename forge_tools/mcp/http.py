@@ -6,7 +6,6 @@ import hmac
 import ipaddress
 import signal
 import socket
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -17,14 +16,12 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
-from mcp.shared.message import SessionMessage
 from mcp.types import CONNECTION_CLOSED
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.mcp.lines import encoded, misnumbered
 from forge_tools.signals import not_ignored
 
 PATH = "/mcp"
@@ -37,9 +34,9 @@ _GONE = "forge_tools.gone"
 class Http:
     """Any number of clients at one endpoint."""
 
-    def __init__(self, listening: socket.socket, token: str, largest_body: int, *, is_local: bool) -> None:
+    def __init__(self, listening: socket.socket, token: str, largest_body: int) -> None:
         self.listening = listening
-        self.is_local = is_local
+        self.is_local = is_loopback(listening.getsockname()[0])
         self._token = token
         self._largest = largest_body
 
@@ -66,7 +63,7 @@ class Http:
             raise ConfigurationError(
                 f"Cannot listen at {address}: {error.strerror or error}. Give another port."
             ) from error
-        return cls(listening, token, largest_body, is_local=is_loopback(host))
+        return cls(listening, token, largest_body)
 
     @property
     def url(self) -> str:
@@ -82,7 +79,7 @@ class Http:
         )
         server.middleware.insert(1, cancel_when_gone)  # within the span of the request, around all else
         config = uvicorn.Config(
-            Guard(Numbered(endpoint, self._largest), token=self._token, is_local=self.is_local),
+            Guard(endpoint, token=self._token, is_local=self.is_local),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=END_PATIENCE,
@@ -141,31 +138,6 @@ class Guard:
     def _has_token(self, sent: str) -> bool:
         scheme, _, given = sent.partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token.encode())
-
-
-class Numbered:
-    """Answers requests whose id is invalid with an error: the SDK accepts them without an answer, as notifications."""
-
-    def __init__(self, app: ASGIApp, largest_body: int) -> None:
-        self._app = app
-        self._largest = largest_body
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        read: deque[Message] = deque()
-        body, is_more = bytearray(), scope.get("method") == "POST"
-        while is_more and len(body) <= self._largest:  # the endpoint refuses what is larger
-            read.append(message := await receive())
-            body += message.get("body", b"")
-            is_more = message.get("more_body", False)
-
-        async def again() -> Message:
-            return read.popleft() if read else await receive()
-
-        if (error := misnumbered(body)) is not None:
-            answer = Response(encoded(SessionMessage(error)), 400, media_type="application/json")
-            await answer(scope, again, send)
-        else:
-            await self._app(scope, again, send)
 
 
 async def cancel_when_gone(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:

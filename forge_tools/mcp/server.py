@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Protocol
 
@@ -10,13 +10,14 @@ import anyio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.session import ServerSession
-from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChanged
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolRequestParams,
     CompleteRequestParams,
+    GetTaskRequestParams,
     ListToolsResult,
     NotificationParams,
     PaginatedRequestParams,
@@ -33,9 +34,8 @@ from forge_tools import __version__
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Tools, set_log_level
+from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Offer, Tools, set_log_level
 from forge_tools.mcp.content import ArtifactReader, Resources, listed, shown_whole
-from forge_tools.mcp.offer import Offer
 from forge_tools.mcp.tasks import CORE_VERSION, EXTENSION, BackgroundTools, Tasks, takes_tasks
 from forge_tools.mcp.thread import ToolThread
 from forge_tools.tool.executor import ToolExecutor
@@ -81,8 +81,11 @@ class ToolServer(Server[None]):
         if self._tasks is not None:
             self.extensions[EXTENSION] = {}
             self.middleware.append(self._tasks.create)
-            for method, (params, handler) in self._tasks.handlers().items():
-                self.add_request_handler(method, params, handler)
+            self.add_request_handler("tasks/get", GetTaskRequestParams, self._tasks.get)
+            self.add_request_handler("tasks/result", GetTaskRequestParams, self._tasks.result)
+            self.add_request_handler("tasks/cancel", GetTaskRequestParams, self._tasks.cancel)
+            self.add_request_handler("tasks/update", GetTaskRequestParams, self._tasks.update)
+            self.add_request_handler("tasks/list", PaginatedRequestParams, self._tasks.list)
         if artifacts is not None:
             resources = Resources(artifacts, self.calls)
             self.add_request_handler("resources/list", PaginatedRequestParams, resources.list)
@@ -125,8 +128,9 @@ class ToolServer(Server[None]):
         """While a client is connected, check for changes and announce them; retry later if the database is away."""
         known = self._fingerprint()
         while True:
-            await self.listeners.present.wait()
             await asyncio.sleep(self.calls.offer.refresh_interval)
+            if not self.listeners.are_present:
+                continue
             try:
                 await self.calls.refresh()
             except ForgeError as error:
@@ -154,7 +158,7 @@ class ToolServer(Server[None]):
 
     async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> HandlerResult:
         if self._background is not None:
-            answer = await self._background.call(params.name, params.arguments or {}, self.calls.caller(ctx))
+            answer = await self._background.call(params.name, params.arguments or {}, ctx)
             if answer is not None:
                 return answer
         if self._tasks is not None and takes_tasks(ctx):
@@ -163,26 +167,22 @@ class ToolServer(Server[None]):
         return await shown_whole(await self.calls.run(ctx, params), is_structured=spec.output_schema is not None)
 
 
-class Listeners:
-    """Clients that are `present`: sessions of protocols with a handshake, and streams (`subscribe`) of those without."""
+class Listeners(InMemorySubscriptionBus):
+    """Clients that are notified of changes: sessions of protocols with a handshake, and streams of those without."""
 
     def __init__(self) -> None:
-        self.present = asyncio.Event()
+        super().__init__()
         self._sessions: dict[object, ServerSession] = {}
-        self._streams: dict[object, Callable[[ServerEvent], None]] = {}
 
     def join(self, session: ServerSession, until: AsyncExitStack) -> None:
         """Notify that session of changes until its connection ends."""
-        until.callback(self._add(self._sessions, session))
+        token = object()
+        self._sessions[token] = session
+        until.callback(self._sessions.pop, token)
 
-    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """Notify a stream of changes; return a function that ends this."""
-        return self._add(self._streams, listener)
-
-    async def publish(self, event: ServerEvent) -> None:
-        """Notify the streams."""
-        for listener in list(self._streams.values()):
-            listener(event)
+    @property
+    def are_present(self) -> bool:
+        return bool(self._sessions or self._listeners)
 
     async def tell(self) -> None:
         """Notify all clients that the tools have changed."""
@@ -190,18 +190,6 @@ class Listeners:
         for session in list(self._sessions.values()):
             with anyio.move_on_after(PATIENCE):
                 await session.send_notification(ToolListChangedNotification())
-
-    def _add(self, those: dict[object, Any], one: Any) -> Callable[[], None]:
-        token = object()
-        those[token] = one
-        self.present.set()
-
-        def remove() -> None:
-            those.pop(token, None)
-            if not self._sessions and not self._streams:
-                self.present.clear()
-
-        return remove
 
 
 class Transport(Protocol):

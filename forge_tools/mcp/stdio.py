@@ -1,25 +1,25 @@
-"""The standard streams as a transport: only lines of JSON-RPC, whatever a tool prints."""
+"""The standard streams as a transport: lines of JSON-RPC of bounded length, and nothing else, whatever a tool prints."""
 
 import asyncio
 import fcntl
 import json
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.server.lowlevel.server import Server
 from mcp.shared.message import SessionMessage
-from mcp.types import INVALID_REQUEST, PARSE_ERROR, JSONRPCError, JSONRPCNotification
+from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCNotification
 from mcp.types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.mcp.lines import Lines, LongLine, encoded, id_of, misnumbered, refusal
 from forge_tools.signals import not_ignored
 from forge_tools.tool.decorator import in_thread
 
@@ -27,6 +27,55 @@ LAST_WORDS = 1.0
 """Seconds in which a client that has closed its end may read the last messages."""
 
 _CHUNK = 2**16
+_END_BYTES = 1000
+"""How much of each end of a line beyond the limit is kept."""
+
+_STRING = rb'"(?:[^"\\]|\\.)*"'
+_FLAT = rb"\s*" + _STRING + rb"\s*:\s*(?:" + _STRING + rb"|[\w.+-]+)\s*"
+_ID = rb'\s*"id"\s*:\s*(' + _STRING + rb"|-?\d+)\s*"
+_FIRST = re.compile(rb"\s*\{(?:" + _FLAT + rb",)*?" + _ID + rb"[,}]", re.DOTALL)
+_LAST = re.compile(rb"," + _ID + rb"(?:," + _FLAT + rb")*\}\s*\Z", re.DOTALL)
+"""The id of an object before its first nested value, and after the last one."""
+
+
+class LongLine(NamedTuple):
+    """The remains of a line beyond the limit: its beginning, its id if it is a message, and its length."""
+
+    head: bytes
+    id: str | int | None
+    size: int
+
+
+class Lines:
+    """Splits a stream into lines without their ends; `limit` is in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[bytes | LongLine]:
+        """Add a chunk and return the lines that it completes."""
+        *ended, rest = chunk.split(b"\n")
+        lines: list[bytes | LongLine] = []
+        for part in ended:
+            self._keep(part)
+            lines.append(self.rest())
+        self._keep(rest)
+        return lines
+
+    def rest(self) -> bytes | LongLine:
+        """Return the bytes after the last line."""
+        kept, size = bytes(self._kept), self._size
+        self._kept.clear()
+        self._size = 0
+        return kept if size <= self._limit else LongLine(kept[:_END_BYTES], _id_at_the_ends(kept), size)
+
+    def _keep(self, part: bytes) -> None:
+        self._size += len(part)
+        self._kept += part
+        if self._size > self._limit:
+            del self._kept[_END_BYTES:-_END_BYTES]
 
 
 class Stdio:
@@ -122,18 +171,43 @@ def parsed(line: bytes) -> SessionMessage | JSONRPCError:
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
     else:
-        wrong = misnumbered(line) if isinstance(message, JSONRPCNotification) else None
+        # The SDK takes a request with an invalid id for a notification.
+        has_id = isinstance(message, JSONRPCNotification) and b'"id"' in line and "id" in (_loaded(line) or ())
+        wrong = refusal(INVALID_REQUEST, "The id of a request is a string or an integer") if has_id else None
         return wrong or SessionMessage(message)
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        found = None
-    known = id_of(found)
+    found = _loaded(line)
+    id_ = found.get("id") if isinstance(found, dict) else None
+    known = id_ if isinstance(id_, str | int) and not isinstance(id_, bool) else None
     if problem["type"] == "json_invalid":
         return refusal(PARSE_ERROR, problem["msg"], known)
     if isinstance(found, list):
         return refusal(INVALID_REQUEST, "Batches are not part of the protocol; send one message per line")
     return refusal(INVALID_REQUEST, 'A request has `"jsonrpc": "2.0"`, `id`, `method` and, if any, `params`', known)
+
+
+def refusal(code: int, message: str, id: str | int | None = None) -> JSONRPCError:
+    """Return an error of the protocol, without an id if none could be read."""
+    return JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=code, message=message))
+
+
+def encoded(item: SessionMessage) -> bytes:
+    """Return a message as a line."""
+    return item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+
+
+def _loaded(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _id_at_the_ends(line: bytes) -> str | int | None:
+    found = _FIRST.match(line[:_END_BYTES]) or _LAST.search(line[-_END_BYTES:])
+    with suppress(ValueError):
+        known: str | int | None = json.loads(found[1]) if found else None
+        return known
+    return None
 
 
 def _chunk(fd: int) -> bytes:

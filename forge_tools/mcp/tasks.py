@@ -1,7 +1,7 @@
 """Long calls: tasks of the protocol, and three tools for clients without tasks; each has the id of its execution."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -30,7 +30,6 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ExecutionNotFoundError, ForgeError, ResultTimeoutError
 from forge_tools.mcp.calls import Calls, Context, described, submit
 from forge_tools.mcp.content import answered, shown_whole
-from forge_tools.mcp.offer import Caller
 from forge_tools.model import ExecutionRecord, ExecutionStatus, Progress, ToolResult
 from forge_tools.schema import shown
 
@@ -68,7 +67,9 @@ class Tasks:
         asked = params.task.ttl if params.task else None
         ttl = None if asked is None else min(max(asked, 0), LONGEST_TTL_MS)
         handle = await self._submit(ctx, params, ttl=ttl, is_long=True)
-        return answered(handle) if isinstance(handle, ToolResult) else {"task": _core(await handle.record())}
+        return (
+            answered(handle) if isinstance(handle, ToolResult) else {"task": _form(await handle.record(), is_core=True)}
+        )
 
     async def call(self, ctx: Context, params: CallToolRequestParams) -> HandlerResult:
         """Call a tool for a client that accepts a task as the answer: it gets one if the call is not over soon."""
@@ -77,19 +78,19 @@ class Tasks:
             return answered(handle)
         if await self._calls.is_over(ctx, handle, self._calls.offer.task_after):
             return await shown_whole(await handle.result())
-        return {"resultType": "task", **_extended(await handle.record())}
+        return {"resultType": "task", **_form(await handle.record(), is_core=False)}
 
     async def get(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
         record = await self._find(ctx, params.task_id)
         progress = (await self._progress_of([record])).get(record.id)
         if ctx.protocol_version == CORE_VERSION:
-            return _core(record, progress)
+            return _form(record, progress, is_core=True)
         outcome: dict[str, Any] = {}
         if _status(record) == "completed":
             outcome = {"result": await self._payload(record)}
         elif _status(record) == "failed":
             outcome = {"error": {"code": INTERNAL_ERROR, "message": record.error or record.status.value}}
-        return {"resultType": "complete", **_extended(record, progress), **outcome}
+        return {"resultType": "complete", **_form(record, progress, is_core=False), **outcome}
 
     async def result(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
         """Wait for the end of a task and return the answer of its call."""
@@ -112,7 +113,7 @@ class Tasks:
             return {"resultType": "complete"}
         with suppress(ResultTimeoutError):
             await handle.result(CANCEL_PATIENCE)
-        return _core(await handle.record())
+        return _form(await handle.record(), is_core=True)
 
     async def update(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
         """Accept input for a task; none of our tools requests any, so it is ignored."""
@@ -126,28 +127,18 @@ class Tasks:
         _require_core(ctx)
         if params.cursor is not None and not _ID.fullmatch(params.cursor):
             raise _invalid("Unknown cursor; list from the start, without one")
-        session = self._calls.caller(ctx).session_id
+        session = self._calls.session(ctx)
         records = await self._client.history.list(session_id=session, limit=PAGE + 1, before=params.cursor)
-        page = [record for record in records[:PAGE] if _is_task(record) and not _is_expired(record)]
+        page = [record for record in records[:PAGE] if mark_of(record).get("task") is True and not _is_expired(record)]
         progress = await self._progress_of(page)
         more = {"nextCursor": records[PAGE - 1].id} if len(records) > PAGE else {}
-        return {"tasks": [_core(record, progress.get(record.id)) for record in page], **more}
-
-    def handlers(self) -> "dict[str, tuple[type[Any], Callable[[Context, Any], Awaitable[HandlerResult]]]]":
-        """Return the supported methods, with the type of their parameters."""
-        return {
-            "tasks/get": (GetTaskRequestParams, self.get),
-            "tasks/result": (GetTaskRequestParams, self.result),
-            "tasks/cancel": (GetTaskRequestParams, self.cancel),
-            "tasks/update": (GetTaskRequestParams, self.update),
-            "tasks/list": (PaginatedRequestParams, self.list),
-        }
+        return {"tasks": [_form(record, progress.get(record.id), is_core=True) for record in page], **more}
 
     async def _submit(
         self, ctx: Context, params: CallToolRequestParams, *, ttl: int | None, is_long: bool
     ) -> Handle | ToolResult:
         spec = await self._calls.find(params.name)
-        context = self._calls.offer.context(self._calls.caller(ctx), task=True, ttl=ttl)
+        context = self._calls.context(ctx, task=True, ttl=ttl)
         queue = self._calls.offer.long_queue(spec) if is_long else None
         return await submit(self._client, Call(spec.name, params.arguments or {}, context, queue=queue))
 
@@ -174,7 +165,7 @@ class Tasks:
         _require_same_name(ctx, task_id)
         with suppress(ExecutionNotFoundError):
             record = await self._client.history.get(task_id)
-            if record.id == task_id and _is_task(record):
+            if record.id == task_id and mark_of(record).get("task") is True:
                 if _is_expired(record):
                     raise _invalid(f"Task {record.id} has expired")
                 return record
@@ -213,10 +204,6 @@ def mark_of(record: ExecutionRecord) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _is_task(record: ExecutionRecord) -> bool:
-    return mark_of(record).get("task") is True
-
-
 def _is_expired(record: ExecutionRecord) -> bool:
     ttl = mark_of(record).get("ttl")
     return (
@@ -224,29 +211,14 @@ def _is_expired(record: ExecutionRecord) -> bool:
     )
 
 
-def _core(record: ExecutionRecord, progress: Progress | None = None) -> dict[str, Any]:
-    """Return a task in the form of 2025-11-25, where a call that ended with an error of the tool has failed."""
-    has_failed = record.is_over and record.status not in {ExecutionStatus.SUCCEEDED, ExecutionStatus.CANCELLED}
-    facts = _facts(record, "failed" if has_failed else _status(record), progress)
-    return {**facts, "ttl": mark_of(record).get("ttl"), "pollInterval": POLL_MS}
+def _form(record: ExecutionRecord, progress: Progress | None = None, *, is_core: bool) -> dict[str, Any]:
+    """Return a task in the form of 2025-11-25 (`is_core`), or of the extension.
 
-
-def _extended(record: ExecutionRecord, progress: Progress | None = None) -> dict[str, Any]:
-    """Return a task in the form of the extension."""
-    facts = _facts(record, _status(record), progress)
-    return {**facts, "ttlMs": mark_of(record).get("ttl"), "pollIntervalMs": POLL_MS}
-
-
-def _status(record: ExecutionRecord) -> str:
-    """Return the extension's status: `failed` means that the tool gave no answer; a failed result is `completed`."""
-    if not record.is_over:
-        return "working"
-    if record.status in {ExecutionStatus.LOST, ExecutionStatus.EXPIRED}:
-        return "failed"
-    return "cancelled" if record.status is ExecutionStatus.CANCELLED else "completed"
-
-
-def _facts(record: ExecutionRecord, status: str, progress: Progress | None) -> dict[str, Any]:
+    A call that ended with an error of the tool has failed in the former; in the latter, only one without an answer.
+    """
+    status = _status(record)
+    if is_core and status == "completed" and record.status is not ExecutionStatus.SUCCEEDED:
+        status = "failed"
     told_at = progress.at if progress is not None else None
     return {
         "taskId": record.id,
@@ -254,7 +226,17 @@ def _facts(record: ExecutionRecord, status: str, progress: Progress | None) -> d
         "statusMessage": described(record, progress),
         "createdAt": _iso(record.queued_at),
         "lastUpdatedAt": _iso(record.completed_at or told_at or record.started_at or record.queued_at),
+        "ttl" if is_core else "ttlMs": mark_of(record).get("ttl"),
+        "pollInterval" if is_core else "pollIntervalMs": POLL_MS,
     }
+
+
+def _status(record: ExecutionRecord) -> str:
+    if not record.is_over:
+        return "working"
+    if record.status in {ExecutionStatus.LOST, ExecutionStatus.EXPIRED}:
+        return "failed"
+    return "cancelled" if record.status is ExecutionStatus.CANCELLED else "completed"
 
 
 def _iso(at: datetime) -> str:
@@ -336,10 +318,10 @@ class BackgroundTools:
         self._calls = calls
         self._client = client
 
-    async def call(self, name: str, arguments: Mapping[str, Any], caller: Caller) -> CallToolResult | None:
+    async def call(self, name: str, arguments: Mapping[str, Any], ctx: Context) -> CallToolResult | None:
         """Run the tool of that name, if it is one of these."""
         if name == SUBMIT.name:
-            return await self._submit(arguments, caller)
+            return await self._submit(arguments, ctx)
         run = {POLL.name: self._poll, CANCEL.name: self._cancel}.get(name)
         if run is None:
             return None
@@ -348,7 +330,7 @@ class BackgroundTools:
         except ForgeError as error:
             return _refused(error.message)
 
-    async def _submit(self, arguments: Mapping[str, Any], caller: Caller) -> CallToolResult:
+    async def _submit(self, arguments: Mapping[str, Any], ctx: Context) -> CallToolResult:
         name, given = arguments.get("tool"), arguments.get("arguments") or {}
         if not isinstance(name, str) or not isinstance(given, Mapping):
             return _refused("submit_tool needs `tool`, the name of a tool, and `arguments`, an object.")
@@ -356,7 +338,7 @@ class BackgroundTools:
             spec = await self._calls.find(name)
         except MCPError as error:
             return _refused(error.error.message)
-        context = self._calls.offer.context(caller, submitted=True)
+        context = self._calls.context(ctx, submitted=True)
         call = Call(spec.name, given, context, queue=self._calls.offer.long_queue(spec))
         handle = await submit(self._client, call)
         if isinstance(handle, ToolResult):

@@ -11,7 +11,7 @@ import pytest
 from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ToolError
 from forge_tools.executor import ToolExecutor
-from forge_tools.mcp.hosted.tools import ServerTool
+from forge_tools.mcp.hosted.servers import ServerTool
 from forge_tools.registry import ScopedRegistry, ToolRegistry
 from forge_tools.tool import ToolFactory, load_tools
 from forge_tools.tool import registry as registry_module

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.config import Settings, broker_socket
-from forge_tools.mcp.hosted.configuration import Usual
-from forge_tools.mcp.hosted.walls import ServerWalls
+from forge_tools.mcp.hosted.configuration import ServerWalls
 from forge_tools.model import Claim, ToolCategory, ToolSpec
 from forge_tools.sandbox.configured import commands_of, least_for
 from forge_tools.sandbox.paths.confinement import Root
@@ -66,9 +65,8 @@ def server_walls(settings: Settings, reach: Reach) -> ServerWalls:
     asked = settings.walls_of.get(f"{CATEGORY}{ToolCategory.MCP}")
     return ServerWalls(
         default=asked or "namespace",
-        usual=Usual(
-            network=settings.egress_of.get(f"{CATEGORY}{ToolCategory.MCP}", ""), minimum=settings.walls_minimum or ""
-        ),
+        network=settings.egress_of.get(f"{CATEGORY}{ToolCategory.MCP}", ""),
+        minimum=settings.walls_minimum or "",
         homes=settings.home / "mcp" / "homes",
         closed=(*own, *(str(root.path.absolute()) for root in reach.all_roots())),
         hidden=own,

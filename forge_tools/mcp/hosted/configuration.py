@@ -1,10 +1,14 @@
-"""The configured MCP servers: the `mcpServers` of a JSON file, in the format of Claude Desktop and Claude Code."""
+"""The configured MCP servers, `mcpServers` of a JSON file in the format of Claude Desktop and Claude Code; and their walls."""
 
 import json
 import logging
+import os
+import socket
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,8 +17,15 @@ from pydantic.alias_generators import to_camel
 
 from forge_tools.environment import expanded
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import is_secret_name
-from forge_tools.sandbox.walls.probe import keeps_to
+from forge_tools.model import Tier, is_secret_name
+from forge_tools.sandbox.processes.commands import SPAWNER, Spawner
+from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.spools import new_scratch
+from forge_tools.sandbox.walls.commands import NAMESPACE
+from forge_tools.sandbox.walls.probe import TIERS, Given, keeps_to
+from forge_tools.sandbox.walls.profile import parts
+from forge_tools.sandbox.walls.view import behind_landlock, of_machine, of_workspace
+from forge_tools.sandbox.web.egress import variables
 from forge_tools.schema import shown
 from forge_tools.setting_types import Network
 
@@ -24,6 +35,9 @@ _HTTP = frozenset({"http", "streamable-http", "streamableHttp"})
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 Mount = Annotated[str, StringConstraints(pattern=r"^[^\x00]+:r[ow]$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[^\x00=]+$")]
+
+_NAMESPACES = Given("plain", 0)
+"""A machine that lacks none, where nobody has asked it."""
 
 logger = logging.getLogger(__name__)
 
@@ -106,19 +120,10 @@ class Server(BaseModel):
         return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usual:
-    """What the operator sets for all servers that are programs: the network of those whose entries name none, and the least walls."""
-
-    network: str = ""
-    minimum: str = ""
-
-
-UNSET = Usual()
-
-
-def read_servers(path: Path, usual: Usual = UNSET) -> list[Server]:
+def read_servers(path: Path, network: str = "", minimum: str = "") -> list[Server]:
     """Read the servers of a file, without those that are disabled.
+
+    Programs whose entries name no network have `network`, if that is given, and none has less walls than the `minimum`.
 
     `${NAME}` and `${NAME:-default}` are replaced by variables of our environment. A relative `cwd` is relative to the
     folder of the file, which is also the default.
@@ -137,12 +142,11 @@ def read_servers(path: Path, usual: Usual = UNSET) -> list[Server]:
         raise ConfigurationError(
             f'FORGE_MCP_CONFIG: {path} has no servers. Write {{"mcpServers": {{"NAME": {{"command": "..."}}}}}}.'
         )
-    folder = path.resolve().parent
-    read = [_server(path, name, declared, folder, usual) for name, declared in servers.items()]
+    read = [_server(path, name, declared, network, minimum) for name, declared in servers.items()]
     return [server for server in read if not server.disabled]
 
 
-def _server(path: Path, name: str, declared: Any, folder: Path, usual: Usual) -> Server:
+def _server(path: Path, name: str, declared: Any, network: str, minimum: str) -> Server:
     where = f'FORGE_MCP_CONFIG: {path}, server "{shown(name)}"'
     if not isinstance(declared, dict):
         raise ConfigurationError(f'{where}: it must be an object, such as {{"command": "..."}}.')
@@ -155,15 +159,13 @@ def _server(path: Path, name: str, declared: Any, folder: Path, usual: Usual) ->
     if server.model_extra:
         unknown = sorted(map(shown, server.model_extra))
         logger.warning("An MCP server has unknown settings", extra={"server": name, "settings": unknown})
-    server = server.model_copy(update={"cwd": folder / server.cwd})
-    if usual.network and server.command and "egress" not in server.model_fields_set:
-        server = server.model_copy(update={"egress": usual.network})
+    server = server.model_copy(update={"cwd": path.resolve().parent / server.cwd})
+    if network and server.command and "egress" not in server.model_fields_set:
+        server = server.model_copy(update={"egress": network})
         if said := server.unkept():
             raise ConfigurationError(f"{where}: {said}. FORGE_EGRESS_OF sets that network for category:mcp.")
-    if usual.minimum and server.walls == "plain":
-        raise ConfigurationError(
-            f'{where}: "walls": "plain" is less than FORGE_WALLS_MINIMUM={usual.minimum}. Leave it out.'
-        )
+    if minimum and server.walls == "plain":
+        raise ConfigurationError(f'{where}: "walls": "plain" is less than FORGE_WALLS_MINIMUM={minimum}. Leave it out.')
     for mounted, _ in server.mounted():
         if not Path(mounted).exists():
             raise ConfigurationError(f"{where}, mounts: {shown(mounted)} does not exist on this host.")
@@ -184,3 +186,110 @@ def _expanded(value: Any, where: str) -> Any:
     if isinstance(value, Mapping):
         return {name: _expanded(part, where) for name, part in value.items()}
     return [_expanded(part, where) for part in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerWalls:
+    """How the servers of a worker are started; by default without walls.
+
+    `network` and `minimum` are those of `read_servers`. `homes` has the home of each server, which is kept. `closed` is what no server sees, and `hidden` what of that stays invisible
+    in what its entry mounts; `opened` has further paths, such as `/data:ro`. `machine` says what there is here; a
+    server that lacks something has less, but never less than the `least`, than its network takes, or than its entry asks for.
+    """
+
+    default: Tier = "plain"
+    network: str = ""
+    minimum: str = ""
+    homes: Path = Path()
+    closed: Sequence[str] = ()
+    hidden: Sequence[str] = ()
+    opened: Sequence[str] = ()
+    machine: Given = _NAMESPACES
+    least: str = "plain"
+    _spawners: dict[tuple[str, str], Spawner] = field(default_factory=dict)
+
+    def tier(self, server: Server) -> str:
+        """Return the tier of a server, whether this machine has it or not."""
+        asked = server.walls or (self.default if keeps_to(self.default, server.egress) else NAMESPACE)
+        held = self.machine.of_commands(asked)
+        least = server.walls or self.least
+        is_enough = TIERS.index(held) >= TIERS.index(least) and keeps_to(held, server.egress)
+        return held if is_enough else asked
+
+    def start(self, server: Server, *, streams: tuple[int, int, int], grace: float) -> socket.socket:
+        """Start a server and return its control socket.
+
+        Raises:
+            ConfigurationError: this machine does not have its walls.
+            OSError: its folder cannot be opened, or the launcher cannot be started.
+        """
+        environment, spawner, shown, path = child_environment(), SPAWNER, list[str](), str(server.cwd)
+        tier = self.tier(server)
+        if tier != self.machine.of_commands(tier):
+            why = self.machine.no_namespaces if tier == NAMESPACE else self.machine.why
+            raise ConfigurationError(
+                f'it is to have walls={tier}, which this machine does not have ({why}); "walls": "plain" in its entry does without'
+            )
+        if tier != "plain":
+            home, spawner = self._home(server.name), self._spawner(tier, server.egress)
+            path, mounts = self._mounts(server, home)
+            temporary = "/tmp" if tier == NAMESPACE else new_scratch()  # noqa: S108  its own
+            shown = self._shown(tier, server, mounts, home, temporary)
+            environment |= variables(server.egress)
+            environment |= {"HOME": home, "XDG_CACHE_HOME": f"{home}/.cache", "TMPDIR": temporary}
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return spawner.start(
+                [server.command, *server.args],
+                {**environment, **server.env},
+                folder=folder,
+                streams=streams,
+                grace=grace,
+                shown=shown,
+            )
+        finally:
+            os.close(folder)
+
+    def close(self) -> None:
+        """End what starts them."""
+        for spawner in self._spawners.values():
+            spawner.close()
+
+    def _spawner(self, tier: str, network: str) -> Spawner:
+        """Return what starts the servers with these walls, each of which is shown everything that it sees."""
+        if (tier, network) not in self._spawners:
+            self._spawners[tier, network] = Spawner([tier, network])
+        return self._spawners[tier, network]
+
+    def _mounts(self, server: Server, home: str) -> tuple[str, list[tuple[str, bool]]]:
+        """Return the folder that a server with that home starts in, and the paths that it sees besides (path, is read-only)."""
+        folder = os.path.realpath(server.cwd)
+        mounts = [(path, how == "ro") for path, how in server.mounted()]
+        if self._is_private(folder):
+            folder = home
+        elif folder not in {os.path.realpath(path) for path, _ in mounts}:
+            mounts.insert(0, (folder, True))
+        return folder, mounts
+
+    def _shown(self, tier: str, server: Server, mounts: list[tuple[str, bool]], home: str, temporary: str) -> list[str]:
+        found = child_environment()
+        found["PATH"] = server.env.get("PATH", found["PATH"])
+        if tier == NAMESPACE:
+            return [*of_machine(found, self.closed, self.opened), *of_workspace(mounts, self.hidden, home)]
+        shut = tuple(map(os.path.realpath, self.hidden))
+        seen = [(part, read) for path, read in mounts for part in parts(os.path.realpath(path), shut)]
+        of_all = behind_landlock(found, (*self.closed, tempfile.gettempdir()), self.opened)
+        of_all = [word for word in of_all if not word.startswith("ln:")]  # its home is kept
+        return [*of_all, *(f"{'ro' if read else 'rw'}:{part}" for part, read in seen), f"rw:{home}", f"own:{temporary}"]
+
+    def _home(self, server: str) -> str:
+        """Return the home of a server, which is made."""
+        name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in server)[:60]
+        home = self.homes / f"{name}-{sha256(server.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+        (home / ".cache").mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.path.realpath(home)
+
+    def _is_private(self, folder: str) -> bool:
+        """Whether it has a whole home in it, with its credentials, or is a part of what is hidden: not to be shown unasked."""
+        has_home = Path(os.path.realpath(Path.home())).is_relative_to(folder)
+        return has_home or any(Path(folder).is_relative_to(os.path.realpath(path)) for path in self.hidden)

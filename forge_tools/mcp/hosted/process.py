@@ -15,9 +15,8 @@ from mcp.shared.message import SessionMessage
 from mcp.types import INTERNAL_ERROR
 from mcp.types.jsonrpc import jsonrpc_message_adapter
 
-from forge_tools.mcp.hosted.configuration import Server
-from forge_tools.mcp.hosted.walls import ServerWalls
-from forge_tools.mcp.lines import Lines, LongLine, encoded, refusal
+from forge_tools.mcp.hosted.configuration import Server, ServerWalls
+from forge_tools.mcp.stdio import Lines, LongLine, encoded, refusal
 from forge_tools.sandbox.processes.control import ControlLine
 from forge_tools.sandbox.processes.streams import plain
 from forge_tools.sandbox.web.egress import Egress
@@ -173,8 +172,6 @@ class ServerProcess:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._noise.close()
-            self._errors.close()
 
 
 class ServerLog:
@@ -184,7 +181,7 @@ class ServerLog:
         self._level, self._message, self._server = level, message, server
         self._last: deque[str] = deque(maxlen=_REMEMBERED)
         self._window = 0.0
-        self._told = self._untold = 0
+        self._told = 0
 
     def write(self, line: bytes | LongLine) -> None:
         text = shortened(line)
@@ -193,24 +190,14 @@ class ServerLog:
         self._last.append(text)
         now = time.monotonic()
         if now - self._window > _WINDOW_SECONDS:
-            self.close()
             self._window, self._told = now, 0
-        if self._told >= _LINES_A_WINDOW:
-            self._untold += 1
-            return
         self._told += 1
-        logger.log(self._level, self._message, extra={"server": self._server, "line": text})
+        if self._told <= _LINES_A_WINDOW:
+            logger.log(self._level, self._message, extra={"server": self._server, "line": text})
 
     def last(self) -> str:
         """Return the last lines, for a message that says why a server is unavailable."""
         return " / ".join(self._last)
-
-    def close(self) -> None:
-        """Log how many lines were left out."""
-        if self._untold:
-            more = {"server": self._server, "lines": self._untold}
-            logger.log(self._level, "An MCP server wrote more lines than are shown", extra=more)
-        self._untold = 0
 
 
 def shortened(line: bytes | LongLine) -> str:

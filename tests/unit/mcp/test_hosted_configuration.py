@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.mcp.hosted.configuration import Server, Usual, read_servers
+from forge_tools.mcp.hosted.configuration import Server, read_servers
 
 
 def write(folder: Path, servers: Any) -> Path:
@@ -96,15 +96,15 @@ def test_programs_whose_entries_name_no_network_have_the_one_that_is_set(tmp_pat
     here, there = {"command": "x"}, {"url": "http://y"}
     path = write(tmp_path, {"set": here, "own": {**here, "network": True}, "there": there})
 
-    assert [one.egress for one in read_servers(path, Usual(network="a.test"))] == ["a.test", "host", "host"]
+    assert [one.egress for one in read_servers(path, network="a.test")] == ["a.test", "host", "host"]
     assert [one.egress for one in read_servers(path)] == ["host"] * 3
     for tier in ("plain", "landlock"):
         walled = write(tmp_path, {"mine": {**here, "walls": tier}})
         with pytest.raises(
             ConfigurationError, match=r"cannot keep it to the network a\.test; .* FORGE_EGRESS_OF sets that"
         ):
-            read_servers(walled, Usual(network="a.test"))
-        assert read_servers(walled, Usual(network="host"))[0].walls == tier
+            read_servers(walled, network="a.test")
+        assert read_servers(walled, network="host")[0].walls == tier
 
 
 def test_an_entry_that_does_without_walls_is_refused_where_there_is_a_minimum(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_an_entry_that_does_without_walls_is_refused_where_there_is_a_minimum(tm
     with pytest.raises(
         ConfigurationError, match='server "mine": "walls": "plain" is less than FORGE_WALLS_MINIMUM=landlock'
     ):
-        read_servers(path, Usual(minimum="landlock"))
+        read_servers(path, minimum="landlock")
 
 
 @pytest.mark.parametrize(

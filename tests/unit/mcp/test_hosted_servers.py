@@ -389,7 +389,3 @@ async def test_after_the_end_calls_are_refused(host: Host) -> None:
     result = await call(executor, "mcp__raw__echo", text="late")
 
     assert (result.error_code, result.metadata["retryable"]) == ("MCP_DISCONNECTED", True)
-
-
-async def test_no_servers_need_no_thread(host: Host) -> None:
-    assert (await host.start()).specs() == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.types import CallToolResult, ToolAnnotations
 
-from forge_tools.mcp.hosted.tools import capabilities_of, result_of, tool_name
+from forge_tools.mcp.hosted.servers import capabilities_of, result_of, tool_name
 from forge_tools.model.content import holds_parts
 from forge_tools.tool.base import Capabilities, ExecutionContext, ToolResult
 from forge_tools.tool.content import with_parts

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.mcp.hosted.configuration import Server
-from forge_tools.mcp.hosted.walls import ServerWalls
+from forge_tools.mcp.hosted.configuration import Server, ServerWalls
 from forge_tools.sandbox.walls.probe import Given, given
 from tests.fleet import ROOT
 from tests.hosting import Host, call, raw

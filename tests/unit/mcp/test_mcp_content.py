@@ -13,8 +13,8 @@ from mcp import Client, MCPError, types
 from mcp.types import BlobResourceContents, TextResourceContents
 
 from forge_tools.mcp import content
+from forge_tools.mcp.calls import Offer
 from forge_tools.mcp.content import answered, listed
-from forge_tools.mcp.offer import Offer
 from forge_tools.mcp.server import ToolServer
 from forge_tools.model import Artifact, Capabilities, ToolCategory, ToolParameter, ToolResult, ToolSpec
 from forge_tools.storage import Store, open_store

@@ -1,15 +1,11 @@
 """Who may use the HTTP endpoint, and where it may listen."""
 
-import json
 from typing import Any
 
 import pytest
-from mcp.types import INVALID_REQUEST
-from starlette.requests import Request
-from starlette.responses import Response
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.mcp.http import Guard, Http, Numbered, is_loopback
+from forge_tools.mcp.http import Guard, Http, is_loopback
 
 TOKEN = "a secret"
 
@@ -115,43 +111,3 @@ def test_a_port_alone_means_this_machine() -> None:
     with http.listening:
         assert http.is_local
         assert http.url == f"http://127.0.0.1:{http.listening.getsockname()[1]}/mcp"
-
-
-async def answered(body: bytes, largest: int = 1000) -> tuple[int, Any]:
-    """Post a body in two parts; the application behind it answers with what it reads."""
-    parts = [body[:20], body[20:]]
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
-
-    async def echo(scope: Any, receive: Any, send: Any) -> None:
-        await Response(await Request(scope, receive).body())(scope, receive, send)
-
-    await Numbered(echo, largest)({"type": "http", "method": "POST", "headers": []}, receive, send)
-    return sent[0]["status"], json.loads(sent[1]["body"])
-
-
-@pytest.mark.parametrize("id_", ['{"a": 1}', "null", "1e400", "1.5", "true", "[1]"])
-async def test_a_request_whose_id_is_invalid_is_answered_with_an_error(id_: str) -> None:
-    status, answer = await answered(b'{"jsonrpc": "2.0", "id": %s, "method": "tools/list"}' % id_.encode())
-
-    assert (status, answer["id"], answer["error"]["code"]) == (400, None, INVALID_REQUEST)
-    assert answer["error"]["message"] == "The id of a request is a string or an integer"
-
-
-@pytest.mark.parametrize("largest", [10, 1000])
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
-        {"jsonrpc": "2.0", "id": "a", "method": "tools/list"},
-        {"jsonrpc": "2.0", "method": "notifications/initialized", "params": {"id": None}},
-        {"jsonrpc": "2.0", "id": None, "error": {"code": 1, "message": "x"}},
-    ],
-)
-async def test_every_other_message_reaches_the_endpoint_whole(message: dict[str, Any], largest: int) -> None:
-    assert await answered(json.dumps(message).encode(), largest) == (200, message)

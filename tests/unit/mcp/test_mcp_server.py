@@ -10,7 +10,7 @@ from mcp.client.client import ConnectMode
 from mcp.types import INTERNAL_ERROR, Implementation, TextContent
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.mcp.offer import LONGEST_NAME, Offer
+from forge_tools.mcp.calls import LONGEST_NAME, Offer
 from forge_tools.mcp.server import PAGE, ToolServer
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from tests.unit.mcp.conftest import Local, Say, Wait
@@ -222,7 +222,7 @@ async def test_nobody_is_told_of_a_list_that_has_not_changed(local: Local) -> No
 async def test_the_catalogue_is_left_alone_while_nobody_is_connected(local: Local) -> None:
     server = ToolServer(local, Offer(refresh_interval=0.01))
     async with Client(server, mode="legacy"):
-        await reached(server.listeners.present.is_set)
-    await reached(lambda: not server.listeners.present.is_set())
+        await reached(lambda: server.listeners.are_present)
+    await reached(lambda: not server.listeners.are_present)
 
-    assert not server.listeners.present.is_set()
+    assert not server.listeners.are_present

@@ -10,7 +10,7 @@ from mcp.types import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_
 
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.mcp.offer import LONG_QUEUE, Offer
+from forge_tools.mcp.calls import LONG_QUEUE, Offer
 from forge_tools.mcp.server import ToolServer
 from tests.mcp_tasks_client import TasksExtension, ask
 from tests.migrated import migrated
