@@ -88,7 +88,6 @@ class TextTools:
         return run
 
     def functions(self) -> dict[str, Callable[[Arguments], Awaitable[str]]]:
-        """Return all tools as functions, by name."""
         return {spec.name: self.function(spec.name) for spec in self._toolset.specs()}
 
     def prepare(self, name: str, args: Arguments) -> "TextCall":

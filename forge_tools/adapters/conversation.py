@@ -126,7 +126,6 @@ class Model(ABC):
         return self._client
 
     def prompt(self, text: str) -> Message:
-        """Return a user's text as a message."""
         return {"role": "user", "content": text}
 
     def shown(self, answer: Answer) -> list[Shown]:
@@ -320,7 +319,6 @@ def unreadable(error: ValidationError, whose: str) -> str:
 
 
 def both_ends(text: str) -> str:
-    """Shorten a text that may be long."""
     return text if len(text) <= 2 * _EXCERPT else f"{text[:_EXCERPT]} ... {text[-_EXCERPT:]}"
 
 

@@ -61,7 +61,6 @@ class Found:
 
 
 def media_type(head: bytes) -> str:
-    """Return the media type of bytes with this beginning."""
     for at, magic, kind in _MAGIC:
         if head.startswith(magic, at) and (at != 8 or head.startswith(b"RIFF")):
             return kind

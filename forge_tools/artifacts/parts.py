@@ -26,7 +26,6 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def count_parts(size: int) -> int:
-    """Return how many parts hold that many bytes."""
     return -(-size // PART_BYTES)
 
 
@@ -39,7 +38,6 @@ class PackedPart(NamedTuple):
 
     @classmethod
     def of(cls, number: int, chunk: bytes, media_type: str) -> "PackedPart":
-        """Compress a part."""
         return cls(number, pack(chunk, media_type), breaks_in(chunk, media_type))
 
 
@@ -104,12 +102,10 @@ class PartFiles:
         self.folder = folder
 
     def prepare(self) -> None:
-        """Create the folder, and check that it is writable."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.probe()
 
     def probe(self) -> None:
-        """Check that the folder is writable."""
         with self._root() as root:
             os.unlink(_written(root, b""), dir_fd=root)
 

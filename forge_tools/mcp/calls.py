@@ -166,7 +166,6 @@ class Calls:
         return sorted(filter(self.offer.admits, self._executor.specs()), key=lambda spec: spec.name)
 
     async def refresh(self) -> None:
-        """Reload the catalogue."""
         if self.workers is not None:
             await self.workers.catalogue.refresh()
 
@@ -269,7 +268,6 @@ async def told_here(ctx: Context, call: Coroutine[Any, Any, ToolResult]) -> Tool
 
 
 def described(record: ExecutionRecord, progress: Progress | None = None) -> str:
-    """Describe the state of an execution in a few words."""
     if record.status is ExecutionStatus.QUEUED:
         return f"{record.tool} waits in queue {record.queue}"
     if record.status is not ExecutionStatus.RUNNING:
@@ -368,12 +366,10 @@ async def _cancel(handle: Handle) -> None:
 
 
 def _listens(ctx: Context) -> bool:
-    """Whether the client wants any notification before the result."""
     return _wants_progress(ctx) or _lowest_level(ctx) is not None
 
 
 def _wants_progress(ctx: Context) -> bool:
-    """Whether the client gave a token for progress with its request."""
     return _meta(ctx).get("progressToken") is not None
 
 
@@ -396,7 +392,6 @@ def _last_line(text: str) -> str | None:
 
 
 def agent_name(client: Implementation) -> str:
-    """Return a client's name and version for the history."""
     return clean_text(f"{client.name}/{client.version}" if client.version else client.name)[:LONGEST_NAME]
 
 

@@ -67,7 +67,6 @@ class Http:
 
     @property
     def url(self) -> str:
-        """The address of the endpoint."""
         host, port = self.listening.getsockname()[:2]
         return f"http://[{host}]:{port}{PATH}" if ":" in host else f"http://{host}:{port}{PATH}"
 

@@ -191,7 +191,6 @@ def refusal(code: int, message: str, id: str | int | None = None) -> JSONRPCErro
 
 
 def encoded(item: SessionMessage) -> bytes:
-    """Return a message as a line."""
     return item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
 
 

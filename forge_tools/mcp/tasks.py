@@ -143,7 +143,6 @@ class Tasks:
         return await submit(self._client, Call(spec.name, params.arguments or {}, context, queue=queue))
 
     async def _progress_of(self, records: Sequence[ExecutionRecord]) -> Mapping[str, Progress]:
-        """Return the newest progress of those that run."""
         return await self._client.history.progress_of(
             [one.id for one in records if one.status is ExecutionStatus.RUNNING]
         )
@@ -173,7 +172,6 @@ class Tasks:
 
 
 def takes_tasks(ctx: Context) -> bool:
-    """Whether the client declared the extension with its request."""
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and ctx.session.check_client_capability(_DECLARED)
 
 

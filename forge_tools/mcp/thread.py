@@ -78,7 +78,6 @@ class ToolThread(AbstractContextManager["ToolThread"]):
         return await self._thread.run(self._call(name, arguments, context))
 
     def specs(self) -> list[ToolSpec]:
-        """Return the tools as data."""
         return self._executor.specs()
 
     async def _call(self, name: str, arguments: Mapping[str, Any], context: ExecutionContext) -> ToolResult:

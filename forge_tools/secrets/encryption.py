@@ -69,7 +69,6 @@ class KeyFolder:
         return public
 
     def ids(self) -> list[str]:
-        """Return the keys whose private halves are here."""
         try:
             names = [path.name.removesuffix(_SUFFIX) for path in self.folder.iterdir() if path.suffix == _SUFFIX]
         except OSError:
@@ -260,7 +259,6 @@ def is_cipher_loaded() -> bool:
 
 
 def load_cipher() -> None:
-    """Load the cipher, in any thread."""
     import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401  to be there when it is needed
 
 

@@ -79,7 +79,6 @@ class Rule:
         self._unfinished = [re.compile(rf"(?:{one})\Z".encode()) for one in unfinished]
 
     def text(self, data: bytes) -> bytes:
-        """Return the data as read."""
         return self.tokens.sub(_meant if self.is_withheld and _STANDS_FOR.search(data) else b"", data)
 
     def begun(self, data: bytes) -> list[int]:

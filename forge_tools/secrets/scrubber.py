@@ -90,7 +90,6 @@ class Scrubber:
         return [form.encode("utf-8", "surrogatepass") for form in self._forms]
 
     def __bool__(self) -> bool:
-        """Whether there is anything to search for."""
         return bool(self._forms)
 
     def text(self, text: str) -> str:

@@ -301,7 +301,6 @@ def capabilities_of(hints: ToolAnnotations | None) -> Capabilities:
 
 
 def tool_prefix(server: str) -> str:
-    """Return the beginning of the names of all tools of a server."""
     return _FOREIGN.sub("_", f"mcp__{server}__")[:_HEAD]
 
 
