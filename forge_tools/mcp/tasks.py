@@ -43,6 +43,9 @@ PAGE = 50
 CANCEL_PATIENCE = 5.0
 """Seconds that `tasks/cancel` waits for the end of a call, so that it can report how it ended."""
 
+LONGEST_WAIT = 30.0
+"""Seconds that one inspection of an execution may wait; clients give up on answers that take much longer."""
+
 RELATED = "io.modelcontextprotocol/related-task"
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DECLARED = ClientCapabilities(extensions={EXTENSION: {}})
@@ -96,9 +99,6 @@ class Tasks:
         """Wait for the end of a task and return the answer of its call."""
         _require_core(ctx)
         record = await self._find(ctx, params.task_id)
-        if not record.is_over:
-            await self._client.calls.attach(record.id).result()
-            record = await self._find(ctx, params.task_id)
         payload = await self._payload(record)
         return {**payload, "_meta": {**payload.get("_meta", {}), RELATED: {"taskId": record.id}}}
 
@@ -148,7 +148,7 @@ class Tasks:
         )
 
     async def _payload(self, record: ExecutionRecord) -> dict[str, Any]:
-        answer = await shown_whole(as_result(record).bind(self._client.calls.parts))
+        answer = await shown_whole(await self._client.calls.attach(record.id).result())
         return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def _find(self, ctx: Context, task_id: str) -> ExecutionRecord:
@@ -241,20 +241,6 @@ def _iso(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def as_result(record: ExecutionRecord) -> ToolResult:
-    """Return the result of a finished execution as its call would have returned it."""
-    return ToolResult(
-        success=record.status is ExecutionStatus.SUCCEEDED,
-        output=record.output,
-        error=record.error,
-        error_code=record.error_code,
-        metadata={**record.metadata, "execution_id": record.id},
-    )
-
-
-LONGEST_WAIT = 30.0
-"""Seconds that one inspection of an execution may wait; clients give up on answers that take much longer."""
-
 _EXECUTION = {"type": "string", "description": "The execution_id that submit_tool returned."}
 _WAIT = {
     "type": "number",
@@ -342,18 +328,17 @@ class BackgroundTools:
         if isinstance(handle, ToolResult):
             return answered(handle)
         record = await handle.record()
-        return answered(as_result(record)) if record.is_over else _state(record)  # over already: it was rejected
+        return answered(await handle.result()) if record.is_over else _state(record)  # over already: it was rejected
 
     async def _poll(self, record: ExecutionRecord, arguments: Mapping[str, Any]) -> CallToolResult:
         seconds = arguments.get("wait_seconds") or 0
         if not isinstance(seconds, int | float) or isinstance(seconds, bool):
             return _refused("wait_seconds must be a number.")
-        if not record.is_over and seconds > 0:
+        if record.is_over or seconds > 0:
             with suppress(ResultTimeoutError):
-                await self._client.calls.attach(record.id).result(min(float(seconds), LONGEST_WAIT))
+                handle = self._client.calls.attach(record.id)
+                return await shown_whole(await handle.result(None if record.is_over else min(seconds, LONGEST_WAIT)))
             record = await self._client.history.get(record.id)
-        if record.is_over:
-            return await shown_whole(as_result(record).bind(self._client.calls.parts))
         return _state(record, (await self._client.history.progress_of([record.id])).get(record.id))
 
     async def _cancel(self, record: ExecutionRecord, _arguments: Mapping[str, Any]) -> CallToolResult:
