@@ -4,8 +4,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -103,7 +103,7 @@ class Connection:
                 async with starts:
                     began = time.monotonic()
                     session = Session(self.server, self._max_message_bytes, self.walls, self._list)
-                    has_begun = await session.begun() is not None
+                    has_begun = await session.begun()
                 if has_begun:
                     self._serve(session)
                     await session.left.wait()
@@ -156,11 +156,8 @@ class Connection:
         if name not in session.tools:
             has = ", ".join(sorted(session.tools)) or "none"
             raise GoneError(f"The MCP server '{self.server.name}' no longer has a tool '{name}'. It has: {has[:500]}.")
-        client = await session.begun()
-        assert client is not None  # noqa: S101  for the type checker: it has tools
         try:
-            with session.call():
-                return await client.call_tool(name, dict(arguments), progress_callback=on_progress)
+            return await session.call(name, arguments, on_progress)
         except MCPError as error:
             if (error.code, error.message) != _CLOSED:
                 raise
@@ -223,24 +220,26 @@ class Session:
         self._calls = 0
         self._end = asyncio.Event()
         self._changed = asyncio.Event()
-        self._ready: asyncio.Future[Client | None] = asyncio.get_running_loop().create_future()
+        self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._transport = ServerProcess(server, max_message_bytes, walls) if server.command else Endpoint(server)
+        ours = Implementation(name="forge-tools", version=__version__)
+        self._client = Client(self._transport.connect(), client_info=ours, message_handler=self._hear, cache=None)
         self._serving = asyncio.create_task(self._serve(), name=f"mcp-{server.name}")
 
     @property
     def is_open(self) -> bool:
         return not (self.is_retired or self._end.is_set() or self._serving.done())
 
-    async def begun(self) -> Client | None:
-        """Wait until it has begun; None if it cannot."""
+    async def begun(self) -> bool:
+        """Wait until it has begun, or cannot."""
         return await asyncio.shield(self._ready)
 
-    @contextmanager
-    def call(self) -> Iterator[None]:
-        """Count a call while it lasts."""
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT | None = None
+    ) -> CallToolResult:
         self._calls += 1
         try:
-            yield
+            return await self._client.call_tool(name, dict(arguments), progress_callback=on_progress)
         finally:
             self._calls -= 1
             self._end_if_idle()
@@ -269,16 +268,14 @@ class Session:
             self._end.set()
 
     async def _serve(self) -> None:
-        ours = Implementation(name="forge-tools", version=__version__)
-        client = Client(self._transport.connect(), client_info=ours, message_handler=self._hear, cache=None)
         try:
-            async with asyncio.timeout(self.server.start_timeout) as starting, client:
-                self.tools = await self._listed(client)
+            async with asyncio.timeout(self.server.start_timeout) as starting, self._client:
+                self.tools = await self._listed()
                 starting.reschedule(None)
                 facts = {"server": self.server.name, "tools": len(self.tools)}
                 logger.info("Connected to an MCP server", extra=facts)
-                self._ready.set_result(client)
-                await self._until_over(client)
+                self._ready.set_result(True)
+                await self._until_over()
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  a foreign server may make the SDK raise anything
             self.why = self._reason(error)
         else:
@@ -288,15 +285,15 @@ class Session:
             self._end.set()
             self.left.set()
             if not self._ready.done():
-                self._ready.set_result(None)
+                self._ready.set_result(False)
 
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
             self._changed.set()
 
-    async def _until_over(self, client: Client) -> None:
+    async def _until_over(self) -> None:
         ends = [asyncio.create_task(event.wait()) for event in (self._end, self._transport.over)]
-        tasks = [*ends, asyncio.create_task(self._follow(client)), asyncio.create_task(self._subscribe(client))]
+        tasks = [*ends, asyncio.create_task(self._follow()), asyncio.create_task(self._subscribe())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -305,8 +302,9 @@ class Session:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _subscribe(self, client: Client) -> None:
+    async def _subscribe(self) -> None:
         """Subscribe to changes of the tools if the protocol requires it."""
+        client = self._client
         offered = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not (offered and offered.list_changed):
             return
@@ -315,12 +313,12 @@ class Session:
                 async for _ in news:
                     self._changed.set()
 
-    async def _follow(self, client: Client) -> None:
+    async def _follow(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
             try:
-                tools = await self._listed(client)
+                tools = await self._listed()
             except MCPError as error:
                 facts = {"server": self.server.name, "reason": clean_text(error.message)}
                 logger.warning("An MCP server does not list its tools", extra=facts)
@@ -330,12 +328,12 @@ class Session:
                 self.tools = tools
                 self._on_list(self)
 
-    async def _listed(self, client: Client) -> dict[str, Tool]:
+    async def _listed(self) -> dict[str, Tool]:
         """Read every page of the list."""
         tools: dict[str, Tool] = {}
         cursor: str | None = None
         for _ in range(MAX_PAGES):
-            page = await client.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            page = await self._client.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
             for tool in page.tools:
                 tools.setdefault(tool.name, tool)
             cursor = page.next_cursor
