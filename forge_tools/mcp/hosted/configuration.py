@@ -146,48 +146,6 @@ def read_servers(path: Path, network: str = "", minimum: str = "") -> list[Serve
     return [server for server in read if not server.disabled]
 
 
-def _server(path: Path, name: str, declared: Any, network: str, minimum: str) -> Server:
-    where = f'FORGE_MCP_CONFIG: {path}, server "{shown(name)}"'
-    if not isinstance(declared, dict):
-        raise ConfigurationError(f'{where}: it must be an object, such as {{"command": "..."}}.')
-    try:
-        server = Server.model_validate({**_expanded(declared, where), "name": name})
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ConfigurationError(f"{where}{', ' if place else ''}{place}: {first['msg']}.") from error
-    if server.model_extra:
-        unknown = sorted(map(shown, server.model_extra))
-        logger.warning("An MCP server has unknown settings", extra={"server": name, "settings": unknown})
-    server = server.model_copy(update={"cwd": path.resolve().parent / server.cwd})
-    if network and server.command and "egress" not in server.model_fields_set:
-        server = server.model_copy(update={"egress": network})
-        if said := server.unkept():
-            raise ConfigurationError(f"{where}: {said}. FORGE_EGRESS_OF sets that network for category:mcp.")
-    if minimum and server.walls == "plain":
-        raise ConfigurationError(f'{where}: "walls": "plain" is less than FORGE_WALLS_MINIMUM={minimum}. Leave it out.')
-    for mounted, _ in server.mounted():
-        if not Path(mounted).exists():
-            raise ConfigurationError(f"{where}, mounts: {shown(mounted)} does not exist on this host.")
-    return server
-
-
-def _fits(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _expanded(value: Any, where: str) -> Any:
-    """Copy what was declared with variables expanded in every text."""
-    if isinstance(value, str):
-        try:
-            return expanded(value)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{where}: {error}") from error
-    if isinstance(value, Mapping):
-        return {name: _expanded(part, where) for name, part in value.items()}
-    return [_expanded(part, where) for part in value] if isinstance(value, list) else value
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerWalls:
     """How the servers of a worker are started; by default without walls.
@@ -293,3 +251,45 @@ class ServerWalls:
         """Whether it has a whole home in it, with its credentials, or is a part of what is hidden: not to be shown unasked."""
         has_home = Path(os.path.realpath(Path.home())).is_relative_to(folder)
         return has_home or any(Path(folder).is_relative_to(os.path.realpath(path)) for path in self.hidden)
+
+
+def _server(path: Path, name: str, declared: Any, network: str, minimum: str) -> Server:
+    where = f'FORGE_MCP_CONFIG: {path}, server "{shown(name)}"'
+    if not isinstance(declared, dict):
+        raise ConfigurationError(f'{where}: it must be an object, such as {{"command": "..."}}.')
+    try:
+        server = Server.model_validate({**_expanded(declared, where), "name": name})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigurationError(f"{where}{', ' if place else ''}{place}: {first['msg']}.") from error
+    if server.model_extra:
+        unknown = sorted(map(shown, server.model_extra))
+        logger.warning("An MCP server has unknown settings", extra={"server": name, "settings": unknown})
+    server = server.model_copy(update={"cwd": path.resolve().parent / server.cwd})
+    if network and server.command and "egress" not in server.model_fields_set:
+        server = server.model_copy(update={"egress": network})
+        if said := server.unkept():
+            raise ConfigurationError(f"{where}: {said}. FORGE_EGRESS_OF sets that network for category:mcp.")
+    if minimum and server.walls == "plain":
+        raise ConfigurationError(f'{where}: "walls": "plain" is less than FORGE_WALLS_MINIMUM={minimum}. Leave it out.')
+    for mounted, _ in server.mounted():
+        if not Path(mounted).exists():
+            raise ConfigurationError(f"{where}, mounts: {shown(mounted)} does not exist on this host.")
+    return server
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _expanded(value: Any, where: str) -> Any:
+    """Copy what was declared with variables expanded in every text."""
+    if isinstance(value, str):
+        try:
+            return expanded(value)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: {error}") from error
+    if isinstance(value, Mapping):
+        return {name: _expanded(part, where) for name, part in value.items()}
+    return [_expanded(part, where) for part in value] if isinstance(value, list) else value

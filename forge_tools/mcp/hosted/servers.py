@@ -225,11 +225,6 @@ class Memory:
         return self._folder / f"{sha256(means.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}.json"
 
 
-def _tell_if_broken(supervisor: asyncio.Task[None]) -> None:
-    if not supervisor.cancelled() and supervisor.exception() is not None:
-        logger.critical("An MCP server is no longer supervised", exc_info=supervisor.exception())
-
-
 class ServerTool(BaseTool):
     """Forwards calls to a server."""
 
@@ -360,3 +355,8 @@ def _media(kind: type[Media], what: str, data: str, mime_type: str | None, name:
         return kind(base64.b64decode(data, validate=True), name, mime_type)
     except ValueError:
         return Text(f"[{what}: its data is not base64]")
+
+
+def _tell_if_broken(supervisor: asyncio.Task[None]) -> None:
+    if not supervisor.cancelled() and supervisor.exception() is not None:
+        logger.critical("An MCP server is no longer supervised", exc_info=supervisor.exception())
