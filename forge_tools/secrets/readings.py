@@ -161,7 +161,9 @@ class Readings:
         readings, parts, at = self.of(data), list[bytes](), 0
         while (span := first(readings, at)) is not None:
             parts += data[at : span[0]], by
-            at = span[1]
+            start, at = span
+            while (inner := first(readings, start + 1)) is not None and inner[0] < at:
+                start, at = inner[0], max(at, inner[1])  # nor is the rest of a form that begins in another shown
         return b"".join((*parts, data[at:])) if parts else data
 
 

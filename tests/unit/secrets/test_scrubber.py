@@ -199,3 +199,10 @@ def test_a_key_that_is_not_text_is_looked_at_as_messages_quote_it(key: Any) -> N
     scrubber = Scrubber(["s3cret-key", "12345678"])
 
     assert scrubber.value({key: 1, ("other",): 2, 5: 3, None: 4}) == {REDACTED: 1, ("other",): 2, 5: 3, None: 4}
+
+
+@pytest.mark.parametrize(
+    "secrets", [("first-secret", "secret-second-and-longer"), ("secret-second-and-longer", "first-secret")]
+)
+def test_nothing_of_secrets_that_overlap_is_shown(secrets: tuple[str, str]) -> None:
+    assert Scrubber(secrets).text("it is first-secret-second-and-longer.") == "it is [redacted]."
