@@ -30,8 +30,8 @@ from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.storage import open_store
 from forge_tools.storage.documents import Documents
 from forge_tools.storage.migrate import upgrade
+from forge_tools.tools.builtin import Deadline
 from forge_tools.tools.code.codebase import read
-from forge_tools.tools.deadline import Deadline
 from tests.unit.tools.web.site import page, site
 
 REFERENCES = ("jedi==0.20.1", "markdownify==1.2.3", "mcp-server-fetch==2026.10.24")

@@ -1,9 +1,7 @@
 """The built-in tools, a folder for each category. A tool touches files and processes through `forge_tools.sandbox` alone."""
 
-from forge_tools.tools.code.codebase_map import CodebaseMap
-from forge_tools.tools.code.dependency_graph import DependencyGraph
-from forge_tools.tools.code.find_references import FindReferences
-from forge_tools.tools.code.search_code import SearchCode
+from forge_tools.tools.code.graph import CodebaseMap, DependencyGraph
+from forge_tools.tools.code.search import FindReferences, SearchCode
 from forge_tools.tools.code.symbols import ImportsExports, ResolveSymbol, SymbolInfo
 from forge_tools.tools.execution.bash import Bash
 from forge_tools.tools.execution.bash_output import BashOutput

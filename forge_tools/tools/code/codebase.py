@@ -1,4 +1,7 @@
-"""A folder as code: what each source file defines, imports and names, kept in an index on this host until the file changes."""
+"""A folder as code: what each source file defines, imports and names, kept in an index on this host until the file changes.
+
+Also the base of the tools that answer from it.
+"""
 
 import os
 import re
@@ -7,27 +10,32 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from hashlib import blake2b
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
-from forge_tools.errors import SandboxError
+from forge_tools.errors import SandboxError, ToolFailure
+from forge_tools.model import Lane, Tier, ToolCategory, ToolResult
 from forge_tools.sandbox.index import HostIndex, Kept, Seen
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import open_allowed
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.reach import REACH
+from forge_tools.tools.builtin import PATH, Deadline, LookingTool, option
 from forge_tools.tools.code.facts import MAX_BYTES, SHAPE, WORD, Definition, Facts, facts_of, unread
-from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.walk import Walk
 from forge_tools.tools.languages import Language, language_of
 
 UNSUPPORTED_LANGUAGE = "UNSUPPORTED_LANGUAGE"
+SYMBOL_NOT_FOUND = "SYMBOL_NOT_FOUND"
+SYMBOL: dict[str, Any] = {"min_length": 1, "max_length": 300}
 
 _BATCH = 200
 _LARGE = 8192
 _SLOW_SECONDS = 5.0
 """Code that takes longer to parse was not written by hand; files smaller than `_LARGE` never take this long."""
 _MOST_SKIPPED = 10
+_MOST_CLOSE = 5
 _TOO_SLOW = "too slow to parse"
 
 
@@ -57,7 +65,7 @@ class Codebase:
 
     def named(self, symbol: str, *, file: str | None = None) -> list[tuple[Source, Definition]]:
         """Return the definitions of a name, or of a path of names such as `Class/method`, `Class.method` or `Class::method`."""
-        wanted = f"/{symbol.replace('::', '/').replace('.', '/')}"
+        wanted = f"/{'/'.join(names_in(symbol))}"
         found = [
             (source, one)
             for source, one in self.definitions()
@@ -75,10 +83,11 @@ class Codebase:
         partial = "; time ran out before all files were read: ask again, or about a smaller folder"
         return f"\n[{self.seen.total():,} files seen{left if self.skipped else ''}{partial if self.is_partial else ''}]"
 
-    def index(self) -> dict[str, Any]:
-        """Return the metadata about how the answer was found."""
+    def answer(self, lines: Iterable[str], **facts: Any) -> ToolResult:
+        """Return these lines and what was not read; the metadata say how the answer was found."""
         skipped = dict(list(self.skipped.items())[:_MOST_SKIPPED])
-        return {"files": self.seen.total(), "parsed": self.parsed, "skipped": skipped, "partial": self.is_partial}
+        index = {"files": self.seen.total(), "parsed": self.parsed, "skipped": skipped, "partial": self.is_partial}
+        return ToolResult.ok("\n".join(lines) + self.note, **facts, index=index)
 
 
 @dataclass(slots=True)
@@ -126,6 +135,52 @@ class Having:
         if self.like:
             return all(word in said.lower() for word in self.words)
         return all(f"\n{word}\n" in said for word in self.words)
+
+
+class CodeTool(LookingTool):
+    """A tool that parses. It runs in the process lane, since a parser may be slow and blocks the interpreter."""
+
+    category = ToolCategory.OTHER
+    tags = ("code",)
+    lane: Lane = "process"
+    walls: Tier | None = "landlock"
+
+
+def below(what: str = "Folder to look below, by default the working directory.") -> Any:
+    """Return the field for a path."""
+    return option(what, ".", **PATH)
+
+
+def names_in(symbol: str) -> list[str]:
+    """Return the names in a path of names."""
+    return symbol.replace("::", ".").replace("/", ".").split(".")
+
+
+def place(source: Source, one: Definition) -> dict[str, Any]:
+    """Return the metadata of a definition."""
+    taken = {name: getattr(one, name) for name in ("line", "column", "kind", "signature")}
+    return {"path": source.path, "name": one.path, **taken}
+
+
+def line(source: Source, one: Definition) -> str:
+    """Return a line such as `src/a.py:12  class Parser  class Parser(Base)`."""
+    return f"{source.path}:{one.line}  {one.kind} {one.path}  {one.signature}"
+
+
+def refuse(codebase: Codebase, symbol: str, where: str) -> NoReturn:
+    """Report that a symbol does not exist, and name similar ones.
+
+    Raises:
+        ToolFailure: always.
+    """
+    known = {one.name: f"{one.name} ({source.path}:{one.line})" for source, one in codebase.definitions()}
+    *outer, last = names_in(symbol)
+    near = get_close_matches(last, known, _MOST_CLOSE)
+    close = f" Close: {', '.join(known[name] for name in near)}." if near else ""
+    if outer:
+        close += f" Pass '{last}' alone, or as path the folder that holds the package or file of '{'.'.join(outer)}'."
+    place = "the working directory" if where == "." else where
+    raise ToolFailure(f"There is no symbol '{symbol}' in {place}.{close}{codebase.note}", code=SYMBOL_NOT_FOUND)
 
 
 _DEFINED = r"\b(?:def|class)\s+{0}\b|(?:^|[;:])\s*{0}\s*[:=]"

@@ -1,7 +1,8 @@
 """Which file an import means, by the rules of its language as far as they work on names only."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from forge_tools.tools.code.codebase import Codebase, Source
@@ -12,6 +13,8 @@ Confidence = Literal["exact", "likely", "guess"]
 _SCRIPT = ("typescript", "tsx", "javascript")
 _SCRIPT_ENDS = ("", ".ts", ".tsx", ".d.ts", ".js", ".jsx", ".mjs", ".cjs", "/index.ts", "/index.tsx", "/index.js")
 _MOST_HOPS = 8
+_WHOLE = re.compile(r"/(?:__init__|mod|index)$")
+"""The name of a file that stands for its folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,15 @@ class Found:
     via: tuple[str, ...]
     confidence: Confidence
     module: str = ""
+
+    def member(self, names: Sequence[str]) -> "Found | None":
+        """Return what has this path of names inside the definition; None if nothing there has. External stays so."""
+        if self.source is None or self.definition is None:
+            return self
+        above = [] if self.definition.kind == "module" else [self.definition.path]
+        wanted = "/".join([*above, *names])
+        inner = next((one for one in self.source.facts.definitions if one.path == wanted), None)
+        return replace(self, definition=inner) if inner else None
 
 
 class Modules:
@@ -70,6 +82,24 @@ class Modules:
                     if found is not None:
                         return found
         return None
+
+    def below(self, names: Sequence[str]) -> list[tuple[Source, Definition]]:
+        """Return what a path of names means whose first ones are those of a package or module; the likeliest first."""
+        for count in range(len(names) - 1, 0, -1):
+            found = [self.resolve(names[count], home) for home in self._homes(names[:count])]
+            inner = [one.member(names[count + 1 :]) if names[count + 1 :] else one for one in found if one]
+            if known := [(one.source, one.definition) for one in inner if one and one.source and one.definition]:
+                return known
+        return []
+
+    def _homes(self, names: Sequence[str]) -> list[Source]:
+        """Return the files that a path of names may stand for, directly or by their folder, the shortest path first."""
+        end, found = f"/{'/'.join(names)}", list[Source]()
+        for path, source in self._codebase.sources.items():
+            whole = f"/{path.rpartition('.')[0]}"
+            folder = f"/{folder_of(path)}" if source.language.name == "go" else _WHOLE.sub("", whole)
+            found += [source] if whole.endswith(end) or folder.endswith(end) else []
+        return sorted(found, key=lambda source: len(source.path))
 
     def _taken(self, name: str, one: Import, source: Source, hops: tuple[str, ...]) -> Found | None:
         paths = self.of(one, source)

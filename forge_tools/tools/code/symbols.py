@@ -1,26 +1,37 @@
 """SymbolInfo, ResolveSymbol and ImportsExports: one definition, what a name refers to, and a file's imports and exports."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.tools.builtin import PATH, option, parameters_of
-from forge_tools.tools.code.codebase import Having, Source, read, read_file, texts_of
+from forge_tools.tools.builtin import PATH, Deadline, option
+from forge_tools.tools.code.codebase import (
+    SYMBOL,
+    CodeTool,
+    Having,
+    Source,
+    below,
+    line,
+    names_in,
+    place,
+    read,
+    read_file,
+    refuse,
+    texts_of,
+)
 from forge_tools.tools.code.facts import Definition
-from forge_tools.tools.code.modules import Found, Modules
-from forge_tools.tools.code.tool import SYMBOL, CodeTool, below, line, place, refuse
-from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.code.modules import Modules
 
 MAX_BODY = 400
 _MOST = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SymbolInfoWish:
-    """Which symbol, and what to show."""
-
-    symbol: str = option("Name, or path of names: parse, Registry/get, Registry.get.", **SYMBOL)
+class _SymbolInfoWish:
+    symbol: str = option(
+        "Name, or path of names: parse, Registry/get, Registry.get, package.module.Registry.", **SYMBOL
+    )
     file: str | None = option("File that defines it; by default all files below path are searched.", None, **PATH)
     path: str = below()
     include_body: bool = option("Show its code.", default=True)
@@ -31,16 +42,16 @@ class SymbolInfo(CodeTool):
 
     name = "SymbolInfo"
     aliases = ("get_symbol_info", "symbol_info")
-    parameters = parameters_of(SymbolInfoWish)
+    options = _SymbolInfoWish
 
-    def _answer(self, workspace: Workspace, deadline: Deadline, options: dict[str, Any]) -> ToolResult:
-        wish = SymbolInfoWish(**options)
-        name = wish.symbol.replace("::", ".").replace("/", ".").rpartition(".")[2]
-        codebase = read(workspace, wish.file or wish.path, deadline, Having.name(name, defined=True))
+    def _answer(self, wish: _SymbolInfoWish, workspace: Workspace, deadline: Deadline, max_chars: int) -> ToolResult:
+        where = wish.file or wish.path
+        codebase = read(workspace, where, deadline, Having.name(names_in(wish.symbol)[-1], defined=True))
         if not (found := codebase.named(wish.symbol)):
-            codebase = read(workspace, wish.file or wish.path, deadline)
-            if not (found := codebase.named(wish.symbol)):
-                refuse(codebase, wish.symbol, wish.file or wish.path)
+            codebase = read(workspace, where, deadline)
+            found = codebase.named(wish.symbol) or Modules(codebase).below(names_in(wish.symbol))
+        if not found:
+            refuse(codebase, wish.symbol, where)
         source, one = found[0]
         parts = [line(source, one)]
         if wish.include_body:
@@ -54,12 +65,8 @@ class SymbolInfo(CodeTool):
         if members:
             parts.append("\n".join(["Members:", *members[: _MOST * 3]]))
         facts = {**place(source, one), "end_line": one.end_line, "is_public": one.is_public}
-        return ToolResult.ok(
-            "\n\n".join(parts) + codebase.note,
-            symbol=facts,
-            others=[place(*other) for other in others[:_MOST]],
-            index=codebase.index(),
-        )
+        said = ["\n\n".join(parts)]
+        return codebase.answer(said, symbol=facts, others=[place(*other) for other in others[:_MOST]])
 
 
 def _body(workspace: Workspace, source: Source, one: Definition) -> str:
@@ -74,9 +81,7 @@ def _body(workspace: Workspace, source: Source, one: Definition) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResolveSymbolWish:
-    """Which name, used where."""
-
+class _ResolveSymbolWish:
     symbol: str = option("The name as the file writes it: Registry, or registry.Registry.", **SYMBOL)
     file: str = option("The file that uses it.", **PATH)
     path: str = below("Folder in which to look for the definition, by default the working directory.")
@@ -90,44 +95,32 @@ class ResolveSymbol(CodeTool):
 
     name = "ResolveSymbol"
     aliases = ("resolve_symbol",)
-    parameters = parameters_of(ResolveSymbolWish)
+    options = _ResolveSymbolWish
 
-    def _answer(self, workspace: Workspace, deadline: Deadline, options: dict[str, Any]) -> ToolResult:
-        wish = ResolveSymbolWish(**options)
+    def _answer(self, wish: _ResolveSymbolWish, workspace: Workspace, deadline: Deadline, max_chars: int) -> ToolResult:
         using = read_file(workspace, wish.file, deadline)
         codebase = read(workspace, wish.path, deadline)
-        first, _, rest = wish.symbol.replace("::", ".").partition(".")
+        first, *rest = names_in(wish.symbol)
         found = Modules(codebase).resolve(first, using)
-        if found and found.source and found.definition and rest:
-            found = _member(found, found.source, found.definition, rest)
+        if found and rest:
+            found = found.member(rest)
         if found and found.definition and found.source:
-            via = f"\nvia {' -> '.join(found.via)}" if found.via else ""
+            via = [f"via {' -> '.join(found.via)}"] if found.via else []
             facts = {**place(found.source, found.definition), "confidence": found.confidence, "via": list(found.via)}
-            text = f"{line(found.source, found.definition)}  [{found.confidence}]{via}"
-            return ToolResult.ok(text + codebase.note, definitions=[facts], index=codebase.index())
-        if found and found.source is None:
-            text = f"{wish.symbol} comes from {found.module}, which is not below {wish.path}"
-            return ToolResult.ok(text + codebase.note, definitions=[], external=found.module, index=codebase.index())
-        candidates = codebase.named(wish.symbol) or codebase.named(wish.symbol.rpartition(".")[2])
+            said = f"{line(found.source, found.definition)}  [{found.confidence}]"
+            return codebase.answer([said, *via], definitions=[facts])
+        if found:
+            said = f"{wish.symbol} comes from {found.module}, which is not below {wish.path}"
+            return codebase.answer([said], definitions=[], external=found.module)
+        candidates = codebase.named(wish.symbol) or codebase.named(names_in(wish.symbol)[-1])
         if not candidates:
             refuse(codebase, wish.symbol, wish.path)
         guesses = [{**place(*one), "confidence": "guess", "via": []} for one in candidates[:_MOST]]
-        text = "\n".join(f"{line(*one)}  [guess]" for one in candidates[:_MOST])
-        return ToolResult.ok(text + codebase.note, definitions=guesses, index=codebase.index())
-
-
-def _member(found: Found, source: Source, one: Definition, rest: str) -> Found | None:
-    """Find a name inside the definition that was found; None if it is not there."""
-    base = "" if one.kind == "module" else f"{one.path}/"
-    wanted = f"{base}{rest.replace('.', '/')}"
-    inner = next((each for each in source.facts.definitions if each.path == wanted), None)
-    return replace(found, definition=inner) if inner else None
+        return codebase.answer((f"{line(*one)}  [guess]" for one in candidates[:_MOST]), definitions=guesses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportsExportsWish:
-    """Which file."""
-
+class _ImportsExportsWish:
     file: str = option("The file.", **PATH)
     path: str = below("Folder in which to look for what it imports, by default the working directory.")
 
@@ -137,10 +130,11 @@ class ImportsExports(CodeTool):
 
     name = "ImportsExports"
     aliases = ("get_imports_exports", "imports_exports")
-    parameters = parameters_of(ImportsExportsWish)
+    options = _ImportsExportsWish
 
-    def _answer(self, workspace: Workspace, deadline: Deadline, options: dict[str, Any]) -> ToolResult:
-        wish = ImportsExportsWish(**options)
+    def _answer(
+        self, wish: _ImportsExportsWish, workspace: Workspace, deadline: Deadline, max_chars: int
+    ) -> ToolResult:
         source = read_file(workspace, wish.file, deadline)
         codebase = read(workspace, wish.path, deadline)
         modules = Modules(codebase)
@@ -172,5 +166,5 @@ class ImportsExports(CodeTool):
             for one in imports
         ]
         offered = [f"{source.path}:{one['line']}  {one['kind']} {one['name']}" for one in exports]
-        text = "\n".join([f"Imports of {source.path}: {len(imports)}", *said, "", f"Exports: {len(exports)}", *offered])
-        return ToolResult.ok(text + codebase.note, imports=imports, exports=exports, index=codebase.index())
+        said = [f"Imports of {source.path}: {len(imports)}", *said, "", f"Exports: {len(exports)}", *offered]
+        return codebase.answer(said, imports=imports, exports=exports)

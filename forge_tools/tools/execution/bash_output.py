@@ -15,8 +15,7 @@ from forge_tools.sandbox.processes.commands import run
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.streams import plain
 from forge_tools.sandbox.shells.folder import Output, Piece, ShellFolder
-from forge_tools.tools.builtin import ReadingTool, option, parameters_of
-from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.builtin import Deadline, ReadingTool, option, parameters_of
 from forge_tools.tools.execution.shells import HANDLE, Shells, facts_of, state_of
 from forge_tools.tools.file.ripgrep import find_ripgrep, refusal
 

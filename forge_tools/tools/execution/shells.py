@@ -20,8 +20,7 @@ from forge_tools.model import (
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import Usage, find, hostname_of, shells_folder, survey, usage_of
-from forge_tools.tools.builtin import BuiltinTool, ReadingTool, counted, option, parameters_of
-from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.builtin import BuiltinTool, Deadline, ReadingTool, counted, option, parameters_of
 
 SHELL_NOT_FOUND = "SHELL_NOT_FOUND"
 SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"

@@ -21,8 +21,7 @@ from forge_tools.sandbox.paths.files import (
 from forge_tools.sandbox.paths.journal import Journal
 from forge_tools.sandbox.paths.places import Check, Place
 from forge_tools.sandbox.paths.refusals import STALE
-from forge_tools.tools.builtin import BuiltinTool
-from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.builtin import BuiltinTool, Deadline
 from forge_tools.tools.file.text import visible
 
 MAX_LINES = 200

@@ -10,17 +10,14 @@ from forge_tools.sandbox.paths.files import Survey, remove_file, remove_tree, su
 from forge_tools.sandbox.paths.journal import Journal
 from forge_tools.sandbox.paths.places import Check, Place
 from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY
-from forge_tools.tools.builtin import PATH, BuiltinTool, counted, option, parameters_of
-from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.builtin import PATH, BuiltinTool, Deadline, counted, option
 from forge_tools.tools.file.changes import require_match
 
 NOT_EMPTY = "DIRECTORY_NOT_EMPTY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
-    """What to delete, and under which conditions."""
-
+class _Deletion:
     file_path: str = option("What to delete, relative to the working directory or absolute.", aliases=("path",), **PATH)
     recursive: bool = option("Delete a folder with all that is in it.", default=False)
     missing_ok: bool = option("Succeed if there is nothing to delete.", default=False)
@@ -72,10 +69,10 @@ class Delete(BuiltinTool):
     aliases = ("delete_file",)
     category = ToolCategory.FILE
     capabilities = Capabilities(writes_files=True, idempotent=True)
-    parameters = parameters_of(Deletion)
+    options = _Deletion
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        asked, deadline, workspace = Deletion(**options), Deadline(context.timeout), self.workspace(context)
+        asked, deadline, workspace = _Deletion(**options), Deadline(context.timeout), self.workspace(context)
         call = {"file_path": asked.file_path, "recursive": asked.recursive, "if_match": asked.if_match}
 
         def work() -> ToolResult:
@@ -99,7 +96,7 @@ class Delete(BuiltinTool):
         return await deadline.run(work)
 
     async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        asked, deadline, workspace = Deletion(**options), Deadline(context.timeout), self.workspace(context)
+        asked, deadline, workspace = _Deletion(**options), Deadline(context.timeout), self.workspace(context)
 
         def work() -> ToolResult:
             with workspace.place(asked.file_path, follow=False) as place:

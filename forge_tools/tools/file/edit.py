@@ -11,7 +11,7 @@ from forge_tools.model import ToolCategory, ToolResult
 from forge_tools.sandbox.paths.files import KEPT_BYTES, Snapshot
 from forge_tools.sandbox.paths.places import Check, Place
 from forge_tools.sandbox.paths.refusals import TOO_LARGE
-from forge_tools.tools.builtin import PATH, option, parameters_of
+from forge_tools.tools.builtin import PATH, option
 from forge_tools.tools.file.changes import Change, ChangingTool, facts_of, require_match, unified
 from forge_tools.tools.file.matches import WAYS, Found, Match, find_matches, nearest, reindented
 from forge_tools.tools.file.text import View, binary_kind, encode, encoding_for
@@ -131,41 +131,29 @@ class Editing:
         )
 
     def _steps(self) -> list[Step]:
-        return self._single() if self.edits is None else self._listed(self.edits)
-
-    def _single(self) -> list[Step]:
-        if self.old_string is None or self.new_string is None:
+        single: dict[str, Any] = {"old_string": self.old_string, "new_string": self.new_string}
+        single |= {"expected_replacements": self.expected_replacements, "replace_all": self.replace_all or None}
+        others = [*single.values(), self.near_line]
+        if self.edits is not None and any(value is not None for value in others):
+            raise InvalidCallError("Pass either edits, or old_string and new_string with their options, not both")
+        if self.edits is not None and not 1 <= len(self.edits) <= _MAX_EDITS:
+            raise InvalidCallError(f"edits has {len(self.edits)} items; pass 1 to {_MAX_EDITS}")
+        if self.edits is None and (self.old_string is None or self.new_string is None):
             raise InvalidCallError("Pass old_string and new_string, or edits with several of them")
         if self.near_line is not None and (self.replace_all or self.expected_replacements is not None):
             what = "near_line chooses one of several places; leave out replace_all and expected_replacements"
             raise InvalidCallError(what)
-        step = Step(
-            old=self.old_string,
-            new=self.new_string,
-            replaces_all=self.replace_all,
-            expected=self.expected_replacements,
-            near_line=self.near_line,
-            with_blanks=self.match == "whitespace",
-        )
-        return [step]
-
-    def _listed(self, edits: Sequence[Mapping[str, Any]]) -> list[Step]:
-        single = (self.old_string, self.new_string, self.expected_replacements, self.near_line)
-        if self.replace_all or any(value is not None for value in single):
-            what = "Pass either edits, or old_string and new_string with their options, not both"
-            raise InvalidCallError(what)
-        if not 1 <= len(edits) <= _MAX_EDITS:
-            raise InvalidCallError(f"edits has {len(edits)} items; pass 1 to {_MAX_EDITS}")
         return [
             Step(
                 old=edit["old_string"],
                 new=edit["new_string"],
-                replaces_all=edit.get("replace_all") or False,
+                replaces_all=bool(edit.get("replace_all")),
                 expected=edit.get("expected_replacements"),
+                near_line=self.near_line,
                 with_blanks=self.match == "whitespace",
-                label=f"edits[{index}]",
+                label="" if self.edits is None else f"edits[{index}]",
             )
-            for index, edit in enumerate(edits)
+            for index, edit in enumerate([single] if self.edits is None else self.edits)
         ]
 
     def _filled(self, new: str, place: Place, seen: Snapshot | None) -> Change:
@@ -202,7 +190,6 @@ class Edit(ChangingTool):
     aliases = ("edit_file",)
     category = ToolCategory.FILE
     options = Editing
-    parameters = parameters_of(Editing)
 
 
 def take(step: Step, text: str, view: View, shown: str, check: Check) -> Taken:

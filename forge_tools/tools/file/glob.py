@@ -2,18 +2,25 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from forge_tools.errors import InvalidCallError
-from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ToolCategory, ToolResult
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.schema import clean_text
-from forge_tools.tools.builtin import GLOBS, PATH, ReadingTool, counted, option, parameters_of
-from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.globs import WILD, Pattern, by_path, check_text
-from forge_tools.tools.file.hits import Notes, Page, room_for_records
-from forge_tools.tools.file.ignore import Names, Rules, excluding
+from forge_tools.tools.builtin import (
+    GLOBS,
+    PATH,
+    Deadline,
+    LookingTool,
+    Page,
+    check_text,
+    counted,
+    option,
+    room_for_records,
+)
+from forge_tools.tools.file.globs import WILD, Names, Pattern, by_path, excluding
 from forge_tools.tools.file.walk import Level, Walk
 
 MAX_EXCLUDED = 50
@@ -22,9 +29,7 @@ _KINDS = {"file": "file", "directory": "folder", "any": "path"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What to find."""
-
+class _Wanted:
     pattern: str = option(
         "Pattern for paths relative to path: **/*.py in all folders, *.py only in that folder.",
         min_length=1, max_length=1024,
@@ -46,7 +51,7 @@ class Wanted:
     offset: int = option("Paths to skip, to see the next page.", 0, minimum=0)
 
 
-class Glob(ReadingTool):
+class Glob(LookingTool):
     """Find files by name in the workspace: src/**/*.py, *.{ts,tsx}. Files that git ignores are left out, links are not followed.
 
     Paths are sorted, so that pages are consistent. `*` and `?` stay within a name, `**` as a whole name stands for any
@@ -56,57 +61,49 @@ class Glob(ReadingTool):
     name = "Glob"
     aliases = ("glob",)
     category = ToolCategory.FILE
-    parameters = parameters_of(Wanted)
+    options = _Wanted
 
-    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        wanted = _relative(Wanted(**options))
+    def _answer(self, wish: _Wanted, workspace: Workspace, deadline: Deadline, max_chars: int) -> ToolResult:
+        wanted = _relative(wish)
         exclude = wanted.exclude or ()
         if len(exclude) > MAX_EXCLUDED:
             raise InvalidCallError(f"exclude has {len(exclude)} globs; the limit is {MAX_EXCLUDED}")
         for glob in (wanted.pattern, *exclude):
             check_text("A glob", glob)
-        workspace, deadline = self.workspace(context), Deadline(context.timeout)
-        page = Page(offset=wanted.offset, limit=wanted.limit, room=room_for_records(context.max_output_size))
-
-        def work() -> ToolResult:
-            with workspace.open_folder(wanted.path) as target:
-                paths, walk = find(workspace, target, wanted, deadline)
-                result = _result(workspace, target, wanted, paths, walk, page=page)
-                if not paths and not walk.is_partial:
-                    seconds = min(_HINT_SECONDS, context.timeout / 10)
-                    for before, wider, after in _wider(wanted):
-                        if number := len(find(workspace, target, wider, deadline.within(seconds))[0]):
-                            result.output += f" {before}{counted(number, _KINDS[wider.type])}{after}"
-                return result
-
-        return await deadline.look(work)
+        page = Page(offset=wanted.offset, limit=wanted.limit, room=room_for_records(max_chars))
+        with workspace.open_folder(wanted.path) as target:
+            paths, walk = find(workspace, target, wanted, deadline)
+            result = _result(workspace, target, wanted, paths, walk, page=page)
+            if not paths and not walk.is_partial:
+                seconds = min(_HINT_SECONDS, deadline.margin)
+                for before, wider, after in _wider(wanted):
+                    if number := len(find(workspace, target, wider, deadline.within(seconds))[0]):
+                        result.output += f" {before}{counted(number, _KINDS[wider.type])}{after}"
+            return result
 
 
-def find(workspace: Workspace, target: Handle, wanted: Wanted, deadline: Deadline) -> tuple[list[str], Walk]:
+def find(workspace: Workspace, target: Handle, wanted: _Wanted, deadline: Deadline) -> tuple[list[str], Walk]:
     """Find all matches below a folder, as relative paths, or as many as time allows; return them with the walk."""
     pattern = Pattern(wanted.pattern, case_sensitive=wanted.case_sensitive)
     excluded = excluding(wanted.exclude or ())
     walk = Walk(workspace, target, deadline, respect_ignore=wanted.respect_ignore, hidden=wanted.hidden)
-    states, paths = {"": pattern.start}, list[str]()
-    times: dict[str, int] = {}
+    paths, times = list[str](), dict[str, int]()
     for level in walk.levels():
-        if excluded is not None:
-            _leave_out(level, excluded)
-        state = states.pop(level.path)
-        matching = [level.path + name for name in pattern.match(state, _candidates(level, wanted.type))]
+        for names in (level.files, level.links, level.others, level.folders):
+            out = excluded.decide(Names(names), level.path, are_folders=names is level.folders)[0] if excluded else ()
+            names[:] = [name for name in names if name not in out] if out else names
+        matching = pattern.match(level.path, _candidates(level, wanted.type))
         paths += matching
         if wanted.sort == "mtime":
             times |= {path: _modified(level, path) for path in matching}
-        inner = [(name, pattern.enter(state, name)) for name in level.folders]
-        level.folders[:] = [name for name, reached in inner if reached]
-        states |= {f"{level.path}{name}/": reached for name, reached in inner if reached}
+        level.folders[:] = [name for name in level.folders if pattern.may_be_in(f"{level.path}{name}/")]
     paths.sort(key=by_path)
     if wanted.sort == "mtime":
         paths.sort(key=times.__getitem__, reverse=True)
     return paths, walk
 
 
-def _relative(wanted: Wanted) -> Wanted:
+def _relative(wanted: _Wanted) -> _Wanted:
     """Start an absolute pattern in the folder that its plain names lead to."""
     if not wanted.pattern.startswith("/"):
         return wanted
@@ -129,15 +126,8 @@ def _modified(level: Level, path: str) -> int:
         return 0
 
 
-def _leave_out(level: Level, excluded: Rules) -> None:
-    for names in (level.files, level.links, level.others, level.folders):
-        out, _ = excluded.decide(Names(names), level.path, are_folders=names is level.folders)
-        if out:
-            names[:] = [name for name in names if name not in out]
-
-
 def _result(
-    workspace: Workspace, target: Handle, wanted: Wanted, paths: list[str], walk: Walk, *, page: Page
+    workspace: Workspace, target: Handle, wanted: _Wanted, paths: list[str], walk: Walk, *, page: Page
 ) -> ToolResult:
     inside, unit = workspace.inside(target), _KINDS[wanted.type]
     for path in paths:
@@ -145,13 +135,13 @@ def _result(
             break
     warnings = [f"{path}: {reason}" for path, reason in walk.faults]
     total = None if walk.is_partial else len(paths)
-    notes = Notes(page=page, unit=unit, total=total, is_partial=walk.is_partial, warnings=warnings)
+    notes, facts = page.notes(unit, total=total, is_partial=walk.is_partial, warnings=warnings)
     where = "the working directory" if target.name == "." else target.name
     none = [] if paths else [f"No {unit}s match '{clean_text(wanted.pattern)}' in {where}."]
-    return ToolResult.ok("\n".join([*page.records, *notes.lines(), *none]), **notes.facts())
+    return ToolResult.ok("\n".join([*page.records, *notes, *none]), **facts)
 
 
-def _wider(wanted: Wanted) -> Iterator[tuple[str, Wanted, str]]:
+def _wider(wanted: _Wanted) -> Iterator[tuple[str, _Wanted, str]]:
     """Yield wider searches that may find something, each with the words before and after the number it finds."""
     wanted = replace(wanted, sort="path")
     if not wanted.pattern.startswith("**/"):

@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,13 +14,20 @@ from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.sandbox.processes.commands import Completed, Sink, run
+from forge_tools.sandbox.processes.commands import Completed, run
 from forge_tools.sandbox.processes.environment import child_environment
-from forge_tools.tools.builtin import PATH, ReadingTool, counted, option, parameters_of
-from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.globs import check_text
-from forge_tools.tools.file.hits import MatchSink, NameSink, Notes, Page, room_for_records
-from forge_tools.tools.file.ripgrep import Complaints, File, Folder, Recheck, find_ripgrep, needs_pcre2, refusal
+from forge_tools.tools.builtin import PATH, Deadline, Page, ReadingTool, check_text, counted, option, room_for_records
+from forge_tools.tools.file.ripgrep import (
+    File,
+    Folder,
+    MatchSink,
+    Named,
+    NameSink,
+    complaints_of,
+    find_ripgrep,
+    needs_pcre2,
+    refusal,
+)
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.file.walk import Walk
 
@@ -27,6 +35,8 @@ _HINT_SECONDS = (0.05, 0.3)  # a fifth of the search time, within these bounds
 _COUNT_SECONDS = 2.0
 _COUNTED = 10_000  # lines beyond those of the page; the exact number is not worth a complete search
 _GRACE_SECONDS = 0.5
+_MAX_STDERR = 65_536
+_OPEN_FILES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +82,7 @@ class Search:
     def has_context(self) -> bool:
         return bool(self.before or self.after or self.context_lines)
 
-    def arguments(self, targets: Sequence[str], *, has_rules: bool, tells_binaries: bool = False) -> list[str]:
+    def arguments(self, targets: Sequence[str], *, has_rules: bool) -> list[str]:
         """Build the arguments for the program: only our rules decide what to leave out, no file on this host."""
         options = {
             "--ignore-case": self.ignore_case,
@@ -85,7 +95,6 @@ class Search:
             f"--type={self.type}": self.type is not None,
             f"--max-count={self.max_per_file}": self.max_per_file is not None,
             "--ignore-file=/dev/stdin": has_rules,
-            "--debug": tells_binaries,
         }
         chosen = [name for name, is_on in options.items() if is_on]
         fixed = ["--no-config", "--crlf", "--no-ignore", "--glob=!.git"]
@@ -109,7 +118,7 @@ class Grep(ReadingTool):
     name = "Grep"
     aliases = ("grep",)
     category = ToolCategory.FILE
-    parameters = parameters_of(Search)
+    options = Search
 
     def __init__(self, ripgrep: Path | None = None) -> None:
         self._ripgrep = str(ripgrep) if ripgrep else None
@@ -123,15 +132,19 @@ class Grep(ReadingTool):
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
+    """What one search found. `failed` could not be searched; without `is_sure`, more may have been found than is told."""
+
     sink: NameSink | MatchSink
     completed: Completed
-    complaints: Complaints
-    lost: list[str]
+    stderr: str
+    warnings: list[str]
+    failed: list[str]
+    is_sure: bool
 
     @property
     def is_whole(self) -> bool:
         """Whether the result is complete."""
-        return not (self.completed.stopped or self.completed.timed_out) and self.sink.is_sure
+        return not (self.completed.stopped or self.completed.timed_out) and self.is_sure
 
 
 class _Total(NamedTuple):
@@ -158,11 +171,11 @@ class _Call:
             file = None if target.is_folder else File(target, root)
             place = file or await self._place(search, target, self._deadline)
             answer = await self._answer(search, place, self._deadline.remaining)
-            if search.engine == "auto" and needs_pcre2(answer.complaints.text):
+            if search.engine == "auto" and needs_pcre2(answer.stderr):
                 search = replace(search, engine="pcre2")
                 answer = await self._answer(search, place, self._deadline.remaining)
             if not answer.sink.page.seen and not answer.completed.timed_out:
-                _raise(refusal(search.pattern, search.type, answer.complaints.text))
+                _raise(refusal(search.pattern, search.type, answer.stderr))
                 return await self._nothing(search, target, place, answer)
             return _result(search, place, answer, await self._total(search, place, answer))
 
@@ -182,68 +195,91 @@ class _Call:
     async def _answer(
         self, search: Search, place: File | Folder, seconds: float, *, enough: int = sys.maxsize
     ) -> _Answer:
-        page = Page(offset=search.offset, limit=search.head_limit, room=room_for_records(self._context.max_output_size))
-        sink, complaints = _sink(search, page, place, enough=enough), Complaints(place.shown)
-        told = {"has_rules": bool(place.rules), "tells_binaries": place.tells_binaries}
-        arguments = search.arguments([place.target], **told)
-        completed = await self._ripgrep(
-            arguments, place, seconds, stdout=sink.feed, stderr=complaints.feed, stdin=place.stdin()
-        )
-        lost = await self._recheck(search, place, sink, complaints) if isinstance(place, Folder) else []
-        sink.finish()
+        sink, stderr = self._sink(search, place, place.named, enough), bytearray()
+        arguments = search.arguments([place.target], has_rules=bool(place.rules))
+        completed = await self._ripgrep(arguments, place, seconds, sink, stderr)
         if completed.signal is not None:
             what = "The search program was killed; the answer would be incomplete. Try again"
             raise SandboxError(what, ErrorCode.TOOL_ERROR)
-        return _Answer(sink, completed, complaints, lost)
+        changes = await asyncio.to_thread(place.changes) if isinstance(place, Folder) else None
+        lost: list[str] = []
+        if isinstance(place, Folder) and changes:
+            sink, lost = await self._again(search, place, sink)
+        sink.finish()
+        if changes:
+            sink.searched = None
+        text = stderr.decode("utf-8", "replace")
+        warnings, failed = complaints_of(text, place.shown, changes or None)
+        return _Answer(sink, completed, text, [*lost, *warnings], failed, not changes)
+
+    def _sink(
+        self, search: Search, place: File | Folder, named: Named, enough: int = sys.maxsize
+    ) -> NameSink | MatchSink:
+        page = Page(offset=search.offset, limit=search.head_limit, room=room_for_records(self._context.max_output_size))
+        if search.output_mode != "content":
+            has_counts = search.output_mode == "count"
+            return NameSink(page, named, place.shown, has_counts=has_counts, enough=enough)
+        has_numbers, has_context = search.line_numbers, search.has_context
+        columns = search.max_columns
+        return MatchSink(
+            page, named, place.shown, max_columns=columns, has_numbers=has_numbers, has_context=has_context
+        )
 
     async def _ripgrep(
-        self, arguments: list[str], place: File | Folder, seconds: float, *, stdout: Sink, stderr: Sink, stdin: bytes | int
-    ) -> Completed:  # fmt: skip
+        self, arguments: list[str], place: File | Folder, seconds: float, sink: NameSink | MatchSink, stderr: bytearray
+    ) -> Completed:
         """Run the program. Everything is passed as an argument, so no pattern or path is taken for an option."""
         return await run(
             [self._program, *arguments],
             folder=place.folder,
             environment=child_environment(),
             timeout=seconds,
-            stdout=stdout,
-            stderr=stderr,
-            stdin=stdin,
+            stdout=sink.feed,
+            stderr=lambda data: stderr.extend(data[: _MAX_STDERR - len(stderr)]),
+            stdin=place.stdin(),
             grace=_GRACE_SECONDS,
         )
 
-    async def _recheck(
-        self, search: Search, place: Folder, sink: NameSink | MatchSink, complaints: Complaints
-    ) -> list[str]:
-        """Drop what the program may have seen outside: it opens by path, and folders may have been swapped meanwhile."""
-        changes = await asyncio.to_thread(place.changes)
-        if not changes:
-            return []
+    async def _again(
+        self, search: Search, place: Folder, seen: NameSink | MatchSink
+    ) -> tuple[NameSink | MatchSink, list[str]]:
+        """Search the files that were found once more, each opened by us; return also warnings about what is lost.
 
-        async def again(paths: Sequence[str], sink: NameSink) -> None:
-            arguments = search.arguments(paths, has_rules=False)
-            left = self._deadline.remaining
-            await self._ripgrep(arguments, place, left, stdout=sink.feed, stderr=lambda _: None, stdin=b"")
-
-        recheck = Recheck(place, changes)
-        complaints.leave_out(recheck.is_unsure)
-        await (recheck.lines(sink) if isinstance(sink, MatchSink) else recheck.names(sink, again))
-        return recheck.warnings()
+        The program opens by path, and folders that changed meanwhile may have led it outside.
+        """
+        names, links, lost = seen.names, dict[str, str](), dict[str, None]()
+        sink = self._sink(search, place, links.get)
+        for start in range(0, len(names), _OPEN_FILES):
+            with ExitStack() as stack:
+                some = names[start : start + _OPEN_FILES]
+                opened = [(name, stack.enter_context(handle)) for name in some if (handle := place.open(name))]
+                links.clear()
+                links.update((handle.link, name) for name, handle in opened)
+                if links:
+                    arguments = search.arguments([*links], has_rules=False)
+                    await self._ripgrep(arguments, place, self._deadline.remaining, sink, bytearray())
+            if sink.page.has_more:
+                break
+            lost |= dict.fromkeys(name.rpartition("/")[0] for name in some if name not in set(sink.names))
+        sink.bytes_read = None
+        sink.page.has_more = sink.page.has_more or seen.page.has_more
+        return sink, [f"{place.shown(folder or '.')}: changed while it was searched" for folder in lost]
 
     async def _total(self, search: Search, place: File | Folder, answer: _Answer) -> _Total | None:
         """Count the matches, if need be by a second search that stops soon after the page; None if there is no time."""
-        if not answer.completed.stopped or not answer.sink.is_sure:
+        if not answer.completed.stopped or not answer.is_sure:
             return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
         counting = replace(search, output_mode="count", offset=0, head_limit=1)
         enough = sys.maxsize if isinstance(place, File) else (answer.sink.page.seen // _COUNTED + 1) * _COUNTED
         seconds = min(_COUNT_SECONDS, self._deadline.remaining)
         answer = await self._answer(counting, place, seconds, enough=enough)
-        if answer.sink.is_sure and answer.sink.matches >= enough:
+        if answer.is_sure and answer.sink.matches >= enough:
             return _Total(enough, 0, is_all=False)
         return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
 
     async def _nothing(self, search: Search, target: Handle, place: File | Folder, answer: _Answer) -> ToolResult:
         """Report that nothing matches, and after a quick probe whether a wider search would find something."""
-        result = _result(search, place, answer, _Total(0, 0) if answer.sink.is_sure else None)
+        result = _result(search, place, answer, _Total(0, 0) if answer.is_sure else None)
         searched = _searched(place, answer)
         many = "" if searched is None else f" ({counted(searched, 'file')} searched)"
         where = "the working directory" if target.name == "." else target.name
@@ -267,46 +303,40 @@ class _Call:
         return bool((await self._answer(probe, place, left, enough=1)).sink.files)
 
 
-def _sink(search: Search, page: Page, place: File | Folder, *, enough: int) -> NameSink | MatchSink:
-    if search.output_mode != "content":
-        has_counts = search.output_mode == "count"
-        return NameSink(page, place.wanted, place.shown, has_counts=has_counts, enough=enough)
-    width, has_numbers, has_context = search.max_columns, search.line_numbers, search.has_context
-    return MatchSink(
-        page, place.wanted, place.shown, max_columns=width, has_numbers=has_numbers, has_context=has_context
-    )
-
-
 def _result(search: Search, place: File | Folder, answer: _Answer, total: _Total | None) -> ToolResult:
-    page, told = answer.sink.page, answer.complaints
-    notes = Notes(
-        page=page,
-        unit="file" if search.output_mode != "content" else "record",
+    sink = answer.sink
+    notes, facts = sink.page.notes(
+        "file" if search.output_mode != "content" else "record",
         total=_records(search, answer, total),
         in_all=_in_all(search, total),
         is_partial=answer.completed.timed_out or place.is_partial,
-        warnings=[*dict.fromkeys([*place.warnings(), *answer.lost, *told.warnings()])],
+        warnings=[*dict.fromkeys([*place.faults, *answer.warnings])],
     )
-    is_whole = not answer.completed.stopped  # else the number reported so far depends on timing
-    facts = notes.facts() | {"engine": "rust" if search.engine == "auto" else search.engine}
-    facts |= place.facts(told.binary_files if is_whole else 0, told.binaries if is_whole else [])
-    facts |= _counts(search, total) if total else {}
-    if isinstance(answer.sink, MatchSink):
-        facts |= {"not_utf8": answer.sink.not_utf8} if answer.sink.not_utf8 else {}
-        facts |= {} if answer.sink.bytes_read is None else {"bytes_read": answer.sink.bytes_read}
-    searched = _searched(place, answer)
-    if searched is not None:
+    facts |= {"engine": "rust" if search.engine == "auto" else search.engine}
+    if place.protected:
+        facts["protected"] = place.protected
+        notes.append(f"[left out: {place.protected:,} that may hold secrets]")
+    if sink.not_utf8:
+        facts["not_utf8"] = sink.not_utf8
+        notes.append(f"[{counted(sink.not_utf8, 'line is', 'lines are')} not UTF-8, shown as Latin-1]")
+    if total and total.is_all:
+        facts["matching_files"] = total.files
+        facts |= {} if search.output_mode == "files_with_matches" else {"matching_lines": total.matches}
+    elif total:
+        facts["matching_lines_at_least"] = total.matches
+    facts |= {} if sink.bytes_read is None else {"bytes_read": sink.bytes_read}
+    if (searched := _searched(place, answer)) is not None:
         facts["files_searched"] = searched
     if isinstance(place, File):
         facts["files_accessed"] = [place.file.name]
-    return ToolResult.ok("\n".join([*page.records, *notes.lines(), *_left_out(facts)]), **facts)
+    return ToolResult.ok("\n".join([*sink.page.records, *notes]), **facts)
 
 
 def _searched(place: File | Folder, answer: _Answer) -> int | None:
     """Return how many files were searched: the program's count, else what was offered to it; None if it ended early."""
     if answer.sink.searched is not None or not answer.is_whole:
         return answer.sink.searched
-    return place.searched(answer.complaints.paths())
+    return place.searched(answer.failed)
 
 
 def _records(search: Search, answer: _Answer, total: _Total | None) -> int | None:
@@ -320,34 +350,13 @@ def _records(search: Search, answer: _Answer, total: _Total | None) -> int | Non
     return None if search.has_context or search.multiline else total.matches
 
 
-def _counts(search: Search, total: _Total) -> dict[str, int]:
-    if not total.is_all:
-        return {"matching_lines_at_least": total.matches}
-    lines = {} if search.output_mode == "files_with_matches" else {"matching_lines": total.matches}
-    return {"matching_files": total.files} | lines
-
-
-def _in_all(search: Search, total: _Total | None) -> str | None:
+def _in_all(search: Search, total: _Total | None) -> str:
     if search.output_mode != "content" or total is None:
-        return None
+        return ""
     around = "what is around " if search.has_context else ""
     if not total.is_all:
         return f"{around}{total.matches:,} or more matching lines"
     return f"{around}{counted(total.matches, 'matching line')} in {counted(total.files, 'file')}"
-
-
-def _left_out(facts: dict[str, Any]) -> list[str]:
-    parts = []
-    if binary := facts.get("binary_files"):
-        parts.append(counted(binary, "binary file"))
-    if named := facts.get("binary_names"):
-        parts.append(f"about {counted(named, 'binary file')}, going by names")
-    if secret := facts.get("protected"):
-        parts.append(f"{secret:,} that may hold secrets")
-    notes = [f"[left out: {', '.join(parts)}]"] if parts else []
-    if strange := facts.get("not_utf8"):
-        notes.append(f"[{counted(strange, 'line is', 'lines are')} not UTF-8, shown as Latin-1]")
-    return notes
 
 
 def _raise(error: SandboxError | None) -> None:

@@ -9,14 +9,13 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from forge_tools.errors import SandboxError
-from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ToolCategory, ToolResult
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Entry, Kind, enter, look_at, scan
 from forge_tools.sandbox.paths.refusals import PROTECTED, escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.tools.builtin import GLOBS, PATH, ReadingTool, counted, option, parameters_of
-from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.ignore import Names, Rules, excluding
+from forge_tools.tools.builtin import GLOBS, PATH, Deadline, LookingTool, counted, option
+from forge_tools.tools.file.globs import Names, Rules, excluding
 
 _NOTE_ROOM = 200  # characters of the output reserved for the notes after the entries
 _CHECK_EVERY = 1000
@@ -25,9 +24,7 @@ _ENTRIES = ("entry", "entries")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What to list, and how."""
-
+class _Wish:
     path: str = option("Folder to list, by default the working directory.", ".", aliases=("file_path",), **PATH)
     depth: int = option("How many levels of folders to list.", 1, minimum=1, maximum=10)
     ignore: Sequence[str] | None = option(
@@ -43,24 +40,22 @@ class Wish:
     limit: int = option("How many entries to list at most.", 1000, minimum=1, maximum=10_000)
 
 
-class ListDirectory(ReadingTool):
+class ListDirectory(LookingTool):
     """List the entries of a folder in the workspace, folders first; with a depth, as a tree."""
 
     name = "ListDirectory"
     aliases = ("list_directory", "LS")
     category = ToolCategory.FILE
-    parameters = parameters_of(Wish)
+    options = _Wish
 
-    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        deadline, workspace = Deadline(context.timeout), self.workspace(context)
-        listing = _Listing(Wish(**options), deadline, context.max_output_size)
-        return await deadline.run(lambda: listing.run(workspace))
+    def _answer(self, wish: _Wish, workspace: Workspace, deadline: Deadline, max_chars: int) -> ToolResult:
+        return _Listing(wish, deadline, max_chars).run(workspace)
 
 
 class _Listing:
     """Runs on a thread; it answers with what it has when its time is up."""
 
-    def __init__(self, wish: Wish, deadline: Deadline, max_chars: int) -> None:
+    def __init__(self, wish: _Wish, deadline: Deadline, max_chars: int) -> None:
         self._wish = wish
         self._deadline = deadline
         self._ignored = excluding(wish.ignore or ())

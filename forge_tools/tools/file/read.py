@@ -3,6 +3,7 @@
 import codecs
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,8 +21,7 @@ from forge_tools.sandbox.decoding import decoded
 from forge_tools.sandbox.paths.confinement import Handle, meet
 from forge_tools.sandbox.paths.files import Digest, etag_of
 from forge_tools.sandbox.paths.refusals import refusal
-from forge_tools.tools.builtin import PATH, ReadingTool, option, parameters_of
-from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.builtin import PATH, Deadline, ReadingTool, option
 from forge_tools.tools.file.text import (
     PDF_MAGIC,
     SAMPLE_BYTES,
@@ -30,7 +30,6 @@ from forge_tools.tools.file.text import (
     Line,
     as_utf8,
     binary_kind,
-    last_lines,
     lines_from,
     plain_lines,
     sniff,
@@ -108,7 +107,7 @@ class Read(ReadingTool):
     name = "Read"
     aliases = ("read_file",)
     category = ToolCategory.FILE
-    parameters = parameters_of(Wish)
+    options = Wish
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
         wish, workspace, deadline = Wish(**options), self.workspace(context), Deadline(context.timeout)
@@ -259,7 +258,7 @@ class Reading:
             first = max(1, count.lines - wish.tail + 1) if wish.tail and count else wish.offset or 1
             return first, lines_from(as_utf8(self._chunks(start), encoding), first, wish.column)
         if encoding.codec is not None:
-            return None, iter(last_lines(as_utf8(self._chunks(start), encoding), wish.count))
+            return None, iter(deque(lines_from(as_utf8(self._chunks(start), encoding), 1), maxlen=wish.count))
         position = tail_start(self._read, start, self._file.stat.st_size, wish.count, SAMPLE_BYTES)
         return None, lines_from(self._chunks(position), 1, wish.column)
 

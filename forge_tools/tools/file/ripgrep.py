@@ -1,12 +1,11 @@
-"""What ripgrep is to search, what its errors mean, and which of its hits to trust."""
+"""Ripgrep: what it is to search, and what its output and its errors mean."""
 
-import asyncio
-import codecs
+import base64
+import json
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import ExitStack, closing
-from hashlib import blake2b
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from forge_tools.errors import SandboxError
@@ -15,10 +14,19 @@ from forge_tools.sandbox.paths.folders import Changes, open_allowed
 from forge_tools.sandbox.paths.refusals import Protection, escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.commands import find_beside_python
-from forge_tools.tools.file.globs import by_path, compile_glob, only, plain_rule
-from forge_tools.tools.file.hits import MatchSink, NameSink, Origin, Page
+from forge_tools.tools.builtin import Page
+from forge_tools.tools.file.globs import alternatives_of, anywhere, by_path, compile_glob
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.file.walk import Level, Walk
+
+MAX_LINE_BYTES = 4 << 20
+"""A longer line of ripgrep's output (a match in a line of megabytes) is reported without its text."""
+
+Named = Callable[[str], str | None]
+"""Turns a path of the program into that of a file as the search calls it; None if it was not asked for."""
+
+Shown = Callable[[str], str]
+"""Turns the path of a file into the one people see."""
 
 _LOOK_AROUND = re.compile(r"error: (look-around|backreferences)[^\n]*not supported")
 _ERROR = re.compile(r"(?:error: |PCRE2: error compiling pattern at offset \d+: )([^\n]+)")
@@ -26,26 +34,14 @@ _INVALID = re.compile(
     "regex parse error|error compiling pattern|not allowed in a regex|compiled regex exceeds size limit"
     "|PCRE2: .*too (?:large|complex)"
 )
-_DEBUG = b"rg: DEBUG|"
-_BINARY = re.compile(rb": ignoring (?:\./)?(.+): found binary data at offset \d+$")
 _OS_ERROR = re.compile(r" \(os error \d+\)$")
-_MAX_BINARIES = 2000
-_MAX_STDERR = 65_536
-_MAX_LINE = 4096
-SearchAgain = Callable[[Sequence[str], NameSink], Awaitable[None]]
-"""Searches the files at these paths again, into the sink."""
-
-_BINARY_ENDINGS = (
-    "pyc", "pyo", "so", "o", "a", "dylib", "dll", "exe", "class", "jar", "wasm", "png", "jpg", "jpeg", "gif", "webp", "ico",
-    "bmp", "tiff", "pdf", "zip", "gz", "bz2", "xz", "zst", "tar", "tgz", "whl", "7z", "mp3", "mp4", "mov", "avi", "ogg",
-    "woff", "woff2", "ttf", "otf", "eot", "sqlite", "sqlite3", "db", "bin", "dat", "npy", "npz", "parquet", "pkl",
-)  # fmt: skip
-_BINARY_NAME = re.compile(r"\0([^\0]*\.(?:" + "|".join(_BINARY_ENDINGS) + r"))(?=\0)")
-_MAX_NAMED = 20
-_MAX_TOLD = 300  # with thousands of binary files, reporting each would cost more than the search
-_OPEN_FILES = 100
-_MOST_READ = 64 << 20
-_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_SPARE = 10_000
+_NAME = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>)")
+_COUNT = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>\d+)\r?\n")
+_SEARCHED = re.compile(rb"^(\d+) files? searched\r?$", re.MULTILINE)
+_LINE_NUMBER = re.compile(rb'"line_number":(\d+)')
+_PATH = re.compile(rb'^\{"type":"match","data":\{"path":(\{[^}]*\})')
+_SPECIAL = re.compile(r"([\\*?\[\]{}!# ])")
 
 
 def find_ripgrep(configured: str | None = None) -> str:
@@ -82,84 +78,44 @@ def refusal(pattern: str, type: str | None, stderr: str) -> SandboxError | None:
     return None
 
 
-class Complaints:
-    """A search program's standard error: what it could not search, and which files it found binary."""
-
-    def __init__(self, shown: Callable[[str], str]) -> None:
-        self.binaries: list[str] = []
-        self.binary_files = 0
-        self._shown = shown
-        self._kept = bytearray()
-        self._rest = b""
-        self._is_debug = False
-
-    def feed(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            # A line that begins otherwise continues the one before, split by a line break in a name.
-            self._is_debug = line.startswith(_DEBUG) if line.startswith(b"rg: ") else self._is_debug
-            if not self._is_debug:
-                self._kept += line[:_MAX_LINE] + b"\n" if len(self._kept) < _MAX_STDERR else b""
-            elif found := _BINARY.search(line):
-                self.binary_files += 1
-                if self.binary_files <= _MAX_BINARIES:
-                    self.binaries.append(os.fsdecode(found[1]))
-
-    @property
-    def text(self) -> str:
-        return (self._kept + (b"" if self._rest.startswith(_DEBUG) else self._rest)).decode("utf-8", "replace")
-
-    def leave_out(self, is_unsure: Callable[[str], bool]) -> None:
-        """Drop the messages about these paths: they may be of files outside."""
-        told = ((line, line.removeprefix("rg: ").partition(": ")[0]) for line in self.text.splitlines())
-        lines = [line for line, path in told if not is_unsure(path.removeprefix("./"))]
-        self._kept, self._rest = bytearray("".join(f"{line}\n" for line in lines).encode()), b""
-        self.binaries, self.binary_files = [], 0
-
-    def paths(self) -> list[str]:
-        """The files and folders that could not be searched."""
-        told = (line.removeprefix("rg: ") for line in self.text.splitlines())
-        return [line.partition(": ")[0] for line in told if line.startswith(("./", "<stdin>: "))]
-
-    def warnings(self) -> list[str]:
-        """Return the messages for people."""
-        return [self._worded(line) for line in self.text.splitlines() if line.strip()]
-
-    def _worded(self, line: str) -> str:
+def complaints_of(stderr: str, shown: Shown, changes: Changes | None) -> tuple[list[str], list[str]]:
+    """Return warnings for people, and the paths that could not be searched; nothing about those that may lie outside."""
+    warnings, failed = list[str](), list[str]()
+    for line in filter(str.strip, stderr.splitlines()):
         path, colon, reason = line.removeprefix("rg: ").partition(": ")
-        reason = reason.removeprefix(f"IO error for operation on {path}: ")  # added where it searches with one thread
+        name = path.removeprefix("./")
+        if changes is not None and changes.above(name) is not None:
+            continue
         is_path = path.startswith("./") or path == "<stdin>"
-        return f"{self._shown(path) if is_path else visible(path)}{colon}{visible(_OS_ERROR.sub('', reason))}"
+        failed += [name] if is_path else []
+        reason = reason.removeprefix(f"IO error for operation on {path}: ")  # added where it searches with one thread
+        warnings.append(f"{shown(name) if is_path else visible(path)}{colon}{visible(_OS_ERROR.sub('', reason))}")
+    return warnings, failed
 
 
 class File:
     """A single file, which the program reads from standard input: no path is resolved a second time."""
 
-    is_partial = has_ignored = tells_binaries = False
-    rules, target = "", "-"
+    is_partial = has_ignored = False
+    rules, target, protected = "", "-", 0
 
     def __init__(self, file: Handle, root: Handle) -> None:
         self.file = file
         self.folder = root.fd
+        self.faults: list[str] = []
 
     def stdin(self) -> int:
         os.lseek(self.file.fd, 0, os.SEEK_SET)  # a search before this one may have read it
         return self.file.fd
 
-    def wanted(self, _: str) -> bool:
-        return True
+    def named(self, path: str) -> str | None:
+        return path
 
     def shown(self, _: str) -> str:
         return self.file.name
 
     def searched(self, failed: Sequence[str]) -> int:
         return 1 - bool(failed)
-
-    def warnings(self) -> list[str]:
-        return []
-
-    def facts(self, binary_files: int, binaries: list[str]) -> dict[str, Any]:
-        return {}
 
 
 class Folder:
@@ -178,18 +134,16 @@ class Folder:
         self._hidden = hidden
         self._glob = compile_glob(glob) if glob else None
         self._left_out: set[str] = set()
-        self._binary_names: list[str] = []
-        self._files = self._protected = 0
+        self._files = self.protected = 0
         for level in walk.levels():
             self._take(level, handle.root.root.protection)
-        self._faults, self._seen, self.is_partial = walk.faults, walk.seen, walk.is_partial
-        self._has_gaps = self.is_partial or bool(self._faults)
+        self._faulty, self._seen, self.is_partial = {path for path, _ in walk.faults}, walk.seen, walk.is_partial
+        self.faults = [f"{path}: {reason}" for path, reason in walk.faults]
+        self._has_gaps = self.is_partial or bool(walk.faults)
         # Names that no rule can express are filtered afterwards.
         sayable = sorted(path for path in self._left_out if path.isprintable())
         self._odd_folders = tuple(path for path in self._left_out if path.endswith("/") and not path.isprintable())
         self.rules = (only(glob) if glob else "") + "".join(map(plain_rule, sayable))
-        # A program that reports binary files also reports each file that a glob chose.
-        self.tells_binaries = self._glob is None and len(self._binary_names) + len(self._left_out) <= _MAX_TOLD
         inside = workspace.inside(handle)
         self._above = "" if inside == "." else f"{inside}/"
         self._shown_above = _prefix(workspace.shown(inside, handle))
@@ -200,27 +154,26 @@ class Folder:
     @property
     def has_ignored(self) -> bool:
         """Whether a search without ignore rules would cover more."""
-        return len(self._left_out) > self._protected
+        return len(self._left_out) > self.protected
 
-    def wanted(self, path: str) -> bool:
+    def named(self, path: str) -> str | None:
         path = path.removeprefix("./")
         if path in self._left_out or path.startswith(self._odd_folders):
-            return False
+            return None
         if self._has_gaps and path[: path.rfind("/") + 1] not in self._seen:
-            return False
+            return None
         if self._glob and not self._glob.fullmatch(path):
-            return False
-        return self._hidden or not (path.startswith(".") or "/." in path)
+            return None
+        return path if self._hidden or not (path.startswith(".") or "/." in path) else None
 
-    def shown(self, path: str) -> str:
-        path = path.removeprefix("./")
+    def shown(self, name: str) -> str:
         if self._shown_above is None:
-            return self._workspace.shown(self._above + path, self._handle)
-        return self._shown_above + escape_path(path)
+            return self._workspace.shown(self._above + name, self._handle)
+        return self._shown_above + escape_path(name)
 
-    def open(self, path: str) -> Handle | None:
+    def open(self, name: str) -> Handle | None:
         """Open a file reported by a search, if it may be read."""
-        return open_allowed(self._handle.root, self._above + path.removeprefix("./"), self.shown(path))
+        return open_allowed(self._handle.root, self._above + name, self.shown(name))
 
     def changes(self) -> Changes:
         """Find which folders have changed since the walk."""
@@ -228,20 +181,7 @@ class Folder:
 
     def searched(self, failed: Sequence[str]) -> int:
         """Count the files, given those (and folders) that a search without a glob complained of."""
-        folders = {path for path, _ in self._faults}
-        return self._files - sum(1 for path in failed if self.shown(path) not in folders)
-
-    def warnings(self) -> list[str]:
-        return [f"{path}: {reason}" for path, reason in self._faults]
-
-    def facts(self, binary_files: int, binaries: list[str]) -> dict[str, Any]:
-        """Count what is not searched: binary files by their content if the program reports it, else by their names."""
-        facts: dict[str, Any] = {"protected": self._protected} if self._protected else {}
-        if not self.tells_binaries:
-            named = sum(map(self.wanted, self._binary_names))
-            return facts | ({"binary_names": named} if named else {})
-        named_first = [self.shown(path) for path in sorted(binaries, key=by_path)[:_MAX_NAMED]]
-        return facts | ({"binary_files": binary_files, "binary": named_first} if binary_files else {})
+        return self._files - sum(1 for path in failed if self.shown(path) not in self._faulty)
 
     def _take(self, level: Level, protection: Protection) -> None:
         secrets = protection.hidden_of([*level.files, *level.folders])
@@ -253,75 +193,172 @@ class Folder:
             self._left_out.update(f"{level.path}{name}/" for name in out)
             self._left_out.update(level.path + name for name in level.ignored | secret_files)
         self._files += len(level.files) - len(secret_files)
-        self._protected += len(secret_files) + len(secret_folders)
-        self._binary_names += [level.path + name for name in _BINARY_NAME.findall("\0".join(["", *level.files, ""]))]
+        self.protected += len(secret_files) + len(secret_folders)
 
 
-class Recheck:
-    """Checks hits through our own handles, if folders changed during the search and may have led it outside.
+class NameSink:
+    """Reads `--null` output of files or counts, in any order, with the statistics at its end.
 
-    `unsure` names those folders. Hits proven to lie inside stay; the others are dropped, and `warnings` names their
-    folders.
+    `files` and `matches` (equal to files if there are no counts) count everything up to `enough` matches; only the
+    first names by path are kept, as many as the page may need.
     """
 
-    def __init__(self, place: Folder, unsure: Changes) -> None:
-        self._lost: dict[str, None] = {}
-        self._place = place
-        self._unsure = unsure
+    not_utf8, bytes_read = 0, None
 
-    async def names(self, sink: NameSink, again: SearchAgain) -> None:
-        """Search the doubtful files once more, each opened by us."""
-        counts, names = sink.counts(), sink.first()
-        right = {name: counts[name] for name in names if not self.is_unsure(name)}
-        doubtful = [name for name in names if name not in right]
-        for index in range(0, len(doubtful), _OPEN_FILES):
-            right |= await self._found_again(doubtful[index : index + _OPEN_FILES], counts, again)
-        self._forget(name for name in names if name not in right)
-        sink.keep(right)
+    def __init__(self, page: Page, named: Named, shown: Shown, *, has_counts: bool, enough: int = sys.maxsize) -> None:
+        self.page = page
+        self.searched: int | None = None
+        self.files = self.matches = 0
+        self._named = named
+        self._shown = shown
+        self._enough = enough
+        self._entry = _COUNT if has_counts else _NAME
+        self._rest = b""
+        self._found: list[tuple[str, str, bytes]] = []
 
-    async def lines(self, sink: MatchSink) -> None:
-        """Check whether the doubtful lines are in the files that we can open, at the same place."""
-        kept = await asyncio.to_thread(self._standing, sink.origins)
-        self._forget(origin.name for index, origin in enumerate(sink.origins) if index not in kept)
-        sink.keep(sorted(kept))
+    def feed(self, data: bytes) -> bool:
+        data, end = self._rest + data, 0
+        for entry in self._entry.finditer(data):
+            end = entry.end()
+            path, count = entry.groups()
+            if (name := self._named(os.fsdecode(path))) is not None:
+                self.files += 1
+                self.matches += int(count or 1)
+                self._found.append((by_path(name), name, count))
+        self._rest = data[end:]
+        if len(self._found) > 2 * self.page.needed + _SPARE:
+            self._found = sorted(self._found)[: self.page.needed]
+        return self.matches < self._enough
 
-    def warnings(self) -> list[str]:
-        shown = (self._place.shown(folder or ".") for folder in self._lost)
-        return [f"{folder}: changed while it was searched" for folder in shown]
+    @property
+    def names(self) -> list[str]:
+        """The files found that the page may need, in its order."""
+        return [name for _, name, _ in sorted(self._found)[: self.page.needed]]
 
-    def is_unsure(self, name: str) -> bool:
-        return self._unsure.above(name.removeprefix("./")) is not None
+    def finish(self) -> None:
+        """Fill the page."""
+        found = _SEARCHED.search(self._rest)
+        self.searched = int(found[1]) if found else None
+        for _, name, count in sorted(self._found):
+            shown = self._shown(name)
+            if not self.page.add(f"{shown}:{int(count)}" if count else shown):
+                return
 
-    def _forget(self, names: Iterable[str]) -> None:
-        self._lost |= dict.fromkeys(name.removeprefix("./").rpartition("/")[0] for name in names)
 
-    async def _found_again(
-        self, names: Sequence[str], counts: dict[str, bytes], again: SearchAgain
-    ) -> dict[str, bytes]:
-        with ExitStack() as stack:
-            opened = [(name, handle) for name in names if (handle := self._place.open(name))]
-            links = {stack.enter_context(handle).link: name for name, handle in opened}
-            if not links:
-                return {}
-            page = Page(offset=0, limit=len(links), room=0)
-            sink = NameSink(page, lambda _: True, str, has_counts=any(counts.values()))
-            await again([*links], sink)
-            return {links[link]: count for link, count in sink.counts().items() if link in links}
+class MatchSink:
+    """Reads `--json` output: matching lines and their context."""
 
-    def _standing(self, origins: Sequence[Origin]) -> set[int]:
-        kept: set[int] = set()
-        doubtful: dict[str, list[int]] = {}
-        for index, origin in enumerate(origins):
-            if self.is_unsure(origin.name):
-                doubtful.setdefault(origin.name, []).append(index)
-            else:
-                kept.add(index)
-        for name, indexes in doubtful.items():
-            handle = self._place.open(name)
-            if handle is not None:
-                with closing(handle):
-                    kept.update(index for index in indexes if _stands(origins[index], handle))
-        return kept
+    def __init__(
+        self, page: Page, named: Named, shown: Shown, *, max_columns: int, has_numbers: bool, has_context: bool
+    ) -> None:
+        self.page = page
+        self.searched: int | None = None
+        self.bytes_read: int | None = None
+        self.names: list[str] = []
+        self.matches = self.not_utf8 = 0
+        self._named = named
+        self._shown = shown
+        self._max_columns = max_columns
+        self._has_numbers = has_numbers
+        self._has_context = has_context
+        self._rest = bytearray()
+        self._head: bytes | None = None
+        self._file: str | None = None
+        self._first = 0
+        self._last: tuple[str, int] | None = None
+
+    @property
+    def files(self) -> int:
+        return len(self.names)
+
+    def feed(self, data: bytes) -> bool:
+        start = 0
+        while (end := data.find(b"\n", start)) >= 0:
+            self._rest += data[start:end]
+            start = end + 1
+            if not self._line():
+                return False
+        self._rest += data[start:]
+        if len(self._rest) > MAX_LINE_BYTES:
+            self._head = self._head or bytes(self._rest[:8192])
+            del self._rest[:-8192]
+        return True
+
+    def finish(self) -> None:
+        """Nothing is left over: every message ends its line."""
+
+    def _line(self) -> bool:
+        line, head = bytes(self._rest), self._head
+        self._rest.clear()
+        self._head = None
+        if head is not None:
+            return self._oversized(head, line)
+        message = json.loads(line)
+        return self._take(message["type"], message["data"])
+
+    def _take(self, kind: str, data: dict[str, Any]) -> bool:
+        if kind == "begin":
+            name = self._named(os.fsdecode(_raw(data["path"])))
+            self._file = None if name is None else self._shown(name)
+            self.names += [] if name is None else [name]
+            self._first = len(self.page.records)
+        elif kind == "summary":
+            self.searched, self.bytes_read = data["stats"]["searches"], data["stats"]["bytes_searched"]
+        elif self._file is None:
+            pass
+        elif kind == "end" and data["binary_offset"] is not None:
+            self.page.records[self._first :] = [f"{self._file}: binary file matches"]
+        elif kind in ("match", "context"):
+            self.matches += kind == "match"
+            return self._record(self._file, kind == "match", data)
+        return True
+
+    def _record(self, name: str, is_match: bool, data: dict[str, Any]) -> bool:
+        number = data["line_number"] or 0
+        raw = _raw(data["lines"])
+        text, codec = _decoded(raw)
+        self.not_utf8 += codec != "utf-8" and self.page.seen >= self.page.offset
+        column = len(raw[: data["submatches"][0]["start"]].decode(codec, "replace")) if data["submatches"] else 0
+        mark = ":" if is_match else "-"
+        shown = []
+        for index, line in enumerate(text.removesuffix("\n").split("\n")):
+            where = f"{name}{mark}{number + index}{mark}" if self._has_numbers else f"{name}{mark}"
+            shown.append(where + self._cut(line.removesuffix("\r"), column if index == 0 else 0))
+        is_new_group = self._has_context and self._last is not None and self._last != (name, number)
+        self._last = (name, number + len(shown))
+        return self.page.add(("--\n" if is_new_group and self.page.records else "") + "\n".join(shown))
+
+    def _cut(self, line: str, column: int) -> str:
+        """Show at most `max_columns` characters of a line, those around the match."""
+        width = self._max_columns
+        if len(line) <= width:
+            return visible(line)
+        start = max(0, min(column - width // 3, len(line) - width))
+        before = f"[{start:,} chars …] " if start else ""
+        after = len(line) - start - width
+        return f"{before}{visible(line[start : start + width])}{f' [… {after:,} chars]' if after else ''}"
+
+    def _oversized(self, head: bytes, tail: bytes) -> bool:
+        path, number = _PATH.match(head), _LINE_NUMBER.search(tail)
+        name = self._named(os.fsdecode(_raw(json.loads(path[1])))) if path else None
+        if name is None:
+            return True
+        where = f"{self._shown(name)}:{int(number[1])}:" if number and self._has_numbers else f"{self._shown(name)}:"
+        return self.page.add(f"{where}[matches in a very long line; Read it in parts with column]")
+
+
+def only(glob: str) -> str:
+    """Write rules for an ignore file that hide everything except matches and folders."""
+    wanted = (f"!/{anywhere(one)}" for one in alternatives_of(glob))
+    # A space at the end of a rule counts only if it is escaped.
+    rules = (f"{rule[:-1]}\\ " if rule.endswith(" ") else rule for rule in ("/**", "!/**/", *wanted))
+    return "".join(f"{rule}\n" for rule in rules)
+
+
+def plain_rule(path: str) -> str:
+    """Write a rule that matches exactly this path."""
+    quoted = _SPECIAL.sub(r"\\\1", path)
+    return f"/{quoted}\n"
 
 
 def _prefix(shown: str) -> str | None:
@@ -331,20 +368,14 @@ def _prefix(shown: str) -> str | None:
     return "" if shown == "." else f"{shown.rstrip('/')}/"
 
 
-def _stands(origin: Origin, handle: Handle) -> bool:
-    """Whether the file has these bytes at that place; a file with a byte order mark is searched and compared as UTF-8."""
-    if origin.digest is None:
-        return False
-    if os.pread(handle.fd, 3, 0).startswith(_MARKS):
-        text = _as_utf8(os.pread(handle.fd, _MOST_READ, 0))
-        data = text[origin.offset : origin.offset + origin.length]
-    else:
-        data = os.pread(handle.fd, origin.length, origin.offset)
-    return blake2b(data, digest_size=16).digest() == origin.digest
+def _raw(value: dict[str, str]) -> bytes:
+    """Decode ripgrep's texts: UTF-8 as it is, other bytes as base64."""
+    return value["text"].encode() if "text" in value else base64.b64decode(value["bytes"])
 
 
-def _as_utf8(data: bytes) -> bytes:
-    """Strip the byte order mark, and convert UTF-16 to UTF-8."""
-    if data.startswith(codecs.BOM_UTF8):
-        return data.removeprefix(codecs.BOM_UTF8)
-    return data.decode("utf-16", "replace").encode()
+def _decoded(raw: bytes) -> tuple[str, str]:
+    """Decode a line as UTF-8, else as Latin-1, and return which."""
+    try:
+        return raw.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return raw.decode("latin-1"), "latin-1"

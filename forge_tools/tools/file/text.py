@@ -2,7 +2,6 @@
 
 import codecs
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -337,11 +336,6 @@ def tail_start(read: Callable[[int, int], bytes], begin: int, end: int, count: i
             return position + _after_newline(chunk, newlines - wanted + 1)
         wanted -= newlines
     return begin
-
-
-def last_lines(chunks: Iterable[bytes], count: int) -> list[Line]:
-    """Take the last `count` lines of a stream that cannot be read backwards."""
-    return list(deque(lines_from(chunks, 1), maxlen=count))
 
 
 class _Line:

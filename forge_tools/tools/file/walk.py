@@ -10,8 +10,8 @@ from typing import TypeVar
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Entries, Folder, Look, Sighting
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.ignore import Names, Rules, TooManyRulesError
+from forge_tools.tools.builtin import Deadline
+from forge_tools.tools.file.globs import Names, Rules, TooManyRulesError
 
 Answer = TypeVar("Answer")
 

@@ -8,7 +8,7 @@ from forge_tools.model import ToolCategory, ToolResult
 from forge_tools.sandbox.paths.files import Snapshot
 from forge_tools.sandbox.paths.places import Check, Place
 from forge_tools.sandbox.paths.refusals import NOT_FOUND, STALE
-from forge_tools.tools.builtin import PATH, counted, option, parameters_of
+from forge_tools.tools.builtin import PATH, counted, option
 from forge_tools.tools.file.changes import Change, ChangingTool, facts_of, line_count, require_match, unified
 from forge_tools.tools.file.text import Encoding, decoded, encode, encoding_for, eol_of, with_eol
 
@@ -16,9 +16,7 @@ MAX_CHARS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writing:
-    """What to write, where, and under which conditions."""
-
+class _Writing:
     file_path: str = option("File to write, relative to the working directory or absolute.", aliases=("path",), **PATH)
     content: str = option("The whole content of the file.", max_length=MAX_CHARS)
     if_match: str | None = option(
@@ -99,8 +97,7 @@ class Write(ChangingTool):
     name = "Write"
     aliases = ("write_file",)
     category = ToolCategory.FILE
-    options = Writing
-    parameters = parameters_of(Writing)
+    options = _Writing
 
 
 def _was(old: str | None, seen: Snapshot | None) -> str:

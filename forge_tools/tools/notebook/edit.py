@@ -10,7 +10,7 @@ from forge_tools.model import ToolCategory, ToolResult
 from forge_tools.sandbox.paths.files import KEPT_BYTES, Snapshot
 from forge_tools.sandbox.paths.places import Check, Place
 from forge_tools.sandbox.paths.refusals import TOO_LARGE
-from forge_tools.tools.builtin import PATH, option, parameters_of
+from forge_tools.tools.builtin import PATH, option
 from forge_tools.tools.file.changes import Change, ChangingTool, facts_of, require_match, unified
 from forge_tools.tools.file.text import Encoding, encode
 from forge_tools.tools.notebook.document import Notebook, Style, drop, parse_value, put, source_of
@@ -34,9 +34,7 @@ class _Edited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Editing:
-    """Which cell is changed, and how."""
-
+class _Editing:
     notebook_path: str = option(
         "Notebook (.ipynb) to change, relative to the working directory or absolute.",
         aliases=("file_path", "path"), **PATH,
@@ -146,8 +144,7 @@ class NotebookEdit(ChangingTool):
     name = "NotebookEdit"
     aliases = ("notebook_edit",)
     category = ToolCategory.NOTEBOOK
-    options = Editing
-    parameters = parameters_of(Editing)
+    options = _Editing
 
 
 def _change(notebook: Notebook, edited: _Edited, place: Place, seen: Snapshot) -> Change:

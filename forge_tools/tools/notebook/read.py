@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,14 +10,14 @@ from typing import Any
 
 from forge_tools.artifacts.media import IMAGES, media_type
 from forge_tools.errors import InvalidCallError, SandboxError
-from forge_tools.model import ExecutionContext, Image, ToolCategory, ToolResult
+from forge_tools.model import Image, ToolCategory, ToolResult
 from forge_tools.model.content import human
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.files import KEPT_BYTES, etag_of
 from forge_tools.sandbox.paths.refusals import TOO_LARGE
-from forge_tools.tools.builtin import PATH, ReadingTool, counted, option, parameters_of
-from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.hits import room_for_records
+from forge_tools.sandbox.paths.workspace import Workspace
+from forge_tools.sandbox.processes.streams import plain
+from forge_tools.tools.builtin import PATH, Deadline, LookingTool, counted, option, room_for_records
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.notebook.document import Notebook, source_of
 
@@ -26,7 +25,6 @@ _CHUNK_BYTES = 1 << 20
 _MAX_CELLS = 10_000
 MOST_IMAGES = 10
 _MAX_IMAGE_CHARS = (4 << 20) * 4 // 3  # of Base64
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _TEXTS = ("text/plain", "text/markdown", "text/latex", "text/html", "application/json")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -50,24 +48,19 @@ class Wish:
     limit: int = option("Maximum number of cells to read.", 1000, minimum=1, maximum=_MAX_CELLS)
 
 
-class NotebookRead(ReadingTool):
+class NotebookRead(LookingTool):
     """Read the cells of a Jupyter notebook with their ids, indexes and outputs; images are returned as parts, other media are named."""
 
     name = "NotebookRead"
     aliases = ("notebook_read",)
     category = ToolCategory.NOTEBOOK
-    parameters = parameters_of(Wish)
+    options = Wish
 
-    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        wish, workspace, deadline = Wish(**options), self.workspace(context), Deadline(context.timeout)
+    def _answer(self, wish: Wish, workspace: Workspace, deadline: Deadline, max_chars: int) -> ToolResult:
         if wish.cell_id is not None and wish.cell_index is not None:
             raise InvalidCallError("Pass cell_id or cell_index, not both")
-
-        def read() -> ToolResult:
-            with workspace.open_file(wish.notebook_path) as file:
-                return shown_cells(file, wish, deadline, context.max_output_size)
-
-        return await deadline.look(read)
+        with workspace.open_file(wish.notebook_path) as file:
+            return shown_cells(file, wish, deadline, max_chars)
 
 
 def shown_cells(file: Handle, wish: Wish, deadline: Deadline, max_chars: int) -> ToolResult:
@@ -176,13 +169,6 @@ def render_outputs(outputs: Any, limit: int) -> str:
     return visible(clip("\n".join(text for text in texts if text), limit))
 
 
-def media_part(mime: str, data: Any) -> str:
-    """Return a placeholder for media in an output: their type and size."""
-    text = _joined(data)
-    size = len(text) * 3 // 4 if mime != "image/svg+xml" else len(text)
-    return f"[{mime} {human(size)}]"
-
-
 def clip(text: str, limit: int) -> str:
     """Keep 40 % of the limit from the head and 60 % from the tail."""
     if len(text) <= limit:
@@ -191,15 +177,6 @@ def clip(text: str, limit: int) -> str:
     tail = limit - head
     omitted = len(text) - limit
     return f"{text[:head]}\n[... {omitted:,} characters left out; pass a larger max_output_chars ...]\n{text[-tail:]}"
-
-
-def plain(text: str) -> str:
-    """Return text as a terminal would show it: without colours, and overwritten lines in their last state."""
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
-    if "\r" not in text:
-        return text
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
 
 
 def _texts(output: Any) -> Iterator[str]:
@@ -221,7 +198,8 @@ def _data(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"[widget {str(widget.get('model_id'))[:64]}]"
     for mime, value in data.items():
         if mime not in _TEXTS and mime != _WIDGET:
-            yield media_part(mime, value)
+            text = _joined(value)
+            yield f"[{mime} {human(len(text) if mime == 'image/svg+xml' else len(text) * 3 // 4)}]"
     for mime in [one for one in _TEXTS if one in data][:1]:
         value = data[mime]
         yield json.dumps(value, ensure_ascii=False) if mime == "application/json" else plain(_joined(value))

@@ -1,18 +1,16 @@
 """ExtractConventions: how a project's code is written, by its settings and by its files."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
 from forge_tools.errors import InvalidCallError
-from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.schema import suggestion
-from forge_tools.tools.builtin import PATH, option, parameters_of
+from forge_tools.tools.builtin import PATH, option
 from forge_tools.tools.languages import TITLES, title_of
-from forge_tools.tools.project.detect import facts_of
 from forge_tools.tools.project.survey import Claims, ProjectTool, Survey, is_written, section
 
 _LEAST = 20
@@ -64,9 +62,7 @@ _TESTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """Whose conventions, and how many files to look at."""
-
+class _Wish:
     path: str = option("Folder of the project, by default the working directory.", ".", **PATH)
     language: str | None = option(
         "Language to look at, such as Python; by default the one with the most files.", None, max_length=32
@@ -81,18 +77,22 @@ class _Tally:
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
 
+    def add(self, way: str, where: str) -> None:
+        self.counts[way] += 1
+        self.first.setdefault(way, where)
+
     def facts(self) -> dict[str, Any]:
         total = self.counts.total()
         (way, count), *others = sorted(self.counts.items(), key=lambda one: (-one[1], one[0]))
-        is_enough = total >= _LEAST
         found = way if count / total >= _CLEAR else "mixed"
         facts = {
-            "found": found if is_enough else "insufficient evidence",
+            "found": found if total >= _LEAST else "insufficient evidence",
             "samples": total,
             "counts": dict(self.counts),
+            "ratio": round(count / total, 2),
+            "evidence": self.first[way],
+            "confidence": "guess" if total < _LEAST else "certain" if count == total else "likely",
         }
-        facts |= {"ratio": round(count / total, 2), "evidence": self.first[way]}
-        facts["confidence"] = "certain" if count == total and is_enough else "likely" if is_enough else "guess"
         return facts | ({"counter_example": self.first[others[0][0]]} if others else {})
 
 
@@ -104,45 +104,36 @@ class ExtractConventions(ProjectTool):
 
     name = "ExtractConventions"
     aliases = ("extract_conventions",)
-    parameters = parameters_of(Wish)
+    options = _Wish
 
-    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        wish = Wish(**options)
-        return await self._surveyed(context, wish.path, lambda survey: _answer(survey, wish))
-
-
-def _answer(survey: Survey, wish: Wish) -> ToolResult:
-    language = _language(survey, wish.language)
-    paths = [path for path in survey.files if title_of(path) == language and is_written(path)] if language else []
-    sample = sorted(paths, key=lambda path: (blake2b(path.encode("utf-8", "surrogateescape")).digest(), path))
-    tallies, lengths, looked = dict[str, _Tally](), Counter[int](), 0
-    for path in sample[: wish.sample]:
-        if survey.deadline.is_over:
-            survey.is_partial = True
-            break
-        looked += 1
-        for convention, way, line in _seen(survey.text(path), path, language or "", lengths):
-            tally = tallies.setdefault(convention, _Tally())
-            tally.counts[way] += 1
-            tally.first.setdefault(way, f"{survey.shown(path)}:{line}")
-    for path in paths:
-        for way in [name for name, pattern in _TESTS.items() if pattern.search(path)][:1]:
-            tally = tallies.setdefault("test file names", _Tally())
-            tally.counts[way] += 1
-            tally.first.setdefault(way, f"{survey.shown(path)}:1")
-    declared, observed = declared_in(survey).of("settings"), {key: tally.facts() for key, tally in tallies.items()}
-    lines = section("Declared", declared) + section(f"Observed in {language}", map(_told, observed.items()))
-    lines += section("Not understood", survey.notes)
-    facts: dict[str, Any] = {
-        "language": language,
-        "sampled": looked,
-        "declared": [one.facts() for one in declared],
-        "observed": observed,
-    }
-    if lengths.total():
-        facts["line_length"] = _lengths(lengths)
-        lines.append(f"Line length: p95 {facts['line_length']['p95']}, longest {facts['line_length']['max']}")
-    return ToolResult.ok("\n".join(lines) or "insufficient evidence: no source files", **facts, **facts_of(survey))
+    def _described(self, survey: Survey, wish: _Wish, max_chars: int) -> tuple[str, dict[str, Any]]:
+        language = _language(survey, wish.language)
+        paths = [path for path in survey.files if title_of(path) == language and is_written(path)] if language else []
+        sample = sorted(paths, key=lambda path: (blake2b(path.encode("utf-8", "surrogateescape")).digest(), path))
+        tallies, lengths, looked = defaultdict[str, _Tally](_Tally), Counter[int](), 0
+        for path in sample[: wish.sample]:
+            if survey.deadline.is_over:
+                survey.is_partial = True
+                break
+            looked += 1
+            for convention, way, line in _seen(survey.text(path), path, language or "", lengths):
+                tallies[convention].add(way, f"{survey.shown(path)}:{line}")
+        for path in paths:
+            for way in [name for name, pattern in _TESTS.items() if pattern.search(path)][:1]:
+                tallies["test file names"].add(way, f"{survey.shown(path)}:1")
+        declared, observed = declared_in(survey).of("settings"), {key: tally.facts() for key, tally in tallies.items()}
+        lines = section("Declared", declared) + section(f"Observed in {language}", map(_told, observed.items()))
+        lines += section("Not understood", survey.notes)
+        facts: dict[str, Any] = {
+            "language": language,
+            "sampled": looked,
+            "declared": [one._asdict() for one in declared],
+            "observed": observed,
+        }
+        if lengths.total():
+            facts["line_length"] = _lengths(lengths)
+            lines.append(f"Line length: p95 {facts['line_length']['p95']}, longest {facts['line_length']['max']}")
+        return "\n".join(lines) or "insufficient evidence: no source files", facts
 
 
 def declared_in(survey: Survey) -> Claims:

@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from forge_tools.errors import InvalidCallError
-from forge_tools.model import ExecutionContext, ToolResult
-from forge_tools.tools.builtin import PATH, counted, option, parameters_of
+from forge_tools.tools.builtin import PATH, counted, option
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.languages import title_of
-from forge_tools.tools.project.detect import claims_of, facts_of
+from forge_tools.tools.project.detect import claims_of
 from forge_tools.tools.project.survey import Claims, ProjectTool, Survey, is_written, size_of
 
 _README = re.compile(r"readme(?:\.(?:md|rst|txt|adoc))?", re.IGNORECASE)
@@ -40,9 +39,7 @@ _MAX_SYMBOLS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """Which project, which sections, and how much text."""
-
+class _Wish:
     path: str = option("Folder of the project, by default the working directory.", ".", **PATH)
     max_chars: int = option(
         "Maximum length of the answer, in characters.", 12_000, minimum=_LEAST_CHARS, maximum=_MOST_CHARS
@@ -53,6 +50,10 @@ class Wish:
         items={"type": "string"},
     )
 
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.sections or () if name not in _SECTIONS]:
+            raise InvalidCallError(f"Unknown section {unknown[0]!r}. There are: {', '.join(_SECTIONS)}")
+
 
 class ProjectOverview(ProjectTool):
     """Describe a project: README, type, entry points, layout, symbols, commands, tests, dependencies, git and size.
@@ -62,30 +63,20 @@ class ProjectOverview(ProjectTool):
 
     name = "ProjectOverview"
     aliases = ("get_project_overview",)
-    parameters = parameters_of(Wish)
+    options = _Wish
 
-    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        wish = Wish(**options)
-        asked = wish.sections or list(_SECTIONS)
-        if unknown := [name for name in asked if name not in _SECTIONS]:
-            raise InvalidCallError(f"Unknown section {unknown[0]!r}. There are: {', '.join(_SECTIONS)}")
-        budget = min(wish.max_chars, max(context.max_output_size, _LEAST_CHARS))
-        return await self._surveyed(context, wish.path, lambda survey: _answer(survey, asked, wish, budget))
-
-
-def _answer(survey: Survey, asked: Sequence[str], wish: Wish, budget: int) -> ToolResult:
-    claims = claims_of(survey)
-    told = {name: _SECTIONS[name](survey, claims) for name in asked}
-    if survey.notes:
-        told["not understood"] = [visible(note) for note in survey.notes]
-    text, cut = shared({name: lines for name, lines in told.items() if lines}, budget)
-    facts: dict[str, Any] = {"truncated": bool(cut)}
-    if cut:  # requested without the others, they have more room
-        facts["next"] = {
-            "sections": [name for name in cut if name in _SECTIONS],
-            "max_chars": min(4 * wish.max_chars, _MOST_CHARS),
-        }
-    return ToolResult.ok(text, **facts, **facts_of(survey))
+    def _described(self, survey: Survey, wish: _Wish, max_chars: int) -> tuple[str, dict[str, Any]]:
+        claims, budget = claims_of(survey), min(wish.max_chars, max(max_chars, _LEAST_CHARS))
+        told = {name: _SECTIONS[name](survey, claims) for name in wish.sections or _SECTIONS}
+        if survey.notes:
+            told["not understood"] = [visible(note) for note in survey.notes]
+        text, cut = shared({name: lines for name, lines in told.items() if lines}, budget)
+        if not cut:
+            return text, {"truncated": False}
+        # Requested without the others, they have more room.
+        sections = [name for name in cut if name in _SECTIONS]
+        more = {"sections": sections, "max_chars": min(4 * wish.max_chars, _MOST_CHARS)}
+        return text, {"truncated": True, "next": more}
 
 
 def shared(sections: dict[str, list[str]], budget: int) -> tuple[str, list[str]]:

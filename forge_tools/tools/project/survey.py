@@ -2,17 +2,17 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ToolCategory, ToolResult
 from forge_tools.sandbox.paths.confinement import Handle
-from forge_tools.sandbox.paths.folders import open_allowed
+from forge_tools.sandbox.paths.folders import Folder, open_allowed
 from forge_tools.sandbox.paths.refusals import escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.tools.builtin import ReadingTool, counted
-from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.builtin import Deadline, LookingTool, counted
 from forge_tools.tools.file.globs import by_path
 from forge_tools.tools.file.text import SAMPLE_BYTES, binary_kind, decoded, sniff, visible
 from forge_tools.tools.file.walk import Walk
@@ -28,8 +28,7 @@ GENERATED = re.compile(
 """Paths of files that were not written by hand in this project."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A statement about a project; `evidence` is `path:line`, as shown to people."""
 
     what: str
@@ -38,9 +37,6 @@ class Claim:
 
     def __str__(self) -> str:
         return f"{self.what} [{self.evidence}; {self.confidence}]"
-
-    def facts(self) -> dict[str, Any]:
-        return {"what": self.what, "evidence": self.evidence, "confidence": self.confidence}
 
 
 @dataclass(slots=True)
@@ -77,7 +73,7 @@ class Survey:
             level.folders[:] = [name for name in level.folders if name not in hidden]
             for name in level.files:
                 if name not in hidden:
-                    found[level.path + name] = _size(level.folder.stat, name)
+                    found[level.path + name] = _size(level.folder, name)
         self.files = {path: found[path] for path in sorted(found, key=by_path)}
         self.is_partial = walk.is_partial
         self.notes += [f"{path}: {reason}" for path, reason in walk.faults]
@@ -122,23 +118,23 @@ class Survey:
         self.notes.append(f"{self.shown(path)} is malformed: {visible(reason)[:_MAX_CHARS]}{cut}")
 
 
-class ProjectTool(ReadingTool):
+class ProjectTool(LookingTool):
     """A tool that describes a project from the files of a folder, and runs none of them."""
 
     category = ToolCategory.OTHER
     tags = ("project",)
 
-    async def _surveyed(
-        self, context: ExecutionContext, path: str, answer: Callable[[Survey], ToolResult]
-    ) -> ToolResult:
-        """Answer on a thread."""
-        workspace, deadline = self.workspace(context), Deadline(context.timeout)
+    def _answer(self, wish: Any, workspace: Workspace, deadline: Deadline, max_chars: int) -> ToolResult:
+        with workspace.open_folder(wish.path) as target:
+            survey = Survey(workspace, target, deadline)
+            text, facts = self._described(survey, wish, max_chars)
+        facts |= {"files": len(survey.files), "bytes": sum(survey.files.values())}
+        facts |= {"warnings": survey.notes[:20]} if survey.notes else {}
+        return ToolResult.ok(text, **facts, **({"partial": True} if survey.is_partial else {}))
 
-        def work() -> ToolResult:
-            with workspace.open_folder(path) as target:
-                return answer(Survey(workspace, target, deadline))
-
-        return await deadline.look(work)
+    @abstractmethod
+    def _described(self, survey: "Survey", wish: Any, max_chars: int) -> tuple[str, dict[str, Any]]:
+        """Return the text and metadata of the answer."""
 
 
 def is_written(path: str) -> bool:
@@ -158,8 +154,8 @@ def size_of(bytes_: int, files: int) -> str:
     return f"{counted(files, 'file')}, {bytes_:,} bytes"
 
 
-def _size(stat: Any, name: str) -> int:
+def _size(folder: Folder, name: str) -> int:
     try:
-        return int(stat(name).st_size)
+        return folder.stat(name).st_size
     except OSError:  # deleted since it was listed
         return 0

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from forge_tools.errors import InvalidCallError, ToolFailure
 from forge_tools.model import Capabilities, Document, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.model.documents import is_below
-from forge_tools.tools.builtin import BuiltinTool, counted, option, parameters_of
+from forge_tools.tools.builtin import BuiltinTool, counted, option
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.task.documents import Documents, require_version
 
@@ -31,9 +31,7 @@ After = dict[str, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What to do, and with which document."""
-
+class _Wish:
     command: Literal["view", "create", "str_replace", "insert", "delete", "rename", "search", "list"] = option(
         "view a document or folder; create a document; str_replace or insert text in one; delete or rename a document or "
         "folder; search for words; list documents."
@@ -74,10 +72,10 @@ class Memory(BuiltinTool):
     aliases = ("memory",)
     category = ToolCategory.TASK
     capabilities = Capabilities(idempotent=True, retryable=True)
-    parameters = parameters_of(Wish)
+    options = _Wish
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        wish = Wish(**options)
+        wish = _Wish(**options)
         for name in _NEEDS.get(wish.command, ()):
             if getattr(wish, name) is None:
                 raise InvalidCallError(f"{wish.command} needs {name}")
@@ -123,7 +121,7 @@ def normalised(path: str) -> str:
 # Commands that read.
 
 
-async def _view(wish: Wish, path: str, kept: Documents) -> ToolResult:
+async def _view(wish: _Wish, path: str, kept: Documents) -> ToolResult:
     document = await kept.read(path)
     if document is None:
         return await _list(wish, path, kept)
@@ -136,7 +134,7 @@ async def _view(wish: Wish, path: str, kept: Documents) -> ToolResult:
     return ToolResult.ok(text, **_facts(document), scope=wish.scope, lines=len(lines))
 
 
-async def _list(wish: Wish, path: str, kept: Documents) -> ToolResult:
+async def _list(wish: _Wish, path: str, kept: Documents) -> ToolResult:
     found = await kept.find(path, limit=wish.limit + 1)
     if not found and path != ROOT:
         raise _not_found(path)
@@ -144,7 +142,7 @@ async def _list(wish: Wish, path: str, kept: Documents) -> ToolResult:
     return _listed(wish, found, told, "There are no documents yet")
 
 
-async def _search(wish: Wish, path: str, kept: Documents) -> ToolResult:
+async def _search(wish: _Wish, path: str, kept: Documents) -> ToolResult:
     words = (wish.query or "").split()
     if not words:
         raise InvalidCallError("query contains no word")
@@ -153,7 +151,7 @@ async def _search(wish: Wish, path: str, kept: Documents) -> ToolResult:
     return _listed(wish, found, told, f"No document has all of: {visible(' '.join(words))}")
 
 
-def _listed(wish: Wish, found: Sequence[Document], told: Sequence[str], nothing: str) -> ToolResult:
+def _listed(wish: _Wish, found: Sequence[Document], told: Sequence[str], nothing: str) -> ToolResult:
     more = len(found) > wish.limit
     notes = [f"[there are more than {wish.limit}; pass a path or words for fewer]"] if more else []
     shown = [*told[: wish.limit], *notes] or [nothing]
@@ -179,7 +177,7 @@ def _hits(one: Document, words: Sequence[str]) -> list[str]:
 # Commands that write: each returns the new contents of the documents it is given.
 
 
-def _create(wish: Wish, path: str, _: str, before: Before) -> After:
+def _create(wish: _Wish, path: str, _: str, before: Before) -> After:
     if path == ROOT:
         raise InvalidCallError(f"{ROOT} is the top folder; give the document a name, such as {ROOT}/notes.md")
     if (there := before.get(path)) and wish.expected_version is None:
@@ -188,7 +186,7 @@ def _create(wish: Wish, path: str, _: str, before: Before) -> After:
     return {path: wish.content}
 
 
-def _replace(wish: Wish, path: str, _: str, before: Before) -> After:
+def _replace(wish: _Wish, path: str, _: str, before: Before) -> After:
     content, old = _content(path, before), wish.old_str or ""
     count = content.count(old)
     if count != 1:
@@ -198,7 +196,7 @@ def _replace(wish: Wish, path: str, _: str, before: Before) -> After:
     return {path: _fitting(path, content.replace(old, wish.new_str))}
 
 
-def _insert(wish: Wish, path: str, _: str, before: Before) -> After:
+def _insert(wish: _Wish, path: str, _: str, before: Before) -> After:
     lines, at = _content(path, before).split("\n"), wish.insert_line or 0
     if at > len(lines):
         raise InvalidCallError(f"insert_line {at} is past the end of {path} ({counted(len(lines), 'line')})")
@@ -206,13 +204,13 @@ def _insert(wish: Wish, path: str, _: str, before: Before) -> After:
     return {path: _fitting(path, "\n".join([*lines[:at], *new, *lines[at:]]))}
 
 
-def _delete(_: Wish, path: str, __: str, before: Before) -> After:
+def _delete(_: _Wish, path: str, __: str, before: Before) -> After:
     if not before:
         raise _not_found(path)
     return dict.fromkeys(before)
 
 
-def _rename(_: Wish, path: str, to: str, before: Before) -> After:
+def _rename(_: _Wish, path: str, to: str, before: Before) -> After:
     moved = [one for one in before.values() if is_below(one.path, path)]
     if not moved:
         raise _not_found(path)
@@ -243,7 +241,7 @@ def _not_found(path: str) -> ToolFailure:
 
 
 _READS = {"view": _view, "list": _list, "search": _search}
-_WRITES: dict[str, tuple[Callable[[Wish, str, str, Before], After], str]] = {
+_WRITES: dict[str, tuple[Callable[[_Wish, str, str, Before], After], str]] = {
     "create": (_create, "Wrote {path}"),
     "str_replace": (_replace, "Edited {path}"),
     "insert": (_insert, "Inserted into {path}"),

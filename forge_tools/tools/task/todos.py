@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from forge_tools.errors import ErrorCode, ToolFailure
 from forge_tools.model import Capabilities, Document, ExecutionContext, ToolCategory, ToolResult
-from forge_tools.tools.builtin import BuiltinTool, ReadingTool, counted, option, parameters_of
+from forge_tools.tools.builtin import BuiltinTool, ReadingTool, counted, option
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.task.documents import Documents, require_version
 
@@ -41,9 +41,7 @@ _MARKS: dict[Status, str] = {"pending": "[ ]", "in_progress": "[>]", "completed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadWish:
-    """Which list, and which of its todos."""
-
+class _ReadWish:
     list: str = option("Name of the list.", "default", **LIST_NAME)
     status: Literal["pending", "in_progress", "completed", "cancelled"] | None = option(
         "Show only todos with this status.", None
@@ -56,11 +54,11 @@ class TodoRead(ReadingTool):
     name = "TodoRead"
     aliases = ("todo_read",)
     category = ToolCategory.TASK
-    parameters = parameters_of(ReadWish)
+    options = _ReadWish
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        wish, kept = ReadWish(**options), Documents(context, "session", self.name, options)
-        document = await kept.read(path_of(wish.list))
+        wish, kept = _ReadWish(**options), Documents(context, "session", self.name, options)
+        document = await kept.read(f"/todos/{wish.list}")
         todos = todos_of(document)
         wanted = [todo for todo in todos if wish.status in (None, todo.status)]
         facts = facts_of(wish.list, document.version if document else 0, todos)
@@ -70,9 +68,7 @@ class TodoRead(ReadingTool):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteWish:
-    """What to write, and how."""
-
+class _WriteWish:
     todos: Sequence[Mapping[str, Any]] = option(
         "The whole list; with merge, only the items to change (by id) or to add.",
         items=ITEM, keywords={"maxItems": MAX_TODOS},
@@ -96,11 +92,11 @@ class TodoWrite(BuiltinTool):
     aliases = ("todo_write",)
     category = ToolCategory.TASK
     capabilities = Capabilities(idempotent=True, retryable=True)
-    parameters = parameters_of(WriteWish)
+    options = _WriteWish
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        wish, kept = WriteWish(**options), Documents(context, "session", self.name, options)
-        path, old, new = path_of(wish.list), list[Todo](), list[Todo]()
+        wish, kept = _WriteWish(**options), Documents(context, "session", self.name, options)
+        path, old, new = f"/todos/{wish.list}", list[Todo](), list[Todo]()
 
         def revise(before: Mapping[str, Document]) -> Mapping[str, str | None]:
             document = before.get(path)
@@ -108,7 +104,11 @@ class TodoWrite(BuiltinTool):
             facts = [todo.facts() for todo in old]
             require_version(f"Todo list {wish.list}", document, wish.expected_version, todos=facts)
             new[:] = written(old, wish.todos, merge=wish.merge)
-            return {} if document and new == old else {path: content_of(new)}
+            return (
+                {}
+                if document and new == old
+                else {path: json.dumps([todo.facts() for todo in new], ensure_ascii=False)}
+            )
 
         document = (await kept.change([path], revise, dry_run=context.dry_run)).get(path)
         todos = new if context.dry_run else todos_of(document)
@@ -138,17 +138,8 @@ class Todo:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def path_of(name: str) -> str:
-    """Return the path of the document that holds a list."""
-    return f"/todos/{name}"
-
-
 def todos_of(document: Document | None) -> list[Todo]:
     return [Todo(**item) for item in json.loads(document.content)] if document else []
-
-
-def content_of(todos: Sequence[Todo]) -> str:
-    return json.dumps([todo.facts() for todo in todos], ensure_ascii=False)
 
 
 def written(old: Sequence[Todo], items: Sequence[Mapping[str, Any]], *, merge: bool) -> list[Todo]:
@@ -166,7 +157,10 @@ def written(old: Sequence[Todo], items: Sequence[Mapping[str, Any]], *, merge: b
     unnamed = [] if merge else [todo for todo in old if todo.id not in ids]
     new: dict[str, Todo] = {}
     for given, item in zip(ids, items, strict=True):
-        own = given or _id_of(item.get("content"), unnamed) or _fresh_id(known, ids)
+        same = None if given else next((todo for todo in unnamed if todo.content == item.get("content")), None)
+        if same is not None:
+            unnamed.remove(same)
+        own = given or (same.id if same else _fresh_id(known, ids))
         new[own] = known[own] = _patched(own, item, known)
     todos = list(known.values() if merge else new.values())
     if len(todos) > MAX_TODOS:
@@ -226,14 +220,6 @@ def _require_distinct(ids: Sequence[str]) -> None:
     if twice:
         text = f"Several todos have the same id: {', '.join(map(visible, twice))}. Leave out the ids of new ones."
         raise ToolFailure(text, code=ErrorCode.VALIDATION_ERROR)
-
-
-def _id_of(content: str | None, unnamed: list[Todo]) -> str | None:
-    """Return the id of the first old todo with this content, and remove it from `unnamed`."""
-    same = next((todo for todo in unnamed if todo.content == content), None)
-    if same is not None:
-        unnamed.remove(same)
-    return None if same is None else same.id
 
 
 def _fresh_id(known: Mapping[str, Todo], ids: Sequence[str]) -> str:

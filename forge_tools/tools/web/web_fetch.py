@@ -13,7 +13,7 @@ from forge_tools.sandbox.decoding import decoded
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.web.access import MAX_URL
 from forge_tools.sandbox.web.transfer import HTTP_STATUS, UNSUPPORTED_CONTENT, Response, get
-from forge_tools.tools.builtin import BuiltinTool, option, parameters_of
+from forge_tools.tools.builtin import BuiltinTool, option
 from forge_tools.tools.file.text import visible
 
 MAX_SECONDS = 60
@@ -26,9 +26,7 @@ _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """Which page, and how."""
-
+class _Wish:
     url: str = option("http or https URL of the page.", min_length=1, max_length=MAX_URL)
     format: Literal["markdown", "text", "html", "links"] = option(
         "How an HTML page is shown; html is its source.", "markdown"
@@ -48,10 +46,10 @@ class WebFetch(BuiltinTool):
     aliases = ("web_fetch",)
     category = ToolCategory.WEB
     capabilities = Capabilities(idempotent=True, retryable=True, accesses_network=True)
-    parameters = parameters_of(Wish)
+    options = _Wish
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        wish = Wish(**options)
+        wish = _Wish(**options)
         response = await get(REACH.get().web, wish.url, wish.timeout, follow_off_host=wish.follow_off_host)
         if response.status >= 400:
             raise _refused(response)
@@ -75,11 +73,11 @@ class WebFetch(BuiltinTool):
         return ToolResult.ok("\n".join(head) + f"\n\n{text}", title=title, **facts)
 
     async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        url = REACH.get().web.checked(Wish(**options).url).geturl()
+        url = REACH.get().web.checked(_Wish(**options).url).geturl()
         return ToolResult.ok(f"[Dry Run] Would fetch {url}")
 
 
-async def _shown(response: Response, wish: Wish) -> tuple[str, str]:
+async def _shown(response: Response, wish: _Wish) -> tuple[str, str]:
     """Return the title and the text of a response.
 
     Raises:

@@ -13,7 +13,7 @@ from forge_tools.model import Capabilities, ExecutionContext, ToolCategory, Tool
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.web.access import Search, Web
 from forge_tools.sandbox.web.transfer import HTTP_STATUS, Response, get, post
-from forge_tools.tools.builtin import BuiltinTool, counted, option, parameters_of
+from forge_tools.tools.builtin import BuiltinTool, counted, option
 from forge_tools.tools.file.text import visible
 
 NOT_CONFIGURED = "PROVIDER_NOT_CONFIGURED"
@@ -76,9 +76,7 @@ PROVIDERS: Mapping[str, Provider] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What to look for, and on which sites."""
-
+class _Wish:
     query: str = option("What to look for.", min_length=2, max_length=400)
     max_results: int = option("Maximum number of pages shown.", 8, minimum=1, maximum=MOST_RESULTS)
     allowed_domains: Sequence[str] | None = option(
@@ -94,10 +92,10 @@ class WebSearch(BuiltinTool):
     aliases = ("web_search",)
     category = ToolCategory.WEB
     capabilities = Capabilities(idempotent=True, retryable=True, accesses_network=True)
-    parameters = parameters_of(Wish)
+    options = _Wish
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        wish = Wish(**options)
+        wish = _Wish(**options)
         if wish.allowed_domains and wish.blocked_domains:
             raise InvalidCallError("allowed_domains and blocked_domains exclude each other; give one of them")
         if not wish.query.strip():
@@ -114,11 +112,11 @@ class WebSearch(BuiltinTool):
     async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
         search = REACH.get().web.search
         return ToolResult.ok(
-            f"[Dry Run] Would search {search.provider if search else 'nobody'} for {Wish(**options).query!r}"
+            f"[Dry Run] Would search {search.provider if search else 'nobody'} for {_Wish(**options).query!r}"
         )
 
 
-def _is_wanted(url: str, wish: Wish) -> bool:
+def _is_wanted(url: str, wish: _Wish) -> bool:
     labels = (urlsplit(url).hostname or "").split(".")
     domains = [one.lower().strip(".").split(".") for one in wish.allowed_domains or wish.blocked_domains or ()]
     is_named = any(labels[-len(domain) :] == domain for domain in domains)

@@ -10,8 +10,7 @@ from forge_tools.model import ToolCategory, ToolParameter
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools import BUILTINS
-from forge_tools.tools.builtin import counted, option, parameters_of
-from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.builtin import Deadline, counted, option, parameters_of
 
 NAMES = {
     "read_file": "Read",

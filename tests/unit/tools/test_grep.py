@@ -12,7 +12,6 @@ from forge_tools.model import ToolResult
 from forge_tools.sandbox.processes import commands
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.tools.file.grep import Grep, Search
-from forge_tools.tools.file.ripgrep import Complaints, refusal
 from forge_tools.tools.file.walk import MAX_DEPTH
 from tests.waiting import within
 
@@ -248,7 +247,7 @@ async def test_odd_contents_are_searched(grep: Call, write: Write) -> None:
     write("bin", b"\0hit\n")
     found = lines(await grep(pattern="hit", output_mode="content"))
     assert found[:3] == ["end:1:no newline hit", "latin:1:café hit", "utf16:1:hit ünï"]
-    assert found[3:] == ["[left out: 2 binary files]", "[1 line is not UTF-8, shown as Latin-1]"]
+    assert found[3:] == ["[1 line is not UTF-8, shown as Latin-1]"]
     assert lines(await grep(pattern="hit", path="bin", output_mode="content")) == ["bin: binary file matches"]
 
 
@@ -347,20 +346,3 @@ async def test_a_program_in_the_workspace_is_never_run(grep: Call, tree: Path, m
     monkeypatch.setenv("PATH", f"{tree}:{os.environ['PATH']}")
     assert "a.py" in lines(await grep(pattern="hit"))
     assert not (tree / "owned").exists()
-
-
-def test_what_ripgrep_lacks_is_told_apart_from_what_is_wrong() -> None:
-    assert "does not have" in str(refusal("(?=a)", None, "rg: PCRE2 is not available in this build of ripgrep"))
-    assert refusal("(?=a)", None, "rg: f: Permission denied (os error 13)") is None
-
-
-def test_complaints_are_told_apart_from_what_is_only_said() -> None:
-    complaints = Complaints(lambda path: path.removeprefix("./").upper())
-    for part in (
-        b"rg: ./a: Permission denied (os er",
-        b"ror 13)\nrg: DEBUG|x|y: ignoring ./b: found binary data",
-        b" at offset 4\n",
-    ):
-        complaints.feed(part)
-    assert complaints.warnings() == ["A: Permission denied"]
-    assert (complaints.binary_files, complaints.binaries) == (1, ["b"])

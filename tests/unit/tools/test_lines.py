@@ -8,7 +8,6 @@ from forge_tools.tools.file.text import (
     MAX_LINE_CHARS,
     Count,
     Line,
-    last_lines,
     lines_from,
     plain_lines,
     tail_start,
@@ -50,7 +49,6 @@ def test_the_tail_is_found_from_behind(pieces: list[str], size: int, count: int)
     start = tail_start(lambda position, length: data[position : position + length], 0, len(data), count, size)
     found = [line.text for line in lines_from([data[start:]], 1)]
     assert found == expected(text)[-count:]
-    assert [line.text for line in last_lines(cut(data, size), count)] == found
 
 
 @given(st.integers(1, 6), st.integers(0, 5000))

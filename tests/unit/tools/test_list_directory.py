@@ -139,7 +139,7 @@ async def test_a_large_folder_is_listed_within_the_output_limit(call: Call, ws: 
 
 
 async def test_without_time_it_returns_what_it_has(call: Call, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forge_tools.tools.deadline.Deadline.is_over", True)
+    monkeypatch.setattr("forge_tools.tools.builtin.Deadline.is_over", True)
     result = await call()
     assert (result.success, result.metadata["partial"]) == (True, True)
     assert result.output == "(0 entries shown: the call's time ran out)"

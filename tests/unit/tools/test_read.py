@@ -185,7 +185,7 @@ async def test_a_line_of_200_mb_is_cut_with_bounded_memory(read: Call, sparse: P
 async def test_without_time_it_returns_what_it_has(read: Call, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     write("f", b"line\n" * 200_000)
     monkeypatch.setattr(reading, "SURVEYED_BYTES", 0)
-    monkeypatch.setattr("forge_tools.tools.deadline.Deadline.is_over", True)
+    monkeypatch.setattr("forge_tools.tools.builtin.Deadline.is_over", True)
     result = await read(file_path="f", limit=20_000, offset=100_000)
     assert (result.success, result.metadata["partial"]) == (True, True)
     assert "stopped early" in result.output

@@ -8,7 +8,7 @@ import pytest
 
 from forge_tools.sandbox.paths.folders import Folder
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.builtin import Deadline
 from forge_tools.tools.file import walk as walks
 from forge_tools.tools.file.walk import Walk
 from tests.unit.tools.repositories import git, listed_by_git, make_repository

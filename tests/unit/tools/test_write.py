@@ -213,7 +213,7 @@ async def test_a_cancelled_write_does_nothing_later(call: Call, ws: Path, monkey
 
 
 async def test_a_call_whose_time_is_over_changes_nothing(call: Call, ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forge_tools.tools.deadline.Deadline.is_over", True)
+    monkeypatch.setattr("forge_tools.tools.builtin.Deadline.is_over", True)
     result = await call(file_path="f", content="x")
     assert (result.error_code, os.listdir(ws)) == ("TIMEOUT", [])
 

@@ -20,9 +20,9 @@ from forge_tools.tools import (
     SearchCode,
     SymbolInfo,
 )
+from forge_tools.tools.builtin import Deadline
 from forge_tools.tools.code.codebase import read
-from forge_tools.tools.code.dependency_graph import cycles_of
-from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.code.graph import cycles_of
 from tests.unit.tools.code.projects import PROJECTS, write
 
 TOOLS = (SearchCode, CodebaseMap, SymbolInfo, ImportsExports, DependencyGraph, ResolveSymbol, FindReferences)
@@ -55,6 +55,39 @@ async def test_definitions_are_found_where_they_are(language: str, project: Path
     for symbol, place, kind in PROJECTS[language].definitions:
         found = (await answer(SymbolInfo, project, symbol=symbol)).metadata["symbol"]
         assert (f"{found['path']}:{found['line']}", found["kind"]) == (place, kind), symbol
+
+
+@pytest.mark.parametrize(
+    ("language", "symbol", "place"),
+    [
+        ("python", "app.Parser", "app/parsing.py:4"),
+        ("python", "app.parsing.Parser", "app/parsing.py:4"),
+        ("python", "app.Parser.rest", "app/parsing.py:6"),
+        ("python", "parsing.LIMIT", "app/parsing.py:1"),
+        ("python", "main.helpers.clean", "app/helpers.py:1"),
+        ("typescript", "src.index.Square", "src/shape.ts:2"),
+        ("typescript", "src.Square.area", "src/shape.ts:3"),
+    ],
+)
+async def test_a_name_in_a_package_or_module_is_looked_up_there(
+    language: str, symbol: str, place: str, project: Path
+) -> None:
+    write(project, PROJECTS[language].files | {"other.py": "class Parser:\n    def rest(self): ...\n"})
+
+    found = (await answer(SymbolInfo, project, symbol=symbol)).metadata["symbol"]
+
+    assert f"{found['path']}:{found['line']}" == place
+
+
+async def test_a_name_in_an_unknown_package_is_refused_with_what_to_pass_instead(project: Path) -> None:
+    write(project, PROJECTS["python"].files)
+
+    unknown = await ask(SymbolInfo, project, symbol="pydantic.BaseModel")
+    similar = await ask(SymbolInfo, project, symbol="pydantic.Parser")
+
+    way_out = "Pass 'BaseModel' alone, or as path the folder that holds the package or file of 'pydantic'."
+    assert (unknown.error_code, way_out in unknown.error) == ("SYMBOL_NOT_FOUND", True)
+    assert "Close: Parser (app/parsing.py:4)." in similar.error
 
 
 @pytest.mark.parametrize("name", ["inner", "typed", "second", "broken", "chained", "π"])

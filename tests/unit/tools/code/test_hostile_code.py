@@ -18,9 +18,9 @@ from forge_tools import ExecutionContext
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools import CodebaseMap, FindReferences, SearchCode, SymbolInfo
+from forge_tools.tools.builtin import Deadline
 from forge_tools.tools.code import codebase
 from forge_tools.tools.code.facts import facts_of
-from forge_tools.tools.deadline import Deadline
 from tests.unit.tools.code.projects import write
 from tests.waiting import wait_until
 

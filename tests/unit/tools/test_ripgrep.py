@@ -1,11 +1,14 @@
-"""What ripgrep prints becomes whole records of a page."""
+"""What ripgrep prints becomes whole records of a page, or warnings."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forge_tools.tools.file.hits import MAX_LINE_BYTES, MatchSink, NameSink, Page
+from forge_tools.sandbox.paths.folders import Changes, Folder, Look
+from forge_tools.tools.builtin import Page
+from forge_tools.tools.file.ripgrep import MAX_LINE_BYTES, MatchSink, NameSink, complaints_of, refusal
 
 
 def page(offset: int = 0, limit: int = 100, room: int = 10_000) -> Page:
@@ -24,7 +27,7 @@ def match(text: str, number: int = 1, start: int = 0, kind: str = "match") -> by
 def matches(*messages: bytes, into: Page | None = None, **options: Any) -> Page:
     found = into or page()
     given = {"max_columns": 500, "has_numbers": True, "has_context": False} | options
-    sink = MatchSink(found, lambda _: True, lambda path: path.removeprefix("./"), **given)
+    sink = MatchSink(found, lambda path: path.removeprefix("./"), str, **given)
     data = message("begin") + b"".join(messages)
     for start in range(0, len(data), 7 if len(data) < 10_000 else 1 << 16):
         if not sink.feed(data[start : start + (7 if len(data) < 10_000 else 1 << 16)]):
@@ -35,13 +38,16 @@ def matches(*messages: bytes, into: Page | None = None, **options: Any) -> Page:
 def test_a_page_takes_whole_records_up_to_its_limit() -> None:
     records = page(offset=2, limit=2)
     assert [records.add(f"r{number}") for number in range(5)] == [True, True, True, True, False]
-    assert (records.records, records.next) == (["r2", "r3"], {"offset": 4})
+    assert (records.records, records.notes("file", total=None, is_partial=False)[1]["next"]) == (
+        ["r2", "r3"],
+        {"offset": 4},
+    )
 
 
 def test_a_page_takes_whole_records_up_to_its_budget() -> None:
     records = page(room=10)
     assert [records.add("12345"), records.add("67890")] == [True, False]
-    assert (records.records, records.next) == (["12345"], {"offset": 1})
+    assert (records.records, records.seen, records.has_more) == (["12345"], 1, True)
 
 
 def test_a_single_record_over_the_budget_is_cut() -> None:
@@ -57,7 +63,7 @@ def test_names_and_counts_are_read_wherever_the_pipe_cuts(size: int) -> None:
         (b"./a\0" + b"3\n./b\0" + b"1\n\n4 matches\n5 files searched\n", True, ["a:3", "b:1"]),
     ):
         found = page()
-        sink = NameSink(found, lambda _: True, lambda path: path.removeprefix("./"), has_counts=has_counts)
+        sink = NameSink(found, lambda path: path.removeprefix("./"), str, has_counts=has_counts)
         for start in range(0, len(data), size):
             assert sink.feed(data[start : start + size])
         sink.finish()
@@ -96,10 +102,25 @@ def test_a_line_of_megabytes_is_reported_without_its_text() -> None:
 
 def test_files_that_were_not_asked_for_are_left_out() -> None:
     found = page()
-    sink = MatchSink(found, lambda _: False, str, max_columns=99, has_numbers=True, has_context=False)
+    sink = MatchSink(found, lambda _: None, str, max_columns=99, has_numbers=True, has_context=False)
     assert sink.feed(message("begin") + match("x\n") + match("y" * (2 * MAX_LINE_BYTES)) + match("x\n"))
     assert found.records == []
 
 
 def test_without_numbers_only_the_path_is_shown() -> None:
     assert matches(match("x\n"), has_numbers=False).records == ["f:x"]
+
+
+def test_what_ripgrep_lacks_is_told_apart_from_what_is_wrong() -> None:
+    assert "does not have" in str(refusal("(?=a)", None, "rg: PCRE2 is not available in this build of ripgrep"))
+    assert refusal("(?=a)", None, "rg: f: Permission denied (os error 13)") is None
+
+
+def test_complaints_name_what_was_not_searched_except_what_may_lie_outside(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with Folder(-1, str(tmp_path)) as folder:
+        here = Look().at(folder.fd)
+        changes = Changes({"": here, "out/": here}, folder.fd)
+    said = "rg: ./a: Permission denied (os error 13)\nrg: ./out/b: Permission denied (os error 13)\n"
+    told = complaints_of(said, str.upper, changes)
+    assert told == (["A: Permission denied"], ["a"])
