@@ -67,3 +67,8 @@ def too_many_changed(path: str) -> ToolFailure:
 def is_below(path: str, folder: str) -> bool:
     """Whether a path is the folder itself or lies inside it."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def is_at(path: str, asked: str) -> bool:
+    """Whether a path is the one asked for, or lies inside it if that ends in a slash."""
+    return path == asked.rstrip("/") or (asked.endswith("/") and is_below(path, asked))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from forge_tools.model import Document, DocumentScope, DocumentWriter, Revise
-from forge_tools.model.documents import MAX_CHANGED, MAX_DOCUMENTS, is_below, too_many, too_many_changed
+from forge_tools.model.documents import MAX_CHANGED, MAX_DOCUMENTS, is_at, is_below, too_many, too_many_changed
 
 
 class ProcessDocuments:
@@ -35,7 +35,7 @@ class ProcessDocuments:
     async def change(
         self, scope: DocumentScope, paths: Sequence[str], revise: Revise, writer: DocumentWriter
     ) -> dict[str, Document]:
-        """Let `revise` decide the new contents of the documents at and below these paths, all or nothing."""
+        """Let `revise` decide the new contents of the documents at these paths, all or nothing."""
         with self._lock:
             kept = self._kept[scope]
             contents = revise(self._at(scope, paths))
@@ -53,7 +53,7 @@ class ProcessDocuments:
 
     def _at(self, scope: DocumentScope, paths: Sequence[str]) -> dict[str, Document]:
         kept = self._kept[scope]
-        found = {path: one for path, one in kept.items() if any(is_below(path, folder) for folder in paths)}
+        found = {path: one for path, one in kept.items() if any(is_at(path, asked) for asked in paths)}
         if len(found) > MAX_CHANGED:
-            raise too_many_changed(paths[0])
+            raise too_many_changed(paths[0].rstrip("/"))
         return found

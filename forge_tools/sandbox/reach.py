@@ -82,7 +82,9 @@ class Documents(Protocol):
     async def change(
         self, scope: DocumentScope, paths: Sequence[str], revise: Revise, writer: DocumentWriter
     ) -> dict[str, Document]:
-        """Let `revise` decide the new contents of the documents at and below these paths, excluding other writers.
+        """Let `revise` decide the new contents of the documents at these paths, excluding other writers.
+
+        A path that ends in a slash stands for the document there and all below it.
 
         Raises:
             ToolFailure: there would be too many of them, or `revise` refuses.

@@ -89,9 +89,9 @@ class Documents:
     async def change(
         self, scope: DocumentScope, paths: Sequence[str], revise: Revise, writer: DocumentWriter
     ) -> dict[str, Document]:
-        """Let `revise` change the documents at these paths and below, all or nothing; return the resulting documents.
+        """Let `revise` change the documents at these paths, all or nothing; return the resulting documents.
 
-        What an earlier attempt of the same call has written is not written again.
+        A path that ends in a slash stands for the document there and all below it. What an earlier attempt of the same call has written is not written again.
 
         Raises:
             ToolFailure: there would be too many of them, or `revise` refuses.
@@ -105,7 +105,8 @@ class Documents:
                 return before
             after: dict[str, Document | None] = dict(before)
             for path, content in revise(before).items():
-                after[path], rows = await _written(connection, scope, path, content, writer)
+                at = {**of_scope, "of_owner": clean(scope.owner), "at": clean(path)}
+                after[path], rows = await _written(connection, at, content, writer)
             may_be_full = after.keys() - before and rows >= MAX_DOCUMENTS  # fewer rows hold fewer documents
             if may_be_full and (await connection.scalar(HELD, of_scope) or 0) > MAX_DOCUMENTS:
                 raise too_many(scope)
@@ -121,20 +122,22 @@ class Documents:
 
 
 async def _found(connection: AsyncConnection, scope: Mapping[str, str], paths: Sequence[str]) -> dict[str, Document]:
-    limit = {"most": MAX_CHANGED + 1}
-    rows = (await connection.execute(_at_and_below(len(paths)), {**scope, **_below(paths), **limit})).all()
+    if len(paths) == 1 and not paths[0].endswith("/"):  # nearly every write: looked up, and not among all of the scope
+        rows = (await connection.execute(ONE, {**scope, "at": clean(paths[0])})).all()
+    else:
+        limit = {"most": MAX_CHANGED + 1}
+        rows = (await connection.execute(_at_and_below(len(paths)), {**scope, **_below(paths), **limit})).all()
     if len(rows) > MAX_CHANGED:
-        raise too_many_changed(paths[0])
+        raise too_many_changed(paths[0].rstrip("/"))
     return {row.path: record_of(Document, row) for row in rows}
 
 
 async def _written(
-    connection: AsyncConnection, scope: DocumentScope, path: str, content: str | None, writer: DocumentWriter
+    connection: AsyncConnection, at: Mapping[str, Any], content: str | None, writer: DocumentWriter
 ) -> tuple[Document | None, int]:
     """Write a version and forget the oldest; return the document, unless it is deleted, and how many rows the scope has."""
-    at = {**_of(scope), "at": clean(path)}
     text, author = clean(content), clean(writer.author)
-    row = {**at, "of_owner": clean(scope.owner), "text": text, "by": author, "by_call": writer.call}
+    row = {**at, "text": text, "by": author, "by_call": writer.call}
     version, now, rows = (await connection.execute(WRITE, row)).one()
     if version > KEPT_VERSIONS:
         await connection.execute(FORGET, {**at, "up_to": version - KEPT_VERSIONS})
@@ -169,7 +172,7 @@ def _listed(words: int | None) -> Select[Any]:
 def _below(paths: Sequence[str]) -> dict[str, Any]:
     """Return the parameters of `_at_and_below`."""
     values: dict[str, Any] = {}
-    for n, path in enumerate(map(clean, paths)):
+    for n, path in enumerate(clean(path).rstrip("/") for path in paths):
         values |= {f"path{n}": path, f"folder{n}": f"{path}/", f"length{n}": len(path) + 1}
     return values
 

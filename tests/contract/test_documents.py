@@ -103,6 +103,21 @@ async def test_characters_that_mean_something_to_a_search_mean_nothing_here(docu
     assert await paths(documents, words=["WITHOUT", "before"]) == ["/m/without"]
 
 
+async def test_a_change_sees_what_is_below_a_path_only_if_that_ends_in_a_slash(documents: Documents) -> None:
+    for path in ("/m", "/m/a", "/mm"):
+        await put(documents, path, "text")
+    seen: list[list[str]] = []
+
+    def look(before: Mapping[str, Document]) -> dict[str, None]:
+        seen.append(sorted(before))
+        return {}
+
+    for asked in (["/m"], ["/m/"], ["/m/", "/mm/"], ["/none"], ["/none/"]):
+        await documents.change(MINE, asked, look, BY)
+
+    assert seen == [["/m"], ["/m", "/m/a"], ["/m", "/m/a", "/mm"], [], []]
+
+
 async def test_of_too_many_those_written_last_are_listed(documents: Documents) -> None:
     for number in range(5):
         await put(documents, f"/m/{number}", "text")
@@ -118,7 +133,7 @@ async def test_a_scope_and_a_call_have_their_limits(documents: Documents) -> Non
     with pytest.raises(ToolFailure, match=r"1,000 documents, the limit. Delete some first"):
         await put(documents, "/m/one-more", "text")
     with pytest.raises(ToolFailure, match=f"more than {MAX_CHANGED} documents in /m"):
-        await put(documents, "/m", None)
+        await documents.change(MINE, ["/m/"], lambda _: {}, BY)
     assert await put(documents, "/m/0001", "changed") == 2
     assert await put(documents, "/m/one-more", "text", OTHERS) == 1
 

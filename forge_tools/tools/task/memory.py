@@ -89,7 +89,8 @@ class Memory(BuiltinTool):
             require_version(path, before.get(path), wish.expected_version)
             return revise(wish, path, to, before)
 
-        after = await kept.change(list(dict.fromkeys([path, to])), decide, dry_run=context.dry_run)
+        paths = [f"{path}/", f"{to}/"] if wish.command in _OF_FOLDERS else [path]
+        after = await kept.change(list(dict.fromkeys(paths)), decide, dry_run=context.dry_run)
         document = None if context.dry_run else after.get(to)
         facts: dict[str, Any] = {"path": to, "scope": wish.scope}
         facts |= {"version": document.version} if document else {}
@@ -241,6 +242,7 @@ def _not_found(path: str) -> ToolFailure:
 
 
 _READS = {"view": _view, "list": _list, "search": _search}
+_OF_FOLDERS = ("delete", "rename")
 _WRITES: dict[str, tuple[Callable[[_Wish, str, str, Before], After], str]] = {
     "create": (_create, "Wrote {path}"),
     "str_replace": (_replace, "Edited {path}"),
