@@ -200,19 +200,15 @@ class Page:
         return self.offset + self._limit + 1
 
     def notes(
-        self, unit: str, *, total: int | None, is_partial: bool, in_all: str = "", warnings: Sequence[str] = ()
+        self, unit: str, *, total: int | None, is_partial: bool, warnings: Sequence[str] = ()
     ) -> tuple[list[str], dict[str, Any]]:
-        """Return the end of an answer, for people and for programs.
-
-        `total` is the number of all records; None if it is unknown. `in_all` states it in other words than a number and
-        the unit.
-        """
+        """Return the end of an answer, for people and for programs; `total` None: nobody knows how many records there are."""
         facts: dict[str, Any] = {"shown_records": len(self.records), "truncated": self.has_more}
         facts |= {} if total is None else {"total_records": total}
         notes = []
         if self.has_more:
             facts["next"] = {"offset": self.seen}
-            known = in_all or ("more" if total is None else counted(total, unit))
+            known = "more" if total is None else counted(total, unit)
             first = self.seen - len(self.records) + 1
             notes.append(f"[{first:,}-{self.seen:,} of {known}; continue with offset={self.seen}]")
         elif self.seen and not self.records:

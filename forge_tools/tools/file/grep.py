@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
@@ -32,8 +32,6 @@ from forge_tools.tools.file.text import visible
 from forge_tools.tools.file.walk import Walk
 
 _HINT_SECONDS = (0.05, 0.3)  # a fifth of the search time, within these bounds
-_COUNT_SECONDS = 2.0
-_COUNTED = 10_000  # lines beyond those of the page; the exact number is not worth a complete search
 _GRACE_SECONDS = 0.5
 _MAX_STDERR = 65_536
 _OPEN_FILES = 100
@@ -147,14 +145,6 @@ class _Answer:
         return not (self.completed.stopped or self.completed.timed_out) and self.is_sure
 
 
-class _Total(NamedTuple):
-    """All matching lines and their files; without `is_all`, a minimum."""
-
-    matches: int
-    files: int
-    is_all: bool = True
-
-
 class _Call:
     """Runs one search and describes its result."""
 
@@ -177,7 +167,7 @@ class _Call:
             if not answer.sink.page.seen and not answer.completed.timed_out:
                 _raise(refusal(search.pattern, search.type, answer.stderr))
                 return await self._nothing(search, target, place, answer)
-            return _result(search, place, answer, await self._total(search, place, answer))
+            return _result(search, place, answer)
 
     async def _target(self, path: str) -> Handle:
         if is_handle(path):
@@ -265,21 +255,9 @@ class _Call:
         sink.page.has_more = sink.page.has_more or seen.page.has_more
         return sink, [f"{place.shown(folder or '.')}: changed while it was searched" for folder in lost]
 
-    async def _total(self, search: Search, place: File | Folder, answer: _Answer) -> _Total | None:
-        """Count the matches, if need be by a second search that stops soon after the page; None if there is no time."""
-        if not answer.completed.stopped or not answer.is_sure:
-            return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
-        counting = replace(search, output_mode="count", offset=0, head_limit=1)
-        enough = sys.maxsize if isinstance(place, File) else (answer.sink.page.seen // _COUNTED + 1) * _COUNTED
-        seconds = min(_COUNT_SECONDS, self._deadline.remaining)
-        answer = await self._answer(counting, place, seconds, enough=enough)
-        if answer.is_sure and answer.sink.matches >= enough:
-            return _Total(enough, 0, is_all=False)
-        return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
-
     async def _nothing(self, search: Search, target: Handle, place: File | Folder, answer: _Answer) -> ToolResult:
         """Report that nothing matches, and after a quick probe whether a wider search would find something."""
-        result = _result(search, place, answer, _Total(0, 0) if answer.is_sure else None)
+        result = _result(search, place, answer)
         searched = _searched(place, answer)
         many = "" if searched is None else f" ({counted(searched, 'file')} searched)"
         where = "the working directory" if target.name == "." else target.name
@@ -303,12 +281,11 @@ class _Call:
         return bool((await self._answer(probe, place, left, enough=1)).sink.files)
 
 
-def _result(search: Search, place: File | Folder, answer: _Answer, total: _Total | None) -> ToolResult:
-    sink = answer.sink
+def _result(search: Search, place: File | Folder, answer: _Answer) -> ToolResult:
+    sink, is_by_lines = answer.sink, search.output_mode == "content"
     notes, facts = sink.page.notes(
-        "file" if search.output_mode != "content" else "record",
-        total=_records(search, answer, total),
-        in_all=_in_all(search, total),
+        "record" if is_by_lines else "file",
+        total=None if not answer.is_whole else sink.page.seen if is_by_lines else sink.files,
         is_partial=answer.completed.timed_out or place.is_partial,
         warnings=[*dict.fromkeys([*place.faults, *answer.warnings])],
     )
@@ -319,11 +296,9 @@ def _result(search: Search, place: File | Folder, answer: _Answer, total: _Total
     if sink.not_utf8:
         facts["not_utf8"] = sink.not_utf8
         notes.append(f"[{counted(sink.not_utf8, 'line is', 'lines are')} not UTF-8, shown as Latin-1]")
-    if total and total.is_all:
-        facts["matching_files"] = total.files
-        facts |= {} if search.output_mode == "files_with_matches" else {"matching_lines": total.matches}
-    elif total:
-        facts["matching_lines_at_least"] = total.matches
+    if answer.is_whole:
+        facts["matching_files"] = sink.files
+        facts |= {} if search.output_mode == "files_with_matches" else {"matching_lines": sink.matches}
     facts |= {} if sink.bytes_read is None else {"bytes_read": sink.bytes_read}
     if (searched := _searched(place, answer)) is not None:
         facts["files_searched"] = searched
@@ -337,26 +312,6 @@ def _searched(place: File | Folder, answer: _Answer) -> int | None:
     if answer.sink.searched is not None or not answer.is_whole:
         return answer.sink.searched
     return place.searched(answer.failed)
-
-
-def _records(search: Search, answer: _Answer, total: _Total | None) -> int | None:
-    """Return the total number of records, if known."""
-    if total is None or not total.is_all:
-        return None
-    if search.output_mode != "content":
-        return total.files
-    if not answer.completed.stopped:
-        return answer.sink.page.seen
-    return None if search.has_context or search.multiline else total.matches
-
-
-def _in_all(search: Search, total: _Total | None) -> str:
-    if search.output_mode != "content" or total is None:
-        return ""
-    around = "what is around " if search.has_context else ""
-    if not total.is_all:
-        return f"{around}{total.matches:,} or more matching lines"
-    return f"{around}{counted(total.matches, 'matching line')} in {counted(total.files, 'file')}"
 
 
 def _raise(error: SandboxError | None) -> None:

@@ -141,21 +141,9 @@ async def test_a_million_hits_stop_at_the_limit_and_the_child_is_gone(grep: Call
     started = time.process_time()
     result = await grep(pattern="hit", output_mode="content", head_limit=5)
     assert time.process_time() - started < 5
-    assert lines(result)[-1] == "[1-5 of 10,000 or more matching lines; continue with offset=5]"
-    assert result.metadata["matching_lines_at_least"] == 10_000
+    assert lines(result)[-1] == "[1-5 of more; continue with offset=5]"
     running = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
     assert not [line for line in running.splitlines() if "rg --no-config" in line and "hit" in line]
-
-
-async def test_lines_are_counted_as_far_as_it_costs_little(grep: Call, write: Write) -> None:
-    for name in ("f", "g"):
-        write(name, b"hit\n" * 6_000)
-    page = {"output_mode": "content", "head_limit": 5}
-    assert " of 12,000 matching lines in 2 files; " in (await grep(pattern="hit", offset=10_000, **page)).output
-    assert " of 10,000 or more matching lines; " in (await grep(pattern="hit", **page)).output
-    assert " of 6,000 matching lines in 1 file; " in (await grep(pattern="hit", path="f", **page)).output
-    few = await grep(pattern="hit", **page, context_lines=1)
-    assert " of what is around 10,000 or more matching lines; " in few.output
 
 
 async def test_what_was_searched_is_counted_whether_or_not_the_program_says_so(grep: Call, tree: Path) -> None:
