@@ -1,8 +1,9 @@
 """Which file an import means, by the rules of its language as far as they work on names only."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from posixpath import normpath
 from typing import Literal
 
 from forge_tools.tools.code.codebase import Codebase, Source
@@ -13,8 +14,8 @@ Confidence = Literal["exact", "likely", "guess"]
 _SCRIPT = ("typescript", "tsx", "javascript")
 _SCRIPT_ENDS = ("", ".ts", ".tsx", ".d.ts", ".js", ".jsx", ".mjs", ".cjs", "/index.ts", "/index.tsx", "/index.js")
 _MOST_HOPS = 8
-_WHOLE = re.compile(r"/(?:__init__|mod|index)$")
-"""The name of a file that stands for its folder."""
+_WHOLE = {"python": "/__init__", "rust": "/mod"}
+"""The ends of files that stand for their folder; elsewhere `/index`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +43,10 @@ class Modules:
 
     def __init__(self, codebase: Codebase) -> None:
         self._codebase = codebase
-        self._python: dict[str, list[str]] = {}
-        self._ends: dict[tuple[str, str], list[str]] = {}
+        self._by_last: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         for path, source in codebase.sources.items():
-            language = source.language.name
-            end = folder_of(path) if language == "go" else path
-            self._ends.setdefault((_family(language), end.rpartition("/")[2]), []).append(path)
-            if language == "python":
-                for name in self._names(path.rpartition(".")[0].removesuffix("/__init__")):
-                    self._python.setdefault(name, []).append(path)
+            for name in _names_of(path, source.language.name):
+                self._by_last[_family(source.language.name), name.rpartition("/")[2]].append((f"/{name}", path))
 
     def of(self, one: Import, source: Source) -> list[str]:
         """Return the files that an import in `source` may mean, likeliest first; none if it is external."""
@@ -85,21 +81,19 @@ class Modules:
 
     def below(self, names: Sequence[str]) -> list[tuple[Source, Definition]]:
         """Return what a path of names means whose first ones are those of a package or module; the likeliest first."""
+        languages = sorted({_family(source.language.name) for source in self._codebase.sources.values()})
         for count in range(len(names) - 1, 0, -1):
-            found = [self.resolve(names[count], home) for home in self._homes(names[:count])]
+            homes = [home for language in languages for home in self._at(names[:count], language)]
+            found = [self.resolve(names[count], self._codebase.sources[home]) for home in homes]
             inner = [one.member(names[count + 1 :]) if names[count + 1 :] else one for one in found if one]
             if known := [(one.source, one.definition) for one in inner if one and one.source and one.definition]:
                 return known
         return []
 
-    def _homes(self, names: Sequence[str]) -> list[Source]:
-        """Return the files that a path of names may stand for, directly or by their folder, the shortest path first."""
-        end, found = f"/{'/'.join(names)}", list[Source]()
-        for path, source in self._codebase.sources.items():
-            whole = f"/{path.rpartition('.')[0]}"
-            folder = f"/{folder_of(path)}" if source.language.name == "go" else _WHOLE.sub("", whole)
-            found += [source] if whole.endswith(end) or folder.endswith(end) else []
-        return sorted(found, key=lambda source: len(source.path))
+    def _at(self, names: Sequence[str], language: str) -> list[str]:
+        """Return the files that a path of names may stand for, the shortest path first: root folders are not known."""
+        end, known = f"/{'/'.join(names)}", self._by_last.get((_family(language), names[-1]), ())
+        return sorted((path for name, path in known if name.endswith(end)), key=len)
 
     def _taken(self, name: str, one: Import, source: Source, hops: tuple[str, ...]) -> Found | None:
         paths = self.of(one, source)
@@ -127,7 +121,14 @@ class Modules:
             return [
                 one for one in (f"{base}.py", f"{base}/__init__.py", f"{base}.pyi") if one in self._codebase.sources
             ]
-        return sorted(self._python.get(name, ()), key=len)
+        names = name.split(".")
+        found = self._at(names, "python")
+        return found if len(names) > 1 else [one for one in found if not self._is_inner(one)]
+
+    def _is_inner(self, path: str) -> bool:
+        """Whether a Python module is in a package, so that its name alone does not mean it."""
+        above = folder_of(path.removesuffix("/__init__.py").removesuffix("/__init__.pyi"))
+        return any(f"{above}/__init__{end}" in self._codebase.sources for end in (".py", ".pyi"))
 
     def _of_script(self, module: str, path: str) -> list[str]:
         if not module.startswith("."):
@@ -140,28 +141,21 @@ class Modules:
     def _of_include(self, module: str, path: str) -> list[str]:
         name = module.strip('"<>')
         beside = _from(path, name)
-        if beside in self._codebase.sources:
-            return [beside]
-        return self._ending("c", name)
+        return [beside] if beside in self._codebase.sources else self._at(name.split("/"), "c")
 
     def _by_tail(self, one: Import, language: str) -> list[str]:
         parts = [part for part in one.module.replace("::", "/").replace(".", "/").split("/") if part not in _HERE]
-        if language == "go":
-            return self._ends.get((language, parts[-1]), []) if parts else []
-        if language == "java":
-            return self._ending(language, "/".join([*parts, f"{one.names[0][0]}.java"]))
-        wanted = "/".join(parts[-2:])
-        return [*self._ending(language, f"{wanted}.rs"), *self._ending(language, f"{wanted}/mod.rs")] if wanted else []
+        parts += [one.names[0][0]] if language == "java" else []
+        least = {"go": 1, "rust": 2}.get(language, len(parts))
+        return self._at(parts[-least:], language) if parts else []
 
-    def _ending(self, language: str, end: str) -> list[str]:
-        named = self._ends.get((_family(language), end.rpartition("/")[2]), ())
-        return [path for path in named if f"/{path}".endswith(f"/{end}")]
 
-    def _names(self, path: str) -> Iterator[str]:
-        """Yield a module's possible names: a.b.c, b.c, c, since root folders are not known; but not c if b is a package."""
-        parts = path.split("/")
-        is_inner = any(f"{folder_of(path)}/__init__{end}" in self._codebase.sources for end in (".py", ".pyi"))
-        return (".".join(parts[at:]) for at in range(len(parts) - is_inner))
+def _names_of(path: str, language: str) -> set[str]:
+    """Return the paths by which imports name a file: without its ending, by its folder, or as it is."""
+    name = path.rpartition(".")[0]
+    if language == "go":
+        return {folder_of(path)}
+    return {name, path} if language in {"c", "cpp"} else {name, name.removesuffix(_WHOLE.get(language, "/index"))}
 
 
 def _family(language: str) -> str:
@@ -179,10 +173,4 @@ def folder_of(path: str) -> str:
 
 def _from(path: str, target: str) -> str:
     """Resolve a relative path written in the file `path`."""
-    parts: list[str] = []
-    for part in f"{folder_of(path)}/{target}".split("/"):
-        if part == ".." and parts:
-            parts.pop()
-        elif part not in {"", ".", ".."}:
-            parts.append(part)
-    return "/".join(parts)
+    return normpath(f"{folder_of(path) or '.'}/{target}")

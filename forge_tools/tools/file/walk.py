@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Entries, Folder, Look, Sighting
@@ -44,8 +44,7 @@ class Level:
     ignored_folders: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class Tracked:
+class Tracked(NamedTuple):
     """Tracked paths, and the folders on the way to them, relative to the repository."""
 
     files: frozenset[str] = frozenset()
@@ -54,7 +53,7 @@ class Tracked:
 
 NOTHING = Tracked()
 
-_kept_indexes: dict[tuple[int, ...], "Tracked"] = {}
+_kept_indexes: dict[tuple[int, ...], Tracked] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +64,6 @@ class _Ground:
     repository: str = ""
     tracked: Tracked = NOTHING
     is_ignored: bool = False
-
-
-@dataclass(slots=True)
-class _Visit:
-    above: Folder
-    name: str
-    path: str
-    ground: _Ground
 
 
 class Walk:
@@ -101,34 +92,31 @@ class Walk:
         """Yield each folder before those in it, with paths relative to the target."""
         inside = self._workspace.inside(self._target)
         self._above = "" if inside == "." else f"{inside}/"
-        todo = [_Visit(Folder(self._target.fd), ".", self._above, self._ground_above(inside))]
+        todo = [(Folder(self._target.fd), ".", self._above, self._ground_above(inside))]
         while todo:
             if self._deadline.is_over:
                 self.is_partial = True
                 return
-            visit = todo.pop()
+            above, name, path, ground = todo.pop()
             try:
-                folder = visit.above.enter(visit.name)
+                folder = above.enter(name)
                 sighting = self._look.at(folder.fd) if self._look else None
                 entries = folder.entries()
             except OSError as error:
-                self._fault(visit.path, error)
+                self._fault(path, error)
                 continue
             if sighting:
-                self.seen[visit.path[len(self._above) :]] = sighting
-            ground = self._ground_in(visit, folder, entries) if self._respects else visit.ground
-            level = self._level(visit.path, folder, ground, entries)
+                self.seen[path[len(self._above) :]] = sighting
+            ground = self._ground_in(ground, path, folder, entries) if self._respects else ground
+            level = self._level(path, folder, ground, entries)
             yield level
-            todo += self._below(level, folder, ground)
-
-    def _below(self, level: Level, folder: Folder, ground: _Ground) -> Iterator[_Visit]:
-        path = self._above + level.path
-        if level.folders and level.path.count("/") >= MAX_DEPTH:
-            self._fault(path, OSError(f"it is deeper than {MAX_DEPTH} folders"))
-            return
-        for name in sorted(level.folders, reverse=True):
-            is_ignored = name in level.ignored_folders
-            yield _Visit(folder, name, f"{path}{name}/", replace(ground, is_ignored=True) if is_ignored else ground)
+            if level.folders and level.path.count("/") >= MAX_DEPTH:
+                self._fault(path, OSError(f"it is deeper than {MAX_DEPTH} folders"))
+                continue
+            for name in sorted(level.folders, reverse=True):
+                is_ignored = name in level.ignored_folders
+                inner = replace(ground, is_ignored=True) if is_ignored else ground
+                todo.append((folder, name, f"{path}{name}/", inner))
 
     def _level(self, path: str, folder: Folder, ground: _Ground, entries: Entries) -> Level:
         folders = [name for name in entries.folders if name != GIT]
@@ -165,7 +153,7 @@ class Walk:
             folder = Folder(root.fd)
             for name in inside.split("/"):
                 try:
-                    ground = self._ground_in(_Visit(folder, name, path, ground), folder, folder.entries())
+                    ground = self._ground_in(ground, path, folder, folder.entries())
                     folder = folder.enter(name)
                 except OSError as error:
                     self._fault(path, error)
@@ -175,9 +163,8 @@ class Walk:
                 path += f"{name}/"
         return ground
 
-    def _ground_in(self, visit: _Visit, folder: Folder, entries: Entries) -> _Ground:
+    def _ground_in(self, ground: _Ground, path: str, folder: Folder, entries: Entries) -> _Ground:
         """Add the rule files of this folder. In the root of a repository, .gitignore files above it do not apply."""
-        ground, path = visit.ground, visit.path
         if GIT in entries.folders:
             rules = self._read(
                 lambda: _rules_in(folder.enter(GIT).enter("info"), "exclude"), f"{path}.git/info/exclude"
