@@ -31,7 +31,6 @@ _MAGIC = (
     (b"\x89PNG", "PNG image"),
     (b"\xff\xd8\xff", "JPEG image"),
     (b"GIF8", "GIF image"),
-    (b"%PDF", "PDF document"),
     (b"PK\x03\x04", "ZIP archive"),
     (b"\x1f\x8b", "gzip archive"),
     (b"BZh", "bzip2 archive"),
@@ -280,21 +279,16 @@ def lines_from(chunks: Iterable[bytes], first: int, column: int = 0) -> Iterator
             skip = max(0, skip - newlines)
             if not start:
                 continue
-        last = chunk.rfind(b"\n")
-        if is_new and last >= start and max(map(len, chunk[start:last].split(b"\n"))) <= MAX_LINE_CHARS:
-            text = chunk[start:last].decode("utf-8", "replace")  # all at once: a line end is never part of a character
-            yield from (Line(piece.removesuffix("\r")) for piece in text.split("\n"))
-            start = last + 1
-        while (end := chunk.find(b"\n", start)) >= 0:
-            if is_new and end - start <= MAX_LINE_CHARS:  # nearly every line: nothing to assemble
-                yield Line(chunk[start:end].removesuffix(b"\r").decode("utf-8", "replace"))
+        *ended, rest = chunk[start:].split(b"\n")
+        for piece in ended:
+            if is_new and len(piece) <= MAX_LINE_CHARS:  # nearly every line: nothing to assemble
+                yield Line(piece.removesuffix(b"\r").decode("utf-8", "replace"))
             else:
-                line.add(chunk[start:end])
+                line.add(piece)
                 yield line.finish(is_terminated=True)
                 line, is_new = _Line(), True
-            start = end + 1
-        if start < len(chunk):
-            line.add(chunk[start:])
+        if rest:
+            line.add(rest)
             is_new = False
     if line.size:
         yield line.finish(is_terminated=False)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from forge_tools.errors import InvalidCallError, SandboxError
 from forge_tools.model import ToolCategory, ToolResult
@@ -13,22 +13,22 @@ from forge_tools.sandbox.paths.refusals import TOO_LARGE
 from forge_tools.tools.builtin import PATH, option
 from forge_tools.tools.file.changes import Change, ChangingTool, facts_of, require_match, unified
 from forge_tools.tools.file.text import Encoding, encode
-from forge_tools.tools.notebook.document import Notebook, Style, drop, parse_value, put, source_of
+from forge_tools.tools.notebook.document import Notebook, drop, parse_value, put, source_of
 
 _MAX_CHARS = 10_000_000
 _IDS_FROM_MINOR = 5
 _OF_CODE = ("outputs", "execution_count")
 
 
-@dataclass(frozen=True, slots=True)
-class _Edited:
-    """`text` is the whole notebook, `index` that of the changed `cell`; None if it was deleted."""
+_DONE = {"replace": "Replaced", "insert": "Inserted", "delete": "Deleted"}
+
+
+class _Edited(NamedTuple):
+    """`text` is the whole notebook, `cell` the changed one; None if it was deleted."""
 
     text: str
-    index: int | None
     before: str
     after: str
-    did: tuple[str, str]
     facts: dict[str, Any]
     cell: Any = None
 
@@ -87,10 +87,8 @@ class _Editing:
         encode(self.new_source or "", Encoding("utf-8"), place.shown, "new_source")
         notebook = Notebook.of(seen.data, place.shown)
         check()
-        edited = {"replace": self._replace, "insert": self._insert, "delete": self._delete}[self.edit_mode](
-            notebook, place.shown
-        )
-        return _change(notebook, edited, place, seen)
+        edit = {"replace": self._replace, "insert": self._insert, "delete": self._delete}[self.edit_mode]
+        return self._change(notebook, edit(notebook, place.shown), place, seen)
 
     def _replace(self, notebook: Notebook, shown: str) -> _Edited:
         index = notebook.find(self.cell_id, self.cell_index, shown)
@@ -98,17 +96,19 @@ class _Editing:
         old, text, style = span.value, notebook.text[span.start : span.end], notebook.style
         kind, new = self.cell_type or old["cell_type"], self.new_source or ""
         if kind != old["cell_type"]:
-            text = _retyped(put(text, "cell_type", kind, style), kind, style)
-        elif kind == "code" and self.clear_outputs:
-            text = _cleared(text, style)
+            text = put(text, "cell_type", kind, style)
+            for key in _OF_CODE if kind != "code" else ():
+                text = drop(text, key)
+        if kind == "code" and (self.clear_outputs or kind != old["cell_type"]):
+            text = put(put(text, "outputs", [], style), "execution_count", None, style)
         dropped = [key for key in ("attachments",) if kind == "code" and key in old]
         for key in dropped:
             text = drop(text, key)
         if source_of(old) != new:
             text = put(text, "source", _source(new, like=[old]), style)
-        facts = {"cell_type": kind, "cell_id": old.get("id")} | ({"dropped": dropped} if dropped else {})
-        whole, cell = notebook.replaced(index, text), parse_value(text, 0).value
-        return _Edited(whole, index, source_of(old), new, ("Replaced", "replace"), facts, cell)
+        facts = {"cell_type": kind, "cell_id": old.get("id"), "cell_index": index}
+        facts |= {"dropped": dropped} if dropped else {}
+        return _Edited(notebook.replaced(index, text), source_of(old), new, facts, parse_value(text, 0).value)
 
     def _insert(self, notebook: Notebook, shown: str) -> _Edited:
         index, count = 0, len(notebook.cells)
@@ -125,14 +125,34 @@ class _Editing:
             cell["id"] = _fresh_id(notebook, index, new)
         order = _order(near, sorted(cell))
         text = notebook.inserted(index, {key: cell[key] for key in order})
-        facts = {"cell_type": kind, "cell_id": cell.get("id")}
-        return _Edited(text, index, "", new, ("Inserted", "insert"), facts, cell)
+        facts = {"cell_type": kind, "cell_id": cell.get("id"), "cell_index": index}
+        return _Edited(text, "", new, facts, cell)
 
     def _delete(self, notebook: Notebook, shown: str) -> _Edited:
         index = notebook.find(self.cell_id, self.cell_index, shown)
         cell = notebook.cells[index].value
         facts = {"cell_type": cell["cell_type"], "cell_id": cell.get("id"), "cell_index": index}
-        return _Edited(notebook.deleted(index), None, source_of(cell), "", ("Deleted", "delete"), facts)
+        return _Edited(notebook.deleted(index), source_of(cell), "", facts)
+
+    def _change(self, notebook: Notebook, edited: _Edited, place: Place, seen: Snapshot) -> Change:
+        data = notebook.data(edited.text)
+        count = len(notebook.cells) + {"insert": 1, "delete": -1}.get(self.edit_mode, 0)
+        facts = facts_of(seen, data) | edited.facts | {"total_cells": count}
+        named = "" if facts["cell_id"] is None else f", id {facts['cell_id']}"
+        what = f"cell {facts['cell_index']} ({facts['cell_type']}{named}) of {place.shown}"
+        if data == seen.data:
+            result = ToolResult.ok(f"Unchanged: {what} is already so", **facts)
+            return Change(data=None, result=result, preview=f"Would change nothing: {what} is already so")
+        diff = unified(edited.before, edited.after)
+        told = [what, diff] if diff else [what]
+        if "dropped" in facts:
+            told.append("[warning: its attachments were removed: a code cell has none]")
+        if edited.cell is not None and (problems := _problems(notebook.minor, edited.cell)):
+            facts["warnings"] = problems
+            told += [f"[warning: the cell is not valid nbformat: {problem}]" for problem in problems]
+        text = "\n".join(told)
+        result = ToolResult.ok(f"{_DONE[self.edit_mode]} {text}", **facts)
+        return Change(data=data, result=result, preview=f"Would {self.edit_mode} {text}")
 
 
 class NotebookEdit(ChangingTool):
@@ -147,34 +167,6 @@ class NotebookEdit(ChangingTool):
     options = _Editing
 
 
-def _change(notebook: Notebook, edited: _Edited, place: Place, seen: Snapshot) -> Change:
-    data = notebook.data(edited.text)
-    facts = facts_of(seen, data) | edited.facts | {"total_cells": len(notebook.cells)}
-    facts["total_cells"] += {"Inserted": 1, "Deleted": -1}.get(edited.did[0], 0)
-    if edited.index is not None:
-        facts["cell_index"] = edited.index
-    what = f"cell {facts['cell_index']} ({facts['cell_type']}{_id_of(facts)}) of {place.shown}"
-    if data == seen.data:
-        result = ToolResult.ok(f"Unchanged: {what} is already so", **facts)
-        return Change(data=None, result=result, preview=f"Would change nothing: {what} is already so")
-    told = [what]
-    if diff := unified(edited.before, edited.after):
-        told.append(diff)
-    if "dropped" in facts:
-        told.append("[warning: its attachments were removed: a code cell has none]")
-    if edited.index is not None and (problems := _problems(notebook.minor, edited.cell)):
-        facts["warnings"] = problems
-        told += [f"[warning: the cell is not valid nbformat: {problem}]" for problem in problems]
-    text = "\n".join(told)
-    return Change(
-        data=data, result=ToolResult.ok(f"{edited.did[0]} {text}", **facts), preview=f"Would {edited.did[1]} {text}"
-    )
-
-
-def _id_of(facts: dict[str, Any]) -> str:
-    return "" if facts["cell_id"] is None else f", id {facts['cell_id']}"
-
-
 def _problems(minor: int, cell: Any) -> list[str]:
     """Return what nbformat, if installed, finds wrong with the changed cell."""
     try:
@@ -185,18 +177,6 @@ def _problems(minor: int, cell: Any) -> list[str]:
     validate: Callable[..., Iterable[Exception]] = iter_validate
     found = validate(alone, version=4, version_minor=minor)
     return [str(error).partition("\n")[0][:200] for error in found][:3]
-
-
-def _cleared(text: str, style: Style) -> str:
-    return put(put(text, "outputs", [], style), "execution_count", None, style)
-
-
-def _retyped(text: str, kind: str, style: Style) -> str:
-    if kind == "code":
-        return _cleared(text, style)
-    for key in _OF_CODE:
-        text = drop(text, key)
-    return text
 
 
 def _source(text: str, *, like: Sequence[dict[str, Any]]) -> str | list[str]:
