@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from math import ceil
 from typing import Any
 
 from forge_tools.errors import InvalidCallError
@@ -131,7 +132,8 @@ class ExtractConventions(ProjectTool):
             "observed": observed,
         }
         if lengths.total():
-            facts["line_length"] = _lengths(lengths)
+            ordered = sorted(lengths.elements())
+            facts["line_length"] = {"p95": ordered[ceil(0.95 * len(ordered)) - 1], "max": ordered[-1]}
             lines.append(f"Line length: p95 {facts['line_length']['p95']}, longest {facts['line_length']['max']}")
         return "\n".join(lines) or "insufficient evidence: no source files", facts
 
@@ -200,15 +202,6 @@ def case_of(name: str) -> str | None:
         "PascalCase": r"[A-Z][A-Za-z0-9]*", "camelCase": r"[a-z][A-Za-z0-9]*",
     }  # fmt: skip
     return next((way for way, pattern in ways.items() if re.fullmatch(pattern, name)), "other")
-
-
-def _lengths(lengths: Counter[int]) -> dict[str, int]:
-    left = lengths.total() * 0.95
-    for length in sorted(lengths):
-        left -= lengths[length]
-        if left <= 0:
-            return {"p95": length, "max": max(lengths)}
-    return {"p95": 0, "max": 0}
 
 
 def _told(one: tuple[str, dict[str, Any]]) -> str:

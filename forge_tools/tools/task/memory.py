@@ -139,7 +139,11 @@ async def _list(wish: _Wish, path: str, kept: Documents) -> ToolResult:
     found = await kept.find(path, limit=wish.limit + 1)
     if not found and path != ROOT:
         raise _not_found(path)
-    told = [f"{one.path}  version {one.version}, {one.updated_at:%Y-%m-%d %H:%M} UTC{_by(one)}" for one in found]
+    told = [
+        f"{one.path}  version {one.version}, {one.updated_at:%Y-%m-%d %H:%M} UTC"
+        + (f" by {visible(one.author)}" if one.author else "")
+        for one in found
+    ]
     return _listed(wish, found, told, "There are no documents yet")
 
 
@@ -163,10 +167,6 @@ def _listed(wish: _Wish, found: Sequence[Document], told: Sequence[str], nothing
 def _facts(one: Document) -> dict[str, Any]:
     written = one.updated_at.isoformat(timespec="milliseconds")
     return {"path": one.path, "version": one.version, "author": one.author, "updated_at": written}
-
-
-def _by(one: Document) -> str:
-    return f" by {visible(one.author)}" if one.author else ""
 
 
 def _hits(one: Document, words: Sequence[str]) -> list[str]:

@@ -176,7 +176,7 @@ def warnings_of(old: Sequence[Todo], new: Sequence[Todo]) -> Iterator[str]:
         yield f"{counted(len(busy), 'todo')} are in_progress at once: {', '.join(busy)}"
     before = {todo.id: todo.content for todo in old}
     for todo in new:
-        if todo.id in before and not _words(before[todo.id]) & _words(todo.content):
+        if todo.id in before and not {*before[todo.id].casefold().split()} & {*todo.content.casefold().split()}:
             yield f"{todo.id} was '{_line(before[todo.id])[:60]}', and now means something else"
 
 
@@ -227,10 +227,6 @@ def _fresh_id(known: Mapping[str, Todo], ids: Sequence[str]) -> str:
     while (fresh := secrets.token_hex(3)) in known or fresh in ids:
         pass
     return fresh
-
-
-def _words(text: str) -> set[str]:
-    return set(text.casefold().split())
 
 
 def _line(text: str) -> str:
