@@ -11,7 +11,7 @@ from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import Deadline, counted, option
 from forge_tools.tools.code.codebase import Codebase, CodeTool, below, read
 from forge_tools.tools.code.facts import Definition
-from forge_tools.tools.code.modules import Modules, folder_of
+from forge_tools.tools.code.symbols import Modules, folder_of
 
 Edges = Mapping[str, Mapping[str, int]]
 

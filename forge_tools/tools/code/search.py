@@ -25,7 +25,7 @@ from forge_tools.tools.code.codebase import (
     texts_of,
 )
 from forge_tools.tools.code.facts import WORD, Definition, parsed
-from forge_tools.tools.code.modules import Confidence, Modules
+from forge_tools.tools.code.symbols import Confidence, Modules
 from forge_tools.tools.languages import BY_NAME, Language, is_of
 
 INVALID_PATTERN = "INVALID_PATTERN"

@@ -11,7 +11,7 @@ from forge_tools.sandbox.paths.journal import Journal
 from forge_tools.sandbox.paths.places import Check, Place
 from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY
 from forge_tools.tools.builtin import PATH, BuiltinTool, Deadline, counted, option
-from forge_tools.tools.file.changes import require_match
+from forge_tools.tools.file.write import require_match
 
 NOT_EMPTY = "DIRECTORY_NOT_EMPTY"
 

@@ -12,9 +12,9 @@ from forge_tools.sandbox.paths.files import KEPT_BYTES, Snapshot
 from forge_tools.sandbox.paths.places import Check, Place
 from forge_tools.sandbox.paths.refusals import TOO_LARGE
 from forge_tools.tools.builtin import PATH, option
-from forge_tools.tools.file.changes import Change, ChangingTool, facts_of, require_match, unified
 from forge_tools.tools.file.matches import WAYS, Found, Match, find_matches, nearest, reindented
 from forge_tools.tools.file.text import View, binary_kind, encode, encoding_for
+from forge_tools.tools.file.write import Change, ChangingTool, facts_of, require_match, unified
 
 _MAX_EDITS = 100
 _SHOWN_LINES = 10

@@ -11,8 +11,8 @@ from forge_tools.sandbox.paths.files import KEPT_BYTES, Snapshot
 from forge_tools.sandbox.paths.places import Check, Place
 from forge_tools.sandbox.paths.refusals import TOO_LARGE
 from forge_tools.tools.builtin import PATH, option
-from forge_tools.tools.file.changes import Change, ChangingTool, facts_of, require_match, unified
 from forge_tools.tools.file.text import Encoding, encode
+from forge_tools.tools.file.write import Change, ChangingTool, facts_of, require_match, unified
 from forge_tools.tools.notebook.document import Notebook, drop, parse_value, put, source_of
 
 _MAX_CHARS = 10_000_000

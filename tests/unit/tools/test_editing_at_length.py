@@ -12,8 +12,8 @@ import pytest
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.files import take_snapshot
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.tools.file.changes import Change
 from forge_tools.tools.file.edit import Editing
+from forge_tools.tools.file.write import Change
 
 Put = Callable[[str, bytes], Path]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forge_tools.model import ToolResult
-from forge_tools.tools.file import changes
+from forge_tools.tools.file import write as writing
 from forge_tools.tools.file.read import Read
 from forge_tools.tools.file.write import Write
 
@@ -195,14 +195,14 @@ async def test_of_many_that_create_one_wins(call: Call, ws: Path) -> None:
 
 async def test_a_cancelled_write_does_nothing_later(call: Call, ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, go_on = threading.Event(), threading.Event()
-    real = changes.temporary_name
+    real = writing.temporary_name
 
     def slow(name: str) -> str:
         reached.set()
         go_on.wait(10)
         return real(name)
 
-    monkeypatch.setattr(changes, "temporary_name", slow)
+    monkeypatch.setattr(writing, "temporary_name", slow)
     task = asyncio.ensure_future(call(file_path="f", content="x"))
     await asyncio.to_thread(reached.wait, 10)
     task.cancel()

@@ -12,8 +12,8 @@ from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import Deadline
 from forge_tools.tools.code.codebase import Codebase, read
 from forge_tools.tools.code.facts import facts_of
-from forge_tools.tools.code.modules import Modules
 from forge_tools.tools.code.search import _Target
+from forge_tools.tools.code.symbols import Modules
 from forge_tools.tools.languages import BY_NAME
 
 CORPUS = Path(pydantic.__file__).parent

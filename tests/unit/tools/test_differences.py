@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forge_tools.tools.file.changes import line_count, unified
+from forge_tools.tools.file.write import line_count, unified
 
 texts = st.lists(st.sampled_from(["a", "b", "c", "", "dd"]), max_size=14).map(
     lambda lines: "".join(f"{x}\n" for x in lines)
