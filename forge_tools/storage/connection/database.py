@@ -349,7 +349,9 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     """Take the write lock at the start: on a busy file, a transaction that reads first can only fail when it writes."""
     writes = connection.get_execution_options().get("forge_write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    adapted: Any = connection.connection.dbapi_connection
+    # A cursor, its statement and its end would each wait for the thread of the connection.
+    adapted.run_async(lambda driver: driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN"))
 
 
 def _is_text(data: bytes) -> bool:
