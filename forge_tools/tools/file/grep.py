@@ -13,6 +13,7 @@ from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
 from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.folders import Changes
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.commands import Completed, run
 from forge_tools.sandbox.processes.environment import child_environment
@@ -187,17 +188,17 @@ class _Call:
     ) -> _Answer:
         sink, stderr = self._sink(search, place, place.named, enough), bytearray()
         arguments = search.arguments([place.target], has_rules=bool(place.rules))
-        completed = await self._ripgrep(arguments, place, seconds, sink, stderr)
+        completed = await self._ripgrep(arguments, place, seconds, sink, stdin=place.stdin(), stderr=stderr)
         if completed.signal is not None:
             what = "The search program was killed; the answer would be incomplete. Try again"
             raise SandboxError(what, ErrorCode.TOOL_ERROR)
         changes = await asyncio.to_thread(place.changes) if isinstance(place, Folder) else None
         lost: list[str] = []
         if isinstance(place, Folder) and changes:
-            sink, lost = await self._again(search, place, sink)
+            sink, lost = await self._again(search, place, changes, sink)
         sink.finish()
         if changes:
-            sink.searched = None
+            sink.searched = sink.bytes_read = None
         text = stderr.decode("utf-8", "replace")
         warnings, failed = complaints_of(text, place.shown, changes or None)
         return _Answer(sink, completed, text, [*lost, *warnings], failed, not changes)
@@ -216,8 +217,9 @@ class _Call:
         )
 
     async def _ripgrep(
-        self, arguments: list[str], place: File | Folder, seconds: float, sink: NameSink | MatchSink, stderr: bytearray
-    ) -> Completed:
+        self, arguments: list[str], place: File | Folder, seconds: float, sink: NameSink | MatchSink, *, stdin: bytes | int,
+        stderr: bytearray,
+    ) -> Completed:  # fmt: skip
         """Run the program. Everything is passed as an argument, so no pattern or path is taken for an option."""
         return await run(
             [self._program, *arguments],
@@ -226,18 +228,20 @@ class _Call:
             timeout=seconds,
             stdout=sink.feed,
             stderr=lambda data: stderr.extend(data[: _MAX_STDERR - len(stderr)]),
-            stdin=place.stdin(),
+            stdin=stdin,
             grace=_GRACE_SECONDS,
         )
 
     async def _again(
-        self, search: Search, place: Folder, seen: NameSink | MatchSink
+        self, search: Search, place: Folder, changes: Changes, seen: NameSink | MatchSink
     ) -> tuple[NameSink | MatchSink, list[str]]:
         """Search the files that were found once more, each opened by us; return also warnings about what is lost.
 
         The program opens by path, and folders that changed meanwhile may have led it outside.
         """
         names, links, lost = seen.names, dict[str, str](), dict[str, None]()
+        if all(changes.above(name) is None for name in names):
+            return seen, []
         sink = self._sink(search, place, links.get)
         for start in range(0, len(names), _OPEN_FILES):
             with ExitStack() as stack:
@@ -246,12 +250,12 @@ class _Call:
                 links.clear()
                 links.update((handle.link, name) for name, handle in opened)
                 if links:
-                    arguments = search.arguments([*links], has_rules=False)
-                    await self._ripgrep(arguments, place, self._deadline.remaining, sink, bytearray())
+                    arguments, left = search.arguments([*links], has_rules=False), self._deadline.remaining
+                    await self._ripgrep(arguments, place, left, sink, stdin=b"", stderr=bytearray())
             if sink.page.has_more:
                 break
-            lost |= dict.fromkeys(name.rpartition("/")[0] for name in some if name not in set(sink.names))
-        sink.bytes_read = None
+            found = set(sink.names)
+            lost |= dict.fromkeys(name.rpartition("/")[0] for name in some if name not in found)
         sink.page.has_more = sink.page.has_more or seen.page.has_more
         return sink, [f"{place.shown(folder or '.')}: changed while it was searched" for folder in lost]
 

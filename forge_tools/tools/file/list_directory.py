@@ -174,11 +174,7 @@ def _details(entry: Entry) -> str:
 def _facts(entry: Entry, above: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"path": escape_path(f"{above}{entry.name}"), "type": entry.type or entry.kind}
     if entry.mode is not None and entry.mtime_ns is not None:
-        facts["size"], facts["mtime"], facts["mode"] = (
-            entry.size,
-            _moment(entry.mtime_ns // _SECOND_NS),
-            f"{entry.mode:04o}",
-        )
+        facts |= {"size": entry.size, "mtime": _moment(entry.mtime_ns // _SECOND_NS), "mode": f"{entry.mode:04o}"}
     if entry.kind is Kind.LINK:
         facts["target"] = entry.target
     return facts

@@ -203,7 +203,8 @@ class NameSink:
     first names by path are kept, as many as the page may need.
     """
 
-    not_utf8, bytes_read = 0, None
+    not_utf8 = 0
+    bytes_read: int | None = None
 
     def __init__(self, page: Page, named: Named, shown: Shown, *, has_counts: bool, enough: int = sys.maxsize) -> None:
         self.page = page
