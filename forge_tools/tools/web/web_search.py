@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from html import unescape
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -31,15 +31,6 @@ _DOMAINS: dict[str, Any] = {
     "items": {"type": "string", "minLength": 1, "maxLength": 253},
     "keywords": {"maxItems": 50},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """One page that was found; title and snippet are the page's own words, without markup."""
-
-    title: str
-    url: str
-    snippet: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +91,11 @@ class WebSearch(BuiltinTool):
             raise InvalidCallError("allowed_domains and blocked_domains exclude each other; give one of them")
         if not wish.query.strip():
             raise InvalidCallError("query must contain a word")
-        hits = [hit for hit in await found(REACH.get().web, wish.query) if _is_wanted(hit.url, wish)]
+        hits = [hit for hit in await found(REACH.get().web, wish.query) if _is_wanted(hit["url"], wish)]
         hits = hits[: wish.max_results]
-        lines = [
-            f"{n}. {visible(hit.title)}\n   {visible(hit.url)}\n   {visible(hit.snippet)}"
-            for n, hit in enumerate(hits, 1)
-        ]
+        lines = [f"{n}. " + "\n   ".join(map(visible, hit.values())) for n, hit in enumerate(hits, 1)]
         text = "\n".join([f"{counted(len(hits), 'page')} for {visible(wish.query)!r}. {_UNTRUSTED}", *lines])
-        return ToolResult.ok(text, results=[asdict(hit) for hit in hits], untrusted=True)
+        return ToolResult.ok(text, results=hits, untrusted=True)
 
     async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
         search = REACH.get().web.search
@@ -123,8 +111,8 @@ def _is_wanted(url: str, wish: _Wish) -> bool:
     return not is_named if wish.blocked_domains else is_named or not domains
 
 
-async def found(web: Web, query: str) -> list[Hit]:
-    """Ask the configured provider; return its hits, each page once.
+async def found(web: Web, query: str) -> list[dict[str, str]]:
+    """Ask the configured provider; return title, url and snippet of its hits, each page once, without markup.
 
     Raises:
         ToolFailure: no provider is configured, or it refuses, or its answer is not understood.
@@ -138,7 +126,9 @@ async def found(web: Web, query: str) -> list[Hit]:
             code=NOT_CONFIGURED,
         )
     provider = PROVIDERS[search.provider]
-    return list({hit.url: hit for hit in _hits(await _answer(web, search, provider, query), search, provider)}.values())
+    return list(
+        {hit["url"]: hit for hit in _hits(await _answer(web, search, provider, query), search, provider)}.values()
+    )
 
 
 async def _answer(web: Web, search: Search, provider: Provider, query: str) -> Response:
@@ -167,7 +157,7 @@ async def _answer(web: Web, search: Search, provider: Provider, query: str) -> R
     return response
 
 
-def _hits(response: Response, search: Search, provider: Provider) -> list[Hit]:
+def _hits(response: Response, search: Search, provider: Provider) -> list[dict[str, str]]:
     try:
         found = json.loads(response.body)
         for name in provider.hits:
@@ -178,13 +168,15 @@ def _hits(response: Response, search: Search, provider: Provider) -> list[Hit]:
         raise ToolFailure(text, code=PROVIDER_FAILED, retry=True) from error
 
 
-def _hit(one: Any, provider: Provider) -> Hit | None:
+def _hit(one: Any, provider: Provider) -> dict[str, str] | None:
     url = one.get("url")
     try:
         is_page = isinstance(url, str) and urlsplit(url).scheme in {"http", "https"}
     except ValueError:
         is_page = False
-    return Hit(_plain(one.get("title")), url, _plain(one.get(provider.snippet))[:_SNIPPET]) if is_page else None
+    if not is_page:
+        return None
+    return {"title": _plain(one.get("title")), "url": url, "snippet": _plain(one.get(provider.snippet))[:_SNIPPET]}
 
 
 def _plain(text: Any) -> str:
