@@ -69,8 +69,6 @@ DISABLED = Question("disabled", _names)
 """The names of the disabled tools."""
 PINNED = Question("pinned", _pairs)
 """(name, digest) of each definition that a tool is pinned to."""
-SPENT_KEYS = Question("spent_keys", bool)
-"""Whether an idempotency key may have run out."""
 DUE = Question("due", bool, {"asks_due": True})
 """Whether there is a row that the scope could claim."""
 

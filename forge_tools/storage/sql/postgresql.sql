@@ -260,7 +260,6 @@ SELECT json_build_object(
   'misplaced', EXISTS (
     SELECT FROM execution_queue q WHERE q.lane = 'async' AND q.tool_key = ANY(:banned::text[]) AND q.status = 'queued'),
   'pinned', (SELECT json_agg(json_build_array(t.name, t.digest)) FROM tools t WHERE t.pinned_at IS NOT NULL),
-  'spent_keys', EXISTS (SELECT FROM idempotency_keys k WHERE k.expires_at <= now()),
   'unchained', :asks_unchained AND (
     EXISTS (SELECT FROM execution_attempts a
             WHERE a.final AND a.completed_at >= LEAST(:chained_end, now()) - :overlap::interval

@@ -115,7 +115,6 @@ WHERE id = :instance RETURNING json_object(
   'misplaced', EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_due
           WHERE lane = 'async' AND tool_key IN (SELECT value FROM json_each(:banned)) AND status = 'queued'),
   'pinned', json((SELECT json_group_array(json_array(name, digest)) FROM tools WHERE pinned_at IS NOT NULL)),
-  'spent_keys', EXISTS (SELECT 1 FROM idempotency_keys INDEXED BY idempotency_keys_expiry WHERE expires_at <= :now),
   'unchained', :asks_unchained AND (
     EXISTS (SELECT 1 FROM execution_attempts AS a INDEXED BY execution_attempts_completed
             WHERE a.final AND a.completed_at >= :chained_since

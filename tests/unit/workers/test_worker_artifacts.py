@@ -23,7 +23,7 @@ from workers.artifacts import ArtifactDesk, Message, Proofs
 from workers.lanes.children import MOST_ASKED
 from workers.remote_store import ChildArtifacts, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.service import Leadership, keep
-from workers.services.upkeep import ExpiredArtifacts
+from workers.services.upkeep import Expired
 
 BYTES = os.urandom(3 * PART_BYTES + 5)
 LIMIT = 4 * PART_BYTES
@@ -342,7 +342,7 @@ async def test_what_has_expired_is_purged_now_and_then(
     desk = ArtifactDesk(Settings(artifact_max_bytes=LIMIT, artifact_ttl=0.001))
     artifacts = WorkerArtifacts(LIMIT, ask_engine(desk, remote))
     await artifacts.put(chunks(), CONTEXT)
-    purging = asyncio.create_task(keep(ExpiredArtifacts(store), Leadership("any")))
+    purging = asyncio.create_task(keep(Expired(store), Leadership("any")))
     async with asyncio.timeout(30), store.database.reading() as connection:
         while (await connection.execute(artifact_parts.select())).first() is not None:
             await connection.rollback()
