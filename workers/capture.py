@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import thread as executor_threads
 from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from forge_tools.logs import CallLog
@@ -357,8 +357,9 @@ def capture_logs() -> None:
     warnings.simplefilter("always", append=True)  # again for each call, unless another filter says otherwise
 
 
+@cache
 def inherit_calls() -> None:
-    """Assign threads, and work given to executors, to the call that starts them."""
+    """Assign threads, and work given to executors, to the call that starts them. Python is changed once."""
     start, submit = threading.Thread.start, ThreadPoolExecutor.submit
 
     def start_in_call(thread: threading.Thread) -> None:
