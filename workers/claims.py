@@ -4,15 +4,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from forge_tools.errors import ForgeError
 from forge_tools.model import Claim, Outcome, Scope, Wakeup
 from forge_tools.storage import Store
-from workers.activity import Activity
-from workers.lanes.base import BodyLane, Run
-from workers.middleware.base import Middleware, SendOn, Stored, hooks
+from workers.lanes.base import BodyLane
+from workers.middleware.base import Activity, Middleware, SendOn, Stored, hooks
 from workers.outcomes import handed_back
 
 DUE_UNREAD = "Due calls cannot be read"
@@ -131,7 +131,9 @@ class Claims:
         middleware: Sequence[Middleware],
         send_on: SendOn,
         heartbeat: float,
+        keeps_rest: bool,
     ) -> None:
+        """`keeps_rest`: ids of a message that find no slot wait here for the next one, instead of at the broker."""
         self.woken_at = 0.0
         """When the last message came, on the monotonic clock."""
         self.pulled_at = 0.0
@@ -147,6 +149,7 @@ class Claims:
         self._claimed = hooks(middleware, "claimed")
         self._send_on = send_on
         self._heartbeat = heartbeat
+        self._keeps_rest = keeps_rest
         self._overdue: list[Wakeup] = []
         self._taking: set[asyncio.Task[None]] = set()
         self._reserved = 0
@@ -183,59 +186,51 @@ class Claims:
     def hand_over(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None]) -> None:
         """Claim the calls named by a message from `queue`; returns at once. Called on the receiving thread.
 
-        `taken` is called when the broker may send the next one: at once, or when there were free slots for this one.
+        `taken` is called when the broker may send the next one: a slot is free besides those for this one.
         """
-        then: Callable[[], None] | None = taken
-        if not self._taking and self.free_slots() > 0:
+        if is_roomy := not self._taking and self.free_slots() > len(wakeups):
             taken()
-            then = None
-        try:
-            self._loop.call_soon_threadsafe(partial(self._receive, wakeups, queue, is_bulk=is_bulk, then=then))
-        except RuntimeError:  # the loop has ended; SQL keeps the rows
-            if then is not None:
-                then()
+        work = partial(self._receive, wakeups, queue, is_bulk=is_bulk, taken=None if is_roomy else taken)
+        with suppress(RuntimeError):  # the loop has ended; SQL keeps the rows
+            self._loop.call_soon_threadsafe(work)
 
-    def _receive(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, then: Callable[[], None] | None) -> None:
-        taking = asyncio.ensure_future(self.take(wakeups, queue, is_bulk=is_bulk))
+    def _receive(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None] | None) -> None:
+        taking = asyncio.ensure_future(self._take(wakeups, queue, is_bulk=is_bulk, taken=taken))
         self._taking.add(taking)
-        taking.add_done_callback(partial(self._received, then))
+        taking.add_done_callback(self._received)
 
-    def _received(self, then: Callable[[], None] | None, taking: asyncio.Task[None]) -> None:
+    async def _take(
+        self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None] | None
+    ) -> None:
+        try:
+            await self.take(wakeups, queue, is_bulk=is_bulk)
+            if taken is not None:
+                await self._until_free()
+        finally:
+            if taken is not None:
+                taken()
+
+    def _received(self, taking: asyncio.Task[None]) -> None:
         self._taking.discard(taking)
-        if then is not None:
-            then()
         if not taking.cancelled() and (error := taking.exception()) is not None:
             logger.error("A message led to no call; due calls are looked for in SQL", exc_info=error)
 
     async def take(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
-        """Claim a message's calls, as many as there are slots once one is free; send the rest on to `queue`."""
+        """Claim a message's calls, as many as there are slots once one is free; keep the rest, or send it on to `queue`."""
         self.woken_at = time.monotonic()
-        await self._read_overdue()
-        if (free := self.free_slots()) <= 0:
-            # This is the last wait: nobody takes that slot meanwhile.
-            await self._activity.until(lambda: self.is_closed or self.free_slots() > 0)
-            free = self.free_slots()
-        wakeups = self._overdue_first(wakeups)
-        count = min(free, len(wakeups))
-        if wakeups[count:]:
-            self._send_on(wakeups[count:], queue, is_bulk=is_bulk)
-        await self.start(wakeups[:count])
+        while wakeups:
+            await self._read_overdue()
+            await self._until_free()  # the last wait: nobody takes that slot meanwhile
+            wakeups = self._overdue_first(wakeups)
+            count = max(0, min(self.free_slots(), len(wakeups)))
+            now, wakeups = wakeups[:count], wakeups[count:]
+            if wakeups and (self.is_closed or not self._keeps_rest):
+                self._send_on(wakeups, queue, is_bulk=is_bulk)
+                wakeups = []
+            await self.start(now)
 
-    async def claim_woken(self, wakeups: Sequence[Wakeup], run: Run) -> Sequence[Wakeup]:
-        """Claim as many calls as a lane names, which has a slot for each, and run them at once; return those left.
-
-        Due calls go first, but do not cost the slots of named ones if others took them meanwhile.
-        """
-        self.woken_at = time.monotonic()
-        await self._read_overdue()
-        await self._activity.until(lambda: self.is_closed or not self._activity.sending)
-        waiting, slots = self._overdue_first(wakeups), len(wakeups)
-        while waiting and slots and self._may_claim():
-            claims = await self._claim(waiting[:slots])
-            waiting = waiting[slots:]
-            slots -= len(claims)
-            run(claims)
-        return () if slots else waiting
+    async def _until_free(self) -> None:
+        await self._activity.until(lambda: self.is_closed or self.free_slots() > 0)
 
     async def start(self, wakeups: Sequence[Wakeup]) -> None:
         """Claim those that are still available, and run them."""

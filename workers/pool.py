@@ -1,19 +1,14 @@
-"""Adapts Celery's prefork pool: its children share a socket pair with the engine, which runs bodies in them."""
+"""Adapts Celery's prefork pool: it forks, replaces and limits children; the engine gives them calls, over a socket pair."""
 
 import logging
-import os
-import pickle
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
-from io import BytesIO
 from typing import Any
 
-from billiard.connection import Connection
 from billiard.pool import ApplyResult
 from celery.concurrency import asynpool, prefork
 
@@ -22,6 +17,7 @@ from forge_tools.signals import keep_ignored_here
 from forge_tools.time_limits import CeleryLimits
 from workers.capture import ChildOutput
 from workers.lanes.base import TimeLimit
+from workers.lanes.child import let_go
 from workers.lanes.process import PATIENCE, Limit, exit_code
 
 Adopt = Callable[[Any, socket.socket, Limit, ChildOutput], None]
@@ -38,8 +34,10 @@ logger = logging.getLogger(__name__)
 class ChildSockets:
     """Makes the sockets: there is no address that others could connect to, and no child has to identify itself."""
 
-    def __init__(self, adopt: Adopt) -> None:
+    def __init__(self, adopt: Adopt, serve: Callable[[socket.socket, ChildOutput], None]) -> None:
+        """`serve` is called in each process that is forked, with its end of the pair and its output."""
         self._adopt = adopt
+        self._serve = serve
         self.made = 0
         self.childs_end: socket.socket
         self.childs_output: ChildOutput
@@ -56,6 +54,10 @@ class ChildSockets:
         self._adopt(process, ours, partial(limit, process.pid), self.childs_output)
         return process
 
+    def serve(self) -> None:
+        """In the process that was forked: begin."""
+        self._serve(self.childs_end, self.childs_output)
+
 
 class _Child(asynpool.Worker):
     """A process of the pool: what it starts ignores no signal that it does not itself ignore.
@@ -63,9 +65,12 @@ class _Child(asynpool.Worker):
     It ignores Celery's soft limit, since its loop has cancelled the body by then.
     """
 
-    def after_fork(self) -> None:
-        super().after_fork()  # which ends with ignoring Ctrl-C
-        keep_ignored_here()
+    outq: Any
+
+    def on_loop_start(self, pid: int) -> None:
+        super().on_loop_start(pid)  # tells the pool that it is there
+        let_go(self.outq._writer.fileno())  # noqa: SLF001  it has no more to say, and the pool would unpickle what a body says
+        keep_ignored_here()  # the pool has ignored Ctrl-C
         signal.signal(signal.SIGUSR1, _do_nothing)  # Celery's handler would raise wherever the main thread is
 
 
@@ -122,61 +127,8 @@ class _CeleryLimit:
         logger.error(message, extra={"pid": self._pid, "seconds": round(time.monotonic() - self._began)})
 
 
-class _Plain(pickle.Unpickler):
-    """Builds only numbers, texts, tuples, lists and dicts.
-
-    Celery's children write nothing else, but a body may write in their place.
-    """
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"a child may not send {module}.{name}")
-
-
-def _read(message: BytesIO) -> Any:
-    return _Plain(message).load()
-
-
-class _PlainReader(Connection):
-    """The parent's end of a pipe in which a child reports how its jobs went."""
-
-    def recv(self) -> Any:
-        return _read(BytesIO(self.recv_bytes()))
-
-
-class _Results(asynpool.ResultHandler):
-    """Treats a child that sends something else as broken: it is killed, and replaced like any that died."""
-
-    fileno_to_outq: dict[int, Any]
-    _hub: Any
-
-    def _recv_message(self, add_reader: Any, fd: int, callback: Any, **_: Any) -> Iterator[None]:
-        try:
-            yield from super()._recv_message(add_reader, fd, callback, load=_read)  # type: ignore[misc]  # not in celery-types
-        except (OSError, EOFError):
-            raise
-        except Exception as error:  # noqa: BLE001  a body can write anything
-            self._hub.remove_reader(fd)
-            if child := self.fileno_to_outq.get(fd):
-                logger.warning(
-                    "A child of the pool is replaced: it sent an unknown answer",
-                    extra={"pid": child.pid, "error": repr(error)},
-                )
-                with suppress(ProcessLookupError):
-                    os.kill(child.pid, signal.SIGKILL)
-
-    def _flush_outqueue(self, fd: int, remove: Callable[[int], Any], *arguments: Any) -> Any:
-        try:
-            return super()._flush_outqueue(fd, remove, *arguments)  # type: ignore[misc]  # as above
-        except Exception:  # noqa: BLE001  as above
-            return remove(fd)
-
-
-class _PlainPool(asynpool.AsynPool):
-    """Reads only plain values from children, gives each successor new pipes, and limits the time of their bodies."""
-
-    ResultHandler = _Results
-    _queues: dict[Any, Any]
-    _fileno_to_outq: dict[int, Any]
+class _Pool(asynpool.AsynPool):
+    """Limits the time of bodies, which are no jobs of its own: it is given none."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._limits: set[_CeleryLimit] = set()
@@ -203,37 +155,17 @@ class _PlainPool(asynpool.AsynPool):
             time.sleep(OVER_SECONDS)
         super()._event_process_exit(hub, proc)  # type: ignore[misc]  # not in celery-types
 
-    def create_process_queues(self) -> Any:
-        queues: Any = super().create_process_queues()
-        results = queues[1]
-        reader = results._reader  # noqa: SLF001  Celery has no public way
-        results._reader = _PlainReader(os.dup(reader.fileno()), writable=False)  # noqa: SLF001  as above
-        reader.close()
-        return queues
-
-    def process_flush_queues(self, proc: Any) -> None:
-        with suppress(Exception):  # what a dead child still had to report is optional
-            super().process_flush_queues(proc)
-
-    def destroy_queues(self, queues: Any, proc: Any) -> Any:
-        """Forget their numbers, too: other files get them next, which Celery would read after it has reconnected."""
-        for fd in [fd for fd, owner in self._fileno_to_outq.items() if owner is proc]:
-            del self._fileno_to_outq[fd]
-        return super().destroy_queues(queues, proc)
-
-    def _process_cleanup_queues(self, proc: Any) -> None:
-        """Replace its pipes, or its successor would stumble over what is left in them."""
-        if not proc.dead and (queues := next((one for one, owner in self._queues.items() if owner == proc), None)):
-            proc.dead = True
-            self.destroy_queues(queues, proc)
-            self._queues[self.create_process_queues()] = None
-
 
 def pool_with(sockets: ChildSockets) -> type[prefork.TaskPool]:
     """Return the pool of a worker whose engine adopts what `sockets` makes."""
 
-    class PairedPool(_PlainPool):
-        Worker = _Child
+    class PairedChild(_Child):
+        def on_loop_start(self, pid: int) -> None:
+            super().on_loop_start(pid)
+            sockets.serve()
+
+    class PairedPool(_Pool):
+        Worker = PairedChild
 
         def _create_worker_process(self, i: int) -> Any:
             fork: Callable[[int], Any] = super()._create_worker_process  # type: ignore[misc]  # not in celery-types

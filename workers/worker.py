@@ -27,14 +27,13 @@ from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Heartbeat, Question
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
-from workers.activity import Activity, Lease
 from workers.artifacts import ArtifactDesk, Proofs
 from workers.claims import Claims, Recorder
 from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
 from workers.lanes.loop import LoopLane
 from workers.lanes.walls import Walls
-from workers.middleware.base import Middleware
+from workers.middleware.base import Activity, Middleware
 from workers.middleware.decryption import Decryption
 from workers.middleware.notifications import Notifications
 from workers.middleware.reports import Reports
@@ -45,10 +44,10 @@ from workers.remote_store import RemoteStore
 from workers.services.fitness import Fitness
 from workers.services.polling import Cancels, Delivery, DueCalls, FairShare
 from workers.services.recovery import ClockWatch, Recovery
-from workers.services.service import Heartbeats, Leadership, Service, ServiceRunner
+from workers.services.service import Heartbeats, Leadership, Lease, Service, ServiceRunner
 from workers.services.shells import DesertedShells, ShellWatch
 from workers.services.tools import HostedTools, Servers, ServerTools
-from workers.services.upkeep import AuditChain, ExpiredArtifacts, Leftovers, Retention, RollUps, SpentKeys, signer_of
+from workers.services.upkeep import AuditChain, Expired, Leftovers, Retention, RollUps, signer_of
 
 QUIET_SECONDS = 5.0
 
@@ -134,14 +133,15 @@ class Worker:
             middleware=middleware,
             send_on=self.send_on,
             heartbeat=settings.heartbeat,
+            keeps_rest=setup.lane == "process",
         )
         self._leadership = Leadership(self.id)
         self._runner = ServiceRunner(self._leadership, engine.broken)
 
         # The host of its lane: what the lane reports and asks goes directly to the part concerned.
         self.finished, self.begin_reports = self.recorder.add, self.reports.begin
-        self.claim, self.slot_opened = self.claims.claim_woken, self.activity.announce
-        self.demote, self.replace_process = self.tools.demote, engine.replace_process
+        self.slot_opened, self.demote = self.activity.announce, self.tools.demote
+        self.replace_process = engine.replace_process
 
     def _services(self) -> list[Service]:
         setup, store, settings, lead = self._setup, self.store, self._setup.settings, self._leadership
@@ -157,9 +157,8 @@ class Worker:
             DueCalls(self.claims, share, self.activity),
             self.fitness,
             AuditChain(store, self.id, settings, signer, is_idle=self._is_quiet),
-            SpentKeys(store, lease),
             Leftovers(store, self.id, lead, lease),
-            ExpiredArtifacts(store),
+            Expired(store),
             RollUps(store),
             Retention(store, self.id, settings, signer),
             ShellWatch(store.shells, settings),

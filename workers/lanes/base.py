@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from forge_tools.errors import ForeignRowError
-from forge_tools.model import SCOPE, CallScope, Claim, ExecutionContext, Outcome, Reporter, ToolResult, Wakeup
+from forge_tools.model import SCOPE, CallScope, Claim, ExecutionContext, Outcome, Reporter, ToolResult
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.schema import Unreadable, decode_json
@@ -30,10 +30,6 @@ Verdict = Callable[[Claim, float], Outcome]
 """How a body that did not stop by itself is recorded, given the milliseconds it took."""
 
 
-Run = Callable[[Sequence[Claim]], None]
-"""Starts the bodies of calls that were just claimed."""
-
-
 class Host(Protocol):
     """The worker as its lane sees it. Every method is called on the engine's loop."""
 
@@ -45,12 +41,8 @@ class Host(Protocol):
         """Create the buffer that receives a body's reports."""
         ...
 
-    async def claim(self, wakeups: Sequence[Wakeup], run: Run) -> Sequence[Wakeup]:
-        """Claim and run as many calls as these, for which there are slots; return those that gave way to others."""
-        ...
-
     async def slot_opened(self) -> None:
-        """Announce a slot that is free although no body ended: waiters would not learn of it otherwise."""
+        """Tell those who wait for a slot of one that is free before an outcome is stored, or that no body freed."""
         ...
 
     async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The process lane, child's half: the tool's loop runs on a background thread, the main thread waits for Celery."""
+"""The process lane, child's half: the tool's loop runs on a background thread, the main thread stays in Celery's pool."""
 
 import asyncio
 import itertools
@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 
 class Child:
-    """Runs one call at a time for the engine in the parent, whether a message named it or the engine pulled it."""
+    """Runs one call at a time for the engine in the parent."""
 
     def __init__(
         self, executor: ToolExecutor, max_output_bytes: int, *, memory_limit: int = 0, user: User | None = None
@@ -78,13 +78,10 @@ class Child:
         self._memory_limit = memory_limit
         self._user = user
         self._body: asyncio.Task[Outcome] | None = None
-        self._resting: Future[None] | None = None
         self._claim = ("", 0)
-        self._first_state: ProcessState | None = None
         self._is_cancelled = False
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
-        self._ready: Future[None] = Future()
         self._walls: dict[str, Any] | None = None
         self._is_walled = False
         self._is_over = False
@@ -93,9 +90,9 @@ class Child:
         self._fault: str | None = None
 
     def start(self, parent: int, end: socket.socket, output: ChildOutput | None = None) -> None:
-        """Become a separate process group, forget what a tool must not know, and report to the engine as ready.
+        """Become a separate process group, forget what a tool must not know, and begin to serve the engine.
 
-        `end` is our end of the pair that we share with it. A child whose parent died during the fork would live for
+        Call it when the pool has arranged its signals: they are not to change any more. `end` is our end of the pair that we share with it. A child whose parent died during the fork would live for
         ever, so it ends here instead.
         """
         if self._user is not None:
@@ -110,7 +107,7 @@ class Child:
         if os.getppid() != parent:
             os._exit(1)
         for sibling in siblings_ends():
-            _let_go(sibling)
+            let_go(sibling)
         _let_go_of_the_parents({end.fileno(), *(output.numbers if output is not None else ())})
         self._line = ChildEnd(end)
         os.register_at_fork(after_in_child=self._let_go_in_copies)  # otherwise our death would go unnoticed
@@ -126,13 +123,6 @@ class Child:
         self._pipes, self._left = Pipes(self._reports.flush, output), frozenset[int]()
         self._loop = asyncio.new_event_loop()  # not before the fork: children would share its wake-up pipe
         threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
-        self._ready.result(timeout=START_SECONDS)
-
-    def wake(self, wakeups: list[tuple[str, int]]) -> None:
-        """Pass the ids of a message to the engine and wait until what it ran here, if anything, is over."""
-        self._resting = Future()
-        self._line.send({"kind": "woken", "wakeups": wakeups})
-        self._resting.result()
 
     async def ask(self, request: dict[str, Any], _: ExecutionContext) -> dict[str, Any]:
         """Make the engine answer a request of the running body, whose call it knows. Callable from any loop."""
@@ -168,12 +158,11 @@ class Child:
             self._line.hear_on(self._loop, self._hear, over)
         except BaseException as error:
             logger.critical("This process cannot serve", extra={"error": str(error)})
-            self._ready.set_exception(error)
             raise
         self._own_tasks = asyncio.all_tasks(self._loop)
         self._own_threads = set(threading.enumerate())
+        self._first_state = ProcessState()
         self._line.send({"kind": "answering"})
-        self._ready.set_result(None)
         while not over.is_set():
             with suppress(asyncio.CancelledError):  # a body may cancel every task there is
                 await over.wait()
@@ -182,8 +171,6 @@ class Child:
         if "run" in frame:
             claim = Claim(**frame["run"], token="", reply_to=None)
             self._claim, self._is_cancelled = (claim.id, claim.attempt), False
-            # Not earlier: the pool arranges signals when `start` has returned.
-            self._first_state = self._first_state or ProcessState()
             self._say("started")
             self._marking.put(claim.id, claim.attempt)
             scope = scope_of(claim, self._reports.begin(claim.id, claim.attempt), self._pipes.catch_up)
@@ -199,8 +186,6 @@ class Child:
                 asked.set_result(frame["artifact"])
         elif "answer?" in frame:
             self._line.send({"kind": "answering"})
-        elif self._resting is not None and not self._resting.done():
-            self._resting.set_result(None)
 
     async def _run(self, claim: Claim, scope: CallScope, tier: str | None) -> Outcome:
         if self._walls is not None and not self._is_walled:
@@ -283,7 +268,7 @@ class Child:
         """Return why this process should run nothing more."""
         if fell_short(outcome) or self._fault is not None:
             return self._fault or outcome.error
-        return (self._first_state.changes() if self._first_state is not None else None) or shortage()
+        return self._first_state.changes() or shortage()
 
     def _is_tainted(self, outcome: Outcome, body: "asyncio.Task[Outcome]") -> bool:
         """Return whether what was to stop goes on in a way that only the end of this process stops, or may hold memory.
@@ -313,7 +298,7 @@ class Child:
     def _let_go_in_copies(self) -> None:
         self._line.forget_sender()
         self._pipes.let_go()
-        _let_go(self._line.fileno())
+        let_go(self._line.fileno())
 
 
 class ReportSender:
@@ -433,10 +418,10 @@ def _let_go_of_the_parents(spare: Collection[int]) -> None:
     for fd, found in opened.items():
         is_the_parents = stat.S_ISSOCK(found.st_mode) or stat.S_ISREG(found.st_mode) or ends[found.st_ino] > 1
         if fd > 2 and fd not in spare and is_the_parents:
-            _let_go(fd)
+            let_go(fd)
 
 
-def _let_go(fd: int) -> None:
+def let_go(fd: int) -> None:
     """Replace a descriptor rather than close it: an object of the parent's may still use the number."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(nothing, fd, inheritable=False)

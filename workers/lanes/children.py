@@ -10,8 +10,8 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
-from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.model import Claim, ExecutionStatus, Outcome, Told, Wakeup
+from forge_tools.errors import ErrorCode
+from forge_tools.model import Claim, ExecutionStatus, Outcome, Told
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
 from forge_tools.sandbox.processes.output import scrubbed_text
@@ -20,10 +20,9 @@ from forge_tools.time_limits import TimeLimits
 from workers.artifacts import Proofs
 from workers.capture import ChildOutput
 from workers.lanes import frames
-from workers.lanes.assignment import Assignment
 from workers.lanes.base import Body, Guard, Host, Verdict, context_of, swept
 from workers.lanes.frames import EngineEnd, fields_of, most_from_child
-from workers.lanes.process import Limit, Messages, PoolProcess, heavy, until_silent
+from workers.lanes.process import Assignment, Limit, PoolProcess, heavy, until_silent
 from workers.lanes.walls import Walls
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
 
@@ -44,7 +43,6 @@ MOST_ASKED = 32
 class ChildrenLane:
     """Hands claims to pool processes and watches them. Children hold no database URL: they see one call at a time.
 
-    A message wakes for several calls, and each is run by any idle child, not by the one that received the message.
     However a body is stopped, what it started is ended before its outcome is reported.
     """
 
@@ -64,10 +62,9 @@ class ChildrenLane:
         self._children: dict[int, PoolProcess] = {}
         self._steps, self._endings = set[asyncio.Task[Any]](), set[asyncio.Task[Any]]()
         self._looking: asyncio.Task[None] | None = None
-        self._messages = Messages()
         self._walls = walls
         self._assignment = Assignment(_unwalled if walls is None else walls.profile)
-        self._claiming = self._places = 0
+        self._places = 0
         self._is_stopping = self._is_stopped = False
 
     async def start(self, host: Host) -> None:
@@ -94,14 +91,13 @@ class ChildrenLane:
         return sum(child.is_answering for child in self._children.values())
 
     def free_slots(self) -> int:
-        idle = sum(child.is_idle for child in self._children.values())
-        return idle - self._claiming - self._assignment.unserved(self._busy())
+        return len(self._idle()) - self._assignment.unserved(self._busy())
 
     def _idle(self) -> list[PoolProcess]:
-        return [] if self._is_stopping else [child for child in self._children.values() if child.is_idle]
+        return [] if self._is_stopping else [child for child in list(self._children.values()) if child.is_idle]
 
     def _busy(self) -> list[PoolProcess]:
-        return [child for child in self._children.values() if child.body is not None and not child.is_doomed]
+        return [child for child in list(self._children.values()) if child.body is not None and not child.is_doomed]
 
     def _hand_back(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
@@ -109,16 +105,19 @@ class ChildrenLane:
 
     def run(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
-            if not (idle := self._idle()):
+            idle = self._idle()
+            if self._is_stopping or not (idle or self._coming()):
                 self._host.finished(handed_back(claim))
             elif (child := self._assignment.child_for(claim, idle)) is not None:
                 self._start_body(child, claim)
         self._make_room()
 
+    def _coming(self) -> int:
+        """Return how many children are being replaced."""
+        return self._places - self.answering()
+
     def _make_room(self) -> None:
-        idle = self._idle()
-        coming, most = self._places - self.answering(), len(idle) - self._claiming
-        for child in self._assignment.to_replace(idle, self._busy(), coming=coming, most=most):
+        for child in self._assignment.to_replace(self._idle(), self._busy(), coming=self._coming()):
             self._retire(child, "An idle process makes room for one of other walls", logging.DEBUG)
 
     def cancel(self, execution_id: str, attempt: int) -> None:
@@ -184,26 +183,17 @@ class ChildrenLane:
             child.line.close()
 
     def _lose(self, child: PoolProcess) -> None:
-        self._doom(child)
+        child.is_doomed = True
         child.is_silent.set()
         if not self._is_stopping:
             self._take_end(child)
         self._forget(child)
-        self._serve_messages()
-
-    def _doom(self, child: PoolProcess) -> None:
-        child.is_doomed = True
-        self._messages.forget(child.pid)
+        self._serve()
 
     def _hear(self, child: PoolProcess, frame: frames.FromChild) -> None:
         match frame:
             case frames.Answering():
                 self._hear_answer(child)
-            case frames.Woken():
-                self._messages.add(
-                    child.pid, [Wakeup(*wakeup) for wakeup in frame.wakeups], partial(child.line.send, {"rest": True})
-                )
-                self._serve_messages()
             case frames.OfBody() if child.body is not None and (frame.id, frame.attempt) == child.body.key:
                 self._hear_of_body(child, child.body, frame)  # any other was given up
 
@@ -212,8 +202,7 @@ class ChildrenLane:
         if not child.is_ready:
             child.is_ready = True
             self._places = max(self._places, self.answering())
-            self._serve_messages()
-            self._tell_of_slots()
+            self._serve()
 
     def _hear_of_body(self, child: PoolProcess, body: Body, frame: frames.OfBody) -> None:
         match frame:
@@ -255,48 +244,13 @@ class ChildrenLane:
         else:
             self._end_with_leftovers(child, body, outcome, is_doomed=bool(ended.is_tainted or ended.unfit))
 
-    # Messages: one claim for as many calls as children are idle.
-
-    def _serve_messages(self) -> None:
+    def _serve(self) -> None:
+        """Give idle children to the calls that wait for one, and then to those that are still to be claimed."""
         if self._is_stopping:
             return
         while (found := self._assignment.next(self._idle())) is not None:
             self._start_body(*found)
         self._make_room()
-        free = self.free_slots()
-        if free > 0 and self._messages.waiting:
-            wakeups = self._messages.take(free)
-            self._claiming += len(wakeups)
-            self._do(self._claim_and_run(wakeups), self._steps)
-        self._let_rest()
-
-    def _let_rest(self) -> None:
-        """Accept as many messages as children are idle; during a burst at least one, so that it comes in time."""
-        living = [child.pid for child in self._children.values() if not child.is_doomed]
-        open_ = sum(not self._messages.holds(pid) for pid in living)
-        is_burst = self._messages.waiting > len(living)
-        self._messages.let_rest(max(self.free_slots(), is_burst) - open_)
-
-    async def _claim_and_run(self, wakeups: Sequence[Wakeup]) -> None:
-        left = len(wakeups)
-
-        def run(claims: Sequence[Claim]) -> None:
-            nonlocal left
-            left -= len(claims)
-            self._claiming -= len(claims)
-            self.run(claims)
-
-        try:
-            self._messages.put_back(await self._host.claim(wakeups, run))
-        except ForgeError as error:
-            logger.warning("Calls cannot be claimed; they are looked for in SQL", extra={"error": str(error)})
-        finally:
-            self._claiming -= left
-            self._serve_messages()
-            if left:
-                self._tell_of_slots()
-
-    def _tell_of_slots(self) -> None:
         if self.free_slots() > 0:
             self._do(self._host.slot_opened(), self._steps)
 
@@ -324,8 +278,7 @@ class ChildrenLane:
 
     def _end_with_leftovers(self, child: PoolProcess, body: Body, outcome: Outcome, *, is_doomed: bool) -> None:
         body.is_ending = True
-        if is_doomed:  # it takes no more claims while it dies
-            self._doom(child)
+        child.is_doomed |= is_doomed  # it takes no more claims while it dies
         self._do(self._sweep_and_end(child, body, outcome), self._endings)
 
     async def _sweep_and_end(self, child: PoolProcess, body: Body, outcome: Outcome) -> None:
@@ -368,7 +321,7 @@ class ChildrenLane:
         child.body, child.idle_since = None, time.monotonic()
         self._host.finished(outcome)
         self._forget(child)
-        self._serve_messages()
+        self._serve()
 
     def _take_end(self, child: PoolProcess) -> None:
         body = child.body
@@ -406,7 +359,7 @@ class ChildrenLane:
                 if child.is_mute(elapsed if elapsed < LOOK_SECONDS + LATE_SECONDS else 0.0):
                     self._retire(child, "A child does not answer; it is replaced")
             self._hand_back(self._assignment.given_up(is_full=not self._idle()))
-            self._serve_messages()
+            self._serve()
             if self._memory_limit:
                 with suppress(OSError):  # a process ended during the check; the next one follows
                     await self._end_heavy()
@@ -426,7 +379,7 @@ class ChildrenLane:
     def _retire(self, child: PoolProcess, message: str, level: int = logging.WARNING, **why: str) -> None:
         """End an idle child; what a body left on purpose lives on."""
         logger.log(level, message, extra={"pid": child.pid, **why})
-        self._doom(child)
+        child.is_doomed = True
         child.handle.send(signal.SIGKILL)
 
     def _forget(self, child: PoolProcess) -> None:

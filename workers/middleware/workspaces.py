@@ -11,8 +11,7 @@ from forge_tools.model import Claim, Scope, Stranded, ToolResult, Wakeup, Worksp
 from forge_tools.sandbox.configured import announced
 from forge_tools.storage import Store
 from forge_tools.storage.workspaces import rivals
-from workers.activity import Activity
-from workers.middleware.base import Ends, Middleware, SendOn
+from workers.middleware.base import Activity, Ends, Middleware, SendOn
 from workers.outcomes import handed_back, not_run
 
 logger = logging.getLogger(__name__)

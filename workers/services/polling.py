@@ -13,9 +13,9 @@ from forge_tools.broker import Broker, backlog, celery_app
 from forge_tools.model import Scope, Wakeup, WorkerRecord
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import CANCELS, DUE, Answers, Question
-from workers.activity import Activity
 from workers.claims import DUE_UNREAD, Claims
 from workers.lanes.base import BodyLane
+from workers.middleware.base import Activity
 from workers.services.service import Service
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from forge_tools.storage.heartbeat import DEMOTED, DISABLED, PINNED, Answers, Qu
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
-from workers.lanes.tiers import Tiers
+from workers.lanes.walls import Tiers
 from workers.services.service import Service
 
 SETTLE_SECONDS = 0.5

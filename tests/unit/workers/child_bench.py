@@ -69,9 +69,6 @@ class Speaker(asyncio.Protocol):
     def start(self, **of: Any) -> None:
         self.say("started", **{"id": ID, "attempt": 1, **of})
 
-    def wake(self, *wakeups: tuple[str, int]) -> None:
-        self.say("woken", wakeups=list(wakeups))
-
     def send(self, data: bytes) -> None:
         """A frame of bytes that may be none."""
         self.transport.write(HEADER.pack(len(data), 0) + data)
@@ -79,11 +76,6 @@ class Speaker(asyncio.Protocol):
     async def hear(self) -> dict[str, Any]:
         async with asyncio.timeout(30):
             return await self._heard.get()
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether it has heard no more so far."""
-        return self._heard.empty()
 
     def finish(self, claim: Claim) -> None:
         self.say("ended", id=claim.id, attempt=claim.attempt, status="succeeded", output="1")

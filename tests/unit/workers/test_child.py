@@ -144,10 +144,8 @@ class Bench(LaneHost):
             hostname="here", time_limits=TimeLimits(grace=5.0, lease=15), max_output_bytes=50_000_000
         )
 
-    def fork(
-        self, *wakeup: tuple[str, int], tool: type[BaseTool] = Act, then: Callable[[], object] = lambda: None
-    ) -> int:
-        """Start a child as the pool does: it serves for ever, or until the wakeups it is given are answered."""
+    def fork(self, tool: type[BaseTool] = Act, then: Callable[[], object] | None = None) -> int:
+        """Start a child as the pool does: it serves for ever, whatever signals come, or does what comes `then`."""
         registry = ScopedRegistry()
         registry.register(tool())
         executor = ToolExecutor(registry, history_limit=0)
@@ -157,8 +155,7 @@ class Bench(LaneHost):
         if pid == 0:
             try:
                 child.start(parent, theirs)
-                child.wake(list(wakeup)) if wakeup else threading.Event().wait()  # which signals do not end
-                then()
+                (then or threading.Event().wait)()
             finally:
                 os._exit(0)
         theirs.close()
@@ -212,23 +209,6 @@ async def test_a_call_runs_in_the_child_which_leads_a_group_of_its_own(bench: Be
 
     assert (await bench.run(claim("pid"))).output == str(pid)
     assert (await bench.run(claim("group"))).output == str(pid)
-
-
-async def test_a_child_that_brings_a_message_returns_when_its_call_is_over(bench: Bench) -> None:
-    bench.claimable[ID] = claim("well")
-    pid = bench.fork((ID, 0))
-
-    await bench.until(lambda: not is_alive(pid))
-
-    assert [outcome.output for outcome in bench.outcomes] == ['"well"']
-
-
-async def test_a_child_that_brings_a_message_in_vain_returns(bench: Bench) -> None:
-    pid = bench.fork(("gone", 0))
-
-    await bench.until(lambda: not is_alive(pid))
-
-    assert bench.outcomes == []
 
 
 async def test_a_cancelled_body_ends_and_the_child_serves_on(bench: Bench) -> None:
@@ -345,7 +325,7 @@ async def test_a_child_that_ends_by_itself_is_not_ended_twice(bench: Bench, tmp_
         time.sleep(1)
         os._exit(9)
 
-    pid = bench.fork(("gone", 0), then=leave)
+    pid = bench.fork(then=leave)
     await bench.until((tmp_path / "leaving").exists)
 
     await bench.lane.stop()
