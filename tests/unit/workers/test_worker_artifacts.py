@@ -299,7 +299,7 @@ async def test_a_child_cannot_make_its_own_what_it_only_knows_the_id_of(
         assert await thief.ask({"want": "finish", **what}, CONTEXT) == {}
     await thief.ask({"want": "begin", **what}, CONTEXT)
     for number in range(4):
-        data = pack(bytes(min(PART_BYTES, kept.size - number * PART_BYTES)))
+        data = bytes(min(PART_BYTES, kept.size - number * PART_BYTES))
         assert await thief.ask({"want": "add", **what, "number": number, "data": data}, CONTEXT) == {"is_waiting": True}
     assert "bytes sent do not match" in (await thief.ask({"want": "finish", **what}, CONTEXT))["error"]
     assert await store.artifacts.find(kept.id, "thief") is None
