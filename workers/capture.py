@@ -185,12 +185,12 @@ class Pipes:
     next call gets other pipes.
     """
 
-    def __init__(self, flush: Callable[[], None], output: ChildOutput | None = None) -> None:
+    def __init__(self, flush: Callable[[], None], output: ChildOutput) -> None:
         self._flush = flush
         self._own = {stream: _kept(number) for number, stream in STANDARD}
         self.threads: set[threading.Thread] = set()
         self._output = output
-        self._take(_pipes() if output is None else output.pipes)
+        self._take(output.pipes)
         _move_streams(self._own, of_calls=True)
         _buffer_lines_of_c()
 
@@ -224,8 +224,7 @@ class Pipes:
 
     def _renew(self) -> None:
         pipes = _pipes()
-        if self._output is not None:
-            self._output.hand_over(pipes)
+        self._output.hand_over(pipes)
         self._take(pipes)
 
     def _take(self, pipes: Ends) -> None:

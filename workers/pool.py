@@ -35,7 +35,7 @@ class ChildSockets:
     """Makes the sockets: there is no address that others could connect to, and no child has to identify itself."""
 
     def __init__(self, adopt: Adopt, serve: Callable[[socket.socket, ChildOutput], None]) -> None:
-        """`serve` is called in each process that is forked, with its end of the pair and its output."""
+        """`serve` is what each process that is forked does, with its end of the pair and its output."""
         self._adopt = adopt
         self._serve = serve
         self.made = 0
@@ -55,7 +55,7 @@ class ChildSockets:
         return process
 
     def serve(self) -> None:
-        """In the process that was forked: begin."""
+        """In the process that was forked: do what it is for."""
         self._serve(self.childs_end, self.childs_output)
 
 

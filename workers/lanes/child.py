@@ -1,10 +1,9 @@
-"""The process lane, child's half: the tool's loop runs on a background thread, the main thread stays in Celery's pool."""
+"""The process lane, child's half: a process of Celery's pool that runs calls for the engine, one at a time."""
 
 import asyncio
 import itertools
 import logging
 import os
-import signal
 import socket
 import stat
 import sys
@@ -13,15 +12,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, wait
 from concurrent.futures import thread as executor_threads
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from celery import signals
+from typing import Any, NoReturn
 
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
@@ -41,10 +37,7 @@ from workers.lanes.process_state import ProcessState, Surroundings, fell_short, 
 from workers.outcomes import not_run
 from workers.remote_store import ChildArtifacts, WorkerArtifacts
 
-END_SECONDS = 5.0
-START_SECONDS = 30.0
 LINGER_SECONDS = 2.0
-AGAIN_SECONDS = 0.1
 SEND_SECONDS = 0.05
 """The pause between two frames of reports; the engine writes less often."""
 SECRETS = (
@@ -84,19 +77,28 @@ class Child:
         self._numbers = itertools.count()
         self._walls: dict[str, Any] | None = None
         self._is_walled = False
-        self._is_over = False
-        self._errand: Callable[[], object] | None = None
-        self._done = Future[None]()
         self._fault: str | None = None
 
-    def start(self, parent: int, end: socket.socket, output: ChildOutput | None = None) -> None:
-        """Become a separate process group, forget what a tool must not know, and begin to serve the engine.
+    def serve(self, parent: int, end: socket.socket, output: ChildOutput) -> NoReturn:
+        """Run calls until the engine is gone; call it when the pool has arranged its signals, which are to stay so.
 
-        Call it when the pool has arranged its signals: they are not to change any more. `end` is our end of the pair that we share with it. A child whose parent died during the fork would live for
-        ever, so it ends here instead.
+        `end` is our end of the pair that we share with the engine.
+        """
+        try:
+            self._begin(parent, end, output)
+            self._loop.run_until_complete(self._talk())
+        except Exception as error:  # noqa: BLE001  whatever it is, there is nobody else to tell it
+            logger.critical("This process cannot serve", extra={"error": str(error)})
+        finally:
+            os._exit(0)
+
+    def _begin(self, parent: int, end: socket.socket, output: ChildOutput) -> None:
+        """Become a separate process group, and forget what a tool must not know.
+
+        A child whose parent died during the fork would live for ever, so it ends here instead.
         """
         if self._user is not None:
-            for number in output.numbers if output is not None else ():
+            for number in output.numbers:
                 os.fchown(number, self._user.uid, self._user.gid)  # or programs could not open /dev/stdout
             self._user.become()
             os.environ.update(self._user.variables)
@@ -108,7 +110,7 @@ class Child:
             os._exit(1)
         for sibling in siblings_ends():
             let_go(sibling)
-        _let_go_of_the_parents({end.fileno(), *(output.numbers if output is not None else ())})
+        _let_go_of_the_parents({end.fileno(), *output.numbers})
         self._line = ChildEnd(end)
         os.register_at_fork(after_in_child=self._let_go_in_copies)  # otherwise our death would go unnoticed
         for name in SECRETS:
@@ -116,13 +118,11 @@ class Child:
         self._marking = Marking()
         adopt_orphans()
         limit_this_process(self._memory_limit)
-        signal.signal(signal.SIGUSR2, self._in_main_thread)
-        signals.worker_process_shutdown.connect(_end_by_itself)
         self._surroundings = Surroundings()
         self._reports = ReportSender(self._line.send)
         self._pipes, self._left = Pipes(self._reports.flush, output), frozenset[int]()
         self._loop = asyncio.new_event_loop()  # not before the fork: children would share its wake-up pipe
-        threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
+        asyncio.set_event_loop(self._loop)
 
     async def ask(self, request: dict[str, Any], _: ExecutionContext) -> dict[str, Any]:
         """Make the engine answer a request of the running body, whose call it knows. Callable from any loop."""
@@ -144,21 +144,10 @@ class Child:
             self._is_cancelled = True
             self._body.cancel()
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._talk())
-        finally:  # the engine is gone; nobody would receive what this process does next
-            self._end()
-
     async def _talk(self) -> None:
         over = asyncio.Event()
-        try:
-            await self._executor.initialize()
-            self._line.hear_on(self._loop, self._hear, over)
-        except BaseException as error:
-            logger.critical("This process cannot serve", extra={"error": str(error)})
-            raise
+        await self._executor.initialize()
+        self._line.hear_on(self._loop, self._hear, over)
         self._own_tasks = asyncio.all_tasks(self._loop)
         self._own_threads = set(threading.enumerate())
         self._first_state = ProcessState()
@@ -201,54 +190,20 @@ class Child:
         return await execute(self._executor, claim, scope=scope, walls=tier, **limits)
 
     def _wall_in(self, profile: Profile, scratch: str, cache: Path) -> None:
-        """Apply walls to each thread of this process, and check that there are no others: later threads inherit them.
+        """Apply walls to this thread, and check that there are no others: later ones inherit them.
 
         Raises:
             OSError: the kernel refuses.
             ForgeError: a thread that is not ours may be anywhere.
         """
-        profile.apply(scratch, self._do_in_main_thread)
+        profile.apply(scratch)
         self._pipes.start_anew()
-        _await_no_threads_but(
-            {os.getpid(), threading.get_native_id(), *(one.native_id or 0 for one in self._pipes.threads)}
-        )
+        _await_no_threads_but({os.getpid(), *(one.native_id or 0 for one in self._pipes.threads)})
         os.environ.update(HOME=scratch, XDG_CACHE_HOME=f"{scratch}/.cache", TMPDIR=scratch)
         tempfile.tempdir = None
         self._surroundings, self._is_walled = Surroundings(), True
         if self._executor.reach is not None:
             self._executor.reach = replace(self._executor.reach, cache=cache)
-
-    def _do_in_main_thread(self, errand: Callable[[], None]) -> None:
-        """Interrupt the main thread to run it, and wait. A signal just before it waits is noticed only with the next.
-
-        Raises:
-            OSError: from the errand, or because it was not done in time.
-        """
-        self._errand, self._done = errand, Future[None]()
-        deadline = time.monotonic() + START_SECONDS
-        while not self._done.done() and time.monotonic() < deadline:
-            _interrupt_main_thread()
-            wait([self._done], timeout=AGAIN_SECONDS)
-        self._done.result(timeout=0)
-
-    def _in_main_thread(self, *_: object) -> None:
-        if self._is_over:
-            os._exit(0)
-        errand, self._errand = self._errand, None
-        if errand is None:  # the signal was repeated
-            return
-        try:
-            errand()
-            self._done.set_result(None)
-        except OSError as error:
-            self._done.set_exception(error)
-
-    def _end(self) -> None:
-        """Let the main thread end this process, unless it is about to: two ends at once have crashed interpreters."""
-        self._is_over = True
-        _interrupt_main_thread()
-        time.sleep(END_SECONDS)
-        os.kill(os.getpid(), signal.SIGKILL)
 
     def _report(self, claim: Claim, started: float, body: "asyncio.Task[Outcome]") -> None:
         self._body = None
@@ -394,14 +349,6 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def _interrupt_main_thread() -> None:
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
-
-
-def _end_by_itself(**_: object) -> None:
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 def _let_go_of_the_parents(spare: Collection[int]) -> None:

@@ -52,8 +52,8 @@ class ChildrenLane:
         hostname: str,
         time_limits: TimeLimits,
         max_output_bytes: int,
+        walls: Walls,
         memory_limit: int = 0,
-        walls: Walls | None = None,
     ) -> None:
         self._hostname = hostname
         self._time_limits, self._grace = time_limits, time_limits.grace
@@ -63,7 +63,7 @@ class ChildrenLane:
         self._steps, self._endings = set[asyncio.Task[Any]](), set[asyncio.Task[Any]]()
         self._looking: asyncio.Task[None] | None = None
         self._walls = walls
-        self._assignment = Assignment(_unwalled if walls is None else walls.profile)
+        self._assignment = Assignment(walls.profile)
         self._places = 0
         self._is_stopping = self._is_stopped = False
 
@@ -72,19 +72,14 @@ class ChildrenLane:
         self._loop = asyncio.get_running_loop()
         self._looking = asyncio.create_task(self._look_for_ever())
 
-    def adopt(self, process: Any, end: socket.socket, limit: Limit, output: ChildOutput | None = None) -> None:
+    def adopt(self, process: Any, end: socket.socket, limit: Limit, output: ChildOutput) -> None:
         """Take a process that the pool has just forked, and our end of its socket pair; called on the pool's thread.
 
         `limit` sets Celery's time limits on its bodies; `output` has its last words.
         """
         handle = ProcessHandle(process.pid)  # here, where nobody can have reaped it yet
-        try:
+        with suppress(RuntimeError):  # the engine has ended; the child ends when it sees that its line has
             self._loop.call_soon_threadsafe(self._adopt, process, handle, end, limit, output)
-        except RuntimeError:  # the engine has ended; the child ends when it sees that its line has
-            handle.close()
-            end.close()
-            if output is not None:
-                output.close()
 
     def answering(self) -> int:
         """How many children answer."""
@@ -158,14 +153,13 @@ class ChildrenLane:
         if self._steps:
             await asyncio.wait(self._steps, timeout=self._grace)
         await until_silent(self._children.values(), self._grace)
-        if self._walls is not None:
-            await asyncio.to_thread(self._walls.close)
+        await asyncio.to_thread(self._walls.close)
         return left
 
     # Frames from the children.
 
     def _adopt(
-        self, process: Any, handle: ProcessHandle, end: socket.socket, limit: Limit, output: ChildOutput | None
+        self, process: Any, handle: ProcessHandle, end: socket.socket, limit: Limit, output: ChildOutput
     ) -> None:
         line = EngineEnd(lambda frame: self._hear(child, frame), lambda: self._lose(child), self._most_bytes)
         child = PoolProcess(line, handle, process, limit, output)
@@ -262,10 +256,9 @@ class ChildrenLane:
         body.limit = child.limit(self._time_limits.limits(claim.timeout))
         # The child's code is not trusted, and needs none of these.
         frame: dict[str, Any] = {"run": fields_of(claim, "token", "reply_to", "encrypted", "reply_key")}
-        if self._walls is not None:
-            frame["tier"] = self._walls.worth_telling(claim, child.profile)
-            if child.profile is not None and not child.is_walled:
-                frame["walls"], child.is_walled = self._walls.around(child.pid, child.profile), True
+        frame["tier"] = self._walls.worth_telling(claim, child.profile)
+        if child.profile is not None and not child.is_walled:
+            frame["walls"], child.is_walled = self._walls.around(child.pid, child.profile), True
         child.line.send(frame)
 
     # Ending bodies.
@@ -290,7 +283,7 @@ class ChildrenLane:
 
     def _hear_last_words(self, child: PoolProcess, body: Body) -> None:
         """Report its last output, which may say why it ended and which it had no time to send."""
-        for stream, data in child.output.last_words() if child.output is not None else ():
+        for stream, data in child.output.last_words():
             if data:
                 body.reports = body.reports or self._host.begin_reports(body.claim)
                 text = data.decode(errors="backslashreplace")
@@ -316,8 +309,7 @@ class ChildrenLane:
                 limit.stop()
         if body.proofs is not None:
             body.proofs.end()
-        if child.output is not None:
-            child.output.follow()
+        child.output.follow()
         child.body, child.idle_since = None, time.monotonic()
         self._host.finished(outcome)
         self._forget(child)
@@ -386,10 +378,9 @@ class ChildrenLane:
         """Release a child that is gone and has nothing left to report."""
         if child.is_silent.is_set() and child.body is None:
             child.handle.close()
-            if self._walls is not None and child.profile is not None:
+            if child.profile is not None:
                 self._do(asyncio.to_thread(self._walls.remove, child.pid), self._steps)
-            if child.output is not None:
-                child.output.close()
+            child.output.close()
             if self._children.get(child.pid) is child:
                 del self._children[child.pid]
 
@@ -397,7 +388,3 @@ class ChildrenLane:
         task = asyncio.create_task(work)
         among.add(task)
         task.add_done_callback(among.discard)
-
-
-def _unwalled(_: Claim) -> None:
-    """Return the walls of calls if no tool has any."""

@@ -52,7 +52,7 @@ class PoolProcess:
     handle: ProcessHandle
     process: Any
     limit: Limit
-    output: ChildOutput | None = None
+    output: ChildOutput
     body: Body | None = None
     has_started: bool = False
     is_ready: bool = False
