@@ -145,7 +145,7 @@ class Engine:
         store = await self._repeated(connect)
         try:
             store.load()
-            self.worker = Worker(self._setup, store, self)
+            self.worker = Worker(self._setup, store, broken=self.broken, replace_process=self.replace_process)
             await self._start_worker()
         except BaseException:
             await store.close()

@@ -8,8 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from forge_tools.broker.base import CLOSE_SECONDS, PAUSE_SECONDS, Broker, Hear
-from forge_tools.broker.message import BULK, KEY_PREFIX, TASK, Message, list_name, queue_name
+from forge_tools.broker.message import (
+    BULK,
+    CLOSE_SECONDS,
+    KEY_PREFIX,
+    PAUSE_SECONDS,
+    TASK,
+    Broker,
+    Hear,
+    Message,
+    list_name,
+    queue_name,
+)
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -153,6 +153,8 @@ class ChildrenLane:
         if self._steps:
             await asyncio.wait(self._steps, timeout=self._grace)
         await until_silent(self._children.values(), self._grace)
+        for child in self._children.values():
+            child.output.close()
         await asyncio.to_thread(self._walls.close)
         return left
 

@@ -7,7 +7,7 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from forge_tools.broker import Broker, backlog, celery_app
 from forge_tools.model import Scope, Wakeup, WorkerRecord
@@ -168,14 +168,6 @@ class Cancels(Service):
             self._lane.cancel(wakeup.id, wakeup.attempt)
 
 
-class Idle(Protocol):
-    """Whether a worker waits only for messages, and when it was last woken, on the monotonic clock."""
-
-    woken_at: float
-
-    def is_idle(self) -> bool: ...
-
-
 class Delivery(Service):
     """Checks the broker queues now and then while this worker is idle; messages that stay there meanwhile are proof.
 
@@ -186,7 +178,7 @@ class Delivery(Service):
     name = "delivery"
     failure = "The broker queues cannot be checked"
 
-    def __init__(self, broker_url: str, queues: Sequence[str], claims: Idle, interval: float) -> None:
+    def __init__(self, broker_url: str, queues: Sequence[str], claims: Claims, interval: float) -> None:
         super().__init__(interval)
         self._broker_url = broker_url
         self._queues = list(queues)

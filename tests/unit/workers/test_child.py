@@ -296,7 +296,7 @@ async def test_a_tool_finds_no_connection_of_its_parents(bench: Bench, monkeypat
         database.sendall(b"still the parent's")
 
     assert not [peer for peer in peers if "127.0.0.1" in peer]
-    assert peers == [""] * 3, "its end of the pair, and the two by which its loop wakes itself"
+    assert peers == [""] * 4, "its ends of both pairs, and the two by which its loop wakes itself"
     assert (await bench.run(claim("secrets"))).output == "[]"
 
 

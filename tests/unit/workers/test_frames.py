@@ -16,7 +16,7 @@ from workers.outcomes import outcome_of
 
 FRAMES: list[dict[str, Any]] = [
     {"kind": "answering"},
-    {"kind": "woken", "wakeups": [["id", 0]]},
+    {"kind": "started", "id": "x", "attempt": 1},
     {
         "kind": "asked",
         "id": "x",
