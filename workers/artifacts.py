@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -26,8 +26,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 Message = dict[str, Any]
-
-Do = Callable[[StoredArtifacts, Message, ExecutionContext], Awaitable[Message]]
 
 
 class Proofs:
@@ -123,31 +121,39 @@ class ArtifactDesk:
         Raises:
             ConfigurationError: it cannot be used.
         """
-        _prepare(settings)
+        if settings.artifact_dir is not None:
+            try:
+                PartFiles(settings.artifact_dir).prepare()
+            except OSError as error:
+                why = f"{settings.artifact_dir} cannot be used on this host: {error.strerror or error}"
+                raise ConfigurationError(
+                    f"FORGE_ARTIFACT_DIR: {why}. Name a folder that only this user can write to."
+                ) from error
         self._max_bytes = max(settings.artifact_max_bytes, min(settings.max_part_size, settings.artifact_quota))
         self._keeping = Keeping(ttl=settings.artifact_ttl, quota=settings.artifact_quota)
 
-    async def answer(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
-        """Do what a request wants; a refusal is an answer too."""
-        return await _answered(self._do_for_own, stored, request, context)
-
-    async def answer_child(
-        self, stored: StoredArtifacts, request: Message, context: ExecutionContext, proofs: Proofs
+    async def answer(
+        self, stored: StoredArtifacts, request: Message, context: ExecutionContext, proofs: Proofs | None = None
     ) -> Message:
-        """Do so for a call of untrusted code: to keep an artifact it must send all bytes, even if they are stored.
+        """Do what a request wants; a refusal is an answer too.
 
-        Otherwise a session that only knows an id could make it its own, and read what another one kept. Until the bytes
-        are proven to match the id, they are set aside in the call's `proofs`, where they affect nobody.
+        A call of untrusted code has `proofs`. To keep an artifact it must send all bytes, even if they are stored:
+        otherwise a session that only knows an id could make it its own, and read what another one kept. Until the bytes
+        are proven to match the id, they are set aside in its proofs, where they affect nobody.
         """
-        return await _answered(partial(self._do_for_child, proofs), stored, request, context)
+        try:
+            new = self._artifact(request, context)
+            if proofs is None and request["want"] == "keep":  # its parts come from this process
+                return _facts(await stored.keep(new, self._keeping, request["part"]))
+            if proofs is not None and request["want"] in {"begin", "add", "finish"}:
+                return await self._prove(stored, request, new, proofs)
+            return await self._read(stored, request, new)
+        except ForgeError as error:
+            return {"error": error.message, "code": error.code}
+        except (KeyError, TypeError, ValueError, OverflowError) as error:  # it was not written by our code
+            return {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
 
-    async def _do_for_own(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
-        if request["want"] == "keep":  # its parts come from this process
-            return _facts(await stored.keep(self._artifact(request, context), self._keeping, request["part"]))
-        return await self._do(stored, request, context)
-
-    async def _do(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
-        new = self._artifact(request, context)
+    async def _read(self, stored: StoredArtifacts, request: Message, new: Artifact) -> Message:
         match request["want"]:
             case "find":
                 return _facts(await stored.find(new.id, new.session_id))
@@ -161,28 +167,21 @@ class ArtifactDesk:
             case other:
                 raise ValueError(other)
 
-    async def _do_for_child(
-        self, proofs: Proofs, stored: StoredArtifacts, request: Message, context: ExecutionContext
-    ) -> Message:
-        new = self._artifact(request, context)
-        match request["want"]:
-            case "begin":
-                kept = await stored.renew(new, self._keeping)
-                if kept is None:
-                    await proofs.begin(new)
-                return _facts(kept)
-            case "add":
-                number, data = self._number(request, new), request["data"]
-                if not isinstance(data, bytes):
-                    raise TypeError("data")
-                return {"is_waiting": await proofs.add(new, number, data)}
-            case "finish":
-                sent = proofs.take(new)
-                if sent is None:
-                    return {}
-                return _facts(await stored.keep(new, self._keeping, partial(packed, sent, new.media_type)))
-            case _:
-                return await self._do(stored, request, context)
+    async def _prove(self, stored: StoredArtifacts, request: Message, new: Artifact, proofs: Proofs) -> Message:
+        if request["want"] == "begin":
+            kept = await stored.renew(new, self._keeping)
+            if kept is None:
+                await proofs.begin(new)
+            return _facts(kept)
+        if request["want"] == "add":
+            number, data = self._number(request, new), request["data"]
+            if not isinstance(data, bytes):
+                raise TypeError("data")
+            return {"is_waiting": await proofs.add(new, number, data)}
+        sent = proofs.take(new)
+        return (
+            {} if sent is None else _facts(await stored.keep(new, self._keeping, partial(packed, sent, new.media_type)))
+        )
 
     def _artifact(self, request: Message, context: ExecutionContext) -> Artifact:
         size = int(request["size"])
@@ -202,24 +201,6 @@ class ArtifactDesk:
         if not 0 <= number < count_parts(new.size):
             raise ValueError(f"part {number}")
         return number
-
-
-def _prepare(settings: Settings) -> None:
-    if settings.artifact_dir is not None:
-        try:
-            PartFiles(settings.artifact_dir).prepare()
-        except OSError as error:
-            what = f"FORGE_ARTIFACT_DIR: {settings.artifact_dir} cannot be used on this host: {error.strerror or error}"
-            raise ConfigurationError(f"{what}. Name a folder that only this user can write to.") from error
-
-
-async def _answered(do: Do, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
-    try:
-        return await do(stored, request, context)
-    except ForgeError as error:
-        return {"error": error.message, "code": error.code}
-    except (KeyError, TypeError, ValueError, OverflowError) as error:  # it was not written by our code
-        return {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
 
 
 def _facts(artifact: Artifact | None) -> Message:

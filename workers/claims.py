@@ -37,12 +37,6 @@ class Fit(Protocol):
     def may_run(self) -> bool: ...
 
 
-class Scoped(Protocol):
-    """What this worker claims now."""
-
-    scope: Scope
-
-
 class Recorder:
     """Outcomes gather while one flush is under way; each goes through the middleware before and after."""
 
@@ -102,7 +96,7 @@ class Recorder:
                     hook(stored)
                 for seconds in {one.outcome.retry_in for one in stored if one.outcome.retry_in is not None}:
                     self._activity.due_in(seconds)
-            await self._activity.announce()
+            self._activity.announce()
 
     def _keep(self, error: ForgeError) -> None:
         logger.error(
@@ -123,7 +117,7 @@ class Claims:
         self,
         store: Store,
         lane: BodyLane,
-        tools: Scoped,
+        scope: Callable[[], Scope],
         fitness: Fit,
         recorder: Recorder,
         *,
@@ -133,7 +127,7 @@ class Claims:
         heartbeat: float,
         keeps_rest: bool,
     ) -> None:
-        """`keeps_rest`: ids of a message that find no slot wait here for the next one, instead of at the broker."""
+        """`scope` is what this worker claims now. `keeps_rest`: ids of a message that find no slot wait here for the next one, instead of at the broker."""
         self.woken_at = 0.0
         """When the last message came, on the monotonic clock."""
         self.pulled_at = 0.0
@@ -142,7 +136,7 @@ class Claims:
         self._loop = asyncio.get_running_loop()
         self._store = store
         self._lane = lane
-        self._tools = tools
+        self._scope = scope
         self._fitness = fitness
         self._recorder = recorder
         self._activity = activity
@@ -157,12 +151,12 @@ class Claims:
     @property
     def scope(self) -> Scope:
         """What it claims now."""
-        return self._tools.scope
+        return self._scope()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Claim no more; a claim under way is handed back."""
         self.is_closed = True
-        await self._activity.announce()
+        self._activity.announce()
 
     def free_slots(self) -> int:
         """Return how many more calls it could take; 0 when it takes no more."""
@@ -245,7 +239,7 @@ class Claims:
         finally:
             self._reserved -= len(wakeups)
             if len(claims) < len(wakeups):  # slots are free again although no body ended
-                await self._activity.announce()
+                self._activity.announce()
 
     async def _claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
         """Claim those wakeups that are still available; none while closed or while our heartbeats go unanswered."""
@@ -253,7 +247,7 @@ class Claims:
             return []
         self._activity.claiming += 1
         try:
-            claims = await self._store.queue.claim(wakeups, self._tools.scope)
+            claims = await self._store.queue.claim(wakeups, self._scope())
             claimed = {claim.id for claim in claims}
             self._overdue = [one for one in self._overdue if one.id not in claimed]
             self._recorder.claimed(claims)
@@ -267,7 +261,7 @@ class Claims:
         finally:
             self._activity.claiming -= 1
             if self.is_closed:
-                await self._activity.announce()
+                self._activity.announce()
 
     async def _read_overdue(self) -> None:
         """Read now and then what no message came for: if slots are never free, no heartbeat asks for it."""
@@ -275,7 +269,7 @@ class Claims:
             return
         self.has_pulled()
         try:
-            self._overdue = await self._store.queue.due(self._tools.scope, MOST_OVERDUE)
+            self._overdue = await self._store.queue.due(self._scope(), MOST_OVERDUE)
         except ForgeError as error:
             logger.warning(DUE_UNREAD, extra={"error": str(error)})
 

@@ -181,12 +181,16 @@ class WorkerArtifacts:
 
     async def _fetch(self, handle: str, found: str, facts: Message, context: ExecutionContext) -> Gathered:
         gathered, size = Gathered(), facts["size"]
+
+        def add(data: bytes, number: int) -> None:
+            gathered.add(unpack(data, number, size))
+
         try:
             for number in range(count_parts(size)):
                 answer = await self._asked("part", context, id=found, size=size, number=number)
                 if not answer:
                     raise unknown(handle)
-                await asyncio.to_thread(_unpack_into, gathered, answer["data"], number, size)
+                await asyncio.to_thread(add, answer["data"], number)
             if gathered.id != facts["digest"]:
                 raise ValueError("bytes that do not match the digest")
         except ValueError:
@@ -224,7 +228,3 @@ class ChildArtifacts(WorkerArtifacts):
             if not added["is_waiting"]:
                 return False
         return True
-
-
-def _unpack_into(gathered: Gathered, data: bytes, number: int, size: int) -> None:
-    gathered.add(unpack(data, number, size))

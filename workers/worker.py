@@ -122,7 +122,7 @@ class Worker:
         self.claims = Claims(
             store,
             self.lane,
-            self.tools,
+            lambda: self.tools.scope,
             self.fitness,
             self.recorder,
             activity=self.activity,
@@ -223,8 +223,7 @@ class Worker:
             self.broker.publish(part)
 
     async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
-        """Answer what the tools of children ask about artifacts."""
-        return await self._setup.artifacts.answer_child(self.store.artifacts, request, context, proofs)
+        return await self._setup.artifacts.answer(self.store.artifacts, request, context, proofs)
 
 
 def lane_of(setup: Setup) -> BodyLane:

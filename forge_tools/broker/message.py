@@ -97,28 +97,22 @@ class Broker(Protocol):
     @property
     def is_down(self) -> bool:
         """Whether the last send failed."""
-        ...
 
     @property
     def is_listening(self) -> bool:
         """Whether messages to the channel currently arrive here."""
-        ...
 
     def publish(self, message: Message) -> None:
         """Put a message into its queue. While the broker is away, messages are dropped: workers find calls in SQL."""
-        ...
 
     def notify(self, channel: str, notification: bytes) -> None:
         """Notify the listeners of that channel, which is the id of a client or of a worker instance."""
-        ...
 
     def listen(self, channel: str, hear: Hear, missed: Callable[[], None] = lambda: None) -> None:
         """Receive what is sent to that channel, even after outages; `missed` is called when something may be lost."""
-        ...
 
     async def close(self) -> None:
         """Send what is under way, within a bounded time."""
-        ...
 
 
 class Allowance:

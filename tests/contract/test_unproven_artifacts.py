@@ -50,7 +50,7 @@ class Caller:
 
     async def _ask(self, request: Message, _: ExecutionContext) -> Message:
         if self._is_child:
-            return await self._desk.answer_child(self._stored, request, self._context, self._proofs)
+            return await self._desk.answer(self._stored, request, self._context, self._proofs)
         return await self._desk.answer(self._stored, request, self._context)
 
     async def says(self, want: str, **what: Any) -> Message:

@@ -35,27 +35,21 @@ class Host(Protocol):
 
     def finished(self, outcome: Outcome) -> None:
         """Take an outcome that the lane produced."""
-        ...
 
     def begin_reports(self, claim: Claim) -> ReportBuffer:
         """Create the buffer that receives a body's reports."""
-        ...
 
-    async def slot_opened(self) -> None:
+    def slot_opened(self) -> None:
         """Tell those who wait for a slot of one that is free before an outcome is stored, or that no body freed."""
-        ...
 
     async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
         """Answer what the tools of children ask about artifacts; what a call has not proven yet is in `proofs`."""
-        ...
 
     def demote(self, tool: str, why: str) -> None:
         """Move that tool out of the async lane."""
-        ...
 
     def replace_process(self, why: str) -> None:
         """End this process, since nothing else helps."""
-        ...
 
 
 class BodyLane(Protocol):
@@ -63,53 +57,44 @@ class BodyLane(Protocol):
 
     async def start(self, host: Host) -> None:
         """Run bodies for that worker from now on."""
-        ...
 
     def free_slots(self) -> int:
         """Return how many more bodies could start now."""
-        ...
 
     def answering(self) -> int:
         """Return how many bodies it could run at once now: places whose process answers, or whose loop is not held."""
-        ...
 
     def run(self, claims: Sequence[Claim]) -> None:
         """Start bodies; the host learns of the end of each exactly once, unless the lane is stopped before."""
-        ...
 
     def cancel(self, execution_id: str, attempt: int) -> None:
         """Stop that attempt's body, if it still runs here."""
-        ...
 
     def ban(self, tools: Iterable[str]) -> None:
         """Start no more bodies of tools that block, if that harms others."""
-        ...
 
     def running(self) -> list[Claim]: ...
 
     async def stop(self) -> list[Claim]:
         """End what is left and release threads and sockets; returns the claims whose outcome will not be reported."""
-        ...
 
 
 async def swept(claim: Claim, sweep: Callable[[], Awaitable[None]]) -> None:
     """Sweep, and repeat while this process lacks what it needs to see others: nothing is found then."""
     deadline = time.monotonic() + SWEEP_PATIENCE
-    while (why := await _swept_once(sweep)) is not None:
+    while True:
+        try:
+            await sweep()
+            why = shortage()
+        except OSError as error:
+            why = str(error)
+        if why is None:
+            return
         if time.monotonic() > deadline:
             logger.error("Processes that a tool left running cannot be ended", extra={"error": why, **claim.facts()})
             return
         logger.warning("Processes that a tool left running are looked for again", extra={"error": why, **claim.facts()})
         await asyncio.sleep(SWEEP_AGAIN)
-
-
-async def _swept_once(sweep: Callable[[], Awaitable[None]]) -> str | None:
-    """Sweep once; returns why it may have missed something."""
-    try:
-        await sweep()
-    except OSError as error:
-        return str(error)
-    return shortage()
 
 
 class TimeLimit(Protocol):

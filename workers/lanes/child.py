@@ -139,11 +139,6 @@ class Child:
         finally:
             del self._asked[number]
 
-    def _cancel_body(self) -> None:
-        if self._body is not None:
-            self._is_cancelled = True
-            self._body.cancel()
-
     async def _talk(self) -> None:
         over = asyncio.Event()
         await self._executor.initialize()
@@ -168,7 +163,9 @@ class Child:
             self._body = self._loop.create_task(self._run(claim, scope, frame.get("tier")))
             self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
         elif "cancel" in frame:
-            self._cancel_body()
+            if self._body is not None:
+                self._is_cancelled = True
+                self._body.cancel()
         elif "answer" in frame:
             asked = self._asked.get(frame["answer"])
             if asked is not None and not asked.done():

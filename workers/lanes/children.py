@@ -65,6 +65,7 @@ class ChildrenLane:
         self._walls = walls
         self._assignment = Assignment(walls.profile)
         self._places = 0
+        """How many children there are when all of them answer."""
         self._is_stopping = self._is_stopped = False
 
     async def start(self, host: Host) -> None:
@@ -181,24 +182,25 @@ class ChildrenLane:
     def _lose(self, child: PoolProcess) -> None:
         child.is_doomed = True
         child.is_silent.set()
-        if not self._is_stopping:
-            self._take_end(child)
+        body = child.body
+        if body is None and not self._is_stopping:
+            child.handle.send(signal.SIGKILL)  # it serves nobody any more, should it still live
+        elif body is not None and not (body.is_ending or self._is_stopping):
+            body.is_ending = True
+            self._do(self._settle_death(child, body), self._endings)
         self._forget(child)
         self._serve()
 
     def _hear(self, child: PoolProcess, frame: frames.FromChild) -> None:
         match frame:
             case frames.Answering():
-                self._hear_answer(child)
+                child.awaited = None
+                if not child.is_ready:
+                    child.is_ready = True
+                    self._places = max(self._places, self.answering())
+                    self._serve()
             case frames.OfBody() if child.body is not None and (frame.id, frame.attempt) == child.body.key:
                 self._hear_of_body(child, child.body, frame)  # any other was given up
-
-    def _hear_answer(self, child: PoolProcess) -> None:
-        child.awaited = None
-        if not child.is_ready:
-            child.is_ready = True
-            self._places = max(self._places, self.answering())
-            self._serve()
 
     def _hear_of_body(self, child: PoolProcess, body: Body, frame: frames.OfBody) -> None:
         match frame:
@@ -224,8 +226,6 @@ class ChildrenLane:
             elif not body.is_over:
                 body.proofs = body.proofs or Proofs()
                 answer = await self._host.answer(asked.artifact, context_of(body.claim), body.proofs)
-        except (KeyError, TypeError, ValueError) as error:
-            answer = {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
         finally:
             child.asked -= 1
             child.line.send({"answer": asked.number, "artifact": answer})
@@ -248,7 +248,7 @@ class ChildrenLane:
             self._start_body(*found)
         self._make_room()
         if self.free_slots() > 0:
-            self._do(self._host.slot_opened(), self._steps)
+            self._host.slot_opened()
 
     def _start_body(self, child: PoolProcess, claim: Claim) -> None:
         body = Body(claim)
@@ -317,14 +317,6 @@ class ChildrenLane:
         self._forget(child)
         self._serve()
 
-    def _take_end(self, child: PoolProcess) -> None:
-        body = child.body
-        if body is None:
-            child.handle.send(signal.SIGKILL)  # it serves nobody any more, should it still live
-        elif not body.is_ending:
-            body.is_ending = True
-            self._do(self._settle_death(child, body), self._endings)
-
     async def _settle_death(self, child: PoolProcess, body: Body) -> None:
         """Settle a body whose child died; a body that the child never reported as started has not run."""
         what = f"Process {child.pid} on {self._hostname} {await child.end_in_words()}"
@@ -359,16 +351,16 @@ class ChildrenLane:
                     await self._end_heavy()
 
     async def _end_heavy(self) -> None:
+        def too_big(claim: Claim, after_ms: float) -> Outcome:
+            return out_of_memory(claim, self._memory_limit, after_ms)
+
         bodies = {child.pid: (child, child.body) for child in self._children.values() if child.body is not None}
         idle = {child.pid: child for child in self._children.values() if child.is_idle}
         for pid in await asyncio.to_thread(heavy, list(bodies), self._memory_limit):
-            self._force(*bodies[pid], self._too_big)
+            self._force(*bodies[pid], too_big)
         for pid in await asyncio.to_thread(heavy, list(idle), self._memory_limit // IDLE_SHARE):
             if idle[pid].is_idle:
                 self._retire(idle[pid], "An idle process uses too much memory; it is replaced")
-
-    def _too_big(self, claim: Claim, after_ms: float) -> Outcome:
-        return out_of_memory(claim, self._memory_limit, after_ms)
 
     def _retire(self, child: PoolProcess, message: str, level: int = logging.WARNING, **why: str) -> None:
         """End an idle child; what a body left on purpose lives on."""

@@ -21,11 +21,9 @@ class Ends(Protocol):
 
     def add(self, outcome: Outcome) -> None:
         """Record that outcome."""
-        ...
 
     def forget(self, claim: Claim) -> None:
         """Forget a claim that is no longer this worker's: there will be no outcome."""
-        ...
 
 
 class SendOn(Protocol):
@@ -59,7 +57,7 @@ def hooks(middleware: Iterable[Middleware], name: str) -> list[Any]:
 
 
 class Activity:
-    """One condition for all waits in an engine: waits are rare, and their predicates cheap."""
+    """One event for all waits in an engine: waits are rare, and their predicates cheap."""
 
     def __init__(self) -> None:
         self.claiming = 0
@@ -68,7 +66,7 @@ class Activity:
         """Claims on their way to another host, which hold their slots until they arrive."""
         self.is_due = asyncio.Event()
         """Set when there are rows to claim for which no message comes."""
-        self._changed = asyncio.Condition()
+        self._news = asyncio.Event()
 
     @property
     def is_quiet(self) -> bool:
@@ -79,15 +77,16 @@ class Activity:
         """Record that a call went back to its queue here, and is due again after so many seconds."""
         asyncio.get_running_loop().call_later(seconds, self.is_due.set)
 
-    async def announce(self) -> None:
-        """Make every waiter check again."""
-        async with self._changed:
-            self._changed.notify_all()
+    def announce(self) -> None:
+        """Make every waiter check again, in order of arrival."""
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def until(self, is_so: Callable[[], object], seconds: float | None = None) -> None:
         """Wait until `is_so` holds, for `seconds` at most."""
         if is_so():
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(lambda: bool(is_so()))
+            async with asyncio.timeout(seconds):
+                while not is_so():
+                    await self._news.wait()

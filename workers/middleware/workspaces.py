@@ -91,7 +91,7 @@ class Workspaces(Middleware):
             if not is_settled:  # nothing is known to have changed; the call is still this worker's
                 ends.add(handed_back(claim))
             self._activity.sending -= 1
-        await self._activity.announce()
+        self._activity.announce()
 
     async def _settle(self, claim: Claim, name: str, ends: Ends) -> None:
         """Move a claimed call to where its workspace is, or end it here if no live host has it."""

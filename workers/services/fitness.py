@@ -76,7 +76,7 @@ class Fitness(Middleware, Service):
         if self.lacks != self._said:
             await self._say()
         if (self.lacks is None) != (before is None):
-            await self._activity.announce()
+            self._activity.announce()
         if self.lacks is not None and (lasting or time.monotonic() - self._well_at > PATIENCE):
             self._leave(self.lacks)
 

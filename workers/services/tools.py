@@ -171,7 +171,6 @@ class Servers(Protocol):
 
     def follow(self, changed: Callable[[], None]) -> None:
         """Call `changed` from now on, on any thread, whenever `tools` or `states` have something new."""
-        ...
 
     def tools(self) -> list[BaseTool]: ...
 

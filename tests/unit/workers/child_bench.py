@@ -118,7 +118,7 @@ class Bench(LaneHost):
         options = {"walls": no_walls()} | options
         return ChildrenLane(hostname="here", time_limits=TIME_LIMITS, max_output_bytes=1_000_000, **options)
 
-    async def slot_opened(self) -> None:
+    def slot_opened(self) -> None:
         self.told_of_slots.append(self.lane.free_slots())
 
     def _limit(self, pid: int, limits: CeleryLimits) -> "Limited":

@@ -27,13 +27,13 @@ class LaneHost:
     def begin_reports(self, claim: Claim) -> ReportBuffer:
         return ReportBuffer(lambda: None)
 
-    async def slot_opened(self) -> None:
+    def slot_opened(self) -> None:
         """Nobody waits for one."""
 
     async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
         assert self.artifacts is not None
         desk, store = self.artifacts
-        return await desk.answer_child(store.artifacts, request, context, proofs)
+        return await desk.answer(store.artifacts, request, context, proofs)
 
     def demote(self, tool: str, why: str) -> None:
         self.demoted.append((tool, why))

@@ -33,11 +33,10 @@ class Worker:
         self.acknowledged = 0
         self.activity = Activity()
         fit: Any = SimpleNamespace(lacks=None, may_claim=lambda: True, may_run=lambda: True)
-        scoped: Any = SimpleNamespace(scope=SCOPE)
         lane: Any = SimpleNamespace(free_slots=lambda: self.slots, run=self._run)
         recorder = Recorder(store, self.activity, (), retry_seconds=1.0)
         how: dict[str, Any] = {"middleware": (), "send_on": self._send_on, "heartbeat": 60.0, "keeps_rest": keeps_rest}
-        self.claims = Claims(store, lane, scoped, fit, recorder, activity=self.activity, **how)
+        self.claims = Claims(store, lane, lambda: SCOPE, fit, recorder, activity=self.activity, **how)
 
     def _run(self, claims: Sequence[Claim]) -> None:
         self.ran += [claim.id for claim in claims]
@@ -54,7 +53,7 @@ class Worker:
 
     async def free(self, slots: int = 1) -> None:
         self.slots += slots
-        await self.activity.announce()
+        self.activity.announce()
 
     async def take(self, *ids: str) -> list[str]:
         """What runs because of a message."""
@@ -133,7 +132,7 @@ async def test_a_worker_that_stops_sends_on_what_still_waits(worker: Worker, sto
     taking = asyncio.create_task(worker.take(*ids))
     await reached(lambda: worker.ran)
 
-    await worker.claims.close()
+    worker.claims.close()
 
     assert await taking == ids[:1]
     assert worker.sent_on == ids[1:]

@@ -284,7 +284,7 @@ def asking(desk: ArtifactDesk, store: Store, session: str) -> ChildArtifacts:
     proofs = Proofs()
 
     async def ask(request: Message, _: ExecutionContext) -> Message:
-        return await desk.answer_child(store.artifacts, request, claimed, proofs)
+        return await desk.answer(store.artifacts, request, claimed, proofs)
 
     return ChildArtifacts(LIMIT, ask)
 

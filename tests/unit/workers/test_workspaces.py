@@ -215,7 +215,7 @@ async def test_calls_on_their_way_to_another_host_hold_their_slots(
     monkeypatch.setattr(engine.worker.store.workspaces, "send_home", slow)
     theirs = [await submit(client, "theirs") for _ in range(10)]
     own = await submit(client, "own")
-    await take(engine, *theirs)
+    taking = asyncio.create_task(take(engine, *theirs))
     await reached(lambda: loops)
     assert engine.worker.claims.free_slots() == 0
 
@@ -223,8 +223,8 @@ async def test_calls_on_their_way_to_another_host_hold_their_slots(
     await asyncio.sleep(0.2)
     assert not claiming.done()
     let_go.set()
-    await claiming
-    assert (await client.attach(own).result(timeout=10)).success
+    await asyncio.gather(taking, claiming)
+    assert (await client.calls.attach(own).result(10)).success
     await asyncio.to_thread(wait_until, lambda: engine.worker.claims.free_slots() == 10, 10, "the slots are not free")
     assert [await sent_to(client, one) for one in theirs] == ["there"] * 10
 
