@@ -28,7 +28,7 @@ from workers.claims import Claims
 from workers.engine import Engine
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
-from workers.pool import ChildSockets, pool_with
+from workers.pool import pool_with
 from workers.reception import ReceivingConnection
 from workers.worker import Setup
 
@@ -59,7 +59,7 @@ def worker_app(setup: Setup, engine: Engine) -> Celery:
     if isinstance(lane, ChildrenLane):
         limits = {"max_output_bytes": settings.max_output_bytes, "memory_limit": settings.tool_memory}
         child = Child(setup.executor, **limits, user=setup.user)
-        app.conf.worker_pool = pool_with(ChildSockets(lane.adopt, partial(child.serve, os.getpid())))
+        app.conf.worker_pool = pool_with(lane.adopt, partial(child.serve, os.getpid()))
     else:
         app.conf.worker_pool = "threads"  # no thread is ever started
 

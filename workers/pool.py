@@ -23,40 +23,15 @@ from workers.lanes.process import PATIENCE, Limit, exit_code
 Adopt = Callable[[Any, socket.socket, Limit, ChildOutput], None]
 """Takes a newly forked process, the engine's end of its socket pair, how Celery limits its bodies, and its output."""
 
+Serve = Callable[[socket.socket, ChildOutput], None]
+"""What a forked process does, with its end of the pair and its output."""
+
 FOLLOW_SECONDS = 1.0
 OVER_SECONDS = 0.001
 ARM_SECONDS = 60.0
 """A limit further away is not armed yet: Celery's timers keep cancelled entries until they are due."""
 
 logger = logging.getLogger(__name__)
-
-
-class ChildSockets:
-    """Makes the sockets: there is no address that others could connect to, and no child has to identify itself."""
-
-    def __init__(self, adopt: Adopt, serve: Callable[[socket.socket, ChildOutput], None]) -> None:
-        """`serve` is what each process that is forked does, with its end of the pair and its output."""
-        self._adopt = adopt
-        self._serve = serve
-        self.made = 0
-        self.childs_end: socket.socket
-        self.childs_output: ChildOutput
-        """Of the process that is being forked, in which they stay."""
-
-    def fork(self, fork: Callable[[], Any], limit: Callable[[int, CeleryLimits], TimeLimit]) -> Any:
-        """Make a pair around the fork of a process; `limit` sets time limits on what runs in a process by pid."""
-        ours, self.childs_end = socket.socketpair()
-        self.childs_output = ChildOutput()
-        with self.childs_end:
-            process = fork()
-        self.childs_output.born()
-        self.made += 1
-        self._adopt(process, ours, partial(limit, process.pid), self.childs_output)
-        return process
-
-    def serve(self) -> None:
-        """In the process that was forked: do what it is for."""
-        self._serve(self.childs_end, self.childs_output)
 
 
 class _Child(asynpool.Worker):
@@ -156,20 +131,32 @@ class _Pool(asynpool.AsynPool):
         super()._event_process_exit(hub, proc)  # type: ignore[misc]  # not in celery-types
 
 
-def pool_with(sockets: ChildSockets) -> type[prefork.TaskPool]:
-    """Return the pool of a worker whose engine adopts what `sockets` makes."""
+def pool_with(adopt: Adopt, serve: Serve) -> type[prefork.TaskPool]:
+    """Return the pool of a worker whose engine adopts each process, with its end of a socket pair, and which it serves.
+
+    So there is no address that others could connect to, and no child has to identify itself.
+    """
+    pair: tuple[socket.socket, ChildOutput]  # of the process that is being forked, in which it stays
 
     class PairedChild(_Child):
         def on_loop_start(self, pid: int) -> None:
             super().on_loop_start(pid)
-            sockets.serve()
+            serve(*pair)
 
     class PairedPool(_Pool):
         Worker = PairedChild
+        adopted = 0
 
         def _create_worker_process(self, i: int) -> Any:
-            fork: Callable[[int], Any] = super()._create_worker_process  # type: ignore[misc]  # not in celery-types
-            return sockets.fork(partial(fork, i), self.limit)
+            nonlocal pair
+            ours, theirs = socket.socketpair()
+            pair = theirs, (output := ChildOutput())
+            with theirs:
+                process: Any = super()._create_worker_process(i)  # type: ignore[misc]  # not in celery-types
+            output.born()
+            self.adopted += 1
+            adopt(process, ours, partial(self.limit, process.pid), output)
+            return process
 
     class ProcessPool(prefork.TaskPool):
         Pool = PairedPool
@@ -177,9 +164,10 @@ def pool_with(sockets: ChildSockets) -> type[prefork.TaskPool]:
 
         def on_start(self) -> None:
             super().on_start()
-            if sockets.made != (children := len(self._pool._pool)):  # noqa: SLF001  Celery has no public way
+            adopted, children = self._pool.adopted, len(self._pool._pool)  # noqa: SLF001  Celery has no public way
+            if adopted != children:
                 raise ConfigurationError(
-                    f"Celery's pool forked {children} children, and {sockets.made} of them can speak with the engine. "
+                    f"Celery's pool forked {children} children, and {adopted} of them can speak with the engine. "
                     "forge-tools does not work with this release of celery or billiard; see its requirements."
                 )
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 from celery.concurrency import prefork
+from celery.concurrency.asynpool import AsynPool
 from kombu.asynchronous import Hub
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.time_limits import CeleryLimits
-from tests.unit.workers.child_bench import Limited
 from tests.waiting import is_alive, within
 from workers import pool as pool_module
 from workers.capture import ChildOutput
-from workers.pool import ChildSockets, pool_with
+from workers.pool import _Child, pool_with
 
 
 def serve(_: object, __: object) -> None:
@@ -32,14 +32,9 @@ def let_go(_: Any, end: socket.socket, __: object, output: ChildOutput) -> None:
 
 
 @pytest.fixture
-def sockets() -> ChildSockets:
-    return ChildSockets(let_go, serve)
-
-
-@pytest.fixture
-def pool(sockets: ChildSockets) -> Any:
+def pool() -> Any:
     """A pool of three children: one watched, one whose death was seen, one new."""
-    kind = pool_with(sockets)
+    kind = pool_with(let_go, serve)
     made: Any = kind.__new__(kind)
     children = [SimpleNamespace(_sentinel_poll=7), SimpleNamespace(_sentinel_poll=None), SimpleNamespace()]
     pool = SimpleNamespace(_pool=children, did_start_ok=lambda: False)
@@ -60,8 +55,9 @@ def test_a_dead_child_is_watched_again_when_the_consumer_restarts(pool: Any) -> 
     assert watched == [{"_sentinel_poll": 7}, {}, {}]
 
 
-def test_the_child_has_one_end_the_engine_the_other_and_the_pool_none() -> None:
+def test_the_child_has_one_end_the_engine_the_other_and_the_pool_none(monkeypatch: pytest.MonkeyPatch) -> None:
     adopted: list[tuple[Any, socket.socket, ChildOutput]] = []
+    kept = list[socket.socket]()
 
     def adopt(process: Any, end: socket.socket, _: object, output: ChildOutput) -> None:
         adopted.append((process, end, output))
@@ -70,32 +66,30 @@ def test_the_child_has_one_end_the_engine_the_other_and_the_pool_none() -> None:
         kept.append(end.dup())
         os.write(output.pipes["stderr"][1], b"last words")
 
-    def fork() -> SimpleNamespace:
-        sockets.serve()
+    def fork(pool: Any, _: int) -> SimpleNamespace:
+        child = pool.Worker.__new__(pool.Worker)
+        child.on_loop_start(7)
         return forked
 
-    sockets = ChildSockets(adopt, serve)
-
-    forked, kept = SimpleNamespace(pid=7), list[socket.socket]()
-    assert sockets.fork(fork, Limited) is forked
+    forked, kind = SimpleNamespace(pid=7), pool_with(adopt, serve).Pool
+    monkeypatch.setattr(AsynPool, "_create_worker_process", fork)
+    monkeypatch.setattr(_Child, "on_loop_start", lambda *_: None)
+    assert kind.__new__(kind)._create_worker_process(0) is forked
 
     [(process, ours, output)], [theirs] = adopted, kept
     with ours, theirs:
         ours.send(b"x")
         assert (process, theirs.recv(1)) == (forked, b"x")
-        kept.clear()
     assert list(output.last_words()) == [("stdout", b""), ("stderr", b"last words")]
     output.close()
 
 
-def test_a_pool_whose_children_have_no_pairs_refuses_to_start(
-    sockets: ChildSockets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_whose_children_have_no_pairs_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a release of billiard that forks in another way."""
-    pool = pool_with(sockets)
+    pool = pool_with(let_go, serve)
 
     def start(self: Any) -> None:
-        self._pool = SimpleNamespace(_pool=[1, 2])
+        self._pool = SimpleNamespace(_pool=[1, 2], adopted=0)
 
     monkeypatch.setattr(prefork.TaskPool, "on_start", start)
     with pytest.raises(ConfigurationError, match="2 children, and 0 of them can speak"):
@@ -105,9 +99,9 @@ def test_a_pool_whose_children_have_no_pairs_refuses_to_start(
 class LivePool:
     """Two real children, and a hub that turns on this thread."""
 
-    def __init__(self, sockets: ChildSockets) -> None:
+    def __init__(self) -> None:
         self.hub = Hub()
-        self.pool = pool_with(sockets).Pool(processes=2, threads=False, enable_timeouts=True)
+        self.pool = pool_with(let_go, serve).Pool(processes=2, threads=False, enable_timeouts=True)
         self.pool.register_with_event_loop(self.hub)
 
     @property
@@ -129,7 +123,7 @@ class LivePool:
 def module_pool() -> Iterator[LivePool]:
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(pool_module, "FOLLOW_SECONDS", 0.1)
-        live = LivePool(ChildSockets(let_go, serve))
+        live = LivePool()
         yield live
     live.pool.terminate()
     live.pool.join()
