@@ -194,12 +194,8 @@ class WorkerArtifacts:
             if gathered.id != facts["digest"]:
                 raise ValueError("bytes that do not match the digest")
         except ValueError:
-            gathered.close()
             await self._asked("check", context, id=found, size=0)
             raise damaged(handle) from None
-        except BaseException:
-            gathered.close()
-            raise
         return gathered
 
     async def _asked(self, want: str, context: ExecutionContext, **what: Any) -> Message:

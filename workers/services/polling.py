@@ -7,7 +7,7 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forge_tools.broker import Broker, backlog, celery_app
 from forge_tools.model import Scope, Wakeup, WorkerRecord
@@ -17,9 +17,6 @@ from workers.claims import DUE_UNREAD, Claims
 from workers.lanes.base import BodyLane
 from workers.middleware.base import Activity
 from workers.services.service import Service
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 LOOKS_BETWEEN_COUNTS = 5
 
@@ -183,7 +180,7 @@ class Delivery(Service):
         self._broker_url = broker_url
         self._queues = list(queues)
         self._claims = claims
-        self._app: Celery | None = None
+        self._app: Any = None
         self._looked_at = time.monotonic()
         self._suspicious = 0
 
