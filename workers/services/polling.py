@@ -70,21 +70,12 @@ class FairShare:
     Nobody waits for a peer that is full, lacks the tool or has just died: its part is free for all at their next check.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        scope: Scope,
-        *,
-        heartbeat: float,
-        lease: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: Store, scope: Scope, *, heartbeat: float, lease: float) -> None:
         self._store = store
         self._scope = scope
         self._interval = LOOKS_BETWEEN_COUNTS * heartbeat
         self._patience = heartbeat / 2
         self._lease = lease
-        self._clock = clock
         self._workers = [scope.instance]
         self._counted_at = float("-inf")
         self._left: frozenset[Wakeup] = frozenset()
@@ -116,7 +107,7 @@ class FairShare:
         return [wakeup for wakeup in due if self._is_mine(wakeup) or wakeup in self._left]
 
     async def _count(self) -> None:
-        now = self._clock()
+        now = time.monotonic()
         if now - self._counted_at < self._interval:
             return
         self._counted_at = now
