@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from forge_tools.errors import ForgeError
 from forge_tools.model import Claim, Outcome, Scope, Wakeup
@@ -189,20 +189,17 @@ class Claims:
             self._loop.call_soon_threadsafe(work)
 
     def _receive(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None] | None) -> None:
-        taking = asyncio.ensure_future(self._take(wakeups, queue, is_bulk=is_bulk, taken=taken))
+        take = partial(self.take, wakeups, queue, is_bulk=is_bulk)
+        taking = asyncio.ensure_future(take() if taken is None else self._told(take, taken))
         self._taking.add(taking)
         taking.add_done_callback(self._received)
 
-    async def _take(
-        self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None] | None
-    ) -> None:
+    async def _told(self, take: Callable[[], Coroutine[Any, Any, None]], taken: Callable[[], None]) -> None:
         try:
-            await self.take(wakeups, queue, is_bulk=is_bulk)
-            if taken is not None:
-                await self._until_free()
+            await take()
+            await self._until_free()
         finally:
-            if taken is not None:
-                taken()
+            taken()
 
     def _received(self, taking: asyncio.Task[None]) -> None:
         self._taking.discard(taking)
@@ -214,9 +211,11 @@ class Claims:
         self.woken_at = time.monotonic()
         while wakeups:
             await self._read_overdue()
-            await self._until_free()  # the last wait: nobody takes that slot meanwhile
+            if (free := self.free_slots()) <= 0:
+                await self._until_free()  # the last wait: nobody takes that slot meanwhile
+                free = self.free_slots()
             wakeups = self._overdue_first(wakeups)
-            count = max(0, min(self.free_slots(), len(wakeups)))
+            count = max(0, min(free, len(wakeups)))
             now, wakeups = wakeups[:count], wakeups[count:]
             if wakeups and (self.is_closed or not self._keeps_rest):
                 self._send_on(wakeups, queue, is_bulk=is_bulk)
