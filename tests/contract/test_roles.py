@@ -92,7 +92,7 @@ WITHHELD = {
     ("SELECT", "execution_queue"): {"token", "encrypted", "reply_key"},
     ("INSERT", "execution_queue"): {"token", "owner", "hostname", "pid", "started_at", "cancel_requested_at"},
     ("INSERT", "execution_attempts"): {"token", "worker_id", "hostname", "pid", "started_at"},
-    ("INSERT", "artifacts"): {"id", "uploaded_by"},
+    ("INSERT", "artifacts"): {"uploaded_by"},
 }
 
 
@@ -183,7 +183,7 @@ async def test_a_client_uploads_what_it_and_the_session_at_a_worker_read_and_no_
     kept = await uploaded(alice, tmp_path, data)
     again = await uploaded(alice, tmp_path, data)
 
-    assert again.id != kept.id, "the database made up the ids"
+    assert again.id != kept.id
     assert await read(alice, await alice.artifacts.named(kept.handle)) == data
     there = await walter.artifacts.find(kept.id, "s")
     assert there is not None
@@ -203,8 +203,9 @@ async def test_what_a_worker_keeps_is_one_copy_beside_what_clients_uploaded(
     ours = await uploaded(walter, tmp_path)
     assert await uploaded(walter, tmp_path, session="t") == replace(ours, session_id="t", expires_at=ANY)
     assert theirs.id != ours.id
-    rows = await sql(logins.owner, "SELECT id, digest, uploaded_by FROM artifacts ORDER BY uploaded_by")
-    assert [tuple(row) for row in rows] == [(theirs.id, ours.id, logins.names["alice"]), (ours.id, None, None)]
+    rows = await sql(logins.owner, "SELECT id, uploaded_by FROM artifacts ORDER BY uploaded_by")
+    assert [tuple(row) for row in rows] == [(theirs.id, logins.names["alice"]), (ours.id, None)]
+    assert theirs.digest == ours.digest == ours.id
 
 
 async def test_other_bytes_than_a_client_announced_are_told_apart(
@@ -240,12 +241,12 @@ HOSTILE = [
     # keep bytes under the name of others', or in what others uploaded
     "INSERT INTO artifacts (id, size, media_type, is_whole, created_at, expires_at)"
     " VALUES (md5('x'), 1, 'text/plain', false, now(), now())",
-    "INSERT INTO artifacts (size, media_type, is_whole, created_at, expires_at, uploaded_by)"
-    " VALUES (1, 'text/plain', false, now(), now(), '{alice}')",
-    "INSERT INTO artifacts (size, media_type, is_whole, created_at, expires_at)"
-    " VALUES (1, 'text/plain', true, now(), now())",
-    "INSERT INTO artifacts (size, media_type, is_whole, created_at, expires_at)"
-    " VALUES (1, 'text/plain', false, now(), now() + interval '1 day')",
+    "INSERT INTO artifacts (id, size, media_type, is_whole, created_at, expires_at, uploaded_by)"
+    " VALUES (repeat('a', 64), 1, 'text/plain', false, now(), now(), '{alice}')",
+    "INSERT INTO artifacts (id, size, media_type, is_whole, created_at, expires_at)"
+    " VALUES (repeat('a', 64), 1, 'text/plain', true, now(), now())",
+    "INSERT INTO artifacts (id, size, media_type, is_whole, created_at, expires_at)"
+    " VALUES (repeat('a', 64), 1, 'text/plain', false, now(), now() + interval '1 day')",
     "INSERT INTO artifact_parts (artifact_id, number, start, data) VALUES ('{upload}', 0, 0, 'x')",
     "INSERT INTO artifact_parts (artifact_id, number, start, data) VALUES ('{upload}', 9, 0, 'x')",
     "INSERT INTO artifact_owners (artifact_id, session_key, size, kept_at) VALUES ('{upload}', 'mine', 1, now())",
@@ -254,7 +255,6 @@ HOSTILE = [
     " VALUES ('{own}', 'mine', 1, now(), '{theirs}')",
     "INSERT INTO artifact_parts (artifact_id, number, start, data) VALUES ('{own}', 9, 0, 'added to what is whole')",
     "UPDATE artifacts SET id = '{upload}'",
-    "UPDATE artifacts SET digest = ''",
     "UPDATE artifact_parts SET artifact_id = '{upload}'",
     # read what is for workers
     "SELECT encrypted FROM execution_queue",
