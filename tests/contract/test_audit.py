@@ -367,7 +367,7 @@ async def test_two_sealers_at_once_seal_everything_once(migrated_url: str, store
 async def test_large_outputs_are_read_a_few_at_a_time_and_compared_all_the_same(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forge_tools.storage.audit.hashes.MOST_BYTES", 30_000)
+    monkeypatch.setattr("forge_tools.storage.audit.hashes.READ_AT_ONCE", 2)
     for _ in range(5):
         await store.queue.finish(ended(await running(store), output=f'"{"x" * 20_000}"'))
     assert await seal_all(store) == 5

@@ -18,7 +18,7 @@ from forge_tools.setting_types import RetentionRule
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import Keeping
 from forge_tools.storage.audit import OvertakenError, Signer
-from forge_tools.storage.retention import Pace, PruneRun
+from forge_tools.storage.retention import PruneRun, rest_after
 from tests.contract.calls import call, ended, finished, running, submitted
 from tests.contract.sealed import forge, past, said, seal_all, sealed_past, verified
 from tests.waiting import within
@@ -255,9 +255,7 @@ async def test_a_worker_prunes_by_the_rules_of_the_settings(store: Store) -> Non
     assert await Retention(store, "instance-1", settings, None).prune() == 3
 
 
-def test_the_pace_follows_what_transactions_take_and_rests_longer_beside_live_calls() -> None:
-    pace = Pace(1000, goal=0.05)
-    assert [pace.rest(Pruned(seconds=0.01)) and pace.rows for _ in range(5)] == [200, 400, 800, 1000, 1000]
-    assert pace.rest(Pruned(seconds=0.2, is_busy=True)) == pytest.approx(2.4)
-    assert pace.rows == 500
-    assert pace.rest(Pruned(seconds=9.0, is_busy=True)) == 10.0
+def test_a_rest_is_longer_beside_live_calls_and_bounded() -> None:
+    assert rest_after(Pruned(seconds=0.2)) == pytest.approx(0.1)
+    assert rest_after(Pruned(seconds=0.2, is_busy=True)) == pytest.approx(2.4)
+    assert rest_after(Pruned(seconds=9.0, is_busy=True)) == 10.0

@@ -6,9 +6,7 @@ writes only if the token is still there.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import takewhile
@@ -54,22 +52,13 @@ _WRITE = insert(rollup_figures).returning(figures.number)
 """With RETURNING, many rows are one statement; a cancelled `executemany` of asyncpg would first await its timeout."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolledHour:
-    """An hour that was counted, and how long that took."""
-
-    hour: datetime
-    calls: int
-    seconds: float
-
-
 class Rollups:
     """Keeps the figures of whole hours. It is safe for two processes to do so at once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def sweep(self) -> AsyncIterator[RolledHour]:
+    async def sweep(self) -> AsyncIterator[datetime]:
         """Roll up each hour that is ready and not rolled up, the newest first; drop those that no longer count."""
         async with self._database.reading() as connection:
             settled = await database_now(connection, -SETTLED_SECONDS)
@@ -81,16 +70,15 @@ class Rollups:
             reach = await self._last_call_before(missing[0] + HOUR)
             if empty := _behind(reach, missing):
                 await self._database.write(partial(_let_be_empty, self._database, empty))
-            elif (rolled := await self.roll(missing[0])) is not None:
-                yield rolled
+            elif await self.roll(missing[0]):
+                yield missing[0]
             missing = missing[len(empty) or 1 :]
 
-    async def roll(self, hour: datetime) -> RolledHour | None:
-        """Count the calls of one hour. None, to retry later, if it or a call is not over, or calls were pruned."""
-        began = time.monotonic()
+    async def roll(self, hour: datetime) -> bool:
+        """Count the calls of one hour. False, to retry later, if it or a call is not over, or calls were pruned."""
         within, token, dialect = Selection(since=hour, until=hour + HOUR), new_id(), self._database.dialect
         if await self._is_anything_live(within):
-            return None
+            return False
         await self._database.write(partial(_mark, self._database, [hour], token=token))
         groups = await self._counted(within)
         calls = sum(group.calls for group in groups.values())
@@ -107,8 +95,7 @@ class Rollups:
                 await connection.execute(_WRITE, rows[start : start + WRITTEN])
             return True
 
-        is_written = await self._database.write(work)
-        return RolledHour(hour, calls, time.monotonic() - began) if is_written else None
+        return await self._database.write(work)
 
     async def _counted(self, within: Selection) -> Tallies:
         """Return the calls of an hour, grouped by `COLUMNS`."""
