@@ -75,7 +75,7 @@ async def test_a_pinned_definition_counts_whatever_is_published_until_it_is_let_
     assert (pinned.spec, pinned.is_pinned, pinned.is_default) == (FIRST, True, True)
     assert (await store.directories.read()).enabled == [FIRST]
     assert (await store.catalogue.switches())[1] == {("Grep", FIRST.digest)}
-    assert (await store.catalogue.unpin("Grep")).spec == THIRD
+    assert (await store.catalogue.pin("Grep", None)).spec == THIRD
     assert (await store.directories.read()).enabled == [THIRD]
 
 

@@ -59,9 +59,6 @@ class Address:
         """Parse `sqlite:///path` or `postgresql://...`, with or without the driver's name.
 
         `?pooler=transaction` says that there is a pooler in between.
-
-        Raises:
-            ConfigurationError: naming the form that is expected.
         """
         try:
             require_readable(url)
