@@ -18,7 +18,7 @@ from forge_tools.model import Artifact, DocumentScope, DocumentWriter, Execution
 from forge_tools.model.audit import Pruning
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.retention import PruneRun
-from tests.contract.calls import SCOPE, beat, call, ended, instance, statuses
+from tests.contract.calls import SCOPE, beat, call, ended, finish_one, instance, statuses, submit_one
 from tests.contract.sealed import seal_all, verified
 from tests.contract.test_retention import everything
 from tests.contract.test_rollups import HOUR, OLD, put_back, rolled_hours
@@ -76,7 +76,7 @@ async def walter(logins: Logins) -> AsyncIterator[Store]:
 
 async def worked_off(worker: Store, execution_id: str, **outcome: Any) -> None:
     [claim] = await worker.queue.claim([Wakeup(execution_id, 0)], SCOPE)
-    assert await worker.queue.finish(ended(claim, **outcome))
+    assert await finish_one(worker, ended(claim, **outcome))
 
 
 async def sql(url: str, statement: str, *arguments: object) -> list[Any]:
@@ -112,7 +112,7 @@ async def test_a_client_submits_a_worker_runs_and_the_client_reads_what_came_of_
     logins: Logins, alice: Store, walter: Store
 ) -> None:
     new = call()
-    await alice.queue.submit(new)
+    await submit_one(alice, new)
     await walter.workers.register(instance())
     assert await beat(walter, "instance-1") == []
     assert await walter.queue.due(SCOPE, 5) == [Wakeup(new.id, 0)]
@@ -144,7 +144,7 @@ async def test_a_client_cancels_what_is_its_own_and_nothing_else(alice: Store, m
     assert record.status is ExecutionStatus.CANCELLED
     assert record.error is not None
     assert record.error.startswith("Cancelled by alice_")
-    assert await walter.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
+    assert await finish_one(walter, ended(claim, ExecutionStatus.CANCELLED))
     assert [event.kind for event in await alice.history.events(runs.id)] == ["cancel"]
 
 
@@ -311,7 +311,7 @@ class Scene:
 @pytest.fixture
 async def scene(logins: Logins, alice: Store, mallory: Store, walter: Store, tmp_path: Path) -> Scene:
     theirs, mine, waits = call(), call(), call()
-    await alice.queue.submit(theirs)
+    await submit_one(alice, theirs)
     await mallory.queue.submit_many([mine, waits])
     await worked_off(walter, mine.id)
     ids = {"theirs": theirs.id, "mine": mine.id, "waits": waits.id, "fresh": new_id()}

@@ -16,7 +16,7 @@ from forge_tools.model import Wakeup
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.connection.faults import explain
 from forge_tools.storage.queue import sqlite
-from tests.contract.calls import SCOPE, call, submitted
+from tests.contract.calls import SCOPE, call, submit_one, submitted
 from tests.contract.sealed import forge
 from tests.full_database import Pages
 
@@ -81,7 +81,7 @@ async def test_a_lock_that_stays_is_given_up_with_the_reason(
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
         with pytest.raises(DatabaseUnavailableError, match="locked"):
-            await store.queue.submit(call())
+            await submit_one(store, call())
         with pytest.raises(DatabaseUnavailableError, match="locked"):
             await store.transitions.sweep()
         assert time.monotonic() - began < 30

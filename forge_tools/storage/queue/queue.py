@@ -56,20 +56,8 @@ class ExecutionQueue:
         self._results: Batcher[str, StoredResult | None] = Batcher(hot.results, limits)
         self._claims: dict[Scope, Batcher[Ask, Claim | None]] = {}
 
-    async def submit(self, new: NewExecution) -> None:
-        """Commit `new` as queued. Submitting an id again changes nothing.
-
-        Raises:
-            DatabaseUnavailableError: nothing was written.
-            SubmitOutcomeUnknownError: the connection broke during the commit and could not be restored.
-            UnstorableRowError: this row cannot be stored as it is.
-        """
-        [error] = await self.submit_many([new])
-        if error is not None:
-            raise error
-
     async def submit_many(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        """Commit `rows` as queued; returns one error or None for each, in order."""
+        """Commit `rows` as queued; returns one error or None for each, in order. Submitting an id again changes nothing."""
         self._hot.guard()
         errors: list[ForgeError | None] = [None if is_id(new.id) else _bad_id(new.id) for new in rows]
         accepted = [index for index, error in enumerate(errors) if error is None]
@@ -115,13 +103,11 @@ class ExecutionQueue:
         self._hot.guard()
         return await self._hot.due(scope, limit)
 
-    async def finish(self, outcome: Outcome) -> Kept:
-        """Commit how an attempt ended. LATE: its worker no longer owned it; the outcome is kept as a `late` event."""
-        [kept] = await self.finish_many([outcome])
-        return kept
-
     async def finish_many(self, outcomes: Sequence[Outcome]) -> list[Kept]:
-        """Commit how attempts ended, in order. An outcome that cannot be stored ends its execution as UNSTORABLE."""
+        """Commit how attempts ended, in order. An outcome that cannot be stored ends its execution as UNSTORABLE.
+
+        LATE: the worker no longer owned the attempt; its outcome is kept as a `late` event.
+        """
         self._hot.guard()
         settled = await self._finishes.add_many(outcomes)
         refused = {index: error for index, error in enumerate(settled) if isinstance(error, UnstorableRowError)}
