@@ -56,7 +56,7 @@ def prune(
     what = Pruning(ended_before=before, keep=kept, **chosen)
     said = {"before": before, "is_dry_run": dry_run}
     if dry_run:
-        count = with_store(lambda store: _count(store, what), settings)
+        count = with_store(lambda store: store.retention.count(what), settings)
         face.tell({"executions": count, **said}, f"{count:,} executions would be deleted.")
         return
     run = PruneRun(new_id(), whoami(), signing_key(settings))
@@ -65,14 +65,6 @@ def prune(
     counts = {name: getattr(gone, name) for name in ("executions", "attempts", "events")}
     executions, attempts, events = (f"{count:,} {name}" for name, count in counts.items())
     face.tell(counts | said | {"run": run.id}, f"{executions}, {attempts} and {events} deleted. Run {run.id}.")
-
-
-async def _count(store: Store, what: Pruning) -> int:
-    total, (count, after) = 0, await store.retention.count(what)
-    while after is not None:
-        total += count
-        count, after = await store.retention.count(what, after)
-    return total
 
 
 async def _prune(store: Store, what: Pruning, run: PruneRun, most: int, told: Callable[..., object]) -> Pruned:

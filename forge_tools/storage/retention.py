@@ -100,14 +100,10 @@ class Retention:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def count(self, what: Pruning, after: str | None = None) -> tuple[int, str | None]:
-        """Count matches among the next few thousand executions; also returns where to continue, None at the end."""
-        async with self._database.reading() as connection:
-            reach = await _reach(connection, what, after)
-            if reach is None:
-                return 0, None
-            query = select(func.count()).select_from(_matching(what, after, reach).subquery())
-            return await connection.scalar(query) or 0, reach
+    async def count(self, what: Pruning) -> int:
+        """Count what matches."""
+        async with self._database.reading(is_long=True) as connection:
+            return await connection.scalar(select(func.count()).select_from(_matching(what).subquery())) or 0
 
     async def sweep(self, what: Pruning, run: PruneRun, *, most: int = LOOKED_AT) -> AsyncIterator[Pruned]:
         """Prune all that matches, with rests; yields once per transaction. If stopped, it may be run again."""
@@ -137,7 +133,8 @@ class Retention:
             reach = await _reach(connection, what, after)
             if reach is None:
                 return Pruned()
-            found = (await connection.execute(_matching(what, after, reach).order_by(asked.id).limit(most))).all()
+            within = (asked.id > (after or _BEGINNING), asked.id <= reach)
+            found = (await connection.execute(_matching(what).where(*within).order_by(asked.id).limit(most))).all()
             ids = [row.id for row in found]
             entries = await _entries(connection, ids)
             is_busy = await connection.scalar(select(execution_queue.c.id).limit(1)) is not None
@@ -180,13 +177,12 @@ async def _reach(connection: AsyncConnection, what: Pruning, after: str | None) 
     return reach
 
 
-def _matching(what: Pruning, after: str | None, reach: str) -> Any:
+def _matching(what: Pruning) -> Any:
     is_live = select(execution_queue.c.id).where(execution_queue.c.id == asked.id).exists()
     query = select(asked.id, hour_of(asked.queued_at).label("hour")).join(
         execution_attempts, (last.execution_id == asked.id) & last.final
     )
-    bounds = (asked.id > (after or _BEGINNING), asked.id <= reach, last.completed_at < what.ended_before)
-    return query.where(*bounds, ~is_live, *_filters(what))
+    return query.where(last.completed_at < what.ended_before, ~is_live, *_filters(what))
 
 
 def _filters(what: Pruning) -> Iterable[ColumnElement[bool]]:

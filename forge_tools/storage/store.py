@@ -40,7 +40,6 @@ async def open_store(
     url: str,
     *,
     connect_timeout: float = 3.0,
-    check_schema: bool = True,
     patience: float | None = 3.0,
     deadline: float | None = None,
     artifact_dir: Path | None = None,
@@ -64,7 +63,7 @@ async def open_store(
         limits = Limits(patience=None, deadline=deadline)
     store = Store(address, connect_timeout=connect_timeout, limits=limits, artifact_dir=artifact_dir)
     try:
-        await store.check(has_tables=check_schema)
+        await store.check()
     except BaseException:
         await store.close()
         raise
@@ -143,11 +142,8 @@ class Store:
             if isinstance(part, cached_property):
                 getattr(self, name)
 
-    async def check(self, *, has_tables: bool = True) -> None:
+    async def check(self) -> None:
         """Check that the database answers, and that this code can work on its tables: its own, or newer that allow it."""
-        if not has_tables:
-            await self.server()
-            return
         rows = await self._hot.read("revision")
         require_usable(self._address.shown, rows[0][0] if rows else None)
 

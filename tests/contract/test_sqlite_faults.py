@@ -48,7 +48,7 @@ async def test_pages_that_are_overwritten_are_said_to_be_damaged(migrated_sqlite
 async def test_a_missing_file_is_not_made_by_opening_it(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "forge.db"
     with pytest.raises(SchemaVersionError, match=r"forge-tools up"):
-        await open_store(f"sqlite:///{path}", check_schema=False)
+        await open_store(f"sqlite:///{path}")
     assert not path.parent.exists()
 
 

@@ -228,7 +228,7 @@ def test_what_the_version_before_kept_is_read_after_the_migration(database_url: 
     old, parts = artifact(kept), [kept[start : start + PART_BYTES] for start in range(0, len(kept), PART_BYTES)]
 
     async def keep() -> None:
-        async with await open_store(database_url, check_schema=False) as store:
+        async with await open_store(database_url) as store:
             await store.artifacts.begin(old, Keeping(ttl=600.0, quota=1 << 30))
             for number, data in enumerate(parts):
                 row = {"artifact_id": old.id, "number": number, "start": number * PART_BYTES, "data": pack(data)}
