@@ -68,8 +68,8 @@ DELETED_SECONDS = 30 * 86_400.0
 
 ENDING_SECONDS = 86_400.0
 
-ROWS_LOOKED_AT = 2_000
-"""How many rows one statement examines at most."""
+LEFTOVERS_AT_ONCE = 500
+"""How many keys of leftovers a transaction deletes."""
 
 PAUSE_SECONDS = 0.1
 
@@ -295,34 +295,22 @@ class Leftovers:
         """
         count = 0
         for kind in _kinds(shells_kept):
-            after: str | None = ""
-            while after is not None:
-                gone, after = await self._step(kind, after)
-                count += gone
+            keys = await self._database.scalars(select(kind.key).where(kind.is_over).distinct())
+            for start in range(0, len(keys), LEFTOVERS_AT_ONCE):
+                count += await self._delete(kind, keys[start : start + LEFTOVERS_AT_ONCE])
                 await asyncio.sleep(PAUSE_SECONDS)
         return count
 
-    async def _step(self, kind: _Kind, after: str) -> tuple[int, str | None]:
-        """Examine the rows after `after`; returns how many were deleted and where to continue, None at the end."""
-        key = kind.key
-        window = select(key.label("key")).where(key > after).order_by(key).limit(ROWS_LOOKED_AT).subquery()
-        async with self._database.reading() as connection:
-            reach = await connection.scalar(select(func.max(window.c.key)))
-            if reach is None:
-                return 0, None
-            found = select(key).where(key > after, key <= reach, kind.is_over)
-            keys = (await connection.scalars(found)).all()
-        if not keys:
-            return 0, reach
+    async def _delete(self, kind: _Kind, keys: Sequence[str]) -> int:
+        going = delete(kind.key.table).where(kind.key.in_(keys), kind.is_over).returning(kind.key)
 
         async def work(connection: AsyncConnection) -> int:
-            going = delete(key.table).where(key.in_(keys), kind.is_over).returning(key)
             gone = (await connection.scalars(going)).all()
             if kind.named_by is not None:
                 await connection.execute(delete(kind.named_by.table).where(kind.named_by.in_(gone)))
             return len(gone)
 
-        return await self._database.write(work), reach
+        return await self._database.write(work)
 
 
 def _kinds(shells_kept: float) -> Iterator[_Kind]:

@@ -22,7 +22,7 @@ DAY = 86_400.0
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forge_tools.storage.retention.ROWS_LOOKED_AT", 2)
+    monkeypatch.setattr("forge_tools.storage.retention.LEFTOVERS_AT_ONCE", 2)
     monkeypatch.setattr("forge_tools.storage.retention.PAUSE_SECONDS", 0.0)
 
 
