@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote
 
 from forge_tools.deadlines import answered_within
 from forge_tools.errors import ConfigurationError, SchemaVersionError, StorageError
@@ -89,11 +88,6 @@ class Address:
             raise SchemaVersionError(
                 f"There is no database at {self.target} yet. Run `forge-tools up`, or `forge-tools db upgrade`."
             )
-
-    @property
-    def file_uri(self) -> str:
-        """Return the file as a URI with which SQLite opens it, but never creates it."""
-        return f"file:{quote(self.target)}?mode=rw"
 
 
 def _without_pooler(url: str) -> tuple[str, str]:
