@@ -195,8 +195,7 @@ async def _move(
     )
     if (moves or 0) >= MOST_MOVES:
         return Stranded(why=_why_no_more(name, scope, host))
-    await _give_back(connection, claim, host_queue(host), RETRY_HERE_SECONDS if host == scope.hostname else 0.0)
-    await _note(connection, claim, name, scope, host)
+    await _give_back(connection, claim, name, scope, host)
     return Moved(queue=host_queue(host), hostname=host)
 
 
@@ -212,26 +211,15 @@ def _host_for(claim: Claim, held: Any, scope: Scope, rows: Sequence[Row[Any]]) -
     return None
 
 
-async def _give_back(connection: AsyncConnection, claim: Claim, queue: str, delay: float) -> None:
+async def _give_back(connection: AsyncConnection, claim: Claim, name: str, scope: Scope, host: str) -> None:
     """Give the claim back, to another queue, without extending its expiry: a call that is only moved still expires."""
-    values = {"status": ExecutionStatus.QUEUED.value, "attempt": claim.attempt - 1, "queue": queue}
+    values = {"status": ExecutionStatus.QUEUED.value, "attempt": claim.attempt - 1, "queue": host_queue(host)}
+    due = from_now(RETRY_HERE_SECONDS if host == scope.hostname else 0.0)
     moved = update(execution_queue).where(live.id == claim.id)
-    await connection.execute(moved.values(**values, **NOBODY, not_before=from_now(delay)))
-
-
-async def _note(connection: AsyncConnection, claim: Claim, name: str, scope: Scope, host: str) -> None:
-    event = {
-        "execution_id": claim.id,
-        "kind": KIND,
-        "actor": scope.instance,
-        "detail": {
-            "reason": f"workspace {name} is not on host {scope.hostname}",
-            "to": host,
-            "queue": host_queue(host),
-        },
-        "token": claim.token,
-    }
-    await connection.execute(insert(execution_events).values(at=from_now(0.0)), [event])
+    await connection.execute(moved.values(**values, **NOBODY, not_before=due))
+    why = {"reason": f"workspace {name} is not on host {scope.hostname}", "to": host, "queue": host_queue(host)}
+    event = {"execution_id": claim.id, "kind": KIND, "actor": scope.instance, "detail": why, "token": claim.token}
+    await connection.execute(insert(execution_events).values(at=from_now(0.0), **event))
 
 
 def _why_nowhere(name: str, scope: Scope, rows: Sequence[Row[Any]]) -> str:

@@ -163,18 +163,21 @@ async def _mark(
     database: Database, marked: Sequence[datetime], connection: AsyncConnection, token: str | None = None
 ) -> None:
     """Stop counting these hours, and let only the token's owner roll them up. All writers lock hours in order."""
-    values = {"token": token, "rolled_at": None, "calls": None}
-    upsert = database.upsert(rollup_hours).on_conflict_do_update(index_elements=["hour"], set_=values)
-    if marked:
-        await connection.execute(upsert, [values | {"hour": hour} for hour in marked])
+    await _write_hours(database, marked, connection, token=token, rolled_at=None, calls=None)
 
 
 async def _let_be_empty(database: Database, empty: Sequence[datetime], connection: AsyncConnection) -> None:
     """Roll up hours without calls, the latest first; there are no calls between them either."""
-    values = {"token": None, "rolled_at": from_now(0.0), "calls": 0}
     await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour.between(empty[-1], empty[0])))
+    await _write_hours(database, empty[::-1], connection, token=None, rolled_at=from_now(0.0), calls=0)
+
+
+async def _write_hours(
+    database: Database, every: Sequence[datetime], connection: AsyncConnection, **values: Any
+) -> None:
     upsert = database.upsert(rollup_hours).on_conflict_do_update(index_elements=["hour"], set_=values)
-    await connection.execute(upsert.values(values), [{"hour": hour} for hour in reversed(empty)])
+    if every:
+        await connection.execute(upsert.values(values), [{"hour": hour} for hour in every])
 
 
 def _is_of_sets() -> ColumnElement[bool]:
