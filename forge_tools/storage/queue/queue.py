@@ -59,12 +59,7 @@ class ExecutionQueue:
     async def submit_many(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
         """Commit `rows` as queued; returns one error or None for each, in order. Submitting an id again changes nothing."""
         self._hot.guard()
-        errors: list[ForgeError | None] = [None if is_id(new.id) else _bad_id(new.id) for new in rows]
-        accepted = [index for index, error in enumerate(errors) if error is None]
-        outcomes = await self._submits.add_many([rows[index] for index in accepted])
-        for index, outcome in zip(accepted, outcomes, strict=True):
-            errors[index] = outcome
-        return errors
+        return await self._submits.add_many(rows)
 
     async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
         """Commit calls as queued, each with its idempotency key and links in one transaction; returns answers in order.
@@ -72,16 +67,11 @@ class ExecutionQueue:
         A call is not stored if another execution holds its key. Submitting an id again changes nothing.
         """
         self._hot.guard()
-        for row in rows:
-            if not is_id(row.new.id):
-                raise _bad_id(row.new.id)
-        return list(await self._linked.add_many(rows))
+        return await self._linked.add_many(rows)
 
     async def record(self, new: NewExecution, outcome: Outcome) -> None:
         """Commit, as attempt 0, an execution that is over when it arrives, such as a rejected one."""
         self._hot.guard()
-        if not is_id(new.id):
-            raise _bad_id(new.id)
         await self._records.add((new, outcome))
 
     async def claim(self, wakeups: Sequence[Wakeup], scope: Scope) -> list[Claim]:
@@ -145,10 +135,6 @@ def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
         f"Attach to the id, or submit it again with the same id: it is stored once. ({error.message})",
         new.id,
     )
-
-
-def _bad_id(execution_id: str) -> UnstorableRowError:
-    return UnstorableRowError(f"{execution_id[:60]!r} is not an execution id; use forge_tools.model.new_id().")
 
 
 def _values(outcomes: Sequence[Result | ForgeError]) -> list[Result]:
