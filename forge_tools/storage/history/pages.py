@@ -1,6 +1,7 @@
 """Lists of executions, attempts or events over all history, by pages; each continues after the last row before it."""
 
 import operator
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,9 +33,6 @@ from forge_tools.storage.tables import execution_attempts, execution_events, exe
 R = TypeVar("R", ExecutionRecord, AttemptRecord, EventRecord)
 Order = tuple[ColumnElement[Any], ...]
 Place = tuple[Any, ...]
-
-_MOST_DIGITS = 9, 18
-"""The most digits in the number of an attempt and of an event."""
 
 FIRST_STEP, GROWTH, LONGEST_STEP = 500, 4, 32_000
 """How many index entries a step reads: few at first, which fill most pages, and never too many for one statement."""
@@ -190,22 +188,18 @@ def _execution_place(cursor: str) -> Place:
 
 def _attempt_place(cursor: str) -> Place:
     execution_id, _, number = cursor.lower().partition(":")
-    if not is_id(execution_id) or not _is_number(number, _MOST_DIGITS[0]):
+    if not is_id(execution_id) or not re.fullmatch(r"[0-9]{1,9}", number):
         raise ExecutionNotFoundError(f"{cursor[:60]!r} is not an attempt; `before` needs an id, a colon and a number.")
     return execution_id, int(number)
 
 
 def _event_place(cursor: str) -> Place:
     """Return the moment of that event; if it was pruned, of the last one before it."""
-    if not _is_number(cursor, _MOST_DIGITS[1]):
+    if not re.fullmatch(r"[0-9]{1,18}", cursor):
         raise ExecutionNotFoundError(f"{cursor[:60]!r} is not the number of an event, which `before` needs.")
     number, there = int(cursor), execution_events.c
     before = select(there.at).where(there.id <= number).order_by(there.id.desc()).limit(1)
     return before.scalar_subquery(), number
-
-
-def _is_number(text: str, most_digits: int) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= most_digits
 
 
 class Page(list[R], Generic[R]):
