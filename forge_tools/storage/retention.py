@@ -105,9 +105,9 @@ class Retention:
         async with self._database.reading(is_long=True) as connection:
             return await connection.scalar(select(func.count()).select_from(_matching(what).subquery())) or 0
 
-    async def sweep(self, what: Pruning, run: PruneRun, *, most: int = LOOKED_AT) -> AsyncIterator[Pruned]:
-        """Prune all that matches, with rests; yields once per transaction. If stopped, it may be run again."""
-        gone, most = Pruned(), min(most, AT_ONCE[self._database.dialect])
+    async def sweep(self, what: Pruning, run: PruneRun, *, most: int | None = None) -> AsyncIterator[Pruned]:
+        """Prune all that matches, `most` per transaction, with rests; yields after each. If stopped, it may be run again."""
+        gone, most = Pruned(), most or AT_ONCE[self._database.dialect]
         while True:
             try:
                 gone = await self.prune(what, run, after=gone.last, most=most)

@@ -68,7 +68,7 @@ class Rollups:
         missing = await self._missing(max(first, hour_at(settled) - REACH), hour_at(settled))
         while missing:
             reach = await self._last_call_before(missing[0] + HOUR)
-            if empty := _behind(reach, missing):
+            if empty := list(missing if reach is None else takewhile(reach.__lt__, missing)):
                 await self._database.write(partial(_let_be_empty, self._database, empty))
             elif await self.roll(missing[0]):
                 yield missing[0]
@@ -152,11 +152,6 @@ def _time_of(id_: str) -> datetime:
 def hour_at(moment: datetime) -> datetime:
     """Return the beginning of the hour that contains a moment, in UTC."""
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-
-
-def _behind(moment: datetime | None, every: Sequence[datetime]) -> list[datetime]:
-    """Return those hours of `every`, the newest first, that begin after a moment."""
-    return list(every if moment is None else takewhile(moment.__lt__, every))
 
 
 async def _mark(
