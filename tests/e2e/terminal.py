@@ -6,13 +6,12 @@ import pty
 import re
 import signal
 import struct
-import subprocess
 import termios
 import threading
 from contextlib import suppress
 from typing import Self
 
-from tests.e2e.cli_driver import COMMAND, Cli
+from tests.e2e.cli_driver import MODULE, Cli, warm_command
 from tests.waiting import within
 
 ENTER, LEAVE, HOME = "\x1b[?1049h", "\x1b[?1049l", "\x1b[H"
@@ -27,8 +26,8 @@ class Terminal:
         self.resize(*size)
         variables = {**cli.environment(), "TERM": "xterm-256color", **environment}
         del variables["COLUMNS"]
-        self.process = subprocess.Popen(
-            [*COMMAND, *words], cwd=cli.folder, env=variables, stdin=theirs, stdout=theirs, stderr=theirs
+        self.process = warm_command().start(
+            [MODULE, *words], cwd=cli.folder, env=variables, stdin=theirs, stdout=theirs, stderr=theirs
         )
         os.close(theirs)
         self._written = b""
