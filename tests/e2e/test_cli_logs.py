@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cli_driver import Cli, Up, is_gone
-from tests.waiting import wait_until
+from tests.e2e.cli_driver import Cli, working
 
 TOOLS = '''
 import logging
@@ -42,19 +41,11 @@ LINE = 'return {"Paris": "21"}[city]'
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def cli(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cli]:
     folder = tmp_path_factory.mktemp("stack")
     (folder / "mytools.py").write_text(TOOLS)
-    running = Up(Cli(folder), "--tools", "mytools:TOOLS").wait_ready()
-    tree = running.tree()
-    yield running
-    assert running.stop() == 0, running.said()
-    wait_until(lambda: all(map(is_gone, tree)), 60)
-
-
-@pytest.fixture
-def cli(up: Up) -> Cli:
-    return Cli(up.log.parent)
+    with working(Cli(folder, FORGE_BROKER_URL=broker)) as cli:
+        yield cli
 
 
 def failed(cli: Cli, city: str) -> str:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,28 +19,48 @@ def cli(tmp_path: Path) -> Cli:
     return Cli(tmp_path)
 
 
-def test_ctrl_c_stops_everything_and_says_so(cli: Cli) -> None:
-    up = Up(cli, from_nothing=True).wait_ready()
-    tree = up.tree()
-    assert up.stop(signal.SIGINT) == 0
-    assert "Stopping valkey, async, process, background" in up.said()
-    assert "no process is left" in up.said()
-    assert [pid for pid in tree if not is_gone(pid)] == []
+@dataclass(frozen=True)
+class Ended:
+    """A stack that was called before it served, and then ended by Ctrl-C with a call in its queue."""
+
+    cli: Cli
+    early: "subprocess.CompletedProcess[str]"
+    queued: str
+    tree: list[int]
+    code: int
+    said: str
 
 
-def test_a_call_right_after_the_start_waits_until_the_stack_serves(cli: Cli) -> None:
-    up = Up(cli, "--tools", "mytools:TOOLS")
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    folder = tmp_path_factory.mktemp("ended")
+    (folder / "mytools.py").write_text(TOOLS)
+    cli = Cli(folder)
+    up = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True)
     try:
         wait_until(lambda: stack_holder(cli.home), 60, up.said)
-        assert cli.run("run", "Add", "a=1", "b=2", timeout=120).stdout == "3\n", up.said()
+        early = cli.run("run", "Add", "a=1", "b=2", timeout=120)
         assert cli.run("tools", "Add").returncode == 0
+        queued = cli.run("run", "Add", "a=1", "b=1", "--queue", "nowhere", "--background").stdout.strip()
+        tree = up.wait_ready().tree()
     finally:
-        assert up.stop() == 0
+        code = up.stop(signal.SIGINT)
+    return Ended(cli, early, queued, tree, code, up.said())
 
 
-def test_without_a_stack_a_call_is_refused_unless_it_is_left_to_the_next_one(cli: Cli) -> None:
-    assert Up(cli, "--tools", "mytools:TOOLS").wait_ready().stop() == 0
+def test_ctrl_c_stops_everything_and_says_so(ended: Ended) -> None:
+    assert ended.code == 0
+    assert "Stopping valkey, async, process, background" in ended.said
+    assert "no process is left" in ended.said
+    assert [pid for pid in ended.tree if not is_gone(pid)] == []
 
+
+def test_a_call_right_after_the_start_waits_until_the_stack_serves(ended: Ended) -> None:
+    assert ended.early.stdout == "3\n", ended.said
+
+
+def test_without_a_stack_a_call_is_refused_or_left_to_the_next_and_what_was_asked_is_on_record(ended: Ended) -> None:
+    cli = ended.cli
     refused = cli.run("run", "Add", "a=1", "b=1", "--agent", "waits")
     left = cli.run("run", "Add", "a=1", "b=1", "--agent", "left", "--background")
 
@@ -48,21 +70,12 @@ def test_without_a_stack_a_call_is_refused_unless_it_is_left_to_the_next_one(cli
     assert left.returncode == 0
     assert "waits for the next one, forge-tools up" in left.stderr
     assert cli.json("replay", left.stdout.strip(), code=69)["error"]["code"] == "STACK_ERROR"
-    assert [one["status"] for one in cli.lines("history")] == ["queued"]
-
-
-def test_an_interrupted_call_of_a_stopped_stack_is_still_on_record(cli: Cli) -> None:
-    up = Up(cli, "--tools", "mytools:TOOLS", "--output", "json").wait_ready()
-    said = up.said()
-    begun = cli.run("run", "Add", "a=1", "b=1", "--queue", "nowhere", "--background").stdout.strip()
-    assert up.stop() == 0
-    assert cli.json("show", begun)["status"] == "queued"
+    assert sorted(one["status"] for one in cli.lines("history")) == ["queued", "queued", "succeeded"]
+    assert cli.json("show", ended.queued)["status"] == "queued"
     assert "none runs in this folder" in cli.run("doctor").stdout
-    assert '"name": "valkey"' in said, "what runs is JSON for programs"
-    assert str(cli.home) in said
     (cli.folder / "below").mkdir()
     below = Cli(cli.folder / "below", XDG_STATE_HOME=str(cli.state))
-    assert below.json("show", begun)["status"] == "queued"
+    assert below.json("show", ended.queued)["status"] == "queued"
     removed = [str(cli.home), str(cli.folder / ".forge")]
     assert below.json("up", "--forget") == {"removed": removed}
     assert not any(map(os.path.exists, removed))
@@ -120,8 +133,10 @@ def test_after_kill_9_of_up_alone_the_next_one_simply_works(cli: Cli) -> None:
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.process.wait()
     assert f"still run: {shell}. End them with the tool KillShell" in cli.run("up", "--forget").stderr
-    up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
+    up = Up(cli, "--tools", "mytools:TOOLS", "--output", "json").wait_ready()
     try:
+        assert '"name": "valkey"' in up.said(), "what runs is JSON for programs"
+        assert str(cli.home) in up.said()
         wait_until(lambda: all(map(is_gone, tree)), 60)
         assert cli.json("run", "Add", "a=1", "b=2")["output"] == 3
         assert cli.run("run", "KillShell", f"shell_id={shell}").returncode == 0
