@@ -103,14 +103,13 @@ def test_a_seed_chooses_lines(tmp_path: Path) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of this one with a package that is hardly tested, and nothing else to test."""
+    """A copy of this one with a package that is hardly tested, and nothing else to test; with what is compiled of it."""
     root = tmp_path / "project"
-    shutil.copytree(ROOT / "forge_tools", root / "forge_tools", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(
-        ROOT / "tests/mutants", root / "tests/mutants", ignore=shutil.ignore_patterns("test_*", "__pycache__")
-    )
-    for file in (*ROOT.glob("tests/*.py"), ROOT / "pyproject.toml"):
-        shutil.copy(file, root / file.relative_to(ROOT))
+    shutil.copytree(ROOT / "forge_tools", root / "forge_tools", ignore=shutil.ignore_patterns("*.pyc.*"))
+    shutil.copytree(ROOT / "tests/mutants", root / "tests/mutants", ignore=shutil.ignore_patterns("test_*", "*.pyc.*"))
+    (root / "tests/__pycache__").mkdir()
+    for file in (*ROOT.glob("tests/*.py"), *ROOT.glob("tests/__pycache__/*.pyc"), ROOT / "pyproject.toml"):
+        shutil.copy2(file, root / file.relative_to(ROOT))
     for suite in ("unit", "spec", "contract"):
         (root / "tests" / suite).mkdir()
         (root / "tests" / suite / "conftest.py").touch()
