@@ -13,6 +13,7 @@ from forge_tools.errors import CallFailedError, ErrorCode
 from forge_tools.testing import InlineExecutor
 from forge_tools.tool import tool
 from forge_tools.tool.base import ExecutionContext
+from tests.fleet import ROOT
 
 SNIPPET = """
 from typing import assert_type
@@ -58,9 +59,9 @@ async def wrong(client: ExecutorClient, context: ExecutionContext) -> None:
 def test_mypy_knows_what_is_right_and_what_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "snippet.py"
     file.write_text(SNIPPET)
-    words = ["--strict", "--no-error-summary", "--cache-dir", str(Path.cwd() / ".mypy_cache"), str(file)]
 
-    said, trouble, _ = mypy.run(["--config-file", "", *words])
+    # With the settings of the whole check, whose cache serves here and stays valid.
+    said, trouble, _ = mypy.run(["--config-file", str(ROOT / "pyproject.toml"), "--no-error-summary", str(file)])
 
     first = (
         SNIPPET.splitlines().index("async def wrong(client: ExecutorClient, context: ExecutionContext) -> None:") + 2
