@@ -36,6 +36,9 @@ WORKER = (
         "celery.worker.loops",
     ),
     *("celery.concurrency.thread", "billiard.popen_fork", "billiard.heap", "billiard.sharedctypes"),
+    *("billiard.synchronize", "cffi.cparser", "celery.app.routes", "celery.backends.base"),
+    *("celery.events.receiver", "kombu.mixins", "cryptography.hazmat.primitives.ciphers.aead"),
+    *("forge_tools.broker.redis", "forge_tools.storage.history.pages"),
     *("asyncpg", "aiosqlite", "forge_tools.tools", "forge_tools.tool.loading", "tomllib", "timeit", SAMPLES),
     *("forge_tools.client",),
 )
