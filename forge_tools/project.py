@@ -5,6 +5,7 @@ import socket
 import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -58,9 +59,15 @@ def _table(file: Path) -> Any:
     if b"forge-tools" not in content:  # most do not concern us, and parsing takes a while
         return None
     try:
-        return tomllib.loads(content.decode()).get("tool", {}).get("forge-tools")
+        return _parsed(content)
     except ValueError as error:
         raise ConfigurationError(f"{file} is no TOML: {error}.") from error
+
+
+@lru_cache(maxsize=8)
+def _parsed(content: bytes) -> Any:
+    """Return the table; each client and each stack of a process asks for it, and to parse takes as long as all else of settings."""
+    return tomllib.loads(content.decode()).get("tool", {}).get("forge-tools")
 
 
 def _references(folder: Path, table: Any) -> tuple[str, ...]:
