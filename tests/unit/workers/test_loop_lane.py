@@ -256,7 +256,7 @@ async def test_stopping_tells_what_ended_and_returns_what_did_not() -> None:
     await bench.lane.start(bench)
     bench.lane.run([claim("well", id="done", token="done"), claim("sleep", id="left", token="left")])
     wait_until(  # on the thread of the engine, whose loop does not hear of it meanwhile
-        lambda: "well" in Act.begun and len(asyncio.all_tasks(Act.loop)) == 1
+        lambda: {"well", "sleep"} <= {*Act.begun} and len(asyncio.all_tasks(Act.loop)) == 1
     )
 
     left = await bench.lane.stop()
