@@ -106,12 +106,14 @@ ifeq ($(PYTHON),)
 	@exit 1
 endif
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --compile -c constraints.txt -e '.[all,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[all,dev]'
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores; some packages have files that are no Python
 	@touch $(STAMP)
 
 $(OLD_LANGCHAIN)/.installed: constraints-langchain-0.3.txt $(STAMP)
-	$(PYTHON) -m venv --clear $(OLD_LANGCHAIN)
-	$(OLD_LANGCHAIN)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-langchain-0.3.txt
+	$(PYTHON) -m venv --clear --without-pip $(OLD_LANGCHAIN)
+	$(BIN)/python -m tests.linked $(OLD_LANGCHAIN) constraints-langchain-0.3.txt
+	$(BIN)/python -m pip --python $(OLD_LANGCHAIN) install --quiet --disable-pip-version-check --no-deps --no-compile -r constraints-langchain-0.3.txt
 	@touch $@
 
 $(BENCH_STAMP): $(STAMP)

@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.fleet import ROOT
+from tests.linked import link
 from tests.waiting import is_alive, wait_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -41,7 +42,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [ours] = [one for one in distributions(path=[str(site)]) if one.name == "forge-tools"]
     linked: set[str] = set()
     for name, extras in required(ours, ""):
-        link(name, extras, site, linked)
+        link_with(name, extras, site, linked)
     return venv / "bin"
 
 
@@ -53,29 +54,16 @@ def required(by: Distribution, *extras: str) -> list[tuple[str, tuple[str, ...]]
     return [(one.name, ("", *one.extras)) for one in meant]
 
 
-def link(name: str, extras: tuple[str, ...], site: Path, linked: set[str]) -> None:
-    """Install a distribution of this environment, and what it requires: as links, to files that are compiled already."""
+def link_with(name: str, extras: tuple[str, ...], site: Path, linked: set[str]) -> None:
+    """Have a distribution of this environment there, and what it requires."""
     key = f"{name.lower()} {extras}"
     if key in linked:
         return
     linked.add(key)
     found = distribution(name)
-    for file in found.files or ():
-        source, place = Path(str(found.locate_file(file))), site / file
-        is_wanted = "__pycache__" not in file.parts if ".." not in file.parts else is_program(source)
-        if is_wanted and not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.symlink_to(source)
-            compiled = source.with_name("__pycache__")
-            if compiled.is_dir() and not (place.parent / "__pycache__").exists():
-                (place.parent / "__pycache__").symlink_to(compiled)
+    link(found, site)
     for other, its_extras in required(found, *extras):
-        link(other, its_extras, site, linked)
-
-
-def is_program(file: Path) -> bool:
-    """Whether it runs without the Python that its first line names, as ripgrep does."""
-    return file.parent.name == "bin" and not file.read_bytes().startswith(b"#!")
+        link_with(other, its_extras, site, linked)
 
 
 class User:
