@@ -15,6 +15,9 @@ from benchmarks.stage import stage
 REPEATABLE_SECONDS = 30.0
 """Turns that take longer are not taken again."""
 
+START = "spawn"
+"""How the process of a turn begins: with nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -103,7 +106,7 @@ def _take_turn(perform: Side, scene: Scene, *, retake: bool) -> Turn:
 
 def _watched(perform: Side, scene: Scene) -> Turn:
     """Let a side perform where no other one has: what they load and leave behind slows the collector of garbage."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context(START)) as pool:
         watch = Watch()
         readings = pool.submit(_alone, perform, scene).result()
         return Turn(readings, watch.others(), watch.seconds())

@@ -13,6 +13,7 @@ from benchmarks.against.changes import FIGURES, QUICK
 from benchmarks.measures import capturing, parts, round_trip
 from benchmarks.scene import Sizes
 from tests.fleet import copy_packages
+from tests.preloaded import turns_forked
 from tests.session_folder import SessionFolder
 
 
@@ -22,6 +23,12 @@ def folder() -> Iterator[Path]:
     session = SessionFolder()
     yield session.path
     session.remove()
+
+
+@pytest.fixture(scope="module")
+def _forks() -> Iterator[None]:
+    with turns_forked("benchmarks.measures.capturing", "benchmarks.measures.parts"):
+        yield
 
 
 def test_an_arm_runs_its_own_tree_and_yields_every_figure(folder: Path) -> None:
@@ -45,6 +52,7 @@ def test_a_lone_call_is_measured_in_every_rhythm_beside_raw_celery() -> None:
     assert all(result.ratio for result in outcome.results if result.row.bar and result.row.unit == "ms")
 
 
+@pytest.mark.usefixtures("_forks")
 def test_a_worker_that_captures_nothing_takes_turns_with_one_that_does() -> None:
     [row] = [row for row in capturing.MEASURE.rows if row.ours == "process"]
     measure = replace(capturing.MEASURE, sides={"process": capturing.MEASURE.sides["process"]}, rows=[row])
@@ -55,6 +63,7 @@ def test_a_worker_that_captures_nothing_takes_turns_with_one_that_does() -> None
     assert all(result.value > 0 and result.ratio for result in outcome.results)
 
 
+@pytest.mark.usefixtures("_forks")
 def test_an_image_takes_turns_with_sql_by_hand_and_a_large_file_is_watched() -> None:
     side = "SQLite, process lane"
     rows = [row for row in parts.MEASURE.rows if row.ours == side]

@@ -1,6 +1,7 @@
 """Sides take turns, each in its own process; a failing side loses only its own rows."""
 
 import operator
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,6 +9,13 @@ from benchmarks import runner
 from benchmarks.figures import LeftOutError, Measure, Readings, Row
 from benchmarks.measures import in_process
 from benchmarks.scene import QUICK, Scene
+from tests.preloaded import turns_forked
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forks() -> Iterator[None]:
+    with turns_forked("benchmarks.measures.in_process"):
+        yield
 
 
 def says_nothing(_: str) -> None: ...
