@@ -11,13 +11,12 @@ import typer
 from typer import Argument, Option
 
 import forge_tools
-from forge_tools.cli.database import whoami, with_history, with_store
-from forge_tools.cli.face import App, Face
+from forge_tools.cli.face import App, BackgroundOption, Face
 from forge_tools.cli.live import awaited, cancellable
 from forge_tools.cli.parameters import GivenParameters, find_spec
 from forge_tools.cli.run import left_alone, report
 from forge_tools.cli.selection import Chosen, IdArgument, IdsArgument, filtered
-from forge_tools.cli.stack import require_stack
+from forge_tools.cli.services import require_stack, whoami, with_history, with_store
 from forge_tools.cli.text import counted
 from forge_tools.client.calls import tell_of_cancels
 from forge_tools.config import Settings
@@ -104,7 +103,7 @@ def replay(
         bool | None,
         Option("--dry-run/--no-dry-run", help="Only describe what it would do, or do it. Default: as before."),
     ] = None,
-    background: Annotated[bool, Option("--background", help="Print the id and return without waiting.")] = False,
+    background: BackgroundOption = False,
     queue: Annotated[str | None, Option(help="The queue. Default: as before.")] = None,
     reason: Annotated[str, Option(help="The reason, kept with both executions.")] = "",
 ) -> None:

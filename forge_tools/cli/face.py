@@ -207,6 +207,10 @@ OutputOption = Annotated[
 """It may come before or after the name of a command."""
 
 
+LocalToolsOption = Annotated[
+    list[str] | None, Option("--tools", metavar="MODULE|FILE", help="With --local: load these too.")
+]
+BackgroundOption = Annotated[bool, Option("--background", help="Print the id and return without waiting.")]
 WideOption = Annotated[bool, Option("--wide", help="Show all columns, however narrow the terminal is.")]
 
 

@@ -1,4 +1,4 @@
-"""Converts `key=value` on the command line to the values that a tool declares, and writes an example of it."""
+"""Tools and parameters on the command line: what `key=value` means, an example of it, and what a shell completes."""
 
 import json
 import math
@@ -8,15 +8,20 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from forge_tools.cli.face import INTERRUPTED
+from forge_tools.errors import ForgeError
 from forge_tools.model import ToolParameter, ToolSpec
 from forge_tools.schema import Validator
 from forge_tools.signals import handled, not_ignored
+
+Offer = tuple[str, str]
+"""A word, and a description that some shells show beside it."""
 
 _ASSIGNMENT = re.compile(r"(?P<name>[^=\s]+?)(?P<sign>:=|=)(?P<value>.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -25,6 +30,37 @@ _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "
 def find_spec(specs: Iterable[ToolSpec], name: str) -> ToolSpec | None:
     """Return the tool of that name or alias."""
     return next((spec for spec in specs if name in (spec.name, *spec.aliases)), None)
+
+
+def completed_tools(incomplete: str) -> list[Offer]:
+    """Complete the name of a published tool."""
+    return _beginning(incomplete, ((spec.name, spec.description) for spec in _published()))
+
+
+def completed_parameters(context: typer.Context, incomplete: str) -> list[Offer]:
+    """Complete a parameter of the tool on the command line."""
+    spec = find_spec(_published(), context.params.get("name") or "")
+    return _beginning(incomplete, ((f"{one.name}=", one.description) for one in (spec.declared if spec else ())))
+
+
+def completed_tools_or_commands(context: typer.Context, incomplete: str) -> list[Offer]:
+    """Complete the name of a tool, or a command beside the one on the command line."""
+    beside = getattr(context.parent and context.parent.command, "commands", {})
+    commands = ((name, command.get_short_help_str()) for name, command in beside.items())
+    return [*_beginning(incomplete, commands), *completed_tools(incomplete)]
+
+
+def _beginning(incomplete: str, offers: Iterator[Offer]) -> list[Offer]:
+    return [offer for offer in offers if offer[0].startswith(incomplete)]
+
+
+def _published() -> list[ToolSpec]:
+    database = import_module("forge_tools.cli.services")  # imported late: most commands complete nothing
+    try:
+        directory = database.with_store(lambda store: store.directories.read())
+    except ForgeError:  # no database, nothing to offer
+        return []
+    return [*directory.enabled, *directory.disabled]
 
 
 class GivenParameters:

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from forge_tools.cli.completion import completed_tools
-from forge_tools.cli.database import with_history
+from forge_tools.cli.parameters import completed_tools
+from forge_tools.cli.services import with_history
 from forge_tools.cli.text import one_line, parse_since
 from forge_tools.errors import ExecutionNotFoundError, ForgeError
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ToolCategory, is_id

@@ -53,13 +53,20 @@ _PID_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
-    """One worker of the stack: what goes on its command line."""
+    """One worker of the stack."""
 
     name: str
     lane: Lane
     queues: tuple[str, ...]
     concurrency: int
     tools: tuple[str, ...]
+
+    @property
+    def arguments(self) -> list[str]:
+        """Its command line after `workers`."""
+        tools = (word for reference in self.tools for word in ("--tools", reference))
+        queues = ("--queues", ",".join(self.queues))
+        return ["--lane", self.lane, *queues, "--concurrency", str(self.concurrency), *tools]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +306,7 @@ class EmbeddedStack:
             return
         try:
             end(instance_mark(instance))  # the launcher has ended its tree; a tool may have left something outside
-            requeued, lost = asyncio.run(_recover(self._settings, instance))
+            requeued, lost = asyncio.run(self._recover(instance))
         except (ForgeError, OSError) as error:
             logger.warning(
                 "What a dead worker ran is left to the others, after its lease",
@@ -311,6 +318,11 @@ class EmbeddedStack:
                 "The executions of a dead worker are settled",
                 extra={"worker": instance, "requeued": len(requeued), "lost": len(lost)},
             )
+
+    async def _recover(self, instance: str) -> tuple[list[str], list[str]]:
+        settings = self._settings
+        async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+            return await store.transitions.recover(instance, "its process ended")
 
     def _end(self, processes: Sequence[SupervisedProcess], seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -330,8 +342,6 @@ class EmbeddedStack:
             process.forget()
 
     def _valkey_failed(self, server: SupervisedProcess) -> StackError:
-        if self._is_signalled:
-            return StackError("The stack was stopped before it was ready.")
         server.forget()
         return StackError(
             f"Valkey did not start ({server.status().last_exit or 'no answer'}). The end of {server.log}:\n"
@@ -427,11 +437,6 @@ def ensure_key(settings: Settings) -> None:
     """Create and publish a key if clients have none to encrypt with, or if this stack's workers do not hold it."""
     with ThreadPoolExecutor(1) as thread:  # the caller may have a running loop
         thread.submit(lambda: asyncio.run(_ensure_key(settings))).result()
-
-
-async def _recover(settings: Settings, instance: str) -> tuple[list[str], list[str]]:
-    async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
-        return await store.transitions.recover(instance, "its process ended")
 
 
 async def _ensure_key(settings: Settings) -> None:

@@ -390,8 +390,8 @@ async def test_a_worker_seals_an_auditor_verifies_and_a_keeper_prunes(
         assert (await verified(ada)).executions == 1
         assert len(await ada.history.list()) == 3
         assert [one.calls for one in await ada.history.figures()] == [3]
-        assert [one.queued for one in await ada.overviews.backlog()] == [2]
-        assert await ada.overviews.stuck(lease=15.0, patience=60.0) == []
+        seen = await ada.overviews.read(window=60.0, lease=15.0, patience=60.0)
+        assert ([one.waiting for one in seen.queues if one.waiting], seen.stuck) == ([2], ())
         for statement in (
             "DELETE FROM executions",
             "SELECT encrypted FROM execution_queue",

@@ -20,8 +20,10 @@ import psutil
 import pytest
 
 from forge_tools.config import Settings, broker_socket
-from forge_tools.embedded import EmbeddedStack, forget, stack_holder, supervision, valkey
 from forge_tools.embedded import stack as stack_module
+from forge_tools.embedded import supervision, valkey
+from forge_tools.embedded.home import stack_holder
+from forge_tools.embedded.stack import EmbeddedStack, forget
 from forge_tools.errors import DatabaseCorruptError, StackError
 from forge_tools.storage import migrate
 from tests.migrated import migrated
