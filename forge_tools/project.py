@@ -122,11 +122,7 @@ class Marker:
         return self.folder / MARKER
 
     def write(self) -> None:
-        """Make `.forge` name the home.
-
-        Raises:
-            StackError: the folder cannot be written to.
-        """
+        """Make `.forge` name the home."""
         if _read(self.folder) != UUID(self.home.name):
             # Not a secret: other users of the folder have their own homes.
             _replace(self.file, f"{self.home.name}\n", 0o644)
@@ -200,11 +196,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _replace(file: Path, text: str, mode: int) -> None:
-    """Write it atomically: others may read it at any time.
-
-    Raises:
-        StackError: its folder cannot be written to.
-    """
+    """Write it atomically: others may read it at any time."""
     new = file.with_name(f"{file.name}.{os.getpid()}.new")
     try:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)

@@ -88,11 +88,7 @@ def doctor(
 
 
 async def is_worker_alive(settings: Settings) -> bool:
-    """Whether a worker of this host has a heartbeat younger than its lease.
-
-    Raises:
-        ForgeError: the database cannot answer.
-    """
+    """Whether a worker of this host has a heartbeat younger than its lease."""
     async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
         workers = await store.workers.list(seen_within=settings.lease)
         return any(one.hostname == settings.hostname and one.stopped_at is None for one in workers)

@@ -68,9 +68,6 @@ class GivenParameters:
 
     `words` are `key=value`, `key:=json` and `key=@file`, over the object `whole` (JSON, or @file). Make it before an
     event loop runs: Ctrl-C and SIGTERM end the reading of files, which may be pipes.
-
-    Raises:
-        typer.BadParameter: naming the word, what was expected and how to write it.
     """
 
     def __init__(self, words: Sequence[str] | None, whole: str | None, limit: int) -> None:
@@ -79,11 +76,7 @@ class GivenParameters:
             self._words = [_assignment(word, limit) for word in words or ()]
 
     def typed(self, spec: ToolSpec | None) -> dict[str, Any]:
-        """Read each value by the type that `spec` declares; of an unknown parameter it is text. Keys of arrays may repeat.
-
-        Raises:
-            typer.BadParameter: a value does not fit.
-        """
+        """Read each value by the type that `spec` declares; of an unknown parameter it is text. Keys of arrays may repeat."""
         parameters = dict(self._whole)
         declared = {name: p for p in (spec.declared if spec else ()) for name in (p.name, *p.aliases)}
         given: set[str] = set()

@@ -145,11 +145,7 @@ async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResu
 
 
 def report(face: Face, tool: Sequence[str], result: ToolResult | None) -> None:
-    """Print the result of a tool, which `forge-tools tools` shows with these words, if there is one: the output unchanged, the error on the error stream, the facts beside them.
-
-    Raises:
-        typer.Exit: with 1 if the call failed.
-    """
+    """Print the result of a tool, which `forge-tools tools` shows with these words, if there is one: the output unchanged, the error on the error stream, the facts beside them."""
     if result is None:
         return
     facts = f"{took(result.duration_ms)}  {result.metadata.get('execution_id', 'in this process')}"
@@ -158,7 +154,6 @@ def report(face: Face, tool: Sequence[str], result: ToolResult | None) -> None:
         face.document({"id": result.metadata.get("execution_id"), **result.to_dict(), "diagnosis": why})
     elif result.success:
         face.raw(result.to_text())
-        face.draw(face.pictures)
         if face.err.is_terminal:
             face.note(facts)
     else:

@@ -95,11 +95,7 @@ def await_stack(face: Face, settings: Settings, *, patience: float = 0.0) -> boo
 
 
 def require_stack(face: Face, settings: Settings, *, is_left: bool) -> None:
-    """Wait until the stack of this folder serves calls; for one that `is_left` to a later stack, only say that none runs.
-
-    Raises:
-        StackError: none runs, and the call would be waited for.
-    """
+    """Wait until the stack of this folder serves calls; for one that `is_left` to a later stack, only say that none runs."""
     if await_stack(face, settings, patience=0.0 if is_left else COMING_SECONDS):
         return
     if not is_left:

@@ -137,12 +137,7 @@ async def _read(store: Store, execution_id: str) -> _Story:
 
 
 async def _until_over(face: Face, execution_id: str, timeout: float | None, *, is_followed: bool) -> None:
-    """Wait until it is over, at most `timeout` seconds.
-
-    Raises:
-        ExecutionNotFoundError: there is none of that id.
-        ResultTimeoutError: it is not over yet.
-    """
+    """Wait until it is over, at most `timeout` seconds."""
     async with forge_tools.ExecutorClient(Settings.load()) as client:
         handle = client.calls.attach((await client.history.get(execution_id)).id)
         await awaited(face, handle, timeout=timeout, is_detached=True, is_live=is_followed)
@@ -199,7 +194,6 @@ def _print(face: Face, story: _Story, most: int | None) -> None:
         face.say("\nOutput", style="bold")
         lines = as_text(record.output).splitlines()
         face.raw("\n".join(lines[:most]))
-        face.draw(face.pictures)
         if most is not None and len(lines) > most:
             face.note(f"... {len(lines) - most} more lines; --full shows them")
 

@@ -99,11 +99,7 @@ class Watch:
         self._asked_at = self._seen_at = time.monotonic()
 
     async def run(self, interval: float) -> None:
-        """Watch until Ctrl-C or SIGTERM.
-
-        Raises:
-            ForgeError: the first read failed.
-        """
+        """Watch until Ctrl-C or SIGTERM."""
         watching = asyncio.ensure_future(self._watch(interval))
         for ending in not_ignored(signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(ending, watching.cancel)

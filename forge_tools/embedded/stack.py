@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import Self
 
 from forge_tools.config import Settings, broker_socket
 from forge_tools.embedded import valkey
-from forge_tools.embedded.home import HomeLock, open_home, remove_home
+from forge_tools.embedded.home import HomeLock, explained, open_home, prepare_socket
 from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess, SupervisedWorker
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import Lane
@@ -33,7 +34,6 @@ logger = logging.getLogger("forge_tools.embedded")
 DRAIN_SECONDS = 6.0
 """How long calls may still run once the stack stops, unless `FORGE_DRAIN` is set: a person is waiting."""
 START_SECONDS = 30.0
-LEFTOVER_SECONDS = 12.0
 WORKER_MARGIN = 0.8
 """Additional seconds before a worker is killed."""
 VALKEY_SECONDS = 0.9
@@ -149,12 +149,7 @@ class EmbeddedStack:
                 self.stop()
 
     def start(self) -> Self:
-        """Start everything and return; a thread restarts processes that die.
-
-        Raises:
-            StackError: the folder is held, not ours or not usable, or Valkey cannot start.
-            StorageError: the database cannot be migrated.
-        """
+        """Start everything and return; a thread restarts processes that die."""
         try:
             self._take_home()
             if not self._settings.broker_url:
@@ -212,7 +207,7 @@ class EmbeddedStack:
         settings, marker = self._settings, self._settings.marker
         if marker is None:
             home = open_home(settings.home)
-            self._lock = _locked(home, lambda: self._is_signalled)
+            self._lock = HomeLock(home).acquire(lambda: self._is_signalled)
         else:
             home, marker = self._take_marked(marker)
             if "workspace" not in settings.model_fields_set:
@@ -224,7 +219,7 @@ class EmbeddedStack:
         home = open_home(marker.home)
         marker.write()
         try:
-            self._lock = _locked(home, lambda: self._is_signalled)
+            self._lock = HomeLock(home).acquire(lambda: self._is_signalled)
         except StackError:
             now = self._settings.marker
             if now is None or now == marker:
@@ -241,7 +236,7 @@ class EmbeddedStack:
     def _start_valkey(self) -> None:
         home = self._settings.home
         socket_path = broker_socket(home)
-        valkey.prepare_socket(socket_path, home)
+        prepare_socket(socket_path, home)
         self._valkey = SupervisedProcess(
             "valkey",
             valkey.server_argv(valkey.find_server(), home / "valkey", socket_path),
@@ -380,11 +375,7 @@ def plan_workers(tools: tuple[str, ...], concurrency: int) -> tuple[WorkerPlan, 
 
 
 def forget(settings: Settings) -> tuple[Path, ...]:
-    """Remove `.forge` and the home that it names, with the history in it; return what was removed.
-
-    Raises:
-        StackError: a stack runs there, FORGE_HOME names the home, or something cannot be removed.
-    """
+    """Remove `.forge` and the home that it names, with the history in it; return what was removed."""
     marker = settings.marker
     if marker is None:
         raise StackError(
@@ -393,23 +384,15 @@ def forget(settings: Settings) -> tuple[Path, ...]:
         )
     removed = [*filter(Path.is_dir, (marker.home,)), *filter(Path.is_file, (marker.file,))]
     if marker.home in removed:
-        lock = _locked(open_home(marker.home), lambda: False)
+        lock = HomeLock(open_home(marker.home)).acquire()
         try:
-            remove_home(marker.home)
+            with explained(marker.home):
+                shutil.rmtree(marker.home)
             broker_socket(marker.home).unlink(missing_ok=True)
         finally:
             lock.release()
     marker.remove()
     return tuple(removed)
-
-
-def _locked(home: Path, is_stopping: Callable[[], bool]) -> HomeLock:
-    socket_path = broker_socket(home)
-    lock = HomeLock(home)
-    lock.acquire(
-        patience=LEFTOVER_SECONDS, end_leftover=lambda: valkey.end_leftover(socket_path), is_stopping=is_stopping
-    )
-    return lock
 
 
 def server_environment() -> Mapping[str, str]:

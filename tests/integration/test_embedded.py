@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from forge_tools.config import Settings, broker_socket
-from forge_tools.embedded import stack as stack_module
+from forge_tools.embedded import home as home_module
 from forge_tools.embedded import supervision, valkey
 from forge_tools.embedded.home import stack_holder
 from forge_tools.embedded.stack import EmbeddedStack, forget
@@ -254,7 +254,7 @@ def test_an_old_server_without_its_stack_is_asked_to_end(home: Path) -> None:
 
 
 def test_an_old_server_that_does_not_end_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_module, "LEFTOVER_SECONDS", 0.3)
+    monkeypatch.setattr(home_module, "LEFTOVER_SECONDS", 0.3)
     with leftover(home) as old:
         old.send_signal(signal.SIGSTOP)
         with pytest.raises(StackError, match=rf"Valkey \(pid {old.pid}\) of an earlier stack still runs"):
