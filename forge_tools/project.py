@@ -183,15 +183,8 @@ def _owner(home: Path) -> Path | None:
 def _is_another(owner: Path, folder: Path, uuid: UUID) -> bool:
     """Return whether the owner is still another folder; not if it was moved, or is the same by another path."""
     try:
-        return owner != folder and _read(owner) == uuid and not _is_same(owner, folder)
-    except ConfigurationError:
-        return False
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
+        return owner != folder and _read(owner) == uuid and not owner.samefile(folder)
+    except (ConfigurationError, OSError):
         return False
 
 

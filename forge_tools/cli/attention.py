@@ -150,7 +150,6 @@ def sentence(stuck: StuckCalls) -> str:
 
 
 def way_out(stuck: StuckCalls) -> str:
-    """Return what to do about it."""
     return _STUCK[stuck.reason][1].format_map(_words(stuck))
 
 

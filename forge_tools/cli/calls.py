@@ -58,7 +58,10 @@ def cancel(
     if chosen:
         ids = list(with_history(lambda history: history.unfinished(**chosen)))
         if not yes and ids:
-            _confirm(len(ids))
+            asked = counted(len(ids), "call")
+            if not sys.stdin.isatty():
+                raise typer.BadParameter(f"it would cancel {asked}; confirm with --yes.", param_hint="cancel")
+            typer.confirm(f"Cancel {asked}?", abort=True, err=True)
     answers = with_store(lambda store: _cancel(store, settings, ids or (), reason), settings)
     if chosen or len(answers) > 1:
         counts = Counter(answers.values())
@@ -66,12 +69,6 @@ def cancel(
     else:
         [(found, answer)] = answers.items()
         face.tell({"id": found, "outcome": answer}, _SAID[answer].format(id=found))
-
-
-def _confirm(count: int) -> None:
-    if not sys.stdin.isatty():
-        raise typer.BadParameter(f"it would cancel {counted(count, 'call')}; confirm with --yes.", param_hint="cancel")
-    typer.confirm(f"Cancel {counted(count, 'call')}?", abort=True, err=True)
 
 
 async def _cancel(store: Store, settings: Settings, given: Sequence[str], reason: str) -> dict[str, str]:

@@ -200,7 +200,6 @@ class _Calls:
         self._failed: str | None = None
 
     def follow(self) -> None:
-        """Show calls until this is stopped."""
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner, suppress(asyncio.CancelledError):
             runner.run(self._follow())
 
@@ -209,7 +208,6 @@ class _Calls:
             self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
 
     def show_failure(self) -> None:
-        """Show everything about the call that failed last."""
         if self._failed is None:
             self._face.note("Nothing has failed yet.")
             return
@@ -217,7 +215,6 @@ class _Calls:
             import_module("forge_tools.cli.main").main(["show", self._failed])
 
     def run_again(self) -> None:
-        """Run the last call once more, with the current code."""
         if self._last is None or self._client is None:
             self._face.note("Nothing was called yet.")
             return

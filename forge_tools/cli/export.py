@@ -35,8 +35,6 @@ app = App()
 
 
 class Format(StrEnum):
-    """The format of the rows."""
-
     JSONL = "jsonl"
     CSV = "csv"
 
@@ -59,14 +57,23 @@ def export(
     rows = LISTED[of]
 
     async def write(store: Store) -> int:
-        count, end = 0, min(chosen.get("until") or datetime.now(UTC), datetime.now(UTC))
-        with _opened(to, face) as stream, _progress(face, of, end, to) as told:
+        count, began, end = 0, None, min(chosen.get("until") or datetime.now(UTC), datetime.now(UTC))
+        # How much of the time until now is written: counting rows would read everything twice.
+        columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
+        is_shown = to is not None or not face.out.is_terminal
+        with _opened(to, face) as stream, moving_line(face, *columns, is_shown=is_shown, said="") as told:
             add = _writer(stream, format, rows.names)
             async for page in getattr(store.history, rows.pages)(**chosen):
                 for record in page:
                     add(record)
                 count += len(page)
-                told(count, rows.moment(page[0]) if page else page.until, page.until)
+                began = began or (rows.moment(page[0]) if page else page.until)
+                whole, done = ((moment - began).total_seconds() for moment in (end, page.until))
+                told(
+                    total=max(whole, 1e-3),
+                    completed=done,
+                    said=f"{count:,} {of.value}, to {page.until:%Y-%m-%d %H:%MZ}",
+                )
         return count
 
     # Fatal signals act like Ctrl-C, so that no partial file stays; nohup is respected.
@@ -129,29 +136,6 @@ def _whole(path: Path) -> Iterator[TextIO]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-_Told = Callable[[int, datetime, datetime], object]
-"""Called with the number of rows written, and the time span of the last of them."""
-
-
-@contextmanager
-def _progress(face: Face, of: Rows, end: datetime, to: Path | None) -> Iterator[_Told]:
-    """Show how much of the time from the first row until now is written; counting rows would read everything twice.
-
-    If rows go to the terminal itself, nothing is shown between them.
-    """
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
-    began: list[datetime] = []
-    with moving_line(face, *columns, is_shown=to is not None or not face.out.is_terminal, said="") as update:
-
-        def told(count: int, first: datetime, last: datetime) -> None:
-            began[:] = began or [first]
-            whole = max((end - began[0]).total_seconds(), 1e-3)
-            said = f"{count:,} {of.value}, to {last:%Y-%m-%d %H:%MZ}"
-            update(total=whole, completed=(last - began[0]).total_seconds(), said=said)
-
-        yield told
 
 
 @app.command()

@@ -71,8 +71,6 @@ Record = ExecutionRecord | AttemptRecord | EventRecord
 
 
 class Rows(StrEnum):
-    """The subject of a row."""
-
     EXECUTIONS = "executions"
     ATTEMPTS = "attempts"
     EVENTS = "events"
@@ -173,12 +171,10 @@ def refuse_unfitting(chosen: Chosen, of: Rows) -> None:
 
 
 def document(record: Record) -> dict[str, Any]:
-    """Return one row as JSON, by the names of `LISTED`."""
     return {name: getattr(record, name) for name in _NAMES[type(record)]}
 
 
 def styled(status: ExecutionStatus) -> Text:
-    """Return a status in its colour."""
     return Text(status.value, _COLOURS.get(status, "red"), no_wrap=True)
 
 

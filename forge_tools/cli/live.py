@@ -137,7 +137,6 @@ async def _watch_until(waiting: "asyncio.Future[ToolResult]", face: Face, handle
 
 
 async def _cancel(face: Face, handle: "Handle") -> None:
-    """Cancel the call, and wait a limited time for the answer."""
     try:
         async with asyncio.timeout(_CANCEL_SECONDS):
             outcome = await handle.cancel("interrupted at the command line")
@@ -166,7 +165,6 @@ class Lines:
         return [*lines, *((output, line) for line in whole)]
 
     def rest(self) -> list[tuple[Output, str]]:
-        """Return the unfinished line."""
         begun, self._begun = self._begun, None
         return [] if begun is None else [begun]
 
@@ -206,7 +204,6 @@ class View:
             self._face.note(measured(self._progress))
 
     def say(self, state: str) -> None:
-        """Show the state of the call."""
         if self._live is None:
             self._put(self._rest())
             self._face.note(state)
@@ -215,7 +212,6 @@ class View:
             self._live.start(refresh=True)
 
     def hear(self, event: Note | Report) -> None:
-        """Show what the call reports, or what was done to it."""
         if isinstance(event, Output):
             self._put(map(_said, self._lines.add(event)))
         elif isinstance(event, Progress):
@@ -265,7 +261,6 @@ def measured(progress: Progress) -> str:
 
 
 def noted(note: Note) -> str:
-    """Describe what was done to it in a few words."""
     reason = note.event.detail.get("reason")
     return one_line(f"{note.event.kind} by {note.event.actor}" + (f": {reason}" if reason else ""))
 

@@ -33,12 +33,10 @@ def find_spec(specs: Iterable[ToolSpec], name: str) -> ToolSpec | None:
 
 
 def completed_tools(incomplete: str) -> list[Offer]:
-    """Complete the name of a published tool."""
     return _beginning(incomplete, ((spec.name, spec.description) for spec in _published()))
 
 
 def completed_parameters(context: typer.Context, incomplete: str) -> list[Offer]:
-    """Complete a parameter of the tool on the command line."""
     spec = find_spec(_published(), context.params.get("name") or "")
     return _beginning(incomplete, ((f"{one.name}=", one.description) for one in (spec.declared if spec else ())))
 

@@ -31,8 +31,6 @@ app = App()
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """The call as on the command line."""
-
     name: str
     parameters: GivenParameters
     context: ExecutionContext

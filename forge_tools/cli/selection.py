@@ -56,7 +56,6 @@ def whole_ids(context: typer.Context, given: list[str] | None) -> list[str]:
 
 
 def completed_ids(incomplete: str) -> Iterator[tuple[str, str]]:
-    """Complete the id of a recent execution."""
     try:
         newest = _newest(COMPLETED)
     except ForgeError:  # no database, nothing to offer

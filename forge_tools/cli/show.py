@@ -137,14 +137,12 @@ async def _read(store: Store, execution_id: str) -> _Story:
 
 
 async def _until_over(face: Face, execution_id: str, timeout: float | None, *, is_followed: bool) -> None:
-    """Wait until it is over, at most `timeout` seconds."""
     async with forge_tools.ExecutorClient(Settings.load()) as client:
         handle = client.calls.attach((await client.history.get(execution_id)).id)
         await awaited(face, handle, timeout=timeout, is_detached=True, is_live=is_followed)
 
 
 async def told_by(store: Store, execution_id: str) -> AsyncGenerator[Output, None]:
-    """Yield the output of an execution so far."""
     position, has_more = Position(execution_id), True
     while has_more:
         sight = await store.reports.look(position)
@@ -212,14 +210,12 @@ def _print_logs(face: Face, story: _Story, most: int | None) -> None:
 
 
 def as_logged(output: Output) -> dict[str, Any]:
-    """Return a part of the output as JSON."""
     level = None if output.level is None else output.source
     told = {name: getattr(output, name) for name in ("attempt", "at", "stream", "left_out", "text")}
     return {**told, "level": level}
 
 
 def log_line(output: Output, line: str) -> Text:
-    """Format a line of output for people: time, source, text."""
     at = f"{output.at:%H:%M:%S}.{output.at.microsecond // 1000:03d}" if output.at is not None else "-"
     attempt = f"#{output.attempt} " if output.attempt > 1 else ""
     source = (f"{output.source:<8} ", _LOG_COLOURS.get(output.source, ""))

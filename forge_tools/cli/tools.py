@@ -55,7 +55,6 @@ class Difference(NamedTuple):
 
 
 def known_format(format: str | None) -> str | None:
-    """Refuse an unknown format."""
     if format is not None and format not in FORMATS:
         raise typer.BadParameter(f"{format!r} is not a format; there are {', '.join(FORMATS)}.", param_hint="--format")
     return format

@@ -77,7 +77,6 @@ def place(url: str) -> str:
 
 
 def document(seen: Overview, found: Sequence[Concern]) -> dict[str, Any]:
-    """Return the overview as JSON."""
     return asdict(seen) | {
         "calls_per_second": seen.calls_per_second,
         "attention": [asdict(one) for one in found],
@@ -99,7 +98,6 @@ class Watch:
         self._asked_at = self._seen_at = time.monotonic()
 
     async def run(self, interval: float) -> None:
-        """Watch until Ctrl-C or SIGTERM."""
         watching = asyncio.ensure_future(self._watch(interval))
         for ending in not_ignored(signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(ending, watching.cancel)

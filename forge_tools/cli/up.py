@@ -93,13 +93,11 @@ def _forget(face: Face, settings: Settings) -> None:
 
 
 def running_shells(settings: Settings) -> str:
-    """List the running shells of this host, for people."""
     ids = [one.id for one in survey(settings.shells_folder) if one.status is ShellStatus.RUNNING]
     return f"{', '.join(ids[:SHOWN_SHELLS])}{', ...' if len(ids) > SHOWN_SHELLS else ''}"
 
 
 def worker_of(plan: WorkerPlan) -> list[str]:
-    """Return the command line of one worker of the stack."""
     return worker_argv(plan.arguments)
 
 
@@ -167,7 +165,6 @@ class AnnouncedStack(EmbeddedStack):
             )
 
     def pids(self) -> set[int]:
-        """Return the process ids of the workers."""
         return {one.pid for one in self.workers if one.pid is not None}
 
     def _tell_what_runs(self, pids: Collection[int]) -> None:

@@ -25,7 +25,6 @@ def worker(context: typer.Context) -> NoReturn:
 
 
 def worker_argv(arguments: Sequence[str]) -> list[str]:
-    """Return the command line of a worker."""
     require_own_workers()
     return [sys.executable, "-P", "-m", "workers", *arguments]
 

@@ -73,7 +73,6 @@ class GenerationsOfWorkers(SupervisedProcess):
         """Of all current workers, including draining ones."""
 
     def start(self) -> None:
-        """Start the forking process and the first workers."""
         with self._lock:
             if self._control is not None:
                 self._control.close()

@@ -248,29 +248,17 @@ class EmbeddedStack:
         self._valkey.start()
 
     def _await_answer(self, server: SupervisedProcess) -> None:
-        if self._answers_in_time(server):
-            return
-        data = self._settings.home / "valkey"
-        if server.is_alive or not (data / "appendonlydir").exists():
-            raise self._valkey_failed(server)
-        aside = valkey.set_aside(data)
-        server.forget()
-        server.start()
-        if not self._answers_in_time(server):
-            raise self._valkey_failed(server)
-        logger.warning(
-            "Valkey could not read its data, which was moved to %s; nothing is lost, since the database has every call",
-            aside,
-        )
-
-    def _answers_in_time(self, server: SupervisedProcess) -> bool:
-        socket_path = broker_socket(self._settings.home)
-        deadline = time.monotonic() + START_SECONDS
-        while not self._is_signalled and server.is_alive and time.monotonic() < deadline:
-            if valkey.answers(socket_path):
-                return True
+        socket_path, deadline = broker_socket(self._settings.home), time.monotonic() + START_SECONDS
+        while not valkey.answers(socket_path):
+            if self._is_signalled or not server.is_alive or time.monotonic() > deadline:
+                server.forget()
+                raise StackError(
+                    f"Valkey did not start ({server.status().last_exit or 'no answer'}). The end of {server.log}:\n"
+                    f"{server.last_words()}\n"
+                    f"Fix what it reports, or set FORGE_BROKER_URL to a Redis, Valkey or RabbitMQ that runs. If its data is damaged, "
+                    f"remove {self._settings.home / 'valkey'}: nothing is lost, since the database has every call."
+                )
             time.sleep(_POLL_SECONDS)
-        return False
 
     def _start_workers(self) -> None:
         for worker in self.make_workers(self._settings):
@@ -335,14 +323,6 @@ class EmbeddedStack:
             time.sleep(_POLL_SECONDS)
         for process in processes:
             process.forget()
-
-    def _valkey_failed(self, server: SupervisedProcess) -> StackError:
-        server.forget()
-        return StackError(
-            f"Valkey did not start ({server.status().last_exit or 'no answer'}). The end of {server.log}:\n"
-            f"{server.last_words()}\n"
-            "Fix what it reports, or set FORGE_BROKER_URL to a Redis, Valkey or RabbitMQ that runs."
-        )
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[int]:

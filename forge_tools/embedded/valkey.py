@@ -63,19 +63,6 @@ def end_leftover(socket_path: Path, wait: float = 0.3) -> str:
     return name
 
 
-def set_aside(folder: Path) -> Path:
-    """Rename the data folder of a server that cannot read it, keeping the lock file; return the new path.
-
-    Nothing is lost: the database holds every call, and the broker only wakes workers.
-    """
-    aside = folder.with_name(f"{folder.name}.broken-{time.strftime('%Y%m%d-%H%M%S')}")
-    aside.mkdir(mode=0o700)
-    for entry in folder.iterdir():
-        if entry.name != "lock":
-            entry.rename(aside / entry.name)
-    return aside
-
-
 def _connected(socket_path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -63,12 +63,3 @@ def _answer_once(server: socket.socket, said: bytes) -> bytes:
         asked = connection.recv(64)
         connection.sendall(said)
     return asked
-
-
-def test_broken_data_is_set_aside_and_the_lock_stays(tmp_path: Path) -> None:
-    data = tmp_path / "valkey"
-    (data / "appendonlydir").mkdir(parents=True)
-    (data / "lock").touch()
-    aside = valkey.set_aside(data)
-    assert [entry.name for entry in data.iterdir()] == ["lock"]
-    assert (aside / "appendonlydir").is_dir()
