@@ -113,12 +113,10 @@ class Watch:
         async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
             self._frame = await self._read(store)
             self._face.err.quiet = True  # notes would disrupt the screen, which shows what matters
-            drawn: dict[str, Any] = {
-                "screen": True,
-                "redirect_stderr": False,
-                "refresh_per_second": max(1, 1 / interval),
-            }
-            with Live(console=out, get_renderable=self._screen, **drawn) as live:
+            often = max(1.0, 1 / interval)
+            with Live(
+                console=out, screen=True, redirect_stderr=False, refresh_per_second=often, get_renderable=self._screen
+            ) as live:
                 live.refresh()
                 while True:
                     spent = time.monotonic() - self._asked_at

@@ -21,9 +21,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def taken(settings: Settings) -> HomeLock:
-    lock = HomeLock(settings.home)
-    lock.acquire(patience=0, end_leftover=lambda: "Valkey", is_stopping=lambda: False)
-    return lock
+    return HomeLock(settings.home).acquire()
 
 
 @contextmanager
