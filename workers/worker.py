@@ -158,7 +158,7 @@ class Worker:
             RollUps(store),
             Retention(store, self.id, settings, signer),
             ShellWatch(store.shells, settings),
-            DesertedShells(store.shells, settings, lead),
+            DesertedShells(store.shells, settings),
             Delivery(settings.broker, queues, self.claims, settings.consumption_interval),
         ]
         if setup.servers is not None:

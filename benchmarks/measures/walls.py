@@ -19,7 +19,7 @@ from benchmarks.pairs import MILLISECONDS, Work, by_turns
 from benchmarks.scene import CONTEXT, Scene, succeeded
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.sandbox.processes.walled import CommandWalls, NamespaceWalls
+from forge_tools.sandbox.processes.spawner import CommandWalls, NamespaceWalls
 from forge_tools.sandbox.walls.landlock import abi, prepare
 from forge_tools.sandbox.walls.privileges import drop_capabilities
 from forge_tools.sandbox.walls.probe import given

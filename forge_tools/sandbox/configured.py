@@ -28,13 +28,19 @@ def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach
     if settings.workspace_roots:
         others = [_root(one, "FORGE_WORKSPACE_ROOTS: ") for one in settings.workspace_roots]
         root = (Root(settings.workspace.absolute()), *others)
+    search = None
+    if settings.web_search:
+        key = settings.web_search_key.get_secret_value()
+        search = Search(provider=settings.web_search, url=settings.web_search_url, key=key)
     return Reach(
         root=root,
         workspaces={name: _roots(name, one) for name, one in settings.workspaces.items()},
         hostname=settings.hostname,
         shells=settings.shells_folder,
         artifacts=artifacts,
-        web=_web(settings),
+        web=Web(
+            allowed=settings.web_allowed, ports=settings.web_ports, obeys_robots=settings.web_robots, search=search
+        ),
         cache=settings.cache,
         max_part_bytes=min(settings.max_part_size, settings.artifact_quota),
     )
@@ -124,11 +130,3 @@ def _root(one: RootSettings, where: str, protection: Protection | None = None) -
         what = f"{where}{path} cannot be opened on this host: {reason}. Make it a folder that this user can read"
         raise ConfigurationError(f"{what}, or take it out of the setting.") from error
     return Root(path, is_read_only=one.read_only, protection=protection or Protection())
-
-
-def _web(settings: Settings) -> Web:
-    search = None
-    if settings.web_search:
-        key = settings.web_search_key.get_secret_value()
-        search = Search(provider=settings.web_search, url=settings.web_search_url, key=key)
-    return Web(allowed=settings.web_allowed, ports=settings.web_ports, obeys_robots=settings.web_robots, search=search)

@@ -17,7 +17,7 @@ from forge_tools.mcp.hosted.configuration import ServerWalls
 from forge_tools.model import THE_TOOL, Claim, Lane, ToolCategory, ToolSpec, ToolWalls, WorkerWalls
 from forge_tools.sandbox.configured import commands_of, least_for
 from forge_tools.sandbox.paths.confinement import Root
-from forge_tools.sandbox.processes.walled import CommandWalls, LandlockWalls, NamespaceWalls
+from forge_tools.sandbox.processes.spawner import CommandWalls, LandlockWalls, NamespaceWalls
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import SCRATCH, scratch_folder
 from forge_tools.sandbox.walls import landlock

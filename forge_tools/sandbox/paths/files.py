@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE
@@ -84,11 +84,7 @@ class Snapshot:
 
 
 def take_snapshot(place: Place, check: Check) -> Snapshot | None:
-    """Read the regular file at a place; None if nothing is there.
-
-    Raises:
-        SandboxError: it cannot be read, or is no regular file.
-    """
+    """Read the regular file at a place; None if nothing is there."""
     fd = place.open()
     if fd is None:
         return None
@@ -207,10 +203,7 @@ def survey(place: Place, check: Check) -> Survey:
 def remove_tree(place: Place, check: Check) -> None:
     """Delete the folder at a place.
 
-    Anything added to it after a survey must pass the same checks.
-
-    Raises:
-        SandboxError: something in it is protected or cannot be deleted, or the folder was moved; says if a part is gone.
+    Anything added to it after a survey must pass the same checks. A refusal says if a part is gone.
     """
     removed = 0
 
@@ -228,9 +221,9 @@ def remove_tree(place: Place, check: Check) -> None:
     except SandboxError as error:
         if not removed:
             raise
-        files = f"{removed:,} file{'' if removed == 1 else 's'}"
-        what = f"{error.message}. The rest is unchanged; {files} of {place.shown.rstrip('/')} {'is' if removed == 1 else 'are'} deleted"
-        raise SandboxError(what, error.code) from error
+        files = "1 file" if removed == 1 else f"{removed:,} files"
+        gone = f"{files} of {place.shown.rstrip('/')} {'is' if removed == 1 else 'are'} deleted"
+        raise SandboxError(f"{error.message}. The rest is unchanged; {gone}", error.code) from error
 
 
 def remove_file(place: Place) -> None:
@@ -322,8 +315,7 @@ def _copy_attributes(place: Place, fd: int) -> None:
             os.close(old)
 
 
-@dataclass(slots=True)
-class _Level:
+class _Level(NamedTuple):
     name: str
     identity: tuple[int, int]
     folders: list[str]
@@ -335,15 +327,13 @@ def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
     try:
         folder = os.open(place.name, ENTER_FOLDER, dir_fd=place.fd)
         try:
-            levels.append(_Level(place.name, _identity_of(folder), []))
-            levels[-1].folders = _visited(place, levels, folder, visit)
+            levels.append(_visited(place, levels, place.name, folder, visit))
             while True:
                 check()
                 if levels[-1].folders:
                     name = levels[-1].folders.pop()
                     folder = _step(folder, name)
-                    levels.append(_Level(name, _identity_of(folder), []))
-                    levels[-1].folders = _visited(place, levels, folder, visit)
+                    levels.append(_visited(place, levels, name, folder, visit))
                     continue
                 done = levels.pop()
                 if not levels:
@@ -359,16 +349,17 @@ def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
         raise refusal(error, place.shown, "delete") from error
 
 
-def _visited(place: Place, levels: list[_Level], folder: int, visit: Visit) -> list[str]:
-    """Refuse protected entries and visit the rest; return its folders, the first one last."""
-    shown = "/".join([place.shown, *(escape_path(level.name) for level in levels[1:])])
+def _visited(place: Place, above: list[_Level], name: str, folder: int, visit: Visit) -> _Level:
+    """Refuse protected entries and visit the rest; return the level with its folders, the first one last."""
+    shown = "/".join([place.shown, *(escape_path(level) for level in [*(one.name for one in above), name][1:])])
     _require_deletable(folder, os.fstat(place.fd).st_dev, shown)
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
         place.root.root.protection.check(entry.name, f"{shown}/{escape_path(entry.name)}", is_write=True)
     visit(folder, shown, entries)
-    return [entry.name for entry in reversed(entries) if entry.is_dir(follow_symlinks=False)]
+    folders = [entry.name for entry in reversed(entries) if entry.is_dir(follow_symlinks=False)]
+    return _Level(name, _identity_of(folder), folders)
 
 
 def _step(folder: int, name: str) -> int:
@@ -386,7 +377,5 @@ def _require_deletable(folder: int, device: int, shown: str) -> None:
     if os.fstat(folder).st_dev != device:
         raise SandboxError(f"{shown} is a mounted file system; it is not deleted", PERMISSION_DENIED)
     if not os.access(".", os.R_OK | os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
-        mode = f"{stat.S_IMODE(os.fstat(folder).st_mode):04o}"
-        raise SandboxError(
-            f"Permission denied: the content of {shown} cannot be deleted (mode {mode})", PERMISSION_DENIED
-        )
+        what = f"cannot be deleted (mode {stat.S_IMODE(os.fstat(folder).st_mode):04o})"
+        raise SandboxError(f"Permission denied: the content of {shown} {what}", PERMISSION_DENIED)

@@ -187,11 +187,7 @@ def look_at(folder: Handle, entry: Entry) -> None:
 
 
 def enter(folder: Handle, name: str) -> Handle:
-    """Open a folder in a folder; a link put in its place meanwhile is refused.
-
-    Raises:
-        SandboxError: it cannot be opened, or is protected.
-    """
+    """Open a folder in a folder; a link put in its place meanwhile is refused."""
     shown = escape_path(name) if folder.name == "." else f"{folder.name.rstrip('/')}/{escape_path(name)}"
     try:
         fd = os.open(name, ENTER_FOLDER, dir_fd=folder.fd)

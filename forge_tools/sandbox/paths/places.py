@@ -221,18 +221,18 @@ def _no_name(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Sandbo
 
 def _open_folder(root: OpenRoot, parts: list[str], shown: str) -> tuple[int, list[str]]:
     """Open the deepest existing folder of a path; return it and the missing names below it."""
-    for cut in range(len(parts), -1, -1):
+    cut = len(parts)
+    while True:
         try:
             folder = root.open("/".join(parts[:cut]) or ".", OPEN_FOLDER)
+            break
         except FileNotFoundError:
             if not cut:
                 raise
-            continue
-        missing = parts[cut:]
-        if missing:
-            _refuse_dead_end(folder, missing, shown)
-        return folder, missing
-    raise AssertionError("the root itself is always the last that is tried")
+            cut -= 1
+    if missing := parts[cut:]:
+        _refuse_dead_end(folder, missing, shown)
+    return folder, missing
 
 
 def _refuse_dead_end(folder: int, missing: list[str], shown: str) -> None:

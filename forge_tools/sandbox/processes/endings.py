@@ -168,7 +168,9 @@ def end(
     ended: set[int] = set()
     quiet = rounds = 0
     while quiet < search.quiet_looks(rounds) and time.monotonic() < deadline:
-        found = search.stop_all(deadline)
+        found = dict[int, ProcessHandle]()
+        while time.monotonic() < deadline and search.stop_more(found):
+            pass
         for handle in found.values():
             handle.send(signal.SIGKILL)
         for handle in found.values():
@@ -187,7 +189,7 @@ def end(
 
 
 class _Search:
-    """Searches for what belongs to a mark. `is_unsure` after a search that must be repeated."""
+    """Searches for what belongs to a mark, as `end` describes. `is_unsure` after a search that must be repeated."""
 
     def __init__(
         self,
@@ -197,12 +199,8 @@ class _Search:
         started: Mapping[int, int],
         spare: Collection[int],
     ) -> None:
-        self._mark = mark
+        self._mark, self._root, self._within, self._started, self._spare = mark, root, within, started, spare
         self._is_attempt = mark.startswith(EXECUTION.encode())
-        self._root = root
-        self._within = within
-        self._started = started
-        self._spare = spare
         self.is_unsure = False
 
     def quiet_looks(self, rounds: int) -> int:
@@ -211,14 +209,8 @@ class _Search:
             return FORK_BOMB_LOOKS
         return QUIET_LOOKS if self._is_tree or rounds else 1
 
-    def stop_all(self, deadline: float) -> dict[int, ProcessHandle]:
-        """Stop and hold what belongs to the mark, until nothing more is found that could still start another."""
-        found: dict[int, ProcessHandle] = {}
-        while time.monotonic() < deadline and self._stop_more(found):
-            pass
-        return found
-
-    def _stop_more(self, found: dict[int, ProcessHandle]) -> bool:
+    def stop_more(self, found: dict[int, ProcessHandle]) -> bool:
+        """Stop and hold what belongs to the mark; return whether something was found that could have started another."""
         processes: list[Process] = []
         marks: dict[int, frozenset[bytes]] = {}
         self.is_unsure = is_growing = False

@@ -105,9 +105,7 @@ class Output:
         except OSError:
             return b""
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return b""
-            return os.pread(fd, limit, offset)
+            return os.pread(fd, limit, offset) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
         except OSError:
             return b""
         finally:
@@ -170,15 +168,12 @@ class ShellFolder(Descriptor):
             os.utime(LEASE, dir_fd=self.fd, follow_symlinks=False)
 
     def runtime_seconds(self) -> float | None:
-        """Return how long it has been running, or ran; None if unknown. Setting the clock changes nothing."""
+        """Return how long it has been running, or ran; None if unknown."""
         facts = self.facts()
-        if facts.get("state") != ShellStatus.RUNNING:
-            runtime: float | None = facts.get("runtime_s")
-            return runtime
-        ticks: int = facts.get("start_ticks", 0)
-        if not ticks:
-            return max(0.0, round(time.time() - float(self._asked.get("started_at", 0)), 3))
-        return round(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 3)
+        runtime: float | None = facts.get("runtime_s")
+        if facts.get("state") == ShellStatus.RUNNING:
+            runtime = max(0.0, round(time.time() - float(self._asked.get("started_at", 0)), 3))
+        return runtime
 
     def quiet_seconds(self) -> float | None:
         """Return how long ago it last wrote something; None if it never has."""
@@ -201,14 +196,11 @@ class ShellFolder(Descriptor):
         except OSError:
             return False
         try:
-            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
-                return False
-            os.write(fd, order)
+            return stat.S_ISFIFO(os.fstat(fd).st_mode) and os.write(fd, order) > 0
         except OSError:
             return False
         finally:
             os.close(fd)
-        return True
 
     def _settle(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Record that its end is unknown; end whatever runs unsupervised."""

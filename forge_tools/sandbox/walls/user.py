@@ -6,17 +6,14 @@ import os
 import pwd
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TypeVar
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.walls.privileges import ON_LINUX
-
-T = TypeVar("T")
 
 _READ, _WRITE = os.R_OK | os.X_OK, os.R_OK | os.W_OK | os.X_OK
 _OURS = Path(__file__).parents[2]
@@ -40,18 +37,25 @@ class User:
             ConfigurationError: the host has no such user or group, it is root, or this process is not root.
         """
         name, _, group = text.partition(":")
-        user = _known(pwd.getpwnam, name, "user")
-        gid = _known(grp.getgrnam, group, "group").gr_gid if group else user.pw_gid
+        try:
+            user = pwd.getpwnam(name)
+        except KeyError as error:
+            raise ConfigurationError(f"FORGE_RUN_AS: this host has no user {name!r}.") from error
+        try:
+            gid = grp.getgrnam(group).gr_gid if group else user.pw_gid
+        except KeyError as error:
+            raise ConfigurationError(f"FORGE_RUN_AS: this host has no group {group!r}.") from error
+        why = ""
         if not user.pw_uid or not gid:
-            raise ConfigurationError(
-                f"FORGE_RUN_AS={text} is root, who gives tools all of this host: name another user and group."
+            why = " is root, who gives tools all of this host: name another user and group."
+        elif os.geteuid():
+            why = (
+                f": a worker becomes another user only if root starts it. Start this one as {user.pw_name} without it."
             )
-        if os.geteuid():
-            raise ConfigurationError(
-                f"FORGE_RUN_AS={text}: a worker becomes another user only if root starts it. Start this one as {user.pw_name} without it."
-            )
-        if lacking := _lacking_capabilities():
-            raise ConfigurationError(f"FORGE_RUN_AS={text}: root lacks capabilities here: {', '.join(lacking)}.")
+        elif lacking := _lacking_capabilities():
+            why = f": root lacks capabilities here: {', '.join(lacking)}."
+        if why:
+            raise ConfigurationError(f"FORGE_RUN_AS={text}{why}")
         return cls(user.pw_name, user.pw_uid, gid, user.pw_dir)
 
     @property
@@ -85,15 +89,12 @@ class User:
         elif above:
             why = f"{self.name} cannot reach {path}, because {above} is closed. Have it elsewhere, or: chmod o+x {quote(above)}"
         elif path in {one for one, _ in folders}:
-            why = f"{self.name} cannot use the workspace {path} as it should. Open it: {self._opening(path)}"
+            group, place = grp.getgrgid(self.gid).gr_name, quote(path)
+            why = f"{self.name} cannot use the workspace {path} as it should. Open it: chgrp -R {group} {place}"
+            why += f" && chmod -R g+rwX {place} && chmod g+s {place}"  # files created later get its group, too
         else:
             why = f"{self.name} cannot use {path}, which tools need"
         raise ConfigurationError(f"FORGE_RUN_AS: {why}.")
-
-    def _opening(self, path: str) -> str:
-        """Return the command that opens the folder; files created in it later get its group, too."""
-        group, place = grp.getgrgid(self.gid).gr_name, quote(path)
-        return f"chgrp -R {group} {place} && chmod -R g+rwX {place} && chmod g+s {place}"
 
     def _first_closed(self, needed: Sequence[tuple[str, int]]) -> tuple[str, str] | None:
         """Find the first path that the user cannot use in that way, and the folder above it that is closed, if any.
@@ -131,15 +132,3 @@ def _closed_above(path: str) -> str:
     """Return the outermost closed folder above a path, or above the target of the link that it is; empty if there is none."""
     above = (str(folder) for one in (path, os.path.realpath(path)) for folder in reversed(Path(one).parents))
     return next((folder for folder in above if not os.access(folder, os.X_OK)), "")
-
-
-def _known(find: Callable[[str], T], text: str, what: str) -> T:
-    """Look a name or number up.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
-    try:
-        return find(text)
-    except KeyError as error:
-        raise ConfigurationError(f"FORGE_RUN_AS: this host has no {what} {text!r}.") from error

@@ -114,8 +114,13 @@ class _Call:
     async def run(self, folder: Handle, *options: str) -> tuple[HeadTail, Completed]:
         artifacts = REACH.get().artifacts
         whole_bytes = artifacts.max_bytes if artifacts else 0
-        kept = HeadTail(self._room, whole_bytes) if options else _Shown(self._room, whole_bytes, self._context)
-        terminal, egress = TerminalText(kept), self._around.egress()
+        kept = HeadTail(self._room, whole_bytes)
+
+        def show(text: str) -> None:
+            kept.add(text)
+            self._context.emit(text)  # followers of the call see it as it comes
+
+        terminal, egress = TerminalText(kept.add if options else show), self._around.egress()
         try:
             completed = await run(
                 [*find_shell(), *options, "-c", self.asked.command],
@@ -125,7 +130,7 @@ class _Call:
                 stdout=terminal.feed,
                 stdin=self._stdin,
                 grace=self._grace,
-                start=self._walls.starting(self._around),
+                start=self._around.start,
                 egress=egress,
             )
         except asyncio.CancelledError:  # nobody gets its result; its output is found through the execution
@@ -164,18 +169,15 @@ class _Call:
 
     async def start(self, folder: Handle) -> ToolResult:
         """Start the command in an open folder as a shell that outlives this call and the worker that runs it."""
-        shells, asked = Shells(self._context), self.asked
+        shells = Shells(self._context)
         with await self._started(shells, folder) as shell:
             record = shell.record()
             with suppress(ForgeError):  # the shell runs anyway, and its host updates the book later
                 await shells.note(record)
-        text = f"Started in the background as {shell.id}.\n"
-        text += (
-            f'Read what it writes with BashOutput(bash_id="{shell.id}"), end it with KillShell(shell_id="{shell.id}").'
-        )
-        facts = {"cwd": folder.name, "description": asked.description, "walls": self._walls.tier}
-        facts["status"] = str(record.status)
-        return ToolResult.ok(text, bash_id=shell.id, **facts)
+        text = f"Started in the background as {shell.id}.\nRead what it writes with "
+        text += f'BashOutput(bash_id="{shell.id}"), end it with KillShell(shell_id="{shell.id}").'
+        facts = {"cwd": folder.name, "description": self.asked.description, "walls": self._walls.tier}
+        return ToolResult.ok(text, bash_id=shell.id, status=str(record.status), **facts)
 
     async def _started(self, shells: Shells, folder: Handle) -> ShellFolder:
         context, execution_id = self._context, self._context.metadata.get(EXECUTION_ID)
@@ -203,18 +205,6 @@ class _Call:
                 shell.order("KILL", 0)
                 shell.close()
             raise
-
-
-class _Shown(HeadTail):
-    """Output that followers of the call see as it comes."""
-
-    def __init__(self, limit: int, whole_bytes: int, context: ExecutionContext) -> None:
-        super().__init__(limit, whole_bytes)
-        self._context = context
-
-    def add(self, text: str) -> None:
-        super().add(text)
-        self._context.emit(text)
 
 
 def _check_command(command: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forge_tools.model import ExecutionContext, ToolResult
-from forge_tools.sandbox.processes.walled import CommandWalls, LandlockWalls, NamespaceWalls
+from forge_tools.sandbox.processes.spawner import CommandWalls, LandlockWalls, NamespaceWalls
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.walls.namespaces import HOST
 from forge_tools.sandbox.walls.privileges import open_up

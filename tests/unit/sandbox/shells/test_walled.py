@@ -13,8 +13,8 @@ import pytest
 from forge_tools.errors import SandboxError
 from forge_tools.model import ShellStatus
 from forge_tools.sandbox.paths.confinement import Root
+from forge_tools.sandbox.processes.spawner import Around, CommandWalls, LandlockWalls, NamespaceWalls
 from forge_tools.sandbox.processes.trees import start_ticks
-from forge_tools.sandbox.processes.walled import Around, CommandWalls, LandlockWalls, NamespaceWalls
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.walls.namespaces import HOST
