@@ -21,8 +21,8 @@ from forge_tools.model import (
     WorkerRecord,
     new_id,
 )
+from forge_tools.sandbox.configured import User
 from forge_tools.sandbox.reach import Reach
-from forge_tools.sandbox.walls.user import User
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Heartbeat, Question
 from forge_tools.tool.executor import ToolExecutor

@@ -15,7 +15,7 @@ from typing import Any
 from forge_tools.config import Settings, broker_socket
 from forge_tools.mcp.hosted.configuration import ServerWalls
 from forge_tools.model import THE_TOOL, Claim, Lane, ToolCategory, ToolSpec, ToolWalls, WorkerWalls
-from forge_tools.sandbox.configured import commands_of, least_for
+from forge_tools.sandbox.configured import User, commands_of, least_for
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.spawner import CommandWalls, LandlockWalls, NamespaceWalls
 from forge_tools.sandbox.reach import Reach
@@ -24,7 +24,6 @@ from forge_tools.sandbox.walls import landlock
 from forge_tools.sandbox.walls.commands import LANDLOCK, NAMESPACE
 from forge_tools.sandbox.walls.probe import TIERS, Given, given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
-from forge_tools.sandbox.walls.user import User
 from forge_tools.setting_types import CATEGORY, QUEUE
 
 HIGHEST = LANDLOCK

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE
 from forge_tools.sandbox.paths.places import Check, Place, require_own
-from forge_tools.sandbox.paths.refusals import MAX_NAME_BYTES, PERMISSION_DENIED, STALE, escape_path, refusal
+from forge_tools.sandbox.paths.refusals import MAX_NAME_BYTES, PERMISSION_DENIED, STALE, escape_path, refusal, refusing
 
 KEPT_BYTES = 64 << 20
 """Up to this size, the bytes themselves are kept."""
@@ -89,9 +89,8 @@ def take_snapshot(place: Place, check: Check) -> Snapshot | None:
     if fd is None:
         return None
     try:
-        return _read(fd, check)
-    except OSError as error:
-        raise refusal(error, place.shown, "read") from error
+        with refusing(place.shown, "read"):
+            return _read(fd, check)
     finally:
         os.close(fd)
 
@@ -134,11 +133,9 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
     `check` is called between pieces; if it raises, the old file stays as it was, and no temporary one is left.
     """
     mode = 0o600 if replacement.seen else 0o666
-    try:
+    with refusing(place.shown, "write"):
         unnamed = _open_unnamed(place.fd, mode)
         fd = os.open(temporary, _CREATE, mode, dir_fd=place.fd) if unnamed is None else unnamed
-    except OSError as error:
-        raise refusal(error, place.shown, "write") from error
     try:
         try:
             _fill(fd, replacement, check)
@@ -162,14 +159,12 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
 
 def set_executable(place: Place, replacement: Replacement) -> None:
     """Change only the execute bits of the existing file."""
-    try:
+    with refusing(place.shown, "change the mode of"):
         fd = os.open(place.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=place.fd)
         try:
             os.fchmod(fd, replacement.mode(0))
         finally:
             os.close(fd)
-    except OSError as error:
-        raise refusal(error, place.shown, "change the mode of") from error
 
 
 @dataclass(slots=True)
@@ -228,10 +223,8 @@ def remove_tree(place: Place, check: Check) -> None:
 
 def remove_file(place: Place) -> None:
     """Delete what is at a place and is no folder; for a link, the link itself."""
-    try:
+    with refusing(place.shown, "delete"):
         os.unlink(place.name, dir_fd=place.fd)
-    except OSError as error:
-        raise refusal(error, place.shown, "delete") from error
 
 
 def _read(fd: int, check: Check) -> Snapshot:
@@ -324,7 +317,7 @@ class _Level(NamedTuple):
 def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
     """Walk a tree of any depth with two open handles; each way back up must lead to where it came from."""
     levels: list[_Level] = []
-    try:
+    with refusing(place.shown, "delete"):
         folder = os.open(place.name, ENTER_FOLDER, dir_fd=place.fd)
         try:
             levels.append(_visited(place, levels, place.name, folder, visit))
@@ -345,8 +338,6 @@ def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
         finally:
             os.close(folder)
         leave(place.fd, place.name)
-    except OSError as error:
-        raise refusal(error, place.shown, "delete") from error
 
 
 def _visited(place: Place, above: list[_Level], name: str, folder: int, visit: Visit) -> _Level:

@@ -6,7 +6,8 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import zip_longest
@@ -125,6 +126,15 @@ def refusal(error: OSError, shown: str, doing: str = "open") -> SandboxError:
         return SandboxError(sentence.format(shown), name)
     kind = READ_ERROR if doing in ("open", "read") else ErrorCode.EXECUTION_ERROR
     return SandboxError(f"Cannot {doing} {shown}: {os.strerror(code)}", kind)
+
+
+@contextmanager
+def refusing(shown: str, doing: str = "open") -> Iterator[None]:
+    """Turn the kernel's errors into refusals."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(error, shown, doing) from error
 
 
 def outside(shown: str) -> SandboxError:

@@ -190,11 +190,8 @@ def serve(walls: Sequence[str], start: Start) -> None:
     rest follows over its control socket, as `packed` lists: the grace in seconds, the umask, the command, words on
     its walls, the environment.
     """
-    os.closerange(3, 1 << 20)
     adopt_orphans()
-    requests = socket.socket(fileno=os.dup(0))
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    signals = Signals(signal.SIGCHLD)
+    requests, signals = open_requests(), Signals(signal.SIGCHLD)
     supervisors: set[int] = set()
     spare = None
     is_open = True
@@ -219,6 +216,14 @@ def serve(walls: Sequence[str], start: Start) -> None:
             for handle in handles:
                 os.close(handle)
             spare = another() if is_open else None
+
+
+def open_requests() -> socket.socket:
+    """Return the socket of requests, which a program that takes them has as its standard input, and nothing else open."""
+    os.closerange(3, 1 << 20)
+    requests = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    return requests
 
 
 def main(arguments: list[str]) -> int:

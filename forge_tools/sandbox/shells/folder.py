@@ -208,7 +208,7 @@ class ShellFolder(Descriptor):
             _sweep(self.id, facts)
         facts = facts | {"state": ShellStatus.LOST.value, "ended_at": time.time(), "size": self.output.size}
         with suppress(OSError):
-            restate(self.fd, STATUS, facts)
+            restate(self.fd, facts)
         return facts
 
     def _described(self, facts: dict[str, Any]) -> ShellRecord:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 
 from forge_tools.sandbox.processes.endings import Ending
-from forge_tools.sandbox.processes.launcher import Status, keep_private, receive, spawn, status_of
+from forge_tools.sandbox.processes.launcher import Status, keep_private, open_requests, receive, spawn, status_of
 from forge_tools.sandbox.processes.streams import StreamScrubber
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap, start_ticks
 from forge_tools.sandbox.walls import namespaces
@@ -61,19 +61,17 @@ def replace(folder: int, name: str, content: Mapping[str, object]) -> None:
         raise
 
 
-def restate(folder: int, name: str, content: Mapping[str, object]) -> None:
-    """Replace a small file, or rewrite it in place, which works even on a full disk.
+def restate(folder: int, content: Mapping[str, object]) -> None:
+    """Replace the status, or rewrite it in place, which works even on a full disk.
 
     It grows by at least a byte, so that a changed size shows a new version.
     """
     try:
-        replace(folder, name, content)
+        replace(folder, STATUS, content)
     except OSError:
-        fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            os.pwrite(fd, json.dumps(content).encode().ljust(os.fstat(fd).st_size + 1), 0)
-        finally:
-            os.close(fd)
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(STATUS, flags, dir_fd=folder), "wb") as file:
+            file.write(json.dumps(content).encode().ljust(os.fstat(file.fileno()).st_size + 1))
 
 
 @cache
@@ -264,7 +262,7 @@ class Shell:
 
     def _tell(self) -> None:
         with suppress(OSError):  # the folder is gone: the shell continues anyway
-            restate(self._folder, STATUS, self._facts)
+            restate(self._folder, self._facts)
 
 
 class _Lease:
@@ -300,9 +298,7 @@ def serve() -> None:
     the environment. The answer is a line: `started 0` or `error ERRNO`.
     """
     harden()
-    os.closerange(3, 1 << 20)
-    requests = socket.socket(fileno=os.dup(0))
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    requests = open_requests()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody needs to wait for supervisors
     while True:
         data, handles, _, _ = socket.recv_fds(requests, 1, 4)
