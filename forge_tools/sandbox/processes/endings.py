@@ -162,7 +162,11 @@ def end(
     /proc only the process group of `root` is ended.
     """
     if sys.platform != "linux" or not _CAN_HANDLE:
-        return _end_group(root)
+        if root is None or not root.send(0):
+            return 0
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(root.pid, signal.SIGKILL)
+        return 1
     search = _Search(mark, root, within, started or {}, {os.getpid(), *spare})
     limit, deadline = (time.monotonic() + seconds for seconds in (LONGEST, PATIENCE))
     ended: set[int] = set()
@@ -313,11 +317,3 @@ def _is_newborn(process: Process) -> bool:
     born_at = process.ticks / os.sysconf("SC_CLK_TCK")
     now = time.clock_gettime(time.CLOCK_BOOTTIME)  # which also counts from the start of the machine
     return process.parent != _KERNEL and now - born_at < _NEWBORN_SECONDS
-
-
-def _end_group(root: ProcessHandle | None) -> int:
-    if root is None or not root.send(0):
-        return 0
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(root.pid, signal.SIGKILL)
-    return 1

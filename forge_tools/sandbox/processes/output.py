@@ -134,7 +134,10 @@ class HeadTail:
             self._head_room -= len(part)
             text = text[len(part) :]
         if text:
-            self._keep_tail(text[-self._limit :])
+            self._tail.append(text[-self._limit :])
+            self._tail_chars += len(self._tail[-1])
+            while self._tail_chars - len(self._tail[0]) >= self._limit:
+                self._tail_chars -= len(self._tail.popleft())
 
     def show(self, limit: int, kept: Mapping[str, str] = MappingProxyType({})) -> tuple[str, dict[str, Any]]:
         """Return the text within `limit` characters (at most the limit it was created with), and its metadata.
@@ -158,12 +161,6 @@ class HeadTail:
             self.whole.write(text.encode())
         except OSError:
             self.whole, self._whole_bytes = None, 0
-
-    def _keep_tail(self, text: str) -> None:
-        self._tail.append(text)
-        self._tail_chars += len(text)
-        while self._tail_chars - len(self._tail[0]) >= self._limit:
-            self._tail_chars -= len(self._tail.popleft())
 
 
 def shortened(

@@ -104,8 +104,10 @@ class _Landlock(Enclosure):
         for path in _of("own", self._shown):
             self._lock = make_locked(path)
             for home in _of("home", self._shown):
-                for below in _of("ln", self._shown):
-                    _link(f"{home}/{below}", f"{path}/{below}")
+                for target, link in ((f"{home}/{below}", f"{path}/{below}") for below in _of("ln", self._shown)):
+                    if os.path.lexists(target) and not os.path.lexists(link):  # a folder above may be linked already
+                        os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
+                        os.symlink(target, link)
         self._rules.allow(_of("ro", words), (*_of("rw", words), *_of("own", self._shown)))
 
     def start(self, spawn: Callable[[], int], stdin: int) -> int:
@@ -168,12 +170,6 @@ def make_locked(path: str) -> int:
 
 def _of(kind: str, words: Sequence[str]) -> Iterator[str]:
     return (path for word, _, path in (entry.partition(":") for entry in words) if word == kind)
-
-
-def _link(target: str, link: str) -> None:
-    if os.path.lexists(target) and not os.path.lexists(link):  # a folder above may be linked already
-        os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
-        os.symlink(target, link)
 
 
 def _remove(folder: str) -> None:

@@ -4,10 +4,12 @@ import asyncio
 import codecs
 import re
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from forge_tools.errors import ErrorCode, SandboxError
@@ -157,12 +159,7 @@ def read_page(output: Output, since: int, limit: int, size: int, *, is_over: boo
 
 def fitting(lines: Sequence[Line], room: int) -> int:
     """Count how many lines, from the first on, fit into the room."""
-    used = 0
-    for index, line in enumerate(lines):
-        used += len(line.text)
-        if used > room:
-            return index
-    return len(lines)
+    return bisect_right(list(accumulate(len(line.text) for line in lines)), room)
 
 
 def head_of(line: Line, output: Output, room: int) -> Line:
