@@ -17,7 +17,7 @@ from forge_tools.mcp.hosted.configuration import ServerWalls
 from forge_tools.model import THE_TOOL, Claim, Lane, ToolCategory, ToolSpec, ToolWalls, WorkerWalls
 from forge_tools.sandbox.configured import User, commands_of, least_for
 from forge_tools.sandbox.paths.confinement import Root
-from forge_tools.sandbox.processes.spawner import CommandWalls, LandlockWalls, NamespaceWalls
+from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import SCRATCH, scratch_folder
 from forge_tools.sandbox.walls import landlock
@@ -155,10 +155,14 @@ def _command_walls(tier: str, network: str, settings: Settings, reach: Reach) ->
         return CommandWalls()
     cache = settings.cache / "commands"
     if tier == HIGHEST:
-        return LandlockWalls(network, closed=tuple(_closed(settings, reach)), opened=settings.walls_paths, cache=cache)
+        return CommandWalls(
+            "landlock", network, closed=tuple(_closed(settings, reach)), opened=settings.walls_paths, cache=cache
+        )
     own = tuple(_own(settings, reach))
     others = [str(root.path.absolute()) for root in reach.all_roots()]
-    return NamespaceWalls(network, closed=(*own, *others), hidden=own, opened=settings.walls_paths, cache=cache)
+    return CommandWalls(
+        "namespace", network, closed=(*own, *others), hidden=own, opened=settings.walls_paths, cache=cache
+    )
 
 
 def server_walls(settings: Settings, reach: Reach) -> ServerWalls:

@@ -20,7 +20,7 @@ from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.launcher import packed
 from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, SHELL
 from forge_tools.sandbox.spools import new_scratch
-from forge_tools.sandbox.walls.commands import LANDLOCK, NAMESPACE
+from forge_tools.sandbox.walls.commands import NAMESPACE
 from forge_tools.sandbox.walls.namespaces import HOST
 from forge_tools.sandbox.walls.profile import behind_landlock, of_machine, of_workspace
 from forge_tools.sandbox.web.egress import Egress, variables
@@ -200,64 +200,36 @@ class Around:
 
 
 class CommandWalls:
-    """No walls: commands reach what their user does."""
+    """The walls around the commands of tools: none by default, so that they reach what their user does.
 
-    tier = "plain"
-    spawner = SPAWNER
+    Behind `namespace` no command sees what is `closed`; of that, what is `hidden` is not even visible inside a workspace.
+    Behind `landlock` none reaches what is `closed` unless it lies in its workspace; its home, where its temporary files are,
+    too, is a folder that goes with it. `opened` has further paths, such as `/data:ro`. The commands of a workspace share a
+    folder in `cache`, which is kept.
+    """
+
+    def __init__(
+        self, tier: str = "plain", network: str = HOST, *, closed: Sequence[str] = (), hidden: Sequence[str] = (),
+        opened: Sequence[str] = (), cache: Path = Path(),
+    ) -> None:  # fmt: skip
+        self.tier, self.spawner = tier, SPAWNER
+        if tier != "plain":
+            seen = of_machine if tier == NAMESPACE else behind_landlock
+            self.spawner = Spawner([tier, network, *seen(child_environment(), closed, opened)])
+        self._hidden, self._cache, self._variables = hidden, cache, variables(network)
 
     def around(self, roots: Sequence[Root]) -> Around:
         """Return the walls around a command of a workspace with these roots."""
-        return Around()
-
-
-class NamespaceWalls(CommandWalls):
-    """Namespaces. No command sees what is `closed`; of that, what is `hidden` is not even visible inside a workspace.
-
-    `opened` has further paths, such as `/data:ro`. The commands of a workspace share a folder in `cache`, which is kept.
-    """
-
-    tier = NAMESPACE
-
-    def __init__(
-        self, network: str, *, closed: Sequence[str], hidden: Sequence[str], opened: Sequence[str], cache: Path
-    ) -> None:
-        self.spawner = Spawner([NAMESPACE, network, *of_machine(child_environment(), closed, opened)])
-        self._variables = {"TMPDIR": "/tmp", **variables(network)}  # noqa: S108  its own
-        self._hidden = hidden
-        self._cache = cache
-
-    def around(self, roots: Sequence[Root]) -> Around:
-        places, cache = _places(roots, self._cache)
-        shown = of_workspace(places, self._hidden, cache)
-        return Around(self.spawner, shown, {"XDG_CACHE_HOME": cache, **self._variables})
-
-
-class LandlockWalls(CommandWalls):
-    """Landlock and seccomp. No command reaches what is `closed`, unless it lies in its workspace; `opened` and `cache` are
-    those of `NamespaceWalls`.
-
-    Its home, where its temporary files are, too, is a folder that goes with it.
-    """
-
-    tier = LANDLOCK
-
-    def __init__(self, network: str, *, closed: Sequence[str], opened: Sequence[str], cache: Path) -> None:
-        self.spawner = Spawner([LANDLOCK, network, *behind_landlock(child_environment(), closed, opened)])
-        self._cache = cache
-
-    def around(self, roots: Sequence[Root]) -> Around:
-        places, cache = _places(roots, self._cache)
+        if self.tier == "plain":
+            return Around()
+        places = [(str(root.path.absolute()), root.is_read_only) for root in roots]
+        name = hashlib.blake2b(repr(sorted(places)).encode(), digest_size=8).hexdigest()
+        cache = os.path.realpath(self._cache / name)
+        with suppress(OSError):  # a home that is read-only: commands then have one that is not kept, or none
+            os.makedirs(cache, mode=0o700, exist_ok=True)  # noqa: PTH103  no Path is wanted
+        given = {"XDG_CACHE_HOME": cache, **self._variables}
+        if self.tier == NAMESPACE:
+            return Around(self.spawner, of_workspace(places, self._hidden, cache), {**given, "TMPDIR": "/tmp"})  # noqa: S108  its own
         home = new_scratch()
         shown = [f"{'ro' if is_read_only else 'rw'}:{path}" for path, is_read_only in places]
-        shown += [f"rw:{cache}", f"own:{home}"]
-        return Around(self.spawner, shown, {"XDG_CACHE_HOME": cache, "TMPDIR": home, "HOME": home})
-
-
-def _places(roots: Sequence[Root], caches: Path) -> tuple[list[tuple[str, bool]], str]:
-    """Return the paths of a workspace, and whether each is read-only; and the cache that its commands share."""
-    places = [(str(root.path.absolute()), root.is_read_only) for root in roots]
-    name = hashlib.blake2b(repr(sorted(places)).encode(), digest_size=8).hexdigest()
-    cache = os.path.realpath(caches / name)
-    with suppress(OSError):  # a home that is read-only: commands then have one that is not kept, or none
-        os.makedirs(cache, mode=0o700, exist_ok=True)  # noqa: PTH103  no Path is wanted
-    return places, cache
+        return Around(self.spawner, [*shown, f"rw:{cache}", f"own:{home}"], {**given, "TMPDIR": home, "HOME": home})

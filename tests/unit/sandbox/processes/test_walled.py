@@ -13,7 +13,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.commands import Completed, run
 from forge_tools.sandbox.processes.environment import child_environment
-from forge_tools.sandbox.processes.spawner import CommandWalls, NamespaceWalls
+from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.processes.trees import child_pids, families
 from forge_tools.sandbox.walls import seccomp
 from forge_tools.sandbox.walls.namespaces import NONE
@@ -37,7 +37,7 @@ class Walled:
             path.mkdir(parents=True)
             (path / "file").write_text("secret")
         hidden = [str(self.ws / "state/keys")]
-        self.walls = NamespaceWalls(NONE, closed=hidden, hidden=hidden, opened=(), cache=base / "cache")
+        self.walls = CommandWalls("namespace", NONE, closed=hidden, hidden=hidden, opened=(), cache=base / "cache")
 
     async def run(self, script: str, *, is_read_only: bool = False, **variables: str) -> tuple[Completed, str]:
         written = bytearray()

@@ -12,7 +12,7 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.processes.commands import Completed
-from forge_tools.sandbox.processes.spawner import LandlockWalls
+from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.processes.trees import child_pids
 from forge_tools.sandbox.spools import SCRATCH, remove_leftovers
 from forge_tools.sandbox.walls import landlock, seccomp
@@ -41,7 +41,7 @@ class Landlocked(Walled):
         monkeypatch.setattr(tempfile, "tempdir", str(self.temporary))
         closed = [str(base / "other"), str(self.temporary)]
         opened = [f"{self.home}/mail:rw"]
-        self.walls = LandlockWalls(network, closed=closed, opened=opened, cache=base / "cache")
+        self.walls = CommandWalls("landlock", network, closed=closed, opened=opened, cache=base / "cache")
 
     def left(self) -> list[Path]:
         return list(self.temporary.iterdir())
