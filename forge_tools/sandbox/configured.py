@@ -214,7 +214,6 @@ def announced(settings: Settings) -> list[NamedWorkspace]:
 
 
 def _networks(settings: Settings) -> dict[str, tuple[str, str]]:
-    """Return by queue which setting decides the network of commands, and what it says."""
     of = settings.egress_of
     for name in ("Bash", f"{CATEGORY}{ToolCategory.EXECUTION}"):
         if name in of:

@@ -153,15 +153,15 @@ def behind_walls(settings: Settings, reach: Reach) -> Reach:
 def _command_walls(tier: str, network: str, settings: Settings, reach: Reach) -> CommandWalls:
     if tier == "plain":
         return CommandWalls()
-    cache = settings.cache / "commands"
-    if tier == HIGHEST:
-        return CommandWalls(
-            "landlock", network, closed=tuple(_closed(settings, reach)), opened=settings.walls_paths, cache=cache
-        )
     own = tuple(_own(settings, reach))
-    others = [str(root.path.absolute()) for root in reach.all_roots()]
+    others = (str(root.path.absolute()) for root in reach.all_roots())
     return CommandWalls(
-        "namespace", network, closed=(*own, *others), hidden=own, opened=settings.walls_paths, cache=cache
+        tier,
+        network,
+        closed=tuple(_closed(settings, reach)) if tier == HIGHEST else (*own, *others),
+        hidden=own,
+        opened=settings.walls_paths,
+        cache=settings.cache / "commands",
     )
 
 

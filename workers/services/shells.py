@@ -161,7 +161,6 @@ class ShellWatch(Service):
         return last.size != shell.size and now - told_at >= SIZE_SECONDS
 
     async def _miss(self, said: Sequence[ShellRecord], seen: Sequence[ShellRecord]) -> None:
-        """Give up shells that are reported as running here, but are not."""
         here = {shell.id for shell in seen}
         missing = [shell for shell in said if shell.id not in here]
         gone = [shell.id for shell in missing if not _is_alive(shell)]
@@ -174,7 +173,6 @@ class ShellWatch(Service):
             )
 
     def _complain(self, what: str) -> None:
-        """Log a problem now and then, not every two seconds."""
         last, said_at = self._complaint
         if what != last or self._clock() - said_at >= COMPLAINT_SECONDS:
             self._complaint = (what, self._clock())
@@ -211,6 +209,5 @@ class DesertedShells(Service):
 
 
 def _is_alive(shell: ShellRecord) -> bool:
-    """Return whether its supervisor is a process of this machine."""
     started = start_ticks(shell.pid)
     return started != 0 and (shell.kernel, shell.start_ticks) == (kernel_id(), started)

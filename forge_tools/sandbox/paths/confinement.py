@@ -188,11 +188,7 @@ class OpenRoot(Descriptor):
         return _below(path, self._real_path) if found is None else found
 
     def below_of_target(self, target: str) -> str:
-        """Do the same for the target of a link.
-
-        Raises:
-            OSError: it leads outside (EXDEV).
-        """
+        """Do the same for the target of a link; one that leads outside is an OSError (EXDEV)."""
         if (below := self.below(target)) is None:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         return below

@@ -135,7 +135,6 @@ class Supervisor:
         return descendants(os.getpid(), with_shells=not self._spares_shells)
 
     def _reap(self) -> bool:
-        """Collect every ended child, including adopted ones; return whether any child is left."""
         is_any_left, code = reap(self._child)
         if code is not None and self._status is None:  # the number may belong to another process by now
             self._status = self._tell(status_of(code))

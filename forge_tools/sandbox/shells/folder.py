@@ -255,7 +255,6 @@ def _sweep(handle: str, facts: dict[str, Any]) -> None:
 
 
 def _signal(facts: dict[str, Any], number: int) -> bool:
-    """Send a signal to the supervisor; return whether it exists."""
     supervisor = ProcessHandle(facts.get("pid", 0))
     try:
         return _is_supervised(facts) and supervisor.send(number)  # held first, as above

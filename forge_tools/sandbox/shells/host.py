@@ -263,7 +263,6 @@ def _ticks(pid: int, fields: slice) -> int:
 
 
 def _ports(pid: int) -> Iterator[int]:
-    """Yield the ports that a process listens on in its network namespace."""
     if sockets := set(_sockets(pid)):
         for table in ("tcp", "tcp6"):
             with suppress(OSError):  # as above; or no IPv6

@@ -237,7 +237,6 @@ class Shell:
         return list(descendants(os.getpid(), with_shells=True))
 
     def _reap(self) -> bool:
-        """Collect every ended child, including adopted ones; return whether any child is left."""
         is_any_left, code = reap(self._child)
         if code is not None and self._status is None:  # the number may belong to another process by now
             self._status = status_of(code)

@@ -271,7 +271,6 @@ _SHOWING = {
 
 
 def _place(path: str, *, is_folder: bool) -> None:
-    """Create the mount point."""
     if os.path.lexists(path):
         return
     if is_folder:

@@ -102,11 +102,7 @@ def _furnished() -> bool:
 
 
 def _in_namespaces(attempt: Callable[[], bool]) -> bool:
-    """Called in a child of ours, whose own child is in them.
-
-    Raises:
-        OSError: they cannot be had, or the attempt raised it.
-    """
+    """Called in a child of ours, whose own child is in them. The error that the attempt raised there is raised here."""
     checked("prctl", _ADOPT_ORPHANS, 1, 0, 0, 0)
     if (pid := namespaces.fork(network=namespaces.NONE)) == 0:
         _end_with(attempt)

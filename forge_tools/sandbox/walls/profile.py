@@ -142,7 +142,6 @@ def _import_paths() -> Iterator[str]:
 
 
 def _programs(environment: dict[str, str]) -> list[str]:
-    """List where programs lie besides the system: toolchains in the home, and the folders on their `PATH`."""
     folders = [path for path in environment["PATH"].split(":") if path.startswith("/")]
     return [*(os.path.join(environment["HOME"], name) for name in TOOLCHAINS), *folders]
 
@@ -159,7 +158,6 @@ def _root(path: str, is_read_only: bool) -> Iterator[tuple[str, str]]:
 
 
 def _links_to(path: str) -> Iterator[str]:
-    """Yield the links that a path goes through, each by its real path."""
     here = "/"
     for part in os.path.abspath(path).strip("/").split("/"):
         step = os.path.join(here, part)

@@ -129,7 +129,6 @@ class Connector:
 
 
 def _inside(address: ipaddress.IPv6Address) -> Iterator[Address]:
-    """Yield the IPv4 addresses embedded in an IPv6 address."""
     if address.ipv4_mapped:
         yield address.ipv4_mapped
     if address.sixtofour:
@@ -147,11 +146,7 @@ def _networks(allowed: Iterable[str]) -> Iterator[Network]:
 
 
 def _ascii_host(host: str) -> str:
-    """Return the host as passed to the system; an internationalized name must be what it appears to be.
-
-    Raises:
-        SandboxError: it is not a host name.
-    """
+    """Return the host as passed to the system; an internationalized name must be what it appears to be."""
     host = host.lower().removesuffix(".")
     if not host or "%" in host:
         raise SandboxError("The URL has no host", URL_INVALID)

@@ -175,11 +175,7 @@ class _RefusedError(Exception):
 
 
 def _asked(head: bytes) -> tuple[str, int, bytes]:
-    """Return the host and port that a request is for, and what to send there first: nothing for a tunnel.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return the host and port that a request is for, and what to send there first: nothing for a tunnel."""
     line, *rest = head.decode("latin-1").split("\r\n")
     method, target, version = line.split(" ")
     if method == "CONNECT":

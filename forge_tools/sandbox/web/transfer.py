@@ -232,7 +232,6 @@ def _require_room(size: int, limit: int) -> None:
 
 @contextmanager
 def _explained(parts: SplitResult, httpcore: Any) -> Iterator[None]:
-    """Translate library exceptions for people and models."""
     try:
         yield
     except (SandboxError, ToolFailure):

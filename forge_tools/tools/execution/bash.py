@@ -156,13 +156,10 @@ class _Call:
             error = f"Command timed out after {round(self.seconds, 2):g}s and was stopped with all it started."
             error += f" Output so far:\n{text}" if text.strip() else " It had written nothing."
             return ToolResult.fail(error, error_code=ErrorCode.TIMEOUT, **facts)
-        notes = _notes(completed)
-        if completed.signal:
-            facts["signal"] = signal_name(completed.signal)
+        more, notes = _ending(completed)
+        facts |= more
         if self._refused:
             facts["refused_hosts"] = self._refused
-        if completed.leftovers:
-            facts["leftovers"] = completed.leftovers
         if notes and text and not text.endswith("\n"):
             text += "\n"
         return ToolResult.ok(text + "\n".join(notes) or "(no output)", **facts)
@@ -232,14 +229,16 @@ def _encoded(what: str, text: str) -> bytes:
         raise InvalidCallError(f"{what} contains half a surrogate pair, which is not a character") from None
 
 
-def _notes(completed: Completed) -> list[str]:
-    notes = []
+def _ending(completed: Completed) -> tuple[dict[str, Any], list[str]]:
+    facts, notes = dict[str, Any](), []
     if completed.leftovers:
+        facts["leftovers"] = completed.leftovers
         what = counted(completed.leftovers, "background process was", "background processes were")
         keeps = "it" if completed.leftovers == 1 else "them"
         notes.append(f"[{what} stopped when the command ended; run_in_background=true keeps {keeps}]")
     if completed.signal:
-        notes.append(f"[killed by {signal_name(completed.signal)}]")
+        facts["signal"] = signal_name(completed.signal)
+        notes.append(f"[killed by {facts['signal']}]")
     elif completed.exit_code:
         notes.append(f"[exit code: {completed.exit_code}]")
-    return notes
+    return facts, notes

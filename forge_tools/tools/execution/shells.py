@@ -106,7 +106,6 @@ class Shells:
 
 
 def _label(shell: ShellRecord) -> str:
-    """Return a name for people: its description, else the start of its command."""
     text = " ".join((shell.description or shell.command).split())
     return text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 3]}..."
 
@@ -244,7 +243,6 @@ class KillShell(BuiltinTool):
 
 
 async def _elsewhere(shells: Shells, handle: str) -> ToolResult:
-    """Report a finished shell of another host; refuse if it is running."""
     record = await shells.elsewhere(handle)
     if record is not None and record.status is not ShellStatus.RUNNING:
         return _over(record)
@@ -252,7 +250,6 @@ async def _elsewhere(shells: Shells, handle: str) -> ToolResult:
 
 
 def _foreseen(record: ShellRecord, asked: Order) -> ToolResult:
-    """Say what would be done to a shell, or that it is over."""
     usage = usage_of([record]).get(record.id)
     if usage is None:
         return _over(record)
