@@ -23,7 +23,6 @@ from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, Invali
 from forge_tools.model import (
     ExecutionContext,
     ExecutionRecord,
-    LinkedExecution,
     Position,
     Replay,
     Report,
@@ -243,7 +242,7 @@ class Calls:
     async def _leave(self, call: Call, accepted: Accepted, replay: Replay | None) -> None:
         """Handle a call that nobody awaits any more: cancel it, unless it is detached or has a key."""
         goes_on = call.detached or call.idempotency_key is not None
-        answer = await self._submissions.again(accepted.row)
+        [answer] = await self._submissions.store([accepted.new])
         if goes_on and isinstance(answer, ToolChangedError):
             await self._submit(call, replay)
         elif answer is None and not goes_on:
@@ -291,7 +290,7 @@ class Calls:
             claim = await self._claims.of(call, snapshot)
         except InvalidCallError as error:
             return self._intake.refuse(call, error.message, error.code, snapshot, errors=error.details)
-        return accepted._replace(link=LinkedExecution(accepted.new, claim, replay))
+        return accepted._replace(new=replace(accepted.new, claim=claim, replay=replay))
 
     async def _run(self, call: Call, accepted: Accepted) -> ToolResult:
         """Store a call without links and wait for its result, in one step."""
@@ -308,10 +307,10 @@ class Calls:
 
     async def _keep(self, call: Call, accepted: Accepted) -> Handle | Rejected:
         """Store a call. If its key has an execution, it is not stored but stands for that one, if both are the same."""
-        answer = await self._submissions.put_and_tell(accepted.row)
+        answer = await self._submissions.put_and_tell(accepted.new)
         if isinstance(answer, ForgeError):
             raise answer.with_traceback(None)  # other calls of the same burst may raise the same error
-        claim = accepted.link.claim if accepted.link else None
+        claim = accepted.new.claim
         if answer is None or claim is None:
             return Handle(accepted.new.id, self, is_known=True)
         if answer.fingerprint == claim.fingerprint:

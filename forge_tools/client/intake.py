@@ -15,7 +15,6 @@ from forge_tools.errors import EncryptionError, ErrorCode, InvalidCallError
 from forge_tools.model import (
     ExecutionContext,
     ExecutionStatus,
-    LinkedExecution,
     NewExecution,
     Outcome,
     RetryPolicy,
@@ -56,13 +55,6 @@ class Accepted(NamedTuple):
     new: NewExecution
     handle: str | None = None
     most_age: float = inf
-    link: LinkedExecution | None = None
-    """What links it to other executions, if anything."""
-
-    @property
-    def row(self) -> NewExecution | LinkedExecution:
-        """What is stored."""
-        return self.link or self.new
 
 
 class Rejected(NamedTuple):

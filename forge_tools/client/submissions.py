@@ -4,9 +4,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from forge_tools.broker import Allowance, Message, open_broker
 from forge_tools.client.call import Call
@@ -16,9 +16,7 @@ from forge_tools.client.intake import Accepted
 from forge_tools.client.results import Results
 from forge_tools.errors import ConfigurationError, ForgeError, SubmitOutcomeUnknownError
 from forge_tools.model import (
-    Holder,
     Lane,
-    LinkedExecution,
     NewExecution,
     ShellRecord,
     ShellStatus,
@@ -29,6 +27,7 @@ from forge_tools.model import (
 from forge_tools.model.places import serving_command
 from forge_tools.schema import clean_text, shown
 from forge_tools.storage import Store
+from forge_tools.storage.rows import Answer
 from forge_tools.time_limits import CeleryLimits
 
 CHECK_SECONDS = 1.0
@@ -47,11 +46,6 @@ CLOSING = "The client is being closed and accepts no more calls; connect a new o
 
 MAX_REASON_CHARS = 500
 
-Answer = Holder | ForgeError | None
-"""Who already had the key of a call, why it is not stored, or None: it is stored."""
-
-Row = TypeVar("Row", NewExecution, LinkedExecution)
-
 logger = logging.getLogger(__name__)
 
 
@@ -64,7 +58,7 @@ class Submissions:
         self.results = Results(connection)
         self._broker = open_broker(broker_url)
         self._allowance = Allowance()
-        self._gathered: list[NewExecution | LinkedExecution] = []
+        self._gathered: list[NewExecution] = []
         self._queued: deque[asyncio.Future[None]] = deque()
         self._is_due = False
         self._unsettled: set[str] = set()
@@ -95,14 +89,14 @@ class Submissions:
         self._unsettled.add(new.id)
         try:
             if is_alone:
-                await self._send_part([new], self._connection.store.queue.submit_many)
+                await self._send_part([new])
             else:
                 self._gather(new)
             return await future
         finally:
             self.results.end(new.id, future)
 
-    def put_and_tell(self, row: NewExecution | LinkedExecution) -> "asyncio.Future[Answer]":
+    def put_and_tell(self, new: NewExecution) -> "asyncio.Future[Answer]":
         """Store a call whose result may be awaited later; the future returns the outcome of storing it.
 
         Raises:
@@ -110,21 +104,16 @@ class Submissions:
         """
         if self.is_closing:
             raise ConfigurationError(CLOSING)
-        self._unsettled.add(row.id)
-        self._gather(row)
+        self._unsettled.add(new.id)
+        self._gather(new)
         stored: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._to_tell[row.id] = stored
+        self._to_tell[new.id] = stored
         return stored
 
-    async def again(self, row: NewExecution | LinkedExecution) -> Answer:
-        """Store a call again: this waits for its flush, adds nothing, and returns the outcome."""
-        store = self._connection.store
-        answers: Sequence[Answer] = (
-            await store.queue.submit_linked([row])
-            if isinstance(row, LinkedExecution)
-            else await store.queue.submit_many([row])
-        )
-        return answers[0]
+    async def store(self, part: Sequence[NewExecution]) -> list[Answer]:
+        """Store calls that are all linked to others or all not. Storing one again waits for its flush and adds nothing."""
+        queue = self._connection.store.queue
+        return await (queue.submit_linked(part) if part[0].is_linked else queue.submit_many(part))
 
     async def settle(self) -> None:
         """Take no more calls, and wait until all are stored or refused, within the time limits of storing."""
@@ -141,8 +130,8 @@ class Submissions:
         await self.results.close()
         await self._broker.close()
 
-    def _gather(self, row: NewExecution | LinkedExecution) -> None:
-        self._gathered.append(row)
+    def _gather(self, new: NewExecution) -> None:
+        self._gathered.append(new)
         if not self._is_due:
             self._send_soon()
 
@@ -154,11 +143,11 @@ class Submissions:
     def _send(self) -> None:
         self._is_due = False
         gathered, self._gathered = self._gathered, []
-        if gathered:
-            store = self._connection.store
-            self._send_parts([row for row in gathered if isinstance(row, NewExecution)], store.queue.submit_many)
-            if linked := [row for row in gathered if isinstance(row, LinkedExecution)]:
-                self._send_parts(linked, store.queue.submit_linked)
+        if gathered:  # separately: who waits for a key delays no others
+            linked = [new for new in gathered if new.is_linked]
+            for rows in ([new for new in gathered if not new.is_linked] if linked else gathered, linked):
+                for start in range(0, len(rows), PART):
+                    self._in_background(self._send_part(rows[start : start + PART]))
         if len(self._unsettled) < MOST_UNDER_WAY:  # otherwise it is called again when those under way end
             for _ in range(min(PART, len(self._queued))):
                 turn = self._queued.popleft()
@@ -167,20 +156,14 @@ class Submissions:
             if self._queued:
                 self._send_soon()
 
-    def _send_parts(self, rows: Sequence[Row], submit: Callable[[Sequence[Row]], Awaitable[Sequence[Answer]]]) -> None:
-        for start in range(0, len(rows), PART):
-            self._in_background(self._send_part(rows[start : start + PART], submit))
-
-    async def _send_part(
-        self, part: Sequence[Row], submit: Callable[[Sequence[Row]], Awaitable[Sequence[Answer]]]
-    ) -> None:
+    async def _send_part(self, part: Sequence[NewExecution]) -> None:
         """Store calls, then publish those stored. Each always gets an outcome, or its caller would wait for ever."""
         later = [row.id for row in part if row.id in self._to_tell] if self._to_tell else []
         if later and self._broker.is_listening:
             self.results.expect(later)  # before the commit: a worker may be faster than this task
         answers: Sequence[Answer]
         try:
-            answers = await submit(part)
+            answers = await self.store(part)
         except ForgeError as refused:
             answers = [refused] * len(part)
         except asyncio.CancelledError as cut_off:
@@ -194,15 +177,13 @@ class Submissions:
                 self._send_soon()
         self._settle(part, answers)
 
-    def _settle(self, part: Sequence[NewExecution | LinkedExecution], answers: Sequence[Answer]) -> None:
+    def _settle(self, part: Sequence[NewExecution], answers: Sequence[Answer]) -> None:
         """Publish what is stored, and give each call of the part its answer."""
         outcomes = list(zip(part, answers, strict=True))
         if refused := [row.id for row, answer in outcomes if answer is not None]:
             self.results.forget(refused)
         try:
-            self._publish(
-                [row.new if isinstance(row, LinkedExecution) else row for row, answer in outcomes if answer is None]
-            )
+            self._publish([new for new, answer in outcomes if answer is None])
         except Exception:  # what is stored is accepted, and workers find it in SQL
             logger.exception("Calls are stored, but not published")
         for row, answer in outcomes:
@@ -298,7 +279,7 @@ async def reach(call: Call, accepted: Accepted, catalogue: Catalogue, store: Sto
     return accepted._replace(new=replace(new, expires_in=patience))
 
 
-def _doubtful(calls: Sequence[NewExecution | LinkedExecution], error: BaseException) -> list[ForgeError]:
+def _doubtful(calls: Sequence[NewExecution], error: BaseException) -> list[ForgeError]:
     """Return the error of each call when storing them broke off."""
     return [
         SubmitOutcomeUnknownError(

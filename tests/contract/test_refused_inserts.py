@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from forge_tools.errors import ForgeError
-from forge_tools.model import LinkedExecution, NewExecution, ToolCategory, ToolParameter, ToolSpec, Wakeup
+from forge_tools.model import NewExecution, ToolCategory, ToolParameter, ToolSpec, Wakeup
 from forge_tools.storage import Store, ToolChangedError
 from tests.contract.calls import SCOPE, call, instance, statuses
 
@@ -16,7 +16,7 @@ SECOND = FIRST.model_copy(update={"version": "1.1.0", "parameters": (PATTERN,)})
 Insert = Callable[[Store, Sequence[NewExecution]], Awaitable[Sequence[object]]]
 INSERTS: dict[str, Insert] = {
     "alone": lambda store, rows: store.queue.submit_many(rows),
-    "linked": lambda store, rows: store.queue.submit_linked([LinkedExecution(row, None, None) for row in rows]),
+    "linked": lambda store, rows: store.queue.submit_linked(rows),
 }
 
 

@@ -11,7 +11,6 @@ from forge_tools.model import (
     Claim,
     Holder,
     Kept,
-    LinkedExecution,
     NewExecution,
     Outcome,
     Scope,
@@ -45,11 +44,8 @@ class ExecutionQueue:
         self._submits: Batcher[NewExecution, None] = Batcher(
             hot.submit, limits, size=lambda new: new.size, give_up=_submit_failed
         )
-        self._linked: Batcher[LinkedExecution, Holder | None] = Batcher(
-            hot.submit_linked,
-            limits,
-            size=lambda row: row.size,
-            give_up=lambda row, error: _submit_failed(row.new, error),
+        self._linked: Batcher[NewExecution, Holder | None] = Batcher(
+            hot.submit_linked, limits, size=lambda new: new.size, give_up=_submit_failed
         )
         self._records: Batcher[Record, None] = Batcher(hot.record, limits, size=lambda row: row[0].size + row[1].size)
         self._finishes: Batcher[Outcome, bool] = Batcher(hot.finish, limits, size=lambda outcome: outcome.size)
@@ -64,30 +60,20 @@ class ExecutionQueue:
             SubmitOutcomeUnknownError: the connection broke during the commit and could not be restored.
             UnstorableRowError: this row cannot be stored as it is.
         """
-        [error] = await self.submit_many([new])
-        if error is not None:
-            raise error
+        [answer] = await self.submit_many([new])
+        if isinstance(answer, ForgeError):
+            raise answer
 
-    async def submit_many(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
+    async def submit_many(self, rows: Sequence[NewExecution]) -> list[Answer]:
         """Commit `rows` as queued; returns one error or None for each, in order."""
-        self._hot.guard()
-        errors: list[ForgeError | None] = [None if is_id(new.id) else _bad_id(new.id) for new in rows]
-        accepted = [index for index, error in enumerate(errors) if error is None]
-        outcomes = await self._submits.add_many([rows[index] for index in accepted])
-        for index, outcome in zip(accepted, outcomes, strict=True):
-            errors[index] = outcome
-        return errors
+        return await self._commit(self._submits, rows)
 
-    async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
+    async def submit_linked(self, rows: Sequence[NewExecution]) -> list[Answer]:
         """Commit calls as queued, each with its idempotency key and links in one transaction; returns answers in order.
 
         A call is not stored if another execution holds its key. Submitting an id again changes nothing.
         """
-        self._hot.guard()
-        for row in rows:
-            if not is_id(row.new.id):
-                raise _bad_id(row.new.id)
-        return list(await self._linked.add_many(rows))
+        return await self._commit(self._linked, rows)
 
     async def record(self, new: NewExecution, outcome: Outcome) -> None:
         """Commit, as attempt 0, an execution that is over when it arrives, such as a rejected one."""
@@ -149,6 +135,15 @@ class ExecutionQueue:
         await asyncio.gather(*(batcher.close() for batcher in self._claims.values()))
         batchers: list[Batcher[Any, Any]] = [self._submits, self._linked, self._records, self._finishes, self._results]
         await asyncio.gather(*(batcher.close() for batcher in batchers))
+
+    async def _commit(self, batcher: Batcher[NewExecution, Any], rows: Sequence[NewExecution]) -> list[Answer]:
+        self._hot.guard()
+        answers: list[Answer] = [None if is_id(new.id) else _bad_id(new.id) for new in rows]
+        accepted = [index for index, answer in enumerate(answers) if answer is None]
+        outcomes = await batcher.add_many([rows[index] for index in accepted])
+        for index, outcome in zip(accepted, outcomes, strict=True):
+            answers[index] = outcome
+        return answers
 
 
 def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:

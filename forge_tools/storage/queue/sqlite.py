@@ -18,7 +18,6 @@ from forge_tools.model import (
     Claim,
     Holder,
     KeyClaim,
-    LinkedExecution,
     NewExecution,
     Outcome,
     Scope,
@@ -73,7 +72,7 @@ class SqliteHotPath:
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
         return await self._writer.run(_in_transaction, _submit, rows)
 
-    async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
+    async def submit_linked(self, rows: Sequence[NewExecution]) -> list[Answer]:
         return await self._writer.run(_in_transaction, _submit_linked, rows)
 
     async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]:
@@ -241,8 +240,8 @@ def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: st
     return None if inserted else _ALREADY_THERE
 
 
-def _submit_linked(connection: sqlite3.Connection, row: LinkedExecution, clock: Clock) -> Answer:
-    claim, replay, new = row.claim, row.replay, row.new
+def _submit_linked(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> Answer:
+    claim, replay = new.claim, new.replay
     if claim is not None and (holder := _holder(connection, claim, clock)) is not None:
         return None if holder.execution_id == new.id else holder
     if (refused := _submit(connection, new, clock)) is not None:

@@ -13,7 +13,7 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.client.submissions import PART
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ExecutionNotFoundError, ForgeError
-from forge_tools.model import ExecutionContext, LinkedExecution, NewExecution, ToolParameter
+from forge_tools.model import ExecutionContext, NewExecution, ToolParameter
 from forge_tools.storage import open_store
 from forge_tools.storage.directory import Directories, Directory
 from forge_tools.storage.history.view import tool_executions
@@ -254,7 +254,7 @@ async def test_a_keyed_call_that_is_cancelled_while_its_tool_is_replaced_goes_on
 ) -> None:
     submit_many, began, go_on = ExecutionQueue.submit_linked, asyncio.Event(), asyncio.Event()
 
-    async def held(queue: ExecutionQueue, rows: Sequence[LinkedExecution]) -> list[Answer]:
+    async def held(queue: ExecutionQueue, rows: Sequence[NewExecution]) -> list[Answer]:
         began.set()
         await go_on.wait()
         return await submit_many(queue, rows)

@@ -16,7 +16,7 @@ from forge_tools.model import (
     ExecutionContext,
     ExecutionStatus,
     IdempotencyKey,
-    LinkedExecution,
+    NewExecution,
     ToolResult,
 )
 from forge_tools.storage.queue.queue import ExecutionQueue
@@ -210,9 +210,9 @@ async def test_a_call_whose_submit_had_no_answer_is_found_under_its_key(
 ) -> None:
     store = ExecutionQueue.submit_linked
 
-    async def cut_off(self: ExecutionQueue, rows: Sequence[LinkedExecution]) -> Any:
+    async def cut_off(self: ExecutionQueue, rows: Sequence[NewExecution]) -> Any:
         await store(self, rows)
-        return [SubmitOutcomeUnknownError("It may have been stored.", row.new.id) for row in rows]
+        return [SubmitOutcomeUnknownError("It may have been stored.", row.id) for row in rows]
 
     with monkeypatch.context() as patched:
         patched.setattr(ExecutionQueue, "submit_linked", cut_off)

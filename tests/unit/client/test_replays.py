@@ -13,7 +13,7 @@ from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.model import (
     ExecutionContext,
     ExecutionStatus,
-    LinkedExecution,
+    NewExecution,
     ToolResult,
     ToolSpec,
 )
@@ -175,7 +175,7 @@ async def _interrupted_replay(client: ExecutorClient, monkeypatch: pytest.Monkey
     first = await _over(client, "Echo", {"message": "x"})
     store, began, go_on = ExecutionQueue.submit_linked, asyncio.Event(), asyncio.Event()
 
-    async def slow(self: ExecutionQueue, rows: Sequence[LinkedExecution]) -> Any:
+    async def slow(self: ExecutionQueue, rows: Sequence[NewExecution]) -> Any:
         began.set()
         await go_on.wait()
         return await store(self, rows)
