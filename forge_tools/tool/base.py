@@ -33,9 +33,8 @@ from forge_tools.schema import Validator, clean_text, formats, is_of_type
 from forge_tools.secrets.detection import as_shown
 from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, scrubbed, scrubber_of
 from forge_tools.time_limits import timed_out_after
-from forge_tools.tool.dependencies import Depends, dependencies_of, has_engine, settings_in, with_dependencies
+from forge_tools.tool.dependencies import Depends, Named, dependencies_of, has_engine, settings_in, with_dependencies
 from forge_tools.tool.failures import diagnosis_of, failure_of
-from forge_tools.tool.setting import Named
 
 __all__ = [
     "BaseTool",
