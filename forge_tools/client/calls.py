@@ -12,12 +12,12 @@ from typing import Any, Literal, TypeVar
 from forge_tools.artifacts.reader import PartReader
 from forge_tools.broker import open_broker
 from forge_tools.client.call import Awaited, Call
-from forge_tools.client.catalogue import REFRESH_INTERVAL, Catalogue
+from forge_tools.client.catalogue import REFRESH_INTERVAL, SERVED_INTERVAL, Catalogue
 from forge_tools.client.connection import Connection
 from forge_tools.client.handle import Handle, listen
 from forge_tools.client.intake import Accepted, Intake, Rejected
 from forge_tools.client.links import Claims, conflict, explained, repeated
-from forge_tools.client.submissions import CLOSING, Silence, Submissions, reach
+from forge_tools.client.submissions import CLOSING, Submissions
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, InvalidCallError
 from forge_tools.model import (
@@ -26,11 +26,15 @@ from forge_tools.model import (
     Position,
     Replay,
     Report,
+    ShellRecord,
+    ShellStatus,
     Sight,
     StoredResult,
     ToolResult,
+    host_of,
 )
 from forge_tools.model.content import CONTENT
+from forge_tools.schema import shown
 from forge_tools.storage import Store, ToolChangedError
 from forge_tools.storage.connection.faults import ForbiddenError
 from forge_tools.storage.queue.batcher import Batcher
@@ -257,8 +261,8 @@ class Calls:
         if catalogue.read_at < now - prepared.most_age:
             await catalogue.refresh_since(now - prepared.most_age)
             prepared = self._intake.prepare(call, catalogue.snapshot)
-        if isinstance(prepared, Accepted) and prepared.handle is not None:
-            prepared = await self._reach(call, prepared)
+        if isinstance(prepared, Accepted) and (host := host_of(handle := prepared.handle)) is not None and handle:
+            prepared = await self._reach(call, prepared, handle, host)
         is_linked = asked.idempotency_key is not None or replay is not None
         return await self._link(asked, prepared, replay) if is_linked and isinstance(prepared, Accepted) else prepared
 
@@ -270,19 +274,29 @@ class Calls:
         name = await self._catalogue.workspace_of(context.session_id)
         return call if name is None else replace(call, context=context.model_copy(update={"workspace": name}))
 
-    async def _reach(self, call: Call, accepted: Accepted) -> Accepted | Rejected:
-        answer = await reach(call, accepted, self._catalogue, self._connection.store, self._settings.lease)
-        if not isinstance(answer, Silence):
-            return answer
-        return self._intake.refuse(
-            call,
-            answer.sentence,
-            ErrorCode.SHELL_HOST_UNAVAILABLE,
-            self._catalogue.snapshot,
-            host=answer.hostname,
-            silent_seconds=answer.seconds,
-            retryable=answer.seconds is not None,
-        )
+    async def _reach(self, call: Call, accepted: Accepted, handle: str, host: str) -> Accepted | Rejected:
+        """Refuse a call that only a dead host could answer: an agent would wait until it expires.
+
+        A host that may be restarting is awaited for a lease; a call that is for later, or names that host's queue
+        itself, waits for any host.
+        """
+        new, catalogue, store, lease = accepted.new, self._catalogue, self._connection.store, self._settings.lease
+        if call.due_in or call.queue == new.queue:
+            return accepted
+        try:
+            await catalogue.refresh_since(time.monotonic() - SERVED_INTERVAL)
+            if (new.queue, new.lane) in catalogue.snapshot.workers:
+                return accepted
+            seconds = await store.workers.silence_of(host, new.lane)
+            shell = await store.shells.find(handle) if seconds is not None and seconds >= lease else None
+        except ForgeError:  # storing the call gives a better error
+            return accepted
+        if seconds is not None and seconds < lease:
+            patience = new.expires_in if call.expires_in is not None else min(new.expires_in, lease)
+            return accepted._replace(new=replace(new, expires_in=patience))
+        sentence = _silence(host, seconds, shell if shell is not None and shell.session_id == new.session_id else None)
+        facts = {"host": host, "silent_seconds": seconds, "retryable": seconds is not None}
+        return self._intake.refuse(call, sentence, ErrorCode.SHELL_HOST_UNAVAILABLE, catalogue.snapshot, **facts)
 
     async def _link(self, call: Call, accepted: Accepted, replay: Replay | None) -> Accepted | Rejected:
         snapshot = self._catalogue.snapshot
@@ -391,3 +405,25 @@ def _failed(error: ForgeError, execution_id: str | None = None) -> ToolResult:
     """Return an error as a result, with the id of the execution if one is known."""
     known = execution_id or getattr(error, "execution_id", None)
     return ToolResult.fail(error.message, error_code=error.code, **({"execution_id": known} if known else {}))
+
+
+def _silence(host: str, seconds: float | None, shell: ShellRecord | None) -> str:
+    """Say why a call to the host of a shell would wait for nothing; `seconds` is None if it never had a worker."""
+    if seconds is None:
+        return f"Host '{host}' is unknown: it never had a worker. Compare the id with those that ListShells shows."
+    known = "" if shell is None else f" {shell.id} ({shown(shell.command)}) {_last_known(shell)}"
+    return (
+        f"Host '{host}' cannot be reached: its workers have been silent for {seconds:.0f} s.{known} "
+        "Try again in a minute, or do without it; ListShells shows what is known."
+    )
+
+
+def _last_known(shell: ShellRecord) -> str:
+    match shell.status:
+        case ShellStatus.RUNNING:
+            return "was running at its last report, and may still run there."
+        case ShellStatus.LOST:
+            return "is lost: whether it still runs is unknown."
+        case _:
+            end = f"code {shell.exit_code}" if shell.exit_code is not None else f"signal {shell.signal}"
+            return f"has ended ({shell.status}, {end}); its output is on that host."

@@ -2,31 +2,23 @@
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from forge_tools.broker import Allowance, Message, open_broker
-from forge_tools.client.call import Call
 from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue
 from forge_tools.client.connection import Connection
-from forge_tools.client.intake import Accepted
 from forge_tools.client.results import Results
 from forge_tools.errors import ConfigurationError, ForgeError, SubmitOutcomeUnknownError
 from forge_tools.model import (
     Lane,
     NewExecution,
-    ShellRecord,
-    ShellStatus,
     StoredResult,
     Wakeup,
-    host_of,
 )
 from forge_tools.model.places import serving_command
-from forge_tools.schema import clean_text, shown
-from forge_tools.storage import Store
+from forge_tools.schema import clean_text
 from forge_tools.storage.rows import Answer
 from forge_tools.time_limits import CeleryLimits
 
@@ -211,7 +203,7 @@ class Submissions:
             for part, is_bulk in ((wakeups[:prompt], False), (wakeups[prompt:], True)):
                 if not part:
                     continue
-                for message in Message(queue, lane, part, limits, is_bulk).parts(self._catalogue.workers):
+                for message in Message(queue, lane, part, limits, is_bulk).parts(self._catalogue.snapshot.workers):
                     self._broker.publish(message)
         self._check_served({(new.queue, new.lane) for new in stored})
 
@@ -235,7 +227,7 @@ class Submissions:
         except ForgeError as error:
             logger.warning("It is not known which workers serve which queues", extra={"error": str(error)})
             return
-        for queue, lane in sorted(set(places) - self._catalogue.workers.keys()):
+        for queue, lane in sorted(set(places) - self._catalogue.snapshot.workers.keys()):
             logger.warning(
                 "No live worker serves queue %s in lane %s; calls wait there until they expire. Start one: %s",
                 *(queue, lane, serving_command(queue, lane)),
@@ -245,38 +237,6 @@ class Submissions:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """A host without a live worker; `seconds` is None if it never had one. `sentence` is for the agent."""
-
-    hostname: str
-    seconds: float | None
-    sentence: str
-
-
-async def reach(call: Call, accepted: Accepted, catalogue: Catalogue, store: Store, lease: float) -> Accepted | Silence:
-    """Refuse a call that only a dead host could answer: an agent would wait until it expires.
-
-    A host that may be restarting is awaited for a lease; a call that is for later, or names that host's queue itself,
-    waits for any host.
-    """
-    new, handle = accepted.new, accepted.handle
-    host = host_of(handle)
-    if handle is None or host is None or call.due_in or call.queue == new.queue:
-        return accepted
-    try:
-        await catalogue.refresh_since(time.monotonic() - SERVED_INTERVAL)
-        if (new.queue, new.lane) in catalogue.workers:
-            return accepted
-        silence = await _silence_of(host, handle, new, store, lease)
-    except ForgeError:  # storing the call gives a better error
-        return accepted
-    if silence is not None:
-        return silence
-    patience = new.expires_in if call.expires_in is not None else min(new.expires_in, lease)
-    return accepted._replace(new=replace(new, expires_in=patience))
 
 
 def _doubtful(calls: Sequence[NewExecution], error: BaseException) -> list[ForgeError]:
@@ -293,31 +253,3 @@ def _doubtful(calls: Sequence[NewExecution], error: BaseException) -> list[Forge
 def _named(error: BaseException) -> str:
     said = clean_text(str(error))
     return f"{type(error).__name__}: {said[:MAX_REASON_CHARS]}" if said else type(error).__name__
-
-
-async def _silence_of(hostname: str, handle: str, new: NewExecution, store: Store, lease: float) -> Silence | None:
-    """Find out why `new`, which names that host by a shell's id, would wait; None if its worker may be restarting."""
-    seconds = await store.workers.silence_of(hostname, new.lane)
-    if seconds is None:
-        what = f"Host '{hostname}' is unknown: it never had a worker. Compare the id with those that ListShells shows."
-        return Silence(hostname, None, what)
-    if seconds < lease:
-        return None
-    shell = await store.shells.find(handle)
-    known = _known(shell) if shell is not None and shell.session_id == new.session_id else ""
-    what = f"Host '{hostname}' cannot be reached: its workers have been silent for {seconds:.0f} s.{known}"
-    return Silence(
-        hostname, seconds, f"{what} Try again in a minute, or do without it; ListShells shows what is known."
-    )
-
-
-def _known(shell: ShellRecord) -> str:
-    name = f"{shell.id} ({shown(shell.command)})"
-    match shell.status:
-        case ShellStatus.RUNNING:
-            return f" {name} was running at its last report, and may still run there."
-        case ShellStatus.LOST:
-            return f" {name} is lost: whether it still runs is unknown."
-        case _:
-            end = f"code {shell.exit_code}" if shell.exit_code is not None else f"signal {shell.signal}"
-            return f" {name} has ended ({shell.status}, {end}); its output is on that host."

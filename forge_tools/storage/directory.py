@@ -82,14 +82,14 @@ class Directory(NamedTuple):
     workers serve each (queue, lane).
     """
 
-    enabled: list[ToolSpec]
-    disabled: list[ToolSpec]
-    places: WorkspacePlaces
-    encryption_key: PublicKey | None
+    enabled: Sequence[ToolSpec] = ()
+    disabled: Sequence[ToolSpec] = ()
+    places: WorkspacePlaces = WorkspacePlaces()
+    encryption_key: PublicKey | None = None
     """The newest that is not retired."""
-    servers: tuple[ServerState, ...]
-    queues: Counter[tuple[str, str]]
-    walls: Walls
+    servers: tuple[ServerState, ...] = ()
+    queues: Mapping[tuple[str, str], int] = MappingProxyType({})
+    walls: Walls = NO_WALLS
 
 
 class Directories:

@@ -11,6 +11,7 @@ from forge_tools.client.intake import Accepted, Intake
 from forge_tools.config import Settings
 from forge_tools.model import ToolCategory, ToolParameter, ToolResult, ToolSpec
 from forge_tools.secrets.encryption import KeyFolder, Opener
+from forge_tools.storage.directory import Directory, PublicKey
 from tests.unit.client.test_intake import CONTEXT, GREET, rejected
 
 PLAIN = ToolSpec(
@@ -23,7 +24,9 @@ PLAIN = ToolSpec(
 
 def encrypting(keys: KeyFolder, call: Call) -> Accepted:
     public = keys.new()
-    prepared = Intake(Settings.load(), "submitter").prepare(call, Snapshot([GREET, PLAIN], encryption_key=public))
+    prepared = Intake(Settings.load(), "submitter").prepare(
+        call, Snapshot(Directory([GREET, PLAIN], encryption_key=PublicKey("k", public)))
+    )
     assert isinstance(prepared, Accepted), prepared
     return prepared
 

@@ -29,6 +29,7 @@ from forge_tools.model import (
 )
 from forge_tools.model.places import host_queue
 from forge_tools.storage import open_store
+from forge_tools.storage.directory import Directory
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import executions, workers
 from tests.migrated import database
@@ -50,7 +51,7 @@ PEEK = ToolSpec(
 
 def routed(queue: str | None = None, **parameters: Any) -> Accepted:
     prepared = Intake(Settings.load(routes={"Peek": "shells"}), "me").prepare(
-        Call("Peek", parameters, CONTEXT, queue=queue), Snapshot([PEEK])
+        Call("Peek", parameters, CONTEXT, queue=queue), Snapshot(Directory([PEEK]))
     )
     assert isinstance(prepared, Accepted), prepared
     return prepared
@@ -66,7 +67,7 @@ def test_a_handle_sends_the_call_to_its_host_whatever_was_asked_for(name: str, q
 
 def test_a_workspace_that_the_context_names_does_not_send_the_call_to_another_host() -> None:
     context = ExecutionContext(working_dir=".", workspace="on-b", session_id="s", timeout=7)
-    snapshot = Snapshot([PEEK], WorkspacePlaces(hosts={"on-b": "b"}))
+    snapshot = Snapshot(Directory([PEEK], places=WorkspacePlaces(hosts={"on-b": "b"})))
     prepared = Intake(Settings.load(), "me").prepare(Call("Peek", {"bash_id": ON_A}, context), snapshot)
 
     assert isinstance(prepared, Accepted)
@@ -87,7 +88,9 @@ def test_the_longest_hostname_still_names_a_queue() -> None:
 
 
 def test_a_handle_in_another_parameter_names_no_host() -> None:
-    prepared = Intake(Settings.load(), "me").prepare(Call("Echo", {"message": ON_A}, CONTEXT), Snapshot([ECHO]))
+    prepared = Intake(Settings.load(), "me").prepare(
+        Call("Echo", {"message": ON_A}, CONTEXT), Snapshot(Directory([ECHO]))
+    )
 
     assert isinstance(prepared, Accepted)
     assert (prepared.new.queue, prepared.handle) == ("default", None)

@@ -23,7 +23,7 @@ from forge_tools.model import (
     WorkerWalls,
 )
 from forge_tools.secrets.encryption import KeyFolder, Opener
-from forge_tools.storage.directory import Walls, Withheld
+from forge_tools.storage.directory import Directory, PublicKey, Walls, Withheld
 
 GREET = ToolSpec(
     name="Greet",
@@ -40,7 +40,7 @@ GREET = ToolSpec(
     lane="async",
     timeout=7.0,
 )
-SNAPSHOT = Snapshot([GREET])
+SNAPSHOT = Snapshot(Directory([GREET]))
 CONTEXT = ExecutionContext(working_dir=".", agent_id="agent", session_id="session")
 CALL = Call("Greet", {"who": "Ada"}, CONTEXT)
 
@@ -83,7 +83,7 @@ def test_a_call_without_a_context_gets_the_plain_one() -> None:
 def test_sensitive_values_are_encrypted_for_workers_before_anything_is_stored(tmp_path: Path) -> None:
     keys = KeyFolder(tmp_path)
     public = keys.new()
-    snapshot = Snapshot([GREET], encryption_key=public)
+    snapshot = Snapshot(Directory([GREET], encryption_key=PublicKey("k", public)))
 
     one = Intake(Settings.load(), "submitter").prepare(
         Call("Greet", {"who": "Ada", "key": "hunter22"}, CONTEXT), snapshot
@@ -196,7 +196,8 @@ def test_the_policy_of_a_tool_counts_unless_the_call_has_its_own() -> None:
     )
     mine = RetryPolicy(2, 1.0)
     rows = [
-        Intake(Settings.load(), "me").prepare(call, Snapshot([tool])).new for call in (CALL, replace(CALL, retry=mine))
+        Intake(Settings.load(), "me").prepare(call, Snapshot(Directory([tool]))).new
+        for call in (CALL, replace(CALL, retry=mine))
     ]
 
     assert [(row.max_attempts, json.loads(row.options)["retry"]["delay_seconds"]) for row in rows] == [
@@ -326,7 +327,7 @@ def test_a_new_definition_counts_from_its_snapshot_on() -> None:
     intake = Intake(Settings.load(), "me")
     newer = ToolSpec(**GREET.model_dump() | {"version": "3.0.0", "parameters": GREET.parameters[1:]})
 
-    first, second = (intake.prepare(CALL, snapshot) for snapshot in (SNAPSHOT, Snapshot([newer])))
+    first, second = (intake.prepare(CALL, snapshot) for snapshot in (SNAPSHOT, Snapshot(Directory([newer]))))
 
     assert isinstance(first, Accepted)
     assert isinstance(second, Rejected)
@@ -368,7 +369,7 @@ def test_a_rejected_call_of_a_tool_without_secrets_does_not_show_what_says_that_
     plain = GREET.model_copy(update={"parameters": GREET.parameters[:1]})
     call = Call("Greet", {"who": "Ada", "password": "hunter22"}, CONTEXT)
 
-    one = Intake(Settings.load(), "submitter").prepare(call, Snapshot([plain]))
+    one = Intake(Settings.load(), "submitter").prepare(call, Snapshot(Directory([plain])))
 
     assert isinstance(one, Rejected)
     assert json.loads(one.new.parameters) == {"who": "Ada", "password": "[redacted]"}
@@ -388,7 +389,7 @@ def walled(name: str = "Greet", queue: str = "default", lane: str = "async", who
 
 
 def refused(walls: Walls, *, spec: ToolSpec = GREET, call: Call = CALL) -> str:
-    prepared = Intake(Settings.load(), "me").prepare(call, Snapshot([spec], walls=walls))
+    prepared = Intake(Settings.load(), "me").prepare(call, Snapshot(Directory([spec], walls=walls)))
     assert isinstance(prepared, Rejected), prepared
     assert prepared.result.error_code == ErrorCode.WALLS_NOT_AVAILABLE
     return prepared.result.error or ""
@@ -422,7 +423,7 @@ def test_calls_in_a_queue_that_asks_for_walls_run_in_the_process_lane_or_are_ref
     low = replace(CALL, queue="low")
 
     def lane(call: Call) -> str:
-        prepared = Intake(Settings.load(), "me").prepare(call, Snapshot([GREET], walls=raised))
+        prepared = Intake(Settings.load(), "me").prepare(call, Snapshot(Directory([GREET], walls=raised)))
         assert isinstance(prepared, Accepted), prepared
         return prepared.new.lane
 

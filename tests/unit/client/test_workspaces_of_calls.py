@@ -22,6 +22,7 @@ from forge_tools.model import (
     new_id,
 )
 from forge_tools.storage import Store, open_store
+from forge_tools.storage.directory import Directory
 
 TEXT = ToolSpec(name="Text", description="Any.", category=ToolCategory.OTHER)
 OUTPUT = ToolSpec(
@@ -31,7 +32,7 @@ OUTPUT = ToolSpec(
     parameters=(ToolParameter(name="shell", type="string", description="Which.", names_host=True),),
 )
 PLACES = WorkspacePlaces(hosts={"repo": "box-1", "docs": None})
-SNAPSHOT = Snapshot([TEXT, OUTPUT], PLACES)
+SNAPSHOT = Snapshot(Directory([TEXT, OUTPUT], places=PLACES))
 
 
 def prepare(workspace: Any, name: str = "Text", parameters: Any = None, **fields: Any) -> Accepted | Rejected:
