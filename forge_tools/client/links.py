@@ -96,16 +96,15 @@ class Claims:
 
 def conflict(claim: KeyClaim, holder: Holder) -> tuple[str, list[str]]:
     """Say why a call cannot have its key, which stands for another one; also returns the names of what differs."""
-    if is_comparable(claim.fingerprint, holder.fingerprint):
-        differing = differences(claim.fingerprint, holder.fingerprint)
-        why = f"was used for another call, which differs in: {', '.join(differing)}"
-    else:
-        differing = []
+    differing = differences(claim.fingerprint, holder.fingerprint)
+    if differing is None:
         why = "was used by a client with another digest key, so whether this is the same call is unknown"
+    else:
+        why = f"was used for another call, which differs in: {', '.join(differing)}"
     return (
         f"Idempotency key {claim.key!r} ({claim.scope}) {why}. It belongs to execution {holder.execution_id}: "
         "repeat that call unchanged, or use another key."
-    ), differing
+    ), differing or []
 
 
 def digest_key(settings: Settings) -> bytes:
@@ -141,16 +140,14 @@ def fingerprint(
     return json.dumps({"digest_key": _digest(secret, ["digest key"])[:8], "tool": tool, **parts})
 
 
-def is_comparable(mine: str, theirs: str) -> bool:
-    """Return whether both were made with the same secret."""
-    return bool(json.loads(mine)["digest_key"] == json.loads(theirs)["digest_key"])
+def differences(mine: str, theirs: str) -> list[str] | None:
+    """Name what differs between two calls: the tool, arguments, parts of the context.
 
-
-def differences(mine: str, theirs: str) -> list[str]:
-    """Name what differs between two calls: the tool, arguments, parts of the context; nothing if they are the same."""
-    if mine == theirs:
-        return []
+    None means that nobody knows: their fingerprints were made with different secrets.
+    """
     left, right = json.loads(mine), json.loads(theirs)
+    if left["digest_key"] != right["digest_key"]:
+        return None
     found = ["tool"] if left["tool"] != right["tool"] else []
     for kind, prefix in (("arguments", ""), ("context", "context.")):
         names = sorted({**left[kind], **right[kind]})
