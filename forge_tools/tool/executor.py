@@ -103,7 +103,8 @@ class ToolExecutor:
         self._registry = registry if registry is not None else ToolRegistry()
         self._default_context = default_context or ExecutionContext(working_dir=".")
         self._max_timeout = max_timeout
-        self._reach = reach
+        self.reach = reach
+        """What its tools may touch on this host; None where that is the caller's to say."""
         self._dependencies = Dependencies(overrides)
         self._calls: deque[_Call] = deque(maxlen=history_limit)
         self._lock = threading.Lock()
@@ -202,15 +203,6 @@ class ToolExecutor:
         formats.require_format(format)
         return [formats.render(tool.spec, format) for tool in self._registry.list_by_category(category)]
 
-    @property
-    def reach(self) -> Reach | None:
-        """What its tools may touch on this host; None where that is the caller's to say."""
-        return self._reach
-
-    @reach.setter
-    def reach(self, reach: Reach) -> None:
-        self._reach = reach
-
     def specs(self) -> list[ToolSpec]:
         """Return the tools as data, in the order of registration."""
         return [tool.spec for tool in self._registry.list_all()]
@@ -245,7 +237,7 @@ class ToolExecutor:
         also = self._dependencies.secrets_in(tool.named_settings) if tool.named_settings else ()
         scrubber = scrubber_of(tool.spec, arguments, metadata=context.metadata, also=also)
         around: list[tuple[ContextVar[Any], object]]
-        around = [(REACH, self._reach), (DEPENDENCIES, self._dependencies), (CONCEALED, scrubber)]
+        around = [(REACH, self.reach), (DEPENDENCIES, self._dependencies), (CONCEALED, scrubber)]
         tokens = [(variable, variable.set(value)) for variable, value in around if value is not None]
         try:
             _log_start(tool.spec, arguments, context)
