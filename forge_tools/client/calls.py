@@ -29,7 +29,6 @@ from forge_tools.model import (
     ShellRecord,
     ShellStatus,
     Sight,
-    StoredResult,
     ToolResult,
     host_of,
 )
@@ -358,12 +357,12 @@ class Calls:
         await tell_of_cancels(self._connection.store, self._settings.broker, ids)
         return [None] * len(ids)
 
-    async def _look_up(self, execution_id: str) -> StoredResult:
+    async def _look_up(self, execution_id: str) -> ToolResult:
         """Find the result of an execution whose notification will not come, or has come; wait out a database outage."""
         while True:
             try:
-                for stored in await self._connection.store.queue.results([execution_id]):
-                    return stored
+                for result in await self._connection.store.queue.results([execution_id]):
+                    return result
                 known = (await self.record(execution_id)).id
             except ForgeError as error:
                 self._results.require_open(execution_id)  # its error is more useful
@@ -373,11 +372,11 @@ class Calls:
             else:
                 return await self._results.wait(known)
 
-    async def _told(self, stored: StoredResult) -> ToolResult:
-        if stored.result.error_code == ErrorCode.BLOCKED:
+    async def _told(self, result: ToolResult) -> ToolResult:
+        if result.error_code == ErrorCode.BLOCKED:
             with suppress(ForgeError):  # its tool leaves the async lane; the next call goes there at once
                 await self._catalogue.refresh()
-        return stored.result.bind(self.parts) if CONTENT in stored.result.metadata else stored.result
+        return result.bind(self.parts) if CONTENT in result.metadata else result
 
 
 async def tell_of_cancels(store: Store, broker_url: str, ids: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from forge_tools.broker import REPLY_MARK
 from forge_tools.client.connection import Connection
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.model import StoredResult
+from forge_tools.model import ToolResult
 from forge_tools.secrets.encryption import decrypted_reply, is_cipher_loaded, load_cipher
 from forge_tools.storage import result_of
 
@@ -48,8 +48,8 @@ class Results:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._waiting: dict[str, asyncio.Future[StoredResult]] = {}
-        self._others: dict[str, list[asyncio.Future[StoredResult]]] = {}
+        self._waiting: dict[str, asyncio.Future[ToolResult]] = {}
+        self._others: dict[str, list[asyncio.Future[ToolResult]]] = {}
         self._polls: list[_Poll] = []
         self._newest: dict[float, _Poll] = {}
         self._expected: set[str] = set()
@@ -69,7 +69,7 @@ class Results:
         """Record that no notification of those ids will come."""
         self._expected.difference_update(ids)
 
-    async def wait(self, execution_id: str) -> StoredResult:
+    async def wait(self, execution_id: str) -> ToolResult:
         """Wait until the execution is over.
 
         Raises:
@@ -93,11 +93,11 @@ class Results:
         if self._is_closed:
             raise _closed(execution_id)
 
-    def begin(self, execution_id: str, is_expected: bool) -> "asyncio.Future[StoredResult]":
+    def begin(self, execution_id: str, is_expected: bool) -> "asyncio.Future[ToolResult]":
         """Begin to wait, with the returned future, until `end`. SQL is polled later if a notification is expected."""
         if self._is_closed:
             raise _closed(execution_id)
-        future: asyncio.Future[StoredResult] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
         if execution_id in self._waiting:
             self._others.setdefault(execution_id, []).append(future)
             return future
@@ -113,7 +113,7 @@ class Results:
         self._watch(poll)
         return future
 
-    def end(self, execution_id: str, future: "asyncio.Future[StoredResult]") -> None:
+    def end(self, execution_id: str, future: "asyncio.Future[ToolResult]") -> None:
         """Forget a wait, however it ended."""
         others = self._others.get(execution_id, [])
         if self._waiting.get(execution_id) is not future:
@@ -140,7 +140,7 @@ class Results:
         else:
             self.ended(named)
 
-    def _decrypted(self, execution_id: str, reply: bytes) -> StoredResult | None:
+    def _decrypted(self, execution_id: str, reply: bytes) -> ToolResult | None:
         """Return the result, unless SQL is faster or this was not encrypted for this client."""
         key = self._connection.reply_key
         if key is None:
@@ -190,13 +190,14 @@ class Results:
         finally:
             self._reading = None
 
-    def _resolve(self, result: StoredResult) -> None:
+    def _resolve(self, result: ToolResult) -> None:
         """Give each waiter its own result, to change as it likes."""
-        self._expected.discard(result.id)
-        for place, future in enumerate(self._pending(result.id)):
+        execution_id = result.metadata["execution_id"]
+        self._expected.discard(execution_id)
+        for place, future in enumerate(self._pending(execution_id)):
             future.set_result(copy.deepcopy(result) if place else result)
 
-    def _pending(self, execution_id: str) -> "Iterator[asyncio.Future[StoredResult]]":
+    def _pending(self, execution_id: str) -> "Iterator[asyncio.Future[ToolResult]]":
         """Yield the futures of waiters without an answer, first come first."""
         first = self._waiting.get(execution_id)
         if first is not None and not first.done():

@@ -14,7 +14,7 @@ from forge_tools.errors import ConfigurationError, ForgeError, SubmitOutcomeUnkn
 from forge_tools.model import (
     Lane,
     NewExecution,
-    StoredResult,
+    ToolResult,
     Wakeup,
 )
 from forge_tools.model.places import serving_command
@@ -70,7 +70,7 @@ class Submissions:
             self._queued.append(turn := asyncio.get_running_loop().create_future())
             await turn
 
-    async def run(self, new: NewExecution) -> StoredResult:
+    async def run(self, new: NewExecution) -> ToolResult:
         """Store a call and wait for its result, or for the error that kept it out.
 
         The wait begins first, since a worker may finish before the answer that the call is stored. A call that comes

@@ -30,7 +30,6 @@ from forge_tools.model.history import (
     Selection,
     Sight,
     StateChange,
-    StoredResult,
 )
 from forge_tools.model.overview import (
     THE_TOOL,
@@ -184,7 +183,6 @@ __all__ = [
     "Sight",
     "Source",
     "StateChange",
-    "StoredResult",
     "Stranded",
     "Stream",
     "StuckCalls",

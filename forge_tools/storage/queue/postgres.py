@@ -12,7 +12,7 @@ from forge_tools.model import (
     NewExecution,
     Outcome,
     Scope,
-    StoredResult,
+    ToolResult,
     Wakeup,
 )
 from forge_tools.storage.connection.drivers import Address, Owner
@@ -114,8 +114,8 @@ class PostgresHotPath:
                 effects[index] = mine
         return effects
 
-    async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
-        found: list[StoredResult | None] = [None] * len(ids)
+    async def results(self, ids: Sequence[str]) -> list[ToolResult | None]:
+        found: list[ToolResult | None] = [None] * len(ids)
         for ord_, *values in await self._run("results", ids=ids):
             found[ord_ - 1] = stored_result(ids[ord_ - 1], values)
         return found

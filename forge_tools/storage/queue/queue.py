@@ -14,7 +14,7 @@ from forge_tools.model import (
     NewExecution,
     Outcome,
     Scope,
-    StoredResult,
+    ToolResult,
     Wakeup,
     is_id,
 )
@@ -49,7 +49,7 @@ class ExecutionQueue:
         )
         self._records: Batcher[Record, None] = Batcher(hot.record, limits, size=lambda row: row[0].size + row[1].size)
         self._finishes: Batcher[Outcome, bool] = Batcher(hot.finish, limits, size=lambda outcome: outcome.size)
-        self._results: Batcher[str, StoredResult | None] = Batcher(hot.results, limits)
+        self._results: Batcher[str, ToolResult | None] = Batcher(hot.results, limits)
         self._claims: dict[Scope, Batcher[Ask, Claim | None]] = {}
 
     async def submit(self, new: NewExecution) -> None:
@@ -124,7 +124,7 @@ class ExecutionQueue:
                 kept[index] = Kept.REPLACED
         return kept
 
-    async def results(self, ids: Sequence[str]) -> list[StoredResult]:
+    async def results(self, ids: Sequence[str]) -> list[ToolResult]:
         """Return the results of those `ids` that have ended."""
         self._hot.guard()
         found = _values(await self._results.put([id_ for id_ in ids if is_id(id_)]))

@@ -21,7 +21,7 @@ from forge_tools.model import (
     NewExecution,
     Outcome,
     Scope,
-    StoredResult,
+    ToolResult,
     Wakeup,
 )
 from forge_tools.model.queue import id_time
@@ -90,7 +90,7 @@ class SqliteHotPath:
     async def due(self, scope: Scope, limit: int) -> list[Wakeup]:
         return await self._reader.run(_due, scope, limit)
 
-    async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
+    async def results(self, ids: Sequence[str]) -> list[ToolResult | None]:
         return await self._reader.run(_results, ids)
 
     async def read(self, name: str, **values: object) -> list[Any]:
@@ -349,6 +349,6 @@ def _due(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[Wakeu
     ]
 
 
-def _results(connection: sqlite3.Connection, ids: Sequence[str]) -> list[StoredResult | None]:
+def _results(connection: sqlite3.Connection, ids: Sequence[str]) -> list[ToolResult | None]:
     found = {id_: row for id_, *row in connection.execute(sql("results"), {"ids": json.dumps(ids)})}
     return [stored_result(id_, found[id_]) if id_ in found else None for id_ in ids]
