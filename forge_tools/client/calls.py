@@ -254,7 +254,7 @@ class Calls:
     async def _prepare(self, call: Call, replay: Replay | None) -> Accepted | Rejected:
         """Check a call against a recent enough snapshot, and link it to its key and the execution it repeats."""
         asked, catalogue, now = call, self._catalogue, time.monotonic()
-        if catalogue.snapshot.places.has_sessions:
+        if catalogue.snapshot.has_sessions:
             call = await self._in_workspace_of_session(call)
         prepared = self._intake.prepare(call, catalogue.snapshot)
         if catalogue.read_at < now - prepared.most_age:

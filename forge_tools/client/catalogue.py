@@ -42,7 +42,7 @@ class Snapshot:
 
     def __init__(self, found: Directory = NOTHING, *, before: Self | None = None) -> None:
         self._found = found
-        self.places = found.places
+        self.has_sessions = found.has_sessions
         self.servers = found.servers
         self.workers = found.queues
         """How many live workers serve each (queue, lane)."""
@@ -109,7 +109,7 @@ class Snapshot:
         Raises:
             InvalidCallError: no worker ever had it.
         """
-        hosts = self.places.hosts
+        hosts = self._found.hosts
         if isinstance(workspace, str) and workspace in hosts:
             host = hosts[workspace]
             return None if host is None else host_queue(host)

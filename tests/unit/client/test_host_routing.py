@@ -23,7 +23,6 @@ from forge_tools.model import (
     ToolParameter,
     ToolSpec,
     WorkerRecord,
-    WorkspacePlaces,
     new_id,
     shell_id,
 )
@@ -67,7 +66,7 @@ def test_a_handle_sends_the_call_to_its_host_whatever_was_asked_for(name: str, q
 
 def test_a_workspace_that_the_context_names_does_not_send_the_call_to_another_host() -> None:
     context = ExecutionContext(working_dir=".", workspace="on-b", session_id="s", timeout=7)
-    snapshot = Snapshot(Directory([PEEK], places=WorkspacePlaces(hosts={"on-b": "b"})))
+    snapshot = Snapshot(Directory([PEEK], hosts={"on-b": "b"}))
     prepared = Intake(Settings.load(), "me").prepare(Call("Peek", {"bash_id": ON_A}, context), snapshot)
 
     assert isinstance(prepared, Accepted)

@@ -18,7 +18,6 @@ from forge_tools.model import (
     ToolParameter,
     ToolSpec,
     WorkerRecord,
-    WorkspacePlaces,
     new_id,
 )
 from forge_tools.storage import Store, open_store
@@ -31,8 +30,8 @@ OUTPUT = ToolSpec(
     category=ToolCategory.EXECUTION,
     parameters=(ToolParameter(name="shell", type="string", description="Which.", names_host=True),),
 )
-PLACES = WorkspacePlaces(hosts={"repo": "box-1", "docs": None})
-SNAPSHOT = Snapshot(Directory([TEXT, OUTPUT], places=PLACES))
+HOSTS = {"repo": "box-1", "docs": None}
+SNAPSHOT = Snapshot(Directory([TEXT, OUTPUT], hosts=HOSTS))
 
 
 def prepare(workspace: Any, name: str = "Text", parameters: Any = None, **fields: Any) -> Accepted | Rejected:
