@@ -245,7 +245,8 @@ class Calls:
     async def _leave(self, call: Call, accepted: Accepted, replay: Replay | None) -> None:
         """Handle a call that nobody awaits any more: cancel it, unless it is detached or has a key."""
         goes_on = call.detached or call.idempotency_key is not None
-        [answer] = await self._submissions.store([accepted.new])
+        # Storing it again waits for its flush and adds nothing.
+        [answer] = await self._connection.store.queue.submit_many([accepted.new])
         if goes_on and isinstance(answer, ToolChangedError):
             await self._submit(call, replay)
         elif answer is None and not goes_on:

@@ -102,11 +102,6 @@ class Submissions:
         self._to_tell[new.id] = stored
         return stored
 
-    async def store(self, part: Sequence[NewExecution]) -> list[Answer]:
-        """Store calls that are all linked to others or all not. Storing one again waits for its flush and adds nothing."""
-        queue = self._connection.store.queue
-        return await (queue.submit_linked(part) if part[0].is_linked else queue.submit_many(part))
-
     async def settle(self) -> None:
         """Take no more calls, and wait until all are stored or refused, within the time limits of storing."""
         self.is_closing = True
@@ -155,7 +150,7 @@ class Submissions:
             self.results.expect(later)  # before the commit: a worker may be faster than this task
         answers: Sequence[Answer]
         try:
-            answers = await self.store(part)
+            answers = await self._connection.store.queue.submit_many(part)
         except ForgeError as refused:
             answers = [refused] * len(part)
         except asyncio.CancelledError as cut_off:

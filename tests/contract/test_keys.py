@@ -52,7 +52,7 @@ def keyed(key: str = "build-17", *, scope: str = "shared", ttl: float = DAY, **c
 
 
 async def submit(store: Store, row: NewExecution) -> Answer:
-    [answer] = await store.queue.submit_linked([row])
+    [answer] = await store.queue.submit_many([row])
     return answer
 
 
@@ -99,12 +99,12 @@ async def test_a_key_holds_after_a_cancel(store: Store) -> None:
 
 async def test_one_key_in_two_scopes_is_two_keys(store: Store) -> None:
     ann, bob = keyed(scope="agent:ann"), keyed(scope="agent:bob")
-    assert await store.queue.submit_linked([ann, bob]) == [None, None]
+    assert await store.queue.submit_many([ann, bob]) == [None, None]
 
 
 async def test_one_key_twice_in_a_batch_is_one_execution(store: Store) -> None:
     rows = [keyed() for _ in range(5)]
-    answers = await store.queue.submit_linked(rows)
+    answers = await store.queue.submit_many(rows)
     [winner] = [row.id for row, answer in zip(rows, answers, strict=True) if answer is None]
     assert {answer.execution_id for answer in answers if isinstance(answer, Holder)} == {winner}
     assert len(await store.queue.due(SCOPE, 10)) == 1
@@ -120,8 +120,8 @@ async def test_submitting_the_same_id_again_is_no_repeat(store: Store) -> None:
 
 async def test_a_thousand_keys_are_stored_in_one_go(store: Store) -> None:
     rows = [keyed(f"key-{number}") for number in range(1000)]
-    assert await store.queue.submit_linked(rows) == [None] * 1000
-    again = await store.queue.submit_linked([keyed(f"key-{number}") for number in range(1000)])
+    assert await store.queue.submit_many(rows) == [None] * 1000
+    again = await store.queue.submit_many([keyed(f"key-{number}") for number in range(1000)])
     assert [answer.execution_id for answer in again if isinstance(answer, Holder)] == [row.id for row in rows]
 
 
@@ -132,8 +132,8 @@ async def test_batches_with_the_same_keys_in_any_order_do_not_wait_for_each_othe
     async with await open_store(migrated_url) as other:
         for _ in range(5):
             answers = await asyncio.gather(
-                store.queue.submit_linked([keyed(name) for name in names]),
-                other.queue.submit_linked([keyed(name) for name in reversed(names)]),
+                store.queue.submit_many([keyed(name) for name in names]),
+                other.queue.submit_many([keyed(name) for name in reversed(names)]),
             )
     assert all(answer is None or isinstance(answer, Holder) for part in answers for answer in part)
     assert len(await store.history.list(limit=1000)) == 50
@@ -149,14 +149,14 @@ async def test_a_call_off_the_clock_is_refused_and_takes_no_key(store: Store) ->
 async def test_a_row_that_cannot_be_stored_takes_no_key_and_harms_no_other(store: Store) -> None:
     bad = keyed("bad", parameters="no json" if store.dialect == "postgresql" else "[]")
     bad = replace(bad, max_attempts=2**80)
-    answers = await store.queue.submit_linked([keyed("a"), bad, keyed("b")])
+    answers = await store.queue.submit_many([keyed("a"), bad, keyed("b")])
     assert [isinstance(answer, Exception) for answer in answers] == [False, True, False]
     assert await submit(store, keyed("bad")) is None
 
 
 async def test_keys_with_any_character_are_told_apart(store: Store) -> None:
     names = ["a", "a ", "A", "ä", "a\u0308", "a'; DROP TABLE executions; --", "🔑"]
-    assert await store.queue.submit_linked([keyed(name) for name in names]) == [None] * len(names)
+    assert await store.queue.submit_many([keyed(name) for name in names]) == [None] * len(names)
 
 
 async def test_a_key_is_free_once_its_execution_has_been_over_for_its_time(timed: Store, set_clock: SetClock) -> None:
@@ -181,7 +181,7 @@ async def test_a_key_holds_as_long_as_its_execution_is_not_over(timed: Store, se
 
 async def test_only_spent_keys_are_purged_and_the_executions_stay(timed: Store, set_clock: SetClock) -> None:
     spent, running, lasting = keyed("spent", ttl=1), keyed("running", ttl=1), keyed("lasting", ttl=DAY)
-    await timed.queue.submit_linked([spent, running, lasting])
+    await timed.queue.submit_many([spent, running, lasting])
     await finished(timed, [spent.id, lasting.id])
     set_clock(60)
     assert await timed.transitions.purge_keys() == 1
@@ -192,7 +192,7 @@ async def test_only_spent_keys_are_purged_and_the_executions_stay(timed: Store, 
 
 async def test_purging_goes_in_batches(timed: Store, set_clock: SetClock) -> None:
     rows = [keyed(f"key-{number}", ttl=1) for number in range(25)]
-    await timed.queue.submit_linked(rows)
+    await timed.queue.submit_many(rows)
     await finished(timed, [row.id for row in rows])
     set_clock(60)
     assert [await timed.transitions.purge_keys(10) for _ in range(4)] == [10, 10, 5, 0]

@@ -40,7 +40,7 @@ async def proxy(migrated_postgres: str) -> AsyncIterator[Proxy]:
 async def store(proxy: Proxy) -> AsyncIterator[Store]:
     """A Store behind the proxy whose statement is prepared, so that the next reply is that of a commit."""
     async with await open_store(proxy.url, patience=2.0) as opened:
-        await opened.queue.submit_linked([call()])
+        await opened.queue.submit_many([call()])
         yield opened
 
 
@@ -60,7 +60,7 @@ async def test_a_keyed_submit_whose_commit_reply_is_lost_is_stored_once_and_is_n
     original = await submitted(store)
     row = replace(keyed(), replay=Replay(original, "ann"))
     proxy.replies_to_lose = 1
-    assert await store.queue.submit_linked([row]) == [None]
+    assert await store.queue.submit_many([row]) == [None]
     assert proxy.lost.is_set()
     assert await statuses(store, [row.id]) == {row.id: ExecutionStatus.QUEUED}
     assert [event.kind for event in await store.history.events(original)] == ["replayed"]
@@ -69,18 +69,18 @@ async def test_a_keyed_submit_whose_commit_reply_is_lost_is_stored_once_and_is_n
 async def test_after_an_unknown_outcome_the_key_knows(store: Store, proxy: Proxy) -> None:
     proxy.replies_to_lose, proxy.stays_away_after_loss = 1, True
     first, second = keyed(), keyed()
-    [error] = await store.queue.submit_linked([first])
+    [error] = await store.queue.submit_many([first])
     assert isinstance(error, SubmitOutcomeUnknownError)
     assert error.execution_id == first.id
     await proxy.come_back()
-    assert await store.queue.submit_linked([second]) == [Holder(first.id, "{}")]
+    assert await store.queue.submit_many([second]) == [Holder(first.id, "{}")]
 
 
 async def test_a_submit_that_is_still_committing_when_it_is_repeated_is_waited_for(
     store: Store, proxy: Proxy, blocker: asyncpg.Connection
 ) -> None:
     row = keyed()
-    submitting = asyncio.create_task(store.queue.submit_linked([row]))
+    submitting = asyncio.create_task(store.queue.submit_many([row]))
     await blocked_statements(blocker, 1)
     await proxy.go_away()
     await proxy.come_back()
@@ -95,9 +95,9 @@ async def test_a_rival_waits_for_the_first_to_commit_and_is_told_of_it(
 ) -> None:
     first, second = keyed(), keyed()
     async with await open_store(migrated_postgres) as other:
-        submitting = asyncio.create_task(store.queue.submit_linked([first]))
+        submitting = asyncio.create_task(store.queue.submit_many([first]))
         await blocked_statements(blocker, 1)
-        rivalling = asyncio.create_task(other.queue.submit_linked([second]))
+        rivalling = asyncio.create_task(other.queue.submit_many([second]))
         await blocked_statements(blocker, 2)
         await blocker.close()
         assert await submitting == [None]
@@ -109,9 +109,9 @@ async def test_a_rival_takes_the_key_of_a_submitter_that_was_killed_before_its_c
 ) -> None:
     first, second = keyed(), keyed()
     async with await open_store(migrated_postgres) as other:
-        submitting = asyncio.create_task(store.queue.submit_linked([first]))
+        submitting = asyncio.create_task(store.queue.submit_many([first]))
         await blocked_statements(blocker, 1)
-        rivalling = asyncio.create_task(other.queue.submit_linked([second]))
+        rivalling = asyncio.create_task(other.queue.submit_many([second]))
         await blocked_statements(blocker, 2)
         await proxy.go_away()
         await blocker.execute(

@@ -65,15 +65,18 @@ class ExecutionQueue:
             raise answer
 
     async def submit_many(self, rows: Sequence[NewExecution]) -> list[Answer]:
-        """Commit `rows` as queued; returns one error or None for each, in order."""
-        return await self._commit(self._submits, rows)
-
-    async def submit_linked(self, rows: Sequence[NewExecution]) -> list[Answer]:
-        """Commit calls as queued, each with its idempotency key and links in one transaction; returns answers in order.
+        """Commit `rows` as queued, each in one transaction with its key and what it repeats; returns answers in order.
 
         A call is not stored if another execution holds its key. Submitting an id again changes nothing.
         """
-        return await self._commit(self._linked, rows)
+        self._hot.guard()
+        answers: list[Answer] = [None if is_id(new.id) else _bad_id(new.id) for new in rows]
+        accepted = [index for index, answer in enumerate(answers) if answer is None]
+        batcher: Batcher[NewExecution, Any] = self._linked if any(new.is_linked for new in rows) else self._submits
+        outcomes = await batcher.add_many([rows[index] for index in accepted])
+        for index, outcome in zip(accepted, outcomes, strict=True):
+            answers[index] = outcome
+        return answers
 
     async def record(self, new: NewExecution, outcome: Outcome) -> None:
         """Commit, as attempt 0, an execution that is over when it arrives, such as a rejected one."""
@@ -135,15 +138,6 @@ class ExecutionQueue:
         await asyncio.gather(*(batcher.close() for batcher in self._claims.values()))
         batchers: list[Batcher[Any, Any]] = [self._submits, self._linked, self._records, self._finishes, self._results]
         await asyncio.gather(*(batcher.close() for batcher in batchers))
-
-    async def _commit(self, batcher: Batcher[NewExecution, Any], rows: Sequence[NewExecution]) -> list[Answer]:
-        self._hot.guard()
-        answers: list[Answer] = [None if is_id(new.id) else _bad_id(new.id) for new in rows]
-        accepted = [index for index, answer in enumerate(answers) if answer is None]
-        outcomes = await batcher.add_many([rows[index] for index in accepted])
-        for index, outcome in zip(accepted, outcomes, strict=True):
-            answers[index] = outcome
-        return answers
 
 
 def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:

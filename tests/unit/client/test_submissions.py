@@ -152,10 +152,10 @@ async def test_a_defect_in_storing_is_told_to_many_and_to_a_keyed_call_too(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = Call("Echo", {"message": "x"}, CONTEXT)
-    monkeypatch.setattr(ExecutionQueue, "submit_many", failing_once(ExecutionQueue.submit_many))
-    monkeypatch.setattr(ExecutionQueue, "submit_linked", failing_once(ExecutionQueue.submit_linked))
-
+    store = ExecutionQueue.submit_many
+    monkeypatch.setattr(ExecutionQueue, "submit_many", failing_once(store))
     [error] = await client.calls.submit_many([call])
+    monkeypatch.setattr(ExecutionQueue, "submit_many", failing_once(store))
     result = await client.call("Echo", {"message": "x"}, CONTEXT, idempotency_key="build-17")
 
     assert isinstance(error, SubmitOutcomeUnknownError)
