@@ -114,11 +114,10 @@ class Snapshot:
             host = hosts[workspace]
             return None if host is None else host_queue(host)
         known = ", ".join(sorted(hosts)[:20]) or "none; workers are given them in FORGE_WORKSPACES"
-        refused = InvalidCallError(
-            f"Unknown workspace: {shown(workspace)}{suggestion(workspace, hosts)}. Known workspaces: {known}"
+        raise InvalidCallError(
+            f"Unknown workspace: {shown(workspace)}{suggestion(workspace, hosts)}. Known workspaces: {known}",
+            code=ErrorCode.WORKSPACE_NOT_FOUND,
         )
-        refused.code = ErrorCode.WORKSPACE_NOT_FOUND
-        raise refused
 
     def lane_of(self, spec: ToolSpec, queue: str) -> Lane:
         """Where a call of that tool runs, in a queue whose calls may all have to run behind walls.
@@ -154,9 +153,7 @@ def _withheld(spec: ToolSpec, withheld: Withheld, where: str) -> str:
 
 
 def _unwalled(said: str) -> InvalidCallError:
-    refused = InvalidCallError(said)
-    refused.code = ErrorCode.WALLS_NOT_AVAILABLE
-    return refused
+    return InvalidCallError(said, code=ErrorCode.WALLS_NOT_AVAILABLE)
 
 
 class Catalogue:

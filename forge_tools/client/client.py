@@ -79,7 +79,6 @@ class ExecutorClient:
         if connection.is_open:  # first: waiters are told that their calls go on, so these must be stored
             async with connection.store.cut_off_after(self._close_within):
                 await self._submissions.settle()
-                await connection.until_done()
         await self._submissions.close()
         await connection.close()
 

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from forge_tools.broker import Allowance, Message, open_broker
 from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue
@@ -55,7 +54,6 @@ class Submissions:
         self._is_due = False
         self._unsettled: set[str] = set()
         self._to_tell: dict[str, asyncio.Future[Answer]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._checked: dict[tuple[str, str], float] = {}
         self._check: asyncio.TimerHandle | None = None
         self.is_closing = False
@@ -108,8 +106,10 @@ class Submissions:
         if self._check is not None:
             self._check.cancel()
         await asyncio.sleep(0)  # calls of this turn of the loop are sent in the next
-        while self._tasks or self._unsettled:  # unlike `gather`, this cancels nothing if it is cancelled
-            await (asyncio.wait(self._tasks) if self._tasks else asyncio.sleep(SETTLED_LOOK))
+        await self._connection.until_done()
+        while self._unsettled:
+            await asyncio.sleep(SETTLED_LOOK)
+            await self._connection.until_done()
 
     async def close(self) -> None:
         """Settle, end every wait, and send the messages that are under way, within a bounded time."""
@@ -134,7 +134,7 @@ class Submissions:
             linked = [new for new in gathered if new.is_linked]
             for rows in ([new for new in gathered if not new.is_linked] if linked else gathered, linked):
                 for start in range(0, len(rows), PART):
-                    self._in_background(self._send_part(rows[start : start + PART]))
+                    self._connection.begin(self._send_part(rows[start : start + PART]))
         if len(self._unsettled) < MOST_UNDER_WAY:  # otherwise it is called again when those under way end
             for _ in range(min(PART, len(self._queued))):
                 turn = self._queued.popleft()
@@ -206,7 +206,7 @@ class Submissions:
         """Warn of queues that nobody serves: of new ones at once, of others now and then, but not during this call."""
         loop = asyncio.get_running_loop()
         if new := places - self._checked.keys():
-            self._in_background(self._warn_of_unserved(new))
+            self._connection.begin(self._warn_of_unserved(new))
         elif self._check is None and any(self._checked[place] < loop.time() - SERVED_INTERVAL for place in places):
             self._check = loop.call_later(CHECK_SECONDS, self._check_again, frozenset(places))
         self._checked.update(dict.fromkeys(new, loop.time()))
@@ -214,7 +214,7 @@ class Submissions:
     def _check_again(self, places: frozenset[tuple[str, str]]) -> None:
         self._check = None
         self._checked.update(dict.fromkeys(places, asyncio.get_running_loop().time()))
-        self._in_background(self._warn_of_unserved(places))
+        self._connection.begin(self._warn_of_unserved(places))
 
     async def _warn_of_unserved(self, places: Iterable[tuple[str, str]]) -> None:
         try:
@@ -227,11 +227,6 @@ class Submissions:
                 "No live worker serves queue %s in lane %s; calls wait there until they expire. Start one: %s",
                 *(queue, lane, serving_command(queue, lane)),
             )
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _doubtful(calls: Sequence[NewExecution], error: BaseException) -> list[ForgeError]:
