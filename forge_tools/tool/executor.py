@@ -108,7 +108,9 @@ class ToolExecutor:
         self._dependencies = Dependencies(overrides)
         self._calls: deque[_Call] = deque(maxlen=history_limit)
         self._lock = threading.Lock()
-        self._stats = _Stats()
+        self._counts = Counter[str]()
+        self._by_tool = Counter[str]()
+        self._total_ms = 0.0
 
     async def execute(self, tool_name: str, context: ExecutionContext, /, **kwargs: Any) -> ToolResult:
         """Call a tool; whatever is wrong with the call, or goes wrong in it, is a failed result.
@@ -224,7 +226,15 @@ class ToolExecutor:
         `rejected_count` counts what never reached a body: unknown tools, which count nowhere else, and invalid parameters.
         """
         with self._lock:
-            return self._stats.as_dict()
+            total = self._by_tool.total()
+            return {
+                "total_executions": total,
+                "success_count": self._counts["succeeded"],
+                "error_count": total - self._counts["succeeded"],
+                "rejected_count": self._counts["rejected"],
+                "average_execution_time_ms": self._total_ms / total if total else 0,
+                "executions_by_tool": dict(self._by_tool),
+            }
 
     async def _call(self, name: str, arguments: dict[str, Any], context: object, options: CallOptions) -> ToolResult:
         tool = self._registry.get(name) if isinstance(name, str) else None
@@ -277,7 +287,7 @@ class ToolExecutor:
         hint = suggestion(name, self._registry.list_names())
         _logger.warning("%s%s", error, hint, extra={"error_code": ErrorCode.TOOL_NOT_FOUND})
         with self._lock:
-            self._stats.rejected += 1
+            self._counts["rejected"] += 1
         known = f"there are: {', '.join(self._registry.list_names()) or 'none'}"
         result = ToolResult.fail(error, error_code=ErrorCode.TOOL_NOT_FOUND, hint=hint.strip(" ()") or known)
         result.duration_ms = 0.0
@@ -295,7 +305,10 @@ class ToolExecutor:
     def _record(self, tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, result: ToolResult) -> None:
         with self._lock:
             self._calls.append(_Call(tool, arguments, context, result, time.time()))
-            self._stats.count(tool.spec.name, result)
+            self._by_tool[tool.spec.name] += 1
+            self._counts["succeeded"] += result.success
+            self._counts["rejected"] += result.error_code == ErrorCode.VALIDATION_ERROR
+            self._total_ms += result.duration_ms or 0.0
         _log_end(tool.spec, result)
 
 
@@ -391,27 +404,3 @@ def _log_end(spec: ToolSpec, result: ToolResult) -> None:
         _logger.warning("Slow tool: %s took %.0fms", spec.name, duration, extra=extra)
     if _logger.isEnabledFor(logging.DEBUG):
         _logger.debug("Result of %s: %s", spec.name, brief(result.output), extra=extra)
-
-
-class _Stats:
-    def __init__(self) -> None:
-        self.total = self.succeeded = self.rejected = 0
-        self.duration_ms = 0.0
-        self.by_tool: Counter[str] = Counter()
-
-    def count(self, tool: str, result: ToolResult) -> None:
-        self.total += 1
-        self.succeeded += result.success
-        self.rejected += result.error_code == ErrorCode.VALIDATION_ERROR
-        self.duration_ms += result.duration_ms or 0.0
-        self.by_tool[tool] += 1
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "total_executions": self.total,
-            "success_count": self.succeeded,
-            "error_count": self.total - self.succeeded,
-            "rejected_count": self.rejected,
-            "average_execution_time_ms": self.duration_ms / self.total if self.total else 0,
-            "executions_by_tool": dict(self.by_tool),
-        }
