@@ -40,7 +40,7 @@ async def proxy(migrated_postgres: str) -> AsyncIterator[Proxy]:
 async def store(proxy: Proxy) -> AsyncIterator[Store]:
     """A Store behind the proxy whose statement is prepared, so that the next reply is that of a commit."""
     async with await open_store(proxy.url, patience=2.0) as opened:
-        await opened.queue.submit_many([call()])
+        await opened.queue.submit_many([call(claim=KeyClaim("shared", "another", "{}", 60.0))])
         yield opened
 
 
