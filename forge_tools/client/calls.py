@@ -30,9 +30,9 @@ from forge_tools.model import (
     ShellStatus,
     Sight,
     ToolResult,
-    host_of,
 )
 from forge_tools.model.content import CONTENT
+from forge_tools.model.places import HOST_PREFIX
 from forge_tools.schema import shown
 from forge_tools.storage import Store, ToolChangedError
 from forge_tools.storage.connection.faults import ForbiddenError
@@ -261,8 +261,8 @@ class Calls:
         if catalogue.read_at < now - prepared.most_age:
             await catalogue.refresh_since(now - prepared.most_age)
             prepared = self._intake.prepare(call, catalogue.snapshot)
-        if isinstance(prepared, Accepted) and (host := host_of(handle := prepared.handle)) is not None and handle:
-            prepared = await self._reach(call, prepared, handle, host)
+        if isinstance(prepared, Accepted) and prepared.handle is not None:
+            prepared = await self._reach(call, prepared, prepared.handle)
         is_linked = asked.idempotency_key is not None or replay is not None
         return await self._link(asked, prepared, replay) if is_linked and isinstance(prepared, Accepted) else prepared
 
@@ -274,13 +274,14 @@ class Calls:
         name = await self._catalogue.workspace_of(context.session_id)
         return call if name is None else replace(call, context=context.model_copy(update={"workspace": name}))
 
-    async def _reach(self, call: Call, accepted: Accepted, handle: str, host: str) -> Accepted | Rejected:
+    async def _reach(self, call: Call, accepted: Accepted, handle: str) -> Accepted | Rejected:
         """Refuse a call that only a dead host could answer: an agent would wait until it expires.
 
         A host that may be restarting is awaited for a lease; a call that is for later, or names that host's queue
         itself, waits for any host.
         """
         new, catalogue, store, lease = accepted.new, self._catalogue, self._connection.store, self._settings.lease
+        host = new.queue.removeprefix(HOST_PREFIX)
         if call.due_in or call.queue == new.queue:
             return accepted
         try:

@@ -255,11 +255,11 @@ class ToolExecutor:
             with in_scope(context, scope, scrubber) as own:
                 result = await _attempts(tool, arguments, own, scope, options)
             if scope.attached or holds_parts(result.output):
-                result = await with_parts(result, context, scope.attached or (), _left(tool.spec, context, result))
+                result = await with_parts(result, context, scope.attached or (), scope.remaining or 0.0)
             if scrubber is not None:
                 result = scrubber.result(result)
             if is_overlong(result, context.max_output_size):
-                result = await limit_output(result, context, _left(tool.spec, context, result))
+                result = await limit_output(result, context, scope.remaining or 0.0)
         except BaseException as error:
             self._record(tool, arguments, context, _interruption(tool.spec, arguments, error))
             raise
@@ -348,11 +348,6 @@ async def _attempt(
     if done.duration_ms is None:
         done.duration_ms = (time.perf_counter() - started) * 1000
     return done
-
-
-def _left(spec: ToolSpec, context: ExecutionContext, result: ToolResult) -> float:
-    """Seconds that a call has left once its body has returned."""
-    return spec.timeout_for(context)[0] - (result.duration_ms or 0.0) / 1000
 
 
 def _interruption(spec: ToolSpec, arguments: Mapping[str, Any], error: BaseException) -> ToolResult:
