@@ -323,16 +323,11 @@ def _known(name: str, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _checked_queue(queue: object) -> str:
-    if not isinstance(queue, str) or not _is_queue(queue):
+    if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
         raise InvalidCallError(
             f"Queue {shown(repr(queue))} is not a valid name; use up to 205 letters, digits, '-', '_' and '.'"
         )
     return queue
-
-
-@lru_cache(maxsize=256)
-def _is_queue(name: str) -> bool:
-    return _QUEUE.fullmatch(name) is not None
 
 
 def _check_attempts(call: Call) -> None:

@@ -19,7 +19,7 @@ from forge_tools.client import Call, ExecutorClient, Handle, SyncExecutorClient,
 from forge_tools.client import sync as module
 from forge_tools.client.calls import Calls
 from forge_tools.client.catalogue import Catalogue
-from forge_tools.client.history import History
+from forge_tools.client.client import History
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ForgeError, ResultTimeoutError
 from forge_tools.model import ExecutionContext, ExecutionStatus, ToolCategory, ToolResult
