@@ -4,7 +4,7 @@ import asyncio
 import copy
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forge_tools.broker import REPLY_MARK
 from forge_tools.client.connection import Connection
@@ -23,17 +23,12 @@ TOGETHER = 0.05
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class _Poll:
-    """Executions first awaited at about the same time, and when SQL is asked for them if no notification comes."""
+class _Poll(NamedTuple):
+    """Executions that SQL is asked for together, unless a notification comes: first after `interval` seconds, then less often."""
 
-    interval: float
     due: float
+    interval: float
     ids: list[str]
-
-    def back_off(self, now: float) -> None:
-        self.interval = min(self.interval * 1.5, SLOWEST_POLL)
-        self.due = now + self.interval
 
 
 class Results:
@@ -102,15 +97,7 @@ class Results:
             self._others.setdefault(execution_id, []).append(future)
             return future
         self._waiting[execution_id] = future
-        interval = SILENCE if is_expected else FIRST_POLL
-        due, newest = asyncio.get_running_loop().time() + interval, self._newest.get(interval)
-        # A poll that has backed off since has another interval.
-        if newest is not None and newest.interval == interval and newest.due >= due - TOGETHER * interval:
-            newest.ids.append(execution_id)
-            return future
-        poll = self._newest[interval] = _Poll(interval, due, [execution_id])
-        self._polls.append(poll)
-        self._watch(poll)
+        self._poll_after(SILENCE if is_expected else FIRST_POLL, [execution_id])
         return future
 
     def end(self, execution_id: str, future: "asyncio.Future[ToolResult]") -> None:
@@ -205,25 +192,31 @@ class Results:
         if execution_id in self._others:
             yield from [future for future in self._others[execution_id] if not future.done()]
 
-    def _watch(self, poll: _Poll) -> None:
-        """Schedule a read of SQL for when that poll, or an earlier one, is due."""
-        if self._timer is None or poll.due < self._timer.when():
+    def _poll_after(self, interval: float, ids: list[str]) -> None:
+        due, newest = asyncio.get_running_loop().time() + interval, self._newest.get(interval)
+        if newest is not None and newest.due >= due - TOGETHER * interval:
+            newest.ids.extend(ids)
+            return
+        self._newest[interval] = poll = _Poll(due, interval, ids)
+        self._polls.append(poll)
+        self._watch(due)
+
+    def _watch(self, due: float) -> None:
+        """Schedule a read of SQL for then, unless an earlier one is scheduled."""
+        if self._timer is None or due < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(poll.due, self._poll)
+            self._timer = asyncio.get_running_loop().call_at(due, self._poll)
 
     def _poll(self) -> None:
-        self._timer, now = None, asyncio.get_running_loop().time()
+        now, polls = asyncio.get_running_loop().time(), self._polls
+        self._timer, self._polls = None, [poll for poll in polls if poll.due > now]
         for poll in self._polls:
-            poll.ids = [i for i in poll.ids if i in self._waiting]
-            if poll.due <= now:
-                poll.back_off(now)
-                self._read_soon(poll.ids)
-        self._polls = [poll for poll in self._polls if poll.ids]
-        if self._polls:
-            self._watch(min(self._polls, key=lambda poll: poll.due))
-        else:
-            self._newest.clear()
+            self._watch(poll.due)
+        for poll in polls:
+            if poll.due <= now and (ids := [i for i in poll.ids if i in self._waiting]):
+                self._read_soon(ids)
+                self._poll_after(min(poll.interval * 1.5, SLOWEST_POLL), ids)
 
 
 def _closed(execution_id: str) -> ConfigurationError:
