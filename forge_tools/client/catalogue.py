@@ -17,7 +17,7 @@ from forge_tools.model import (
     ToolVersion,
 )
 from forge_tools.model.places import host_queue
-from forge_tools.schema import Validator, shown, suggestion
+from forge_tools.schema import shown, suggestion
 from forge_tools.schema.formats import render, require_format
 from forge_tools.secrets.encryption import Encryptor
 from forge_tools.storage import ToolChangedError
@@ -35,12 +35,9 @@ ANOTHER_QUEUE = "Call it in another queue, or change FORGE_WALLS_OF there (docs/
 
 
 class Snapshot:
-    """Every enabled tool, by name and alias, and what else a client must know, as of when this was read from SQL.
+    """Every enabled tool, by name and alias, and what else a client must know, as of when this was read from SQL."""
 
-    A tool that has not changed since `before` stays the same object: what was computed for it stays valid.
-    """
-
-    def __init__(self, found: Directory = NOTHING, *, before: Self | None = None) -> None:
+    def __init__(self, found: Directory = NOTHING) -> None:
         self._found = found
         self.has_sessions = found.has_sessions
         self.servers = found.servers
@@ -50,11 +47,9 @@ class Snapshot:
         """Whether some calls do not run where their tools otherwise do."""
         self.sessions: dict[str, str | None] = {}
         """The workspaces of those sessions that were looked up since."""
-        specs = [spec if before is None else before.same(spec) for spec in found.enabled]
-        self.specs = tuple(sorted(specs, key=lambda spec: spec.name))
+        self.specs = tuple(sorted(found.enabled, key=lambda spec: spec.name))
         self._by_name = {alias: spec for spec in self.specs for alias in spec.aliases}
         self._by_name.update({spec.name: spec for spec in self.specs})
-        self._validators: dict[str, Validator] = {}
 
     @cached_property
     def encryptor(self) -> Encryptor | None:
@@ -72,27 +67,15 @@ class Snapshot:
                 (self._found.disabled, not changed.is_enabled),
             )
         )
-        snapshot = type(self)(self._found._replace(enabled=enabled, disabled=disabled), before=self)
+        snapshot = type(self)(self._found._replace(enabled=enabled, disabled=disabled))
         snapshot.sessions = self.sessions
         return snapshot
 
     def find(self, name: str) -> ToolSpec | None:
         return self._by_name.get(name)
 
-    def same(self, spec: ToolSpec) -> ToolSpec:
-        """Return this snapshot's own definition of the tool if it is equal: what was computed for it stays valid."""
-        mine = self._by_name.get(spec.name)
-        return mine if mine is not None and mine.digest == spec.digest and mine == spec else spec
-
     def find_disabled(self, name: str) -> ToolSpec | None:
         return next((spec for spec in self._found.disabled if name in (spec.name, *spec.aliases)), None)
-
-    def validator(self, spec: ToolSpec) -> Validator:
-        """Return the prepared validator of that tool, built on its first call."""
-        validator = self._validators.get(spec.name)
-        if validator is None:
-            validator = self._validators[spec.name] = Validator.for_spec(spec)
-        return validator
 
     def schemas(self, format: str, category: ToolCategory | None = None) -> list[Schema]:
         """Return schemas in a provider's format, of all tools or one category.
@@ -172,7 +155,7 @@ class Catalogue:
         began = time.monotonic()
         found = await self._connection.store.directories.read(self._lease)
         if began >= self.read_at:  # otherwise a read that began later has already ended, and knows more
-            self.snapshot, self.read_at = Snapshot(found, before=self.snapshot), began
+            self.snapshot, self.read_at = Snapshot(found), began
 
     async def refresh_since(self, moment: float) -> None:
         """Make sure that the snapshot was read after `moment`; concurrent callers share the next read."""

@@ -107,8 +107,8 @@ class Intake:
             return self._reject(call, error, ErrorCode.TOOL_NOT_FOUND, **_known(call.name, snapshot))
         try:
             plan = self._plans.get(spec.name)
-            if plan is None or plan.spec is not spec:  # each snapshot has its own specs
-                plan = self._plans[spec.name] = self._planned(spec, snapshot)
+            if plan is None or plan.spec.digest != spec.digest or plan.spec.lane != spec.lane:  # some are moved
+                plan = self._plans[spec.name] = self._planned(spec)
             return self._accept(call, plan, snapshot)
         except InvalidCallError as error:
             required = [parameter.name for parameter in spec.declared if parameter.required]
@@ -120,11 +120,11 @@ class Intake:
         """Reject a call that passed the checks here; keywords become the result's metadata."""
         return self._reject(call, error, code, snapshot.find(call.name), **metadata)
 
-    def _planned(self, spec: ToolSpec, snapshot: Snapshot) -> _Plan:
+    def _planned(self, spec: ToolSpec) -> _Plan:
         queue = _checked_queue(self._settings.queue_for(spec.name, spec.category.value))
         return _Plan(
             spec,
-            snapshot.validator(spec),
+            Validator.for_spec(spec),
             queue,
             tuple(parameter.name for parameter in spec.parameters if parameter.names_host),
             SecretDetector.of(spec, self._patterns),

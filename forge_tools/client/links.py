@@ -30,7 +30,7 @@ from forge_tools.model import (
     ToolSpec,
 )
 from forge_tools.model.places import HOST_PREFIX
-from forge_tools.schema import shown
+from forge_tools.schema import Validator, shown
 from forge_tools.storage.connection.drivers import Address
 
 MAX_KEY = 255
@@ -71,7 +71,7 @@ class Claims:
         scope, spec = self._scope(asked, context), snapshot.find(call.name)
         arguments, name = call.arguments, call.name
         if spec is not None:
-            arguments, name = snapshot.validator(spec).effective(arguments), spec.name
+            arguments, name = Validator.for_spec(spec).effective(arguments), spec.name
             plain = {parameter.name: parameter.default for parameter in spec.parameters if not parameter.required}
             # Passing a default explicitly makes the same call, also after an update that adds a parameter.
             arguments = {key: value for key, value in arguments.items() if key not in plain or plain[key] != value}

@@ -146,21 +146,3 @@ def test_schemas_come_sorted_by_name_and_by_category() -> None:
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(ValueError, match="yaml"):
         SNAPSHOT.schemas("yaml")
-
-
-def test_a_validator_is_prepared_once_per_tool() -> None:
-    assert SNAPSHOT.validator(READ) is SNAPSHOT.validator(READ)
-
-
-async def test_a_tool_that_is_as_before_stays_the_same_object_when_the_catalogue_is_read_again(
-    settings: Settings,
-) -> None:
-    async with ExecutorClient(settings) as client:
-        before = client.catalogue.snapshot.find("Echo")
-        await client.catalogue.refresh()
-        again = client.catalogue.snapshot.find("Echo")
-        await publish(settings, ECHO.model_copy(update={"description": "Say it once more."}))
-        await client.catalogue.refresh()
-
-        assert again is before
-        assert client.catalogue.snapshot.find("Echo") != before

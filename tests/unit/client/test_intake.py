@@ -335,6 +335,16 @@ def test_a_new_definition_counts_from_its_snapshot_on() -> None:
     assert second.new.tool_key == "Greet@3"
 
 
+def test_a_tool_that_was_moved_is_called_in_its_new_lane() -> None:
+    intake = Intake(Settings.load(), "me")
+    moved = GREET.model_copy(update={"lane": "process"})
+    vars(moved)["digest"] = GREET.digest  # that of its definition, which is as before
+
+    lanes = [intake.prepare(CALL, Snapshot(Directory([spec]))).new.lane for spec in (GREET, moved)]
+
+    assert lanes == ["async", "process"]
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
