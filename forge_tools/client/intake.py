@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache, partial
-from math import inf
 from typing import Any, NamedTuple
 
 from forge_tools.client.call import Call, without_texts
@@ -46,21 +45,10 @@ NO_KEY = (
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,204}")
 
 
-class Accepted(NamedTuple):
-    """A call that may be submitted; `handle` is the parameter value that names a host.
-
-    `most_age` is the greatest age in seconds of a snapshot that may be used to check it.
-    """
-
-    new: NewExecution
-    handle: str | None = None
-    most_age: float = inf
-
-
 class Rejected(NamedTuple):
     """A call that is over before it began: the failed result, and the record that keeps it.
 
-    `most_age` is as for an accepted call: its tool may have appeared or changed since.
+    `most_age` is the greatest age in seconds of a snapshot that may reject it: its tool may have appeared or changed since.
     """
 
     new: NewExecution
@@ -94,7 +82,7 @@ class Intake:
         self._patterns = Patterns.of(settings.encrypt_patterns)
         self._plans: dict[str, _Plan] = {}
 
-    def prepare(self, call: Call, snapshot: Snapshot) -> Accepted | Rejected:
+    def prepare(self, call: Call, snapshot: Snapshot) -> NewExecution | Rejected:
         """Validate and encode a call. Never raises for a caller's mistake."""
         if call.flaw is not None:
             return self._reject(call, call.flaw, ErrorCode.INVALID_CALL)
@@ -115,6 +103,11 @@ class Intake:
             return self._reject(call, error.message, error.code, spec, errors=error.details, required=required)
         except EncryptionError as error:
             return self._reject(call, error.message, error.code, spec)
+
+    def handle_of(self, call: Call, new: NewExecution) -> str | None:
+        """Return the parameter that names the host of an accepted call, if one does."""
+        plan = self._plans[new.tool]
+        return _handle_among(plan.validator.named(call.arguments), plan.handles) if plan.handles else None
 
     def refuse(self, call: Call, error: str, code: str, snapshot: Snapshot, **metadata: Any) -> Rejected:
         """Reject a call that passed the checks here; keywords become the result's metadata."""
@@ -149,7 +142,7 @@ class Intake:
             "reply_key": self._reply_key,
         }
 
-    def _accept(self, call: Call, plan: _Plan, snapshot: Snapshot) -> Accepted:
+    def _accept(self, call: Call, plan: _Plan, snapshot: Snapshot) -> NewExecution:
         context = call.effective_context
         parameters, text = self._encode(call.arguments, plan.validator)
         queue = plan.queue if call.queue is None else _checked_queue(call.queue)
@@ -174,7 +167,7 @@ class Intake:
             asked |= self._timing(call, plan.spec, queue)
         if call.retry is not None or call.max_attempts is not None:
             asked |= _asked(call, plan.spec)
-        new = plan.execution(
+        return plan.execution(
             id=id_,
             agent_id=context.agent_id,
             session_id=context.session_id,
@@ -182,7 +175,6 @@ class Intake:
             **asked,
             context=_encode_context(context, self._settings.max_parameter_bytes),
         )
-        return Accepted(new, handle, inf if new.encrypted is None else KEY_SECONDS)
 
     def _encode(self, given: dict[str, Any], validator: Validator) -> tuple[dict[str, Any], str]:
         """Check what was given and encode it once, under the names that the tool uses. Errors name what was given.

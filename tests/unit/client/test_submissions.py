@@ -9,7 +9,7 @@ import pytest
 from forge_tools.broker.redis import RedisBroker
 from forge_tools.client import Call, ExecutorClient, submissions
 from forge_tools.client.catalogue import Snapshot
-from forge_tools.client.intake import Accepted, Intake, Rejected
+from forge_tools.client.intake import Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError, SubmitOutcomeUnknownError
 from forge_tools.model import ExecutionContext, ExecutionStatus, NewExecution
@@ -32,7 +32,7 @@ async def test_the_first_calls_of_a_burst_are_on_their_way_before_the_last_is_pr
     prepared: list[Call] = []
     parts: list[tuple[int, int]] = []
 
-    def note(intake: Intake, call: Call, snapshot: Snapshot) -> Accepted | Rejected:
+    def note(intake: Intake, call: Call, snapshot: Snapshot) -> NewExecution | Rejected:
         prepared.append(call)
         return prepare(intake, call, snapshot)
 
