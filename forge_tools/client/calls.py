@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from forge_tools.artifacts.reader import PartReader
 from forge_tools.broker import open_broker
 from forge_tools.client.call import Awaited, Call
-from forge_tools.client.catalogue import REFRESH_INTERVAL, SERVED_INTERVAL, Catalogue
+from forge_tools.client.catalogue import REFRESH_INTERVAL, SERVED_INTERVAL, Catalogue, unreachable
 from forge_tools.client.connection import Connection
 from forge_tools.client.handle import Handle, listen
 from forge_tools.client.intake import KEY_SECONDS, Intake, Rejected
@@ -23,18 +23,19 @@ from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, Invali
 from forge_tools.model import (
     ExecutionContext,
     ExecutionRecord,
+    ExecutionStatus,
     NewExecution,
+    Outcome,
     Position,
     Replay,
     Report,
-    ShellRecord,
-    ShellStatus,
     Sight,
     ToolResult,
+    new_id,
 )
 from forge_tools.model.content import CONTENT
 from forge_tools.model.places import HOST_PREFIX
-from forge_tools.schema import shown
+from forge_tools.schema import encode_json
 from forge_tools.storage import Store, ToolChangedError
 from forge_tools.storage.connection.faults import ForbiddenError
 from forge_tools.storage.queue.batcher import Batcher
@@ -212,9 +213,18 @@ class Calls:
 
     async def _refuse(self, rejected: Rejected) -> ToolResult:
         """Record a rejected call."""
-        await self._connection.store.queue.record(rejected.new, rejected.outcome)
-        metadata = {**rejected.result.metadata, "execution_id": rejected.new.id}
-        return rejected.result.model_copy(update={"metadata": metadata})
+        new, result = rejected.new, rejected.result
+        outcome = Outcome(
+            id=new.id,
+            attempt=0,
+            token=new_id(),
+            status=ExecutionStatus.REJECTED,
+            error=result.error,
+            error_code=result.error_code,
+            metadata=encode_json(result.metadata, "metadata", self._settings.max_parameter_bytes),
+        )
+        await self._connection.store.queue.record(new, outcome)
+        return result.model_copy(update={"metadata": {**result.metadata, "execution_id": new.id}})
 
     async def _store(
         self,
@@ -298,7 +308,9 @@ class Calls:
         if seconds is not None and seconds < lease:
             patience = new.expires_in if call.expires_in is not None else min(new.expires_in, lease)
             return replace(new, expires_in=patience)
-        sentence = _silence(host, seconds, shell if shell is not None and shell.session_id == new.session_id else None)
+        sentence = unreachable(
+            host, seconds, shell if shell is not None and shell.session_id == new.session_id else None
+        )
         facts = {"host": host, "silent_seconds": seconds, "retryable": seconds is not None}
         return self._intake.refuse(call, sentence, ErrorCode.SHELL_HOST_UNAVAILABLE, catalogue.snapshot, **facts)
 
@@ -408,25 +420,3 @@ def _failed(error: ForgeError, execution_id: str | None = None) -> ToolResult:
     """Return an error as a result, with the id of the execution if one is known."""
     known = execution_id or getattr(error, "execution_id", None)
     return ToolResult.fail(error.message, error_code=error.code, **({"execution_id": known} if known else {}))
-
-
-def _silence(host: str, seconds: float | None, shell: ShellRecord | None) -> str:
-    """Say why a call to the host of a shell would wait for nothing; `seconds` is None if it never had a worker."""
-    if seconds is None:
-        return f"Host '{host}' is unknown: it never had a worker. Compare the id with those that ListShells shows."
-    known = "" if shell is None else f" {shell.id} ({shown(shell.command)}) {_last_known(shell)}"
-    return (
-        f"Host '{host}' cannot be reached: its workers have been silent for {seconds:.0f} s.{known} "
-        "Try again in a minute, or do without it; ListShells shows what is known."
-    )
-
-
-def _last_known(shell: ShellRecord) -> str:
-    match shell.status:
-        case ShellStatus.RUNNING:
-            return "was running at its last report, and may still run there."
-        case ShellStatus.LOST:
-            return "is lost: whether it still runs is unknown."
-        case _:
-            end = f"code {shell.exit_code}" if shell.exit_code is not None else f"signal {shell.signal}"
-            return f"has ended ({shell.status}, {end}); its output is on that host."

@@ -12,6 +12,8 @@ from forge_tools.model import (
     Lane,
     Schema,
     ServerState,
+    ShellRecord,
+    ShellStatus,
     ToolCategory,
     ToolSpec,
     ToolVersion,
@@ -137,6 +139,28 @@ def _withheld(spec: ToolSpec, withheld: Withheld, where: str) -> str:
 
 def _unwalled(said: str) -> InvalidCallError:
     return InvalidCallError(said, code=ErrorCode.WALLS_NOT_AVAILABLE)
+
+
+def unreachable(host: str, seconds: float | None, shell: ShellRecord | None) -> str:
+    """Say why a call to the host of a shell would wait for nothing; `seconds` is None if it never had a worker."""
+    if seconds is None:
+        return f"Host '{host}' is unknown: it never had a worker. Compare the id with those that ListShells shows."
+    known = "" if shell is None else f" {shell.id} ({shown(shell.command)}) {_last_known(shell)}"
+    return (
+        f"Host '{host}' cannot be reached: its workers have been silent for {seconds:.0f} s.{known} "
+        "Try again in a minute, or do without it; ListShells shows what is known."
+    )
+
+
+def _last_known(shell: ShellRecord) -> str:
+    match shell.status:
+        case ShellStatus.RUNNING:
+            return "was running at its last report, and may still run there."
+        case ShellStatus.LOST:
+            return "is lost: whether it still runs is unknown."
+        case _:
+            end = f"code {shell.exit_code}" if shell.exit_code is not None else f"signal {shell.signal}"
+            return f"has ended ({shell.status}, {end}); its output is on that host."
 
 
 class Catalogue:

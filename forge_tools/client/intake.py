@@ -13,9 +13,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import EncryptionError, ErrorCode, InvalidCallError
 from forge_tools.model import (
     ExecutionContext,
-    ExecutionStatus,
     NewExecution,
-    Outcome,
     RetryPolicy,
     ToolCategory,
     ToolResult,
@@ -52,7 +50,6 @@ class Rejected(NamedTuple):
     """
 
     new: NewExecution
-    outcome: Outcome
     result: ToolResult
     most_age: float
 
@@ -238,16 +235,7 @@ class Intake:
             soft_time_limit=0,
             time_limit=0,
         )
-        outcome = Outcome(
-            id=new.id,
-            attempt=0,
-            token=new_id(),
-            status=ExecutionStatus.REJECTED,
-            error=result.error,
-            error_code=code,
-            metadata=encode_json(result.metadata, "metadata", self._settings.max_parameter_bytes),
-        )
-        return Rejected(new, outcome, result, REFRESH_INTERVAL if code == ErrorCode.VALIDATION_ERROR else 0.0)
+        return Rejected(new, result, REFRESH_INTERVAL if code == ErrorCode.VALIDATION_ERROR else 0.0)
 
 
 def _encrypted(

@@ -185,17 +185,14 @@ def repeated(
 
 def explained(rejected: Rejected, record: ExecutionRecord, spec: ToolSpec | None) -> Rejected:
     """Add to a rejection which execution it repeats, and that its tool has changed, if that may be why."""
-    error, metadata = rejected.outcome.error or "", {**rejected.result.metadata, "replay_of": record.id}
+    error, metadata = rejected.result.error or "", {**rejected.result.metadata, "replay_of": record.id}
     if spec is not None and spec.digest != record.tool_digest:
         was, is_now = record.tool_version, spec.version
         change = f"is {is_now}, but was {was}" if was != is_now else "has another definition than"
         why = f"{spec.name} {change} when execution {record.id} was made"
         error = f"{error}. {why}"
         metadata["errors"] = [*metadata.get("errors", ()), why]
-    outcome = replace(rejected.outcome, error=error, metadata=json.dumps(metadata))
-    return rejected._replace(
-        outcome=outcome, result=rejected.result.model_copy(update={"error": error, "metadata": metadata})
-    )
+    return rejected._replace(result=rejected.result.model_copy(update={"error": error, "metadata": metadata}))
 
 
 def _checked(asked: object) -> IdempotencyKey:

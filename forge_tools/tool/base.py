@@ -50,6 +50,10 @@ __all__ = [
 MAX_SHOWN_CHARS = 200
 """How much of one value dry runs and logs show."""
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = 20
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = MAX_SHOWN_CHARS
+
 _logger = logging.getLogger("forge_tools.tools")
 
 
@@ -316,13 +320,3 @@ def brief(value: Any) -> str:
     except Exception:  # noqa: BLE001 the repr of a foreign object is foreign code too
         text = f"<{type(value).__name__}>"
     return clean_text(text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}...")
-
-
-def _short() -> reprlib.Repr:
-    short = reprlib.Repr()
-    short.maxlist = short.maxtuple = short.maxdict = short.maxset = 20
-    short.maxstring = short.maxother = short.maxlong = MAX_SHOWN_CHARS
-    return short
-
-
-_SHORT = _short()

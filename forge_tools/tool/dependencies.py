@@ -102,22 +102,18 @@ class Dependencies:
     """What was created for one process, on one loop; `overrides` replace functions that would create it, for tests."""
 
     def __init__(self, overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None = None) -> None:
-        self._overrides = overrides or {}
+        self.overrides = overrides or {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._kept: dict[Callable[..., Any], asyncio.Future[Any]] = {}
         self._ends = AsyncExitStack()
         self._told: dict[Named, Any] = {}
-
-    def has_other(self, make: Callable[..., Any]) -> bool:
-        """Whether something replaces what `make` would create."""
-        return make in self._overrides
 
     def secrets_in(self, settings: Collection[Named]) -> list[str]:
         """Return the texts of the secrets among these; a missing one fails when it is requested."""
         for one in settings:
             if one.is_secret and one not in self._told:
                 with suppress(ForgeError):
-                    self._told[one] = self._overrides.get(one, one)()
+                    self._told[one] = self.overrides.get(one, one)()
         told = (self._told.get(one) for one in settings)
         found = [value.get_secret_value() for value in told if isinstance(value, SecretStr | SecretBytes)]
         return [one.decode(errors="replace") if isinstance(one, bytes) else one for one in found]
@@ -148,7 +144,7 @@ class Dependencies:
             await self._ends.aclose()
 
     async def _make(self, make: Callable[..., Any], context: ExecutionContext | None, ends: AsyncExitStack) -> Any:
-        make = self._overrides.get(make, make)
+        make = self.overrides.get(make, make)
         given = {name: await self.get(one, context, ends) for name, one in dependencies_of(make).items()}
         for name in (name for name, kind in _hints(make).items() if kind is ExecutionContext and name != "return"):
             if context is None:
@@ -171,7 +167,7 @@ DEPENDENCIES: ContextVar[Dependencies | None] = ContextVar("forge_dependencies",
 def has_engine() -> bool:
     """Whether this call runs on a host with an engine."""
     shared = DEPENDENCIES.get()
-    return shared is not None and shared.has_other(engine)
+    return shared is not None and engine in shared.overrides
 
 
 def dependency_in(annotation: Any) -> Depends | None:

@@ -65,7 +65,7 @@ def test_a_refused_call_shows_no_secret_of_its_metadata() -> None:
     for call in (Call("Greet", {"who": 3}, context), Call("Gret", {}, context), Call("Plain", {"who": "Ada"}, context)):
         one = rejected(call)
         assert json.loads(one.new.context)["metadata"] == {"password": "[redacted]", "n": 1}
-        assert "hunter22" not in repr((one.new, one.outcome))
+        assert "hunter22" not in repr((one.new, one.result))
 
 
 def test_what_a_client_lists_of_its_calls_shows_no_secret_of_their_metadata() -> None:
