@@ -193,26 +193,23 @@ class Results:
             yield from [future for future in self._others[execution_id] if not future.done()]
 
     def _poll_after(self, interval: float, ids: list[str]) -> None:
-        due, newest = asyncio.get_running_loop().time() + interval, self._newest.get(interval)
+        loop, newest = asyncio.get_running_loop(), self._newest.get(interval)
+        due = loop.time() + interval
         if newest is not None and newest.due >= due - TOGETHER * interval:
             newest.ids.extend(ids)
             return
         self._newest[interval] = poll = _Poll(due, interval, ids)
         self._polls.append(poll)
-        self._watch(due)
-
-    def _watch(self, due: float) -> None:
-        """Schedule a read of SQL for then, unless an earlier one is scheduled."""
         if self._timer is None or due < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(due, self._poll)
+            self._timer = loop.call_at(due, self._poll)
 
     def _poll(self) -> None:
-        now, polls = asyncio.get_running_loop().time(), self._polls
-        self._timer, self._polls = None, [poll for poll in polls if poll.due > now]
-        for poll in self._polls:
-            self._watch(poll.due)
+        loop, polls = asyncio.get_running_loop(), self._polls
+        now = loop.time()
+        self._polls = [poll for poll in polls if poll.due > now]
+        self._timer = loop.call_at(min(poll.due for poll in self._polls), self._poll) if self._polls else None
         for poll in polls:
             if poll.due <= now and (ids := [i for i in poll.ids if i in self._waiting]):
                 self._read_soon(ids)
