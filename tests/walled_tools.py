@@ -5,13 +5,13 @@ import errno
 import importlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,19 +52,15 @@ os._exit(ctypes.get_errno() if libc.{name}(*{arguments}) == -1 else 0)
         raise OSError(number, name)
 
 
-def child_of_the_engine() -> Any:
-    """Our own half of the process lane: whatever it has is in our memory."""
-    return signal.getsignal(signal.SIGUSR2).__self__  # type: ignore[union-attr]  # a method of it
-
-
-def in_main_thread(work: Callable[[], object]) -> None:
-    """In the thread that took messages before the walls were put on."""
-    child_of_the_engine()._do_in_main_thread(work)
+def in_new_thread(work: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
 
 
 def in_output_thread(work: Callable[[], object]) -> None:
-    """In the thread that reads what is printed."""
-    pair, done = child_of_the_engine()._pipes._pair, Future[None]()
+    """In the thread that reads what is printed: whatever the child has is in our memory."""
+    [reader] = [thread for thread in threading.enumerate() if thread.name == "forge-output"]
+    pair, done = reader._target.__self__, Future[None]()  # type: ignore[attr-defined]  # a method of it
     flush = pair._flush
 
     def attack() -> None:
@@ -92,7 +88,7 @@ def attacks(on: Targets) -> dict[str, Callable[[], object]]:
     return {
         "read the key that opens what clients encrypt": key.read_bytes,
         "the same by a program": lambda: cat(on["key"]),
-        "the same from the child's main thread": lambda: in_main_thread(key.read_bytes),
+        "the same from a thread of its own": lambda: in_new_thread(key.read_bytes),
         "the same from the thread that reads output": lambda: in_output_thread(key.read_bytes),
         "read the key that signs history": Path(on["audit"]).read_bytes,
         "read the database": Path(on["database"]).read_bytes,

@@ -9,12 +9,12 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from celery import Celery, bootsteps, signals
-from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
+from celery import Celery, bootsteps
+from celery.exceptions import SecurityWarning
 from celery.platforms import EX_FAILURE, EX_OK
 from celery.worker import state as celery_state
 from celery.worker.consumer import Consumer
@@ -22,17 +22,18 @@ from kombu.exceptions import OperationalError
 
 from forge_tools.broker import BULK, TASK, celery_app, queue_name, queue_of
 from forge_tools.broker.message import ids_of
+from forge_tools.model import Lane
 from forge_tools.signals import keep_ignored_here, not_ignored
 from workers.claims import Claims
 from workers.engine import Engine
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
-from workers.pool import ChildSockets, pool_with
+from workers.pool import pool_with
 from workers.reception import ReceivingConnection
 from workers.worker import Setup
 
-MESSAGES_AT_ONCE = 4
-"""How many messages, of up to 128 ids each, a worker of the async lane takes before one is acknowledged."""
+MESSAGES_AT_ONCE: Mapping[Lane, int] = {"async": 4, "process": 1}
+"""How many messages a worker takes before one is acknowledged. In the process lane a full worker holds only its last one."""
 
 COLLECT_EVERY = 100_000
 """New objects between two collections: calls create many, and hardly one that only the collector could free."""
@@ -52,15 +53,20 @@ def worker_app(setup: Setup, engine: Engine) -> Celery:
     settings, lane = setup.settings, engine.worker.lane
     app = celery_app(settings.broker)
     app.amqp.Connection = ReceivingConnection
-    app.conf.worker_consumer = PatientConsumer
+    app.conf.worker_consumer = partial(PatientConsumer, MESSAGES_AT_ONCE[setup.lane])
     app.conf.broker_transport_options["reception"] = setup.reception
     app.steps["worker"].add(drain_step(engine))
     if isinstance(lane, ChildrenLane):
         limits = {"max_output_bytes": settings.max_output_bytes, "memory_limit": settings.tool_memory}
         child = Child(setup.executor, **limits, user=setup.user)
-        _serve_from_children(app, child, lane)
+        app.conf.worker_pool = pool_with(lane.adopt, partial(child.serve, os.getpid()))
     else:
-        _serve_from_engine(app, engine.worker.claims)
+        app.conf.worker_pool = "threads"  # no thread is ever started
+
+    @app.task(name=TASK, shared=False, Strategy=_Handing(engine.worker.claims))
+    def run(wakeups: object) -> None:
+        raise NotImplementedError
+
     app.finalize()
     for name in set(app.tasks) - {TASK}:
         app.tasks.unregister(name)
@@ -77,9 +83,8 @@ def run_worker(app: Celery, setup: Setup, engine: Engine) -> int:
         )
     worker = _worker_class(app, engine)(
         hostname=f"{setup.lane}-{os.getpid()}@{setup.settings.hostname}",
-        concurrency=setup.concurrency if setup.lane == "process" else MESSAGES_AT_ONCE,
+        concurrency=setup.concurrency if setup.lane == "process" else 1,
         queues=[queue_name(queue, setup.lane) for queue in setup.queues],
-        optimization="fair",
         without_gossip=True,
         without_mingle=True,
         without_heartbeat=True,
@@ -95,15 +100,17 @@ def run_worker(app: Celery, setup: Setup, engine: Engine) -> int:
 
 
 def silence_warnings() -> None:
-    """Ignore warnings of Celery and Python about intended behaviour; a setting of ours covers lost connections."""
+    """Ignore warnings of Celery and Python about intended behaviour."""
     warnings.filterwarnings("ignore", category=SecurityWarning)
     warnings.filterwarnings("ignore", message="This process .* is multi-threaded", category=DeprecationWarning)
-    lost = r"\s*In Celery 5\.1 we introduced an optional breaking change which\s+on connection loss cancels"
-    warnings.filterwarnings("ignore", message=lost, category=CPendingDeprecationWarning)
 
 
 class PatientConsumer(Consumer):
     """Retries when descriptors run out: Celery's own would end its worker, cutting off calls; the engine decides."""
+
+    def __init__(self, at_once: int, /, *arguments: Any, **options: Any) -> None:
+        """`at_once`: how many messages it takes before one is acknowledged."""
+        super().__init__(*arguments, **options | {"initial_prefetch_count": at_once})
 
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc, valid-type]  # celery-types takes it for a variable
         def start(self, parent: Any) -> None:
@@ -187,28 +194,6 @@ class _Handing:
         delivery = message.delivery_info or {}
         queue, is_bulk = queue_of(str(delivery.get("routing_key"))), delivery.get("priority") == BULK
         self._claims.hand_over(ids_of(message.body), queue, is_bulk=is_bulk, taken=partial(acknowledge, logger, lost))
-
-
-def _serve_from_engine(app: Celery, claims: Claims) -> None:
-    app.conf.worker_pool = "threads"  # no thread is ever started
-
-    @app.task(name=TASK, shared=False, Strategy=_Handing(claims))
-    def run(wakeups: object) -> None:
-        raise NotImplementedError
-
-
-def _serve_from_children(app: Celery, child: Child, lane: ChildrenLane) -> None:
-    parent = os.getpid()
-    sockets = ChildSockets(lane.adopt)
-    app.conf.worker_pool = pool_with(sockets)
-
-    @signals.worker_process_init.connect(weak=False)
-    def start(**_: object) -> None:
-        child.start(parent, sockets.childs_end, sockets.childs_output)
-
-    @app.task(name=TASK, shared=False)
-    def run(wakeups: list[tuple[str, int]]) -> None:
-        child.wake(wakeups)
 
 
 def _is_for_want_of_descriptors(error: BaseException | None) -> bool:

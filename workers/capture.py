@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import thread as executor_threads
 from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from forge_tools.logs import CallLog
@@ -185,12 +185,12 @@ class Pipes:
     next call gets other pipes.
     """
 
-    def __init__(self, flush: Callable[[], None], output: ChildOutput | None = None) -> None:
+    def __init__(self, flush: Callable[[], None], output: ChildOutput) -> None:
         self._flush = flush
         self._own = {stream: _kept(number) for number, stream in STANDARD}
         self.threads: set[threading.Thread] = set()
         self._output = output
-        self._take(_pipes() if output is None else output.pipes)
+        self._take(output.pipes)
         _move_streams(self._own, of_calls=True)
         _buffer_lines_of_c()
 
@@ -224,8 +224,7 @@ class Pipes:
 
     def _renew(self) -> None:
         pipes = _pipes()
-        if self._output is not None:
-            self._output.hand_over(pipes)
+        self._output.hand_over(pipes)
         self._take(pipes)
 
     def _take(self, pipes: Ends) -> None:
@@ -357,8 +356,9 @@ def capture_logs() -> None:
     warnings.simplefilter("always", append=True)  # again for each call, unless another filter says otherwise
 
 
+@cache
 def inherit_calls() -> None:
-    """Assign threads, and work given to executors, to the call that starts them."""
+    """Assign threads, and work given to executors, to the call that starts them. Python is changed once."""
     start, submit = threading.Thread.start, ThreadPoolExecutor.submit
 
     def start_in_call(thread: threading.Thread) -> None:

@@ -3,16 +3,16 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from forge_tools.errors import ForgeError
 from forge_tools.model import Claim, Outcome, Scope, Wakeup
 from forge_tools.storage import Store
-from workers.activity import Activity
-from workers.lanes.base import BodyLane, Run
-from workers.middleware.base import Middleware, SendOn, Stored, hooks
+from workers.lanes.base import BodyLane
+from workers.middleware.base import Activity, Middleware, SendOn, Stored, hooks
 from workers.outcomes import handed_back
 
 DUE_UNREAD = "Due calls cannot be read"
@@ -35,12 +35,6 @@ class Fit(Protocol):
     def may_claim(self) -> bool: ...
 
     def may_run(self) -> bool: ...
-
-
-class Scoped(Protocol):
-    """What this worker claims now."""
-
-    scope: Scope
 
 
 class Recorder:
@@ -102,7 +96,7 @@ class Recorder:
                     hook(stored)
                 for seconds in {one.outcome.retry_in for one in stored if one.outcome.retry_in is not None}:
                     self._activity.due_in(seconds)
-            await self._activity.announce()
+            self._activity.announce()
 
     def _keep(self, error: ForgeError) -> None:
         logger.error(
@@ -123,7 +117,7 @@ class Claims:
         self,
         store: Store,
         lane: BodyLane,
-        tools: Scoped,
+        scope: Callable[[], Scope],
         fitness: Fit,
         recorder: Recorder,
         *,
@@ -131,7 +125,9 @@ class Claims:
         middleware: Sequence[Middleware],
         send_on: SendOn,
         heartbeat: float,
+        keeps_rest: bool,
     ) -> None:
+        """`scope` is what this worker claims now. `keeps_rest`: ids of a message that find no slot wait here for the next one, instead of at the broker."""
         self.woken_at = 0.0
         """When the last message came, on the monotonic clock."""
         self.pulled_at = 0.0
@@ -140,13 +136,14 @@ class Claims:
         self._loop = asyncio.get_running_loop()
         self._store = store
         self._lane = lane
-        self._tools = tools
+        self._scope = scope
         self._fitness = fitness
         self._recorder = recorder
         self._activity = activity
         self._claimed = hooks(middleware, "claimed")
         self._send_on = send_on
         self._heartbeat = heartbeat
+        self._keeps_rest = keeps_rest
         self._overdue: list[Wakeup] = []
         self._taking: set[asyncio.Task[None]] = set()
         self._reserved = 0
@@ -154,12 +151,12 @@ class Claims:
     @property
     def scope(self) -> Scope:
         """What it claims now."""
-        return self._tools.scope
+        return self._scope()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Claim no more; a claim under way is handed back."""
         self.is_closed = True
-        await self._activity.announce()
+        self._activity.announce()
 
     def free_slots(self) -> int:
         """Return how many more calls it could take; 0 when it takes no more."""
@@ -183,59 +180,50 @@ class Claims:
     def hand_over(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None]) -> None:
         """Claim the calls named by a message from `queue`; returns at once. Called on the receiving thread.
 
-        `taken` is called when the broker may send the next one: at once, or when there were free slots for this one.
+        `taken` is called when the broker may send the next one: a slot is free besides those for this one.
         """
-        then: Callable[[], None] | None = taken
-        if not self._taking and self.free_slots() > 0:
+        if is_roomy := not self._taking and self.free_slots() > len(wakeups):
             taken()
-            then = None
-        try:
-            self._loop.call_soon_threadsafe(partial(self._receive, wakeups, queue, is_bulk=is_bulk, then=then))
-        except RuntimeError:  # the loop has ended; SQL keeps the rows
-            if then is not None:
-                then()
+        work = partial(self._receive, wakeups, queue, is_bulk=is_bulk, taken=None if is_roomy else taken)
+        with suppress(RuntimeError):  # the loop has ended; SQL keeps the rows
+            self._loop.call_soon_threadsafe(work)
 
-    def _receive(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, then: Callable[[], None] | None) -> None:
-        taking = asyncio.ensure_future(self.take(wakeups, queue, is_bulk=is_bulk))
+    def _receive(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None] | None) -> None:
+        take = partial(self.take, wakeups, queue, is_bulk=is_bulk)
+        taking = asyncio.ensure_future(take() if taken is None else self._told(take, taken))
         self._taking.add(taking)
-        taking.add_done_callback(partial(self._received, then))
+        taking.add_done_callback(self._received)
 
-    def _received(self, then: Callable[[], None] | None, taking: asyncio.Task[None]) -> None:
+    async def _told(self, take: Callable[[], Coroutine[Any, Any, None]], taken: Callable[[], None]) -> None:
+        try:
+            await take()
+            await self._until_free()
+        finally:
+            taken()
+
+    def _received(self, taking: asyncio.Task[None]) -> None:
         self._taking.discard(taking)
-        if then is not None:
-            then()
         if not taking.cancelled() and (error := taking.exception()) is not None:
             logger.error("A message led to no call; due calls are looked for in SQL", exc_info=error)
 
     async def take(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
-        """Claim a message's calls, as many as there are slots once one is free; send the rest on to `queue`."""
+        """Claim a message's calls, as many as there are slots once one is free; keep the rest, or send it on to `queue`."""
         self.woken_at = time.monotonic()
-        await self._read_overdue()
-        if (free := self.free_slots()) <= 0:
-            # This is the last wait: nobody takes that slot meanwhile.
-            await self._activity.until(lambda: self.is_closed or self.free_slots() > 0)
-            free = self.free_slots()
-        wakeups = self._overdue_first(wakeups)
-        count = min(free, len(wakeups))
-        if wakeups[count:]:
-            self._send_on(wakeups[count:], queue, is_bulk=is_bulk)
-        await self.start(wakeups[:count])
+        while wakeups:
+            await self._read_overdue()
+            if (free := self.free_slots()) <= 0:
+                await self._until_free()  # the last wait: nobody takes that slot meanwhile
+                free = self.free_slots()
+            wakeups = self._overdue_first(wakeups)
+            count = max(0, min(free, len(wakeups)))
+            now, wakeups = wakeups[:count], wakeups[count:]
+            if wakeups and (self.is_closed or not self._keeps_rest):
+                self._send_on(wakeups, queue, is_bulk=is_bulk)
+                wakeups = []
+            await self.start(now)
 
-    async def claim_woken(self, wakeups: Sequence[Wakeup], run: Run) -> Sequence[Wakeup]:
-        """Claim as many calls as a lane names, which has a slot for each, and run them at once; return those left.
-
-        Due calls go first, but do not cost the slots of named ones if others took them meanwhile.
-        """
-        self.woken_at = time.monotonic()
-        await self._read_overdue()
-        await self._activity.until(lambda: self.is_closed or not self._activity.sending)
-        waiting, slots = self._overdue_first(wakeups), len(wakeups)
-        while waiting and slots and self._may_claim():
-            claims = await self._claim(waiting[:slots])
-            waiting = waiting[slots:]
-            slots -= len(claims)
-            run(claims)
-        return () if slots else waiting
+    async def _until_free(self) -> None:
+        await self._activity.until(lambda: self.is_closed or self.free_slots() > 0)
 
     async def start(self, wakeups: Sequence[Wakeup]) -> None:
         """Claim those that are still available, and run them."""
@@ -250,7 +238,7 @@ class Claims:
         finally:
             self._reserved -= len(wakeups)
             if len(claims) < len(wakeups):  # slots are free again although no body ended
-                await self._activity.announce()
+                self._activity.announce()
 
     async def _claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
         """Claim those wakeups that are still available; none while closed or while our heartbeats go unanswered."""
@@ -258,7 +246,7 @@ class Claims:
             return []
         self._activity.claiming += 1
         try:
-            claims = await self._store.queue.claim(wakeups, self._tools.scope)
+            claims = await self._store.queue.claim(wakeups, self._scope())
             claimed = {claim.id for claim in claims}
             self._overdue = [one for one in self._overdue if one.id not in claimed]
             self._recorder.claimed(claims)
@@ -272,7 +260,7 @@ class Claims:
         finally:
             self._activity.claiming -= 1
             if self.is_closed:
-                await self._activity.announce()
+                self._activity.announce()
 
     async def _read_overdue(self) -> None:
         """Read now and then what no message came for: if slots are never free, no heartbeat asks for it."""
@@ -280,7 +268,7 @@ class Claims:
             return
         self.has_pulled()
         try:
-            self._overdue = await self._store.queue.due(self._tools.scope, MOST_OVERDUE)
+            self._overdue = await self._store.queue.due(self._scope(), MOST_OVERDUE)
         except ForgeError as error:
             logger.warning(DUE_UNREAD, extra={"error": str(error)})
 

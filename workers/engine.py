@@ -145,18 +145,15 @@ class Engine:
         store = await self._repeated(connect)
         try:
             store.load()
-            self.worker = Worker(self._setup, store, self)
-            await self._start_worker()
+            self.worker = Worker(self._setup, store, broken=self.broken, replace_process=self.replace_process)
+            try:
+                await self.worker.lane.start(self.worker)
+                await self._repeated(self.worker.start)
+            except BaseException:
+                await self.worker.lane.stop()
+                raise
         except BaseException:
             await store.close()
-            raise
-
-    async def _start_worker(self) -> None:
-        try:
-            await self.worker.lane.start(self.worker)
-            await self._repeated(self.worker.start)
-        except BaseException:
-            await self.worker.lane.stop()
             raise
 
     async def _repeated(self, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -165,23 +162,20 @@ class Engine:
             try:
                 return await step()
             except DatabaseUnavailableError as error:
-                self._wait_or_give_up(error)
+                now = time.monotonic()
+                if not error.may_pass or (self._waits_until is not None and now >= self._waits_until):
+                    raise
+                if self._waits_until is None:
+                    self._waits_until = now + DATABASE_SECONDS
+                    facts = {"seconds": DATABASE_SECONDS, "error": error.message}
+                    logger.warning("The database does not answer; this worker waits for it", extra=facts)
             await asyncio.sleep(AGAIN_SECONDS)
-
-    def _wait_or_give_up(self, error: DatabaseUnavailableError) -> None:
-        now = time.monotonic()
-        if not error.may_pass or (self._waits_until is not None and now >= self._waits_until):
-            raise error
-        if self._waits_until is None:
-            self._waits_until = now + DATABASE_SECONDS
-            facts = {"seconds": DATABASE_SECONDS, "error": error.message}
-            logger.warning("The database does not answer; this worker waits for it", extra=facts)
 
     # Stopping: one wind-down, however many ask for it.
 
     async def _stop(self, drain: float) -> None:
         self._drained_by = min(self._drained_by, time.monotonic() + drain)
-        await self.worker.claims.close()
+        self.worker.claims.close()
         if self._winding_down is None:
             facts = {"running": len(self.worker.lane.running()), "seconds": round(self._drained_by - time.monotonic())}
             logger.info("Worker stops; running calls may finish, unless a second signal ends them", extra=facts)
@@ -212,10 +206,10 @@ class Engine:
                 )
             if not left:
                 return
-            await worker.activity.until(self._is_drained, left if is_near else left - WARNING_SECONDS)
-
-    def _is_drained(self) -> bool:
-        return not self.worker.lane.running() or self._drained_by <= time.monotonic()
+            await worker.activity.until(
+                lambda: not worker.lane.running() or self._drained_by <= time.monotonic(),
+                left if is_near else left - WARNING_SECONDS,
+            )
 
     # What cannot go on.
 

@@ -15,7 +15,6 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -38,19 +37,14 @@ PRELOADED = (
 """What a worker otherwise imports only as it starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Forked:
-    generation: int
-    name: str
-
-
 class ForkServer:
     """Forks on each request and reports each worker's state. It has no thread, so that a fork copies everything."""
 
     def __init__(self, control: socket.socket, drain: float) -> None:
         self._control = control
         self._drain = drain
-        self._workers: dict[int, _Forked] = {}
+        self._workers: dict[int, dict[str, Any]] = {}
+        """Their generations and names, by pid."""
         self._is_ending = False
         self._hurries_at: float | None = None
         self._signals, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -63,13 +57,17 @@ class ForkServer:
         """Serve, and return once all forked workers have ended and no more are to come."""
         while self._workers or not self._is_ending:
             heard = [self._signals] if self._is_ending else [self._signals, self._control.fileno()]
-            ready, _, _ = select.select(heard, [], [], self._patience())
+            left = None if self._hurries_at is None else max(0.0, self._hurries_at - time.monotonic())
+            ready, _, _ = select.select(heard, [], [], left)
             if self._hurries_at is not None and time.monotonic() >= self._hurries_at:
                 self._hurries_at = None
                 self._tell_all(signal.SIGTERM)
             if self._signals in ready:
                 numbers = os.read(self._signals, 512)
-                self._bury()
+                for pid in list(self._workers):
+                    found, status = os.waitpid(pid, os.WNOHANG)
+                    if found:
+                        self._tell(self._workers.pop(pid), "ended", pid, code=os.waitstatus_to_exitcode(status))
                 if signal.SIGTERM in numbers:
                     self._end()
             if self._control.fileno() in ready:
@@ -83,7 +81,7 @@ class ForkServer:
         if "signal" in asked:
             self._tell_all(asked["signal"], generation)
             return
-        one = _Forked(generation, asked["name"])
+        one = {"generation": generation, "name": asked["name"]}
         pid = os.fork()
         if not pid:
             self._become(one, asked["arguments"], asked["log"])
@@ -96,25 +94,16 @@ class ForkServer:
         self._is_ending = True
         self._tell_all(signal.SIGTERM)
 
-    def _patience(self) -> float | None:
-        return None if self._hurries_at is None else max(0.0, self._hurries_at - time.monotonic())
-
     def _tell_all(self, number: int, generation: int | None = None) -> None:
         for pid, one in self._workers.items():
-            if generation in (None, one.generation):
+            if generation in (None, one["generation"]):
                 os.kill(pid, number)  # it is not reaped yet, so the pid is still its own
 
-    def _bury(self) -> None:
-        for pid in list(self._workers):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                self._tell(self._workers.pop(pid), "ended", pid, code=os.waitstatus_to_exitcode(status))
-
-    def _tell(self, one: _Forked, kind: str, pid: int, **facts: Any) -> None:
+    def _tell(self, one: dict[str, Any], kind: str, pid: int, **facts: Any) -> None:
         with suppress(OSError):  # nobody may be listening any more
-            self._control.send(json.dumps({**asdict(one), "kind": kind, "pid": pid, **facts}).encode())
+            self._control.send(json.dumps({**one, "kind": kind, "pid": pid, **facts}).encode())
 
-    def _become(self, one: _Forked, arguments: list[str], log: str) -> NoReturn:
+    def _become(self, one: dict[str, Any], arguments: list[str], log: str) -> NoReturn:
         """In the child: become a worker as `python -m workers` starts one, and report that it is ready, or why not."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT):

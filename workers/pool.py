@@ -1,19 +1,14 @@
-"""Adapts Celery's prefork pool: its children share a socket pair with the engine, which runs bodies in them."""
+"""Adapts Celery's prefork pool: it forks, replaces and limits children; the engine gives them calls, over a socket pair."""
 
 import logging
-import os
-import pickle
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
-from io import BytesIO
 from typing import Any
 
-from billiard.connection import Connection
 from billiard.pool import ApplyResult
 from celery.concurrency import asynpool, prefork
 
@@ -22,10 +17,14 @@ from forge_tools.signals import keep_ignored_here
 from forge_tools.time_limits import CeleryLimits
 from workers.capture import ChildOutput
 from workers.lanes.base import TimeLimit
+from workers.lanes.child import let_go
 from workers.lanes.process import PATIENCE, Limit, exit_code
 
 Adopt = Callable[[Any, socket.socket, Limit, ChildOutput], None]
 """Takes a newly forked process, the engine's end of its socket pair, how Celery limits its bodies, and its output."""
+
+Serve = Callable[[socket.socket, ChildOutput], None]
+"""What a forked process does, with its end of the pair and its output."""
 
 FOLLOW_SECONDS = 1.0
 OVER_SECONDS = 0.001
@@ -35,37 +34,18 @@ ARM_SECONDS = 60.0
 logger = logging.getLogger(__name__)
 
 
-class ChildSockets:
-    """Makes the sockets: there is no address that others could connect to, and no child has to identify itself."""
-
-    def __init__(self, adopt: Adopt) -> None:
-        self._adopt = adopt
-        self.made = 0
-        self.childs_end: socket.socket
-        self.childs_output: ChildOutput
-        """Of the process that is being forked, in which they stay."""
-
-    def fork(self, fork: Callable[[], Any], limit: Callable[[int, CeleryLimits], TimeLimit]) -> Any:
-        """Make a pair around the fork of a process; `limit` sets time limits on what runs in a process by pid."""
-        ours, self.childs_end = socket.socketpair()
-        self.childs_output = ChildOutput()
-        with self.childs_end:
-            process = fork()
-        self.childs_output.born()
-        self.made += 1
-        self._adopt(process, ours, partial(limit, process.pid), self.childs_output)
-        return process
-
-
 class _Child(asynpool.Worker):
     """A process of the pool: what it starts ignores no signal that it does not itself ignore.
 
     It ignores Celery's soft limit, since its loop has cancelled the body by then.
     """
 
-    def after_fork(self) -> None:
-        super().after_fork()  # which ends with ignoring Ctrl-C
-        keep_ignored_here()
+    outq: Any
+
+    def on_loop_start(self, pid: int) -> None:
+        super().on_loop_start(pid)  # tells the pool that it is there
+        let_go(self.outq._writer.fileno())  # noqa: SLF001  it has no more to say, and the pool would unpickle what a body says
+        keep_ignored_here()  # the pool has ignored Ctrl-C
         signal.signal(signal.SIGUSR1, _do_nothing)  # Celery's handler would raise wherever the main thread is
 
 
@@ -122,61 +102,8 @@ class _CeleryLimit:
         logger.error(message, extra={"pid": self._pid, "seconds": round(time.monotonic() - self._began)})
 
 
-class _Plain(pickle.Unpickler):
-    """Builds only numbers, texts, tuples, lists and dicts.
-
-    Celery's children write nothing else, but a body may write in their place.
-    """
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"a child may not send {module}.{name}")
-
-
-def _read(message: BytesIO) -> Any:
-    return _Plain(message).load()
-
-
-class _PlainReader(Connection):
-    """The parent's end of a pipe in which a child reports how its jobs went."""
-
-    def recv(self) -> Any:
-        return _read(BytesIO(self.recv_bytes()))
-
-
-class _Results(asynpool.ResultHandler):
-    """Treats a child that sends something else as broken: it is killed, and replaced like any that died."""
-
-    fileno_to_outq: dict[int, Any]
-    _hub: Any
-
-    def _recv_message(self, add_reader: Any, fd: int, callback: Any, **_: Any) -> Iterator[None]:
-        try:
-            yield from super()._recv_message(add_reader, fd, callback, load=_read)  # type: ignore[misc]  # not in celery-types
-        except (OSError, EOFError):
-            raise
-        except Exception as error:  # noqa: BLE001  a body can write anything
-            self._hub.remove_reader(fd)
-            if child := self.fileno_to_outq.get(fd):
-                logger.warning(
-                    "A child of the pool is replaced: it sent an unknown answer",
-                    extra={"pid": child.pid, "error": repr(error)},
-                )
-                with suppress(ProcessLookupError):
-                    os.kill(child.pid, signal.SIGKILL)
-
-    def _flush_outqueue(self, fd: int, remove: Callable[[int], Any], *arguments: Any) -> Any:
-        try:
-            return super()._flush_outqueue(fd, remove, *arguments)  # type: ignore[misc]  # as above
-        except Exception:  # noqa: BLE001  as above
-            return remove(fd)
-
-
-class _PlainPool(asynpool.AsynPool):
-    """Reads only plain values from children, gives each successor new pipes, and limits the time of their bodies."""
-
-    ResultHandler = _Results
-    _queues: dict[Any, Any]
-    _fileno_to_outq: dict[int, Any]
+class _Pool(asynpool.AsynPool):
+    """Limits the time of bodies, which are no jobs of its own: it is given none."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._limits: set[_CeleryLimit] = set()
@@ -203,41 +130,33 @@ class _PlainPool(asynpool.AsynPool):
             time.sleep(OVER_SECONDS)
         super()._event_process_exit(hub, proc)  # type: ignore[misc]  # not in celery-types
 
-    def create_process_queues(self) -> Any:
-        queues: Any = super().create_process_queues()
-        results = queues[1]
-        reader = results._reader  # noqa: SLF001  Celery has no public way
-        results._reader = _PlainReader(os.dup(reader.fileno()), writable=False)  # noqa: SLF001  as above
-        reader.close()
-        return queues
 
-    def process_flush_queues(self, proc: Any) -> None:
-        with suppress(Exception):  # what a dead child still had to report is optional
-            super().process_flush_queues(proc)
+def pool_with(adopt: Adopt, serve: Serve) -> type[prefork.TaskPool]:
+    """Return the pool of a worker whose engine adopts each process, with its end of a socket pair, and which it serves.
 
-    def destroy_queues(self, queues: Any, proc: Any) -> Any:
-        """Forget their numbers, too: other files get them next, which Celery would read after it has reconnected."""
-        for fd in [fd for fd, owner in self._fileno_to_outq.items() if owner is proc]:
-            del self._fileno_to_outq[fd]
-        return super().destroy_queues(queues, proc)
+    So there is no address that others could connect to, and no child has to identify itself.
+    """
+    pair: tuple[socket.socket, ChildOutput]  # of the process that is being forked, in which it stays
 
-    def _process_cleanup_queues(self, proc: Any) -> None:
-        """Replace its pipes, or its successor would stumble over what is left in them."""
-        if not proc.dead and (queues := next((one for one, owner in self._queues.items() if owner == proc), None)):
-            proc.dead = True
-            self.destroy_queues(queues, proc)
-            self._queues[self.create_process_queues()] = None
+    class PairedChild(_Child):
+        def on_loop_start(self, pid: int) -> None:
+            super().on_loop_start(pid)
+            serve(*pair)
 
-
-def pool_with(sockets: ChildSockets) -> type[prefork.TaskPool]:
-    """Return the pool of a worker whose engine adopts what `sockets` makes."""
-
-    class PairedPool(_PlainPool):
-        Worker = _Child
+    class PairedPool(_Pool):
+        Worker = PairedChild
+        adopted = 0
 
         def _create_worker_process(self, i: int) -> Any:
-            fork: Callable[[int], Any] = super()._create_worker_process  # type: ignore[misc]  # not in celery-types
-            return sockets.fork(partial(fork, i), self.limit)
+            nonlocal pair
+            ours, theirs = socket.socketpair()
+            pair = theirs, (output := ChildOutput())
+            with theirs:
+                process: Any = super()._create_worker_process(i)  # type: ignore[misc]  # not in celery-types
+            output.born()
+            self.adopted += 1
+            adopt(process, ours, partial(self.limit, process.pid), output)
+            return process
 
     class ProcessPool(prefork.TaskPool):
         Pool = PairedPool
@@ -245,9 +164,10 @@ def pool_with(sockets: ChildSockets) -> type[prefork.TaskPool]:
 
         def on_start(self) -> None:
             super().on_start()
-            if sockets.made != (children := len(self._pool._pool)):  # noqa: SLF001  Celery has no public way
+            adopted, children = self._pool.adopted, len(self._pool._pool)  # noqa: SLF001  Celery has no public way
+            if adopted != children:
                 raise ConfigurationError(
-                    f"Celery's pool forked {children} children, and {sockets.made} of them can speak with the engine. "
+                    f"Celery's pool forked {children} children, and {adopted} of them can speak with the engine. "
                     "forge-tools does not work with this release of celery or billiard; see its requirements."
                 )
 

@@ -34,8 +34,7 @@ from workers.artifacts import ArtifactDesk
 from workers.capture import capture, capture_logs
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.lanes.tiers import Tiers
-from workers.lanes.walls import behind_walls, server_walls
+from workers.lanes.walls import Tiers, behind_walls, server_walls
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.tools import Servers
 from workers.worker import Setup

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from forge_tools.artifacts.parts import PART_BYTES, PackedPart, count_parts, unpack
+from forge_tools.artifacts.parts import PART_BYTES, count_parts, unpack
 from forge_tools.errors import (
     DatabaseUnavailableError,
     ErrorCode,
@@ -30,11 +30,9 @@ from forge_tools.sandbox.artifacts import damaged, unknown
 from forge_tools.sandbox.spools import Gathered, Recent
 from forge_tools.storage import Store
 from forge_tools.storage.artifacts import MOST_TRIES
-from workers.artifacts import ArtifactDesk, Message
+from workers.artifacts import ArtifactDesk, Message, packed
 
 T = TypeVar("T")
-
-ReadPart = Callable[[int], Awaitable[PackedPart]]
 
 Ask = Callable[[Message, ExecutionContext], Awaitable[Message]]
 """Sends a request of a call to the engine, wherever that is, and returns its answer."""
@@ -144,7 +142,7 @@ class WorkerArtifacts:
         gathered = await Gathered.of(chunks, limit or self.max_bytes)
         try:
             what = {"id": gathered.id, "size": gathered.size, "media_type": media_type}
-            facts = await self._keep(what, context, partial(_packed, gathered, media_type))
+            facts = await self._keep(what, context, gathered)
         finally:
             gathered.close()
         if not facts:
@@ -178,26 +176,26 @@ class WorkerArtifacts:
             raise SandboxError(f"{handle} cannot be copied to this host: {reason}", ErrorCode.TOOL_ERROR) from error
         return fd
 
-    async def _keep(self, what: Message, context: ExecutionContext, part: ReadPart) -> Message:
-        return await self._asked("keep", context, **what, part=part)
+    async def _keep(self, what: Message, context: ExecutionContext, gathered: Gathered) -> Message:
+        return await self._asked("keep", context, **what, part=partial(packed, gathered, what["media_type"]))
 
     async def _fetch(self, handle: str, found: str, facts: Message, context: ExecutionContext) -> Gathered:
         gathered, size = Gathered(), facts["size"]
+
+        def add(data: bytes, number: int) -> None:
+            gathered.add(unpack(data, number, size))
+
         try:
             for number in range(count_parts(size)):
                 answer = await self._asked("part", context, id=found, size=size, number=number)
                 if not answer:
                     raise unknown(handle)
-                await asyncio.to_thread(_unpack_into, gathered, answer["data"], number, size)
+                await asyncio.to_thread(add, answer["data"], number)
             if gathered.id != facts["digest"]:
                 raise ValueError("bytes that do not match the digest")
         except ValueError:
-            gathered.close()
             await self._asked("check", context, id=found, size=0)
             raise damaged(handle) from None
-        except BaseException:
-            gathered.close()
-            raise
         return gathered
 
     async def _asked(self, want: str, context: ExecutionContext, **what: Any) -> Message:
@@ -210,29 +208,19 @@ class WorkerArtifacts:
 class ChildArtifacts(WorkerArtifacts):
     """The side of tools in a child, which sends the engine one part at a time."""
 
-    async def _keep(self, what: Message, context: ExecutionContext, part: ReadPart) -> Message:
+    async def _keep(self, what: Message, context: ExecutionContext, gathered: Gathered) -> Message:
         for _ in range(MOST_TRIES):
             if facts := await self._asked("begin", context, **what):
                 return facts
-            if await self._send(what, context, part) and (facts := await self._asked("finish", context, **what)):
+            if await self._send(what, context, gathered) and (facts := await self._asked("finish", context, **what)):
                 return facts
         return {}
 
-    async def _send(self, what: Message, context: ExecutionContext, part: ReadPart) -> bool:
+    async def _send(self, what: Message, context: ExecutionContext, gathered: Gathered) -> bool:
         """Return False if the engine has given it up: a call that sends many at once loses some."""
         for number in range(count_parts(what["size"])):
-            one = await part(number)
-            added = await self._asked("add", context, **what, number=number, data=one.data)
+            data = await asyncio.to_thread(gathered.read, number * PART_BYTES, PART_BYTES)
+            added = await self._asked("add", context, **what, number=number, data=data)
             if not added["is_waiting"]:
                 return False
         return True
-
-
-async def _packed(gathered: Gathered, media_type: str, number: int) -> PackedPart:
-    return await asyncio.to_thread(
-        lambda: PackedPart.of(number, gathered.read(number * PART_BYTES, PART_BYTES), media_type)
-    )
-
-
-def _unpack_into(gathered: Gathered, data: bytes, number: int, size: int) -> None:
-    gathered.add(unpack(data, number, size))

@@ -3,10 +3,10 @@
 import asyncio
 import os
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from forge_tools import __version__
 from forge_tools.broker import Message, open_broker, queue_name
@@ -27,14 +27,13 @@ from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Heartbeat, Question
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
-from workers.activity import Activity, Lease
 from workers.artifacts import ArtifactDesk, Proofs
 from workers.claims import Claims, Recorder
 from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
 from workers.lanes.loop import LoopLane
 from workers.lanes.walls import Walls
-from workers.middleware.base import Middleware
+from workers.middleware.base import Activity, Middleware
 from workers.middleware.decryption import Decryption
 from workers.middleware.notifications import Notifications
 from workers.middleware.reports import Reports
@@ -45,10 +44,10 @@ from workers.remote_store import RemoteStore
 from workers.services.fitness import Fitness
 from workers.services.polling import Cancels, Delivery, DueCalls, FairShare
 from workers.services.recovery import ClockWatch, Recovery
-from workers.services.service import Heartbeats, Leadership, Service, ServiceRunner
+from workers.services.service import Heartbeats, Leadership, Lease, Service, ServiceRunner
 from workers.services.shells import DesertedShells, ShellWatch
 from workers.services.tools import HostedTools, Servers, ServerTools
-from workers.services.upkeep import AuditChain, ExpiredArtifacts, Leftovers, Retention, RollUps, SpentKeys, signer_of
+from workers.services.upkeep import AuditChain, Expired, Leftovers, Retention, RollUps, signer_of
 
 QUIET_SECONDS = 5.0
 
@@ -85,22 +84,18 @@ class Setup:
         )
 
 
-class Supervisor(Protocol):
-    """What ends a worker that cannot continue."""
-
-    def broken(self, error: BaseException) -> None:
-        """End the worker because a service ended with that error."""
-        ...
-
-    def replace_process(self, why: str) -> None:
-        """End this process, which nothing can repair, so that another takes its place."""
-        ...
-
-
 class Worker:
     """Its parts claim, hand over and record; its lane runs bodies, for which it is the host. It lives on the engine's loop."""
 
-    def __init__(self, setup: Setup, store: Store, engine: Supervisor) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        store: Store,
+        *,
+        broken: Callable[[BaseException], None],
+        replace_process: Callable[[str], None],
+    ) -> None:
+        """`broken` ends a worker of which a service ended with that error, `replace_process` one that nothing repairs."""
         settings, scope = setup.settings, setup.scope()
         self.id = scope.instance
         self.store = store
@@ -127,21 +122,22 @@ class Worker:
         self.claims = Claims(
             store,
             self.lane,
-            self.tools,
+            lambda: self.tools.scope,
             self.fitness,
             self.recorder,
             activity=self.activity,
             middleware=middleware,
             send_on=self.send_on,
             heartbeat=settings.heartbeat,
+            keeps_rest=setup.lane == "process",
         )
         self._leadership = Leadership(self.id)
-        self._runner = ServiceRunner(self._leadership, engine.broken)
+        self._runner = ServiceRunner(self._leadership, broken)
 
         # The host of its lane: what the lane reports and asks goes directly to the part concerned.
         self.finished, self.begin_reports = self.recorder.add, self.reports.begin
-        self.claim, self.slot_opened = self.claims.claim_woken, self.activity.announce
-        self.demote, self.replace_process = self.tools.demote, engine.replace_process
+        self.slot_opened, self.demote = self.activity.announce, self.tools.demote
+        self.replace_process = replace_process
 
     def _services(self) -> list[Service]:
         setup, store, settings, lead = self._setup, self.store, self._setup.settings, self._leadership
@@ -157,9 +153,8 @@ class Worker:
             DueCalls(self.claims, share, self.activity),
             self.fitness,
             AuditChain(store, self.id, settings, signer, is_idle=self._is_quiet),
-            SpentKeys(store, lease),
             Leftovers(store, self.id, lead, lease),
-            ExpiredArtifacts(store),
+            Expired(store),
             RollUps(store),
             Retention(store, self.id, settings, signer),
             ShellWatch(store.shells, settings),
@@ -228,8 +223,7 @@ class Worker:
             self.broker.publish(part)
 
     async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
-        """Answer what the tools of children ask about artifacts."""
-        return await self._setup.artifacts.answer_child(self.store.artifacts, request, context, proofs)
+        return await self._setup.artifacts.answer(self.store.artifacts, request, context, proofs)
 
 
 def lane_of(setup: Setup) -> BodyLane:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
@@ -131,7 +130,7 @@ async def _by_workspaces(client: ExecutorClient, calls: int) -> dict[str, float]
 
 
 def _putting_on(folder: Path) -> float:
-    """Return how many milliseconds of a processor a fresh process of two threads takes for it, as a child does.
+    """Return how many milliseconds of a processor a fresh process takes for it, as a child does.
 
     It is forked from one that is prepared as a worker is.
     """
@@ -141,10 +140,8 @@ def _putting_on(folder: Path) -> float:
     profile = Profile(read=needed_to_run(()), write=(str(folder),))
     if (pid := os.fork()) == 0:
         drop_capabilities()  # as a child does when it starts, walled or not
-        other = ThreadPoolExecutor(1)
-        other.submit(int).result()
         started = time.process_time()
-        profile.apply(str(folder), lambda errand: other.submit(errand).result())
+        profile.apply(str(folder))
         os.write(theirs, str(time.process_time() - started).encode())
         os._exit(0)
     os.close(theirs)

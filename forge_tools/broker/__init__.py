@@ -1,8 +1,18 @@
 """The way to workers and back. Only this package and `workers` know which broker there is and that Celery reads it."""
 
-from forge_tools.broker.base import CHANNEL_PREFIX, REPLY_MARK, Broker
 from forge_tools.broker.celery_app import backlog, celery_app, open_broker, speaks_redis
-from forge_tools.broker.message import BULK, TASK, WAKEUPS_PER_MESSAGE, Allowance, Message, queue_name, queue_of
+from forge_tools.broker.message import (
+    BULK,
+    CHANNEL_PREFIX,
+    REPLY_MARK,
+    TASK,
+    WAKEUPS_PER_MESSAGE,
+    Allowance,
+    Broker,
+    Message,
+    queue_name,
+    queue_of,
+)
 
 __all__ = [
     "BULK",

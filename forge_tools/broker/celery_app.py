@@ -8,8 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from forge_tools.broker.base import CLOSE_SECONDS, PAUSE_SECONDS, Broker, Hear
-from forge_tools.broker.message import BULK, KEY_PREFIX, TASK, Message, list_name, queue_name
+from forge_tools.broker.message import (
+    BULK,
+    CLOSE_SECONDS,
+    KEY_PREFIX,
+    PAUSE_SECONDS,
+    TASK,
+    Broker,
+    Hear,
+    Message,
+    list_name,
+    queue_name,
+)
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -50,13 +60,8 @@ def celery_app(broker_url: str) -> "Celery":
         task_serializer="json",
         accept_content=["json"],
         task_ignore_result=True,
-        task_acks_late=True,
-        task_acks_on_failure=True,
-        task_acks_on_timeout=True,
-        task_reject_on_worker_lost=False,
-        worker_prefetch_multiplier=1,
-        worker_cancel_long_running_tasks_on_connection_loss=False,
-        worker_proc_alive_timeout=15,
+        worker_cancel_long_running_tasks_on_connection_loss=True,
+        worker_enable_prefetch_count_reduction=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_channel_error_retry=True,

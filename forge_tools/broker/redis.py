@@ -10,8 +10,18 @@ from typing import Any, cast
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from forge_tools.broker.base import CHANNEL_PREFIX, CLOSE_SECONDS, PAUSE_SECONDS, Hear
-from forge_tools.broker.message import BULK, KEY_PREFIX, Message, envelope, list_name, queue_name
+from forge_tools.broker.message import (
+    BULK,
+    CHANNEL_PREFIX,
+    CLOSE_SECONDS,
+    KEY_PREFIX,
+    PAUSE_SECONDS,
+    Hear,
+    Message,
+    envelope,
+    list_name,
+    queue_name,
+)
 from forge_tools.deadlines import answered_within
 from forge_tools.errors import ConfigurationError
 from forge_tools.urls import for_redis

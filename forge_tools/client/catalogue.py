@@ -258,7 +258,7 @@ class Catalogue:
         Raises:
             ToolNotFoundError: no worker ever published the tool.
         """
-        latest = await self._connection.store.catalogue.unpin(tool)
+        latest = await self._connection.store.catalogue.pin(tool, None)
         await self.refresh()
         return latest
 

@@ -22,7 +22,7 @@ Tier = Literal["plain", "landlock", "namespace"]
 Schema = dict[str, Any]
 
 FILE = "file"
-ARTIFACT_PATTERN = "^artifact://[0-9a-f]{32}$"
+ARTIFACT_PATTERN = "^artifact://([0-9a-f]{32}){1,2}$"
 
 _OPEN_TYPES = frozenset({"boolean", "integer", "number", "null"})
 _CONTAINER_TYPES = frozenset({"object", "array", "any"})

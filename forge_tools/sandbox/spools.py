@@ -159,7 +159,7 @@ class Gathered(UnnamedFile):
         view = memoryview(chunk)
         while view:
             with self._in_use:
-                view = view[os.write(self.fd, view) :]
+                view = view[os.pwrite(self.fd, view, self.size + len(chunk) - len(view)) :]
         self._digest.update(chunk)
         self.size += len(chunk)
 

@@ -191,7 +191,7 @@ def pairs() -> None:
             length, _ = HEADER.unpack(await self._loop.sock_recv(end, HEADER.size))
             hello = json.loads(await self._loop.sock_recv(end, length))["hello"]
             if (child := self._children.get(hello)) is not None:
-                self._adopt(child.process, child.handle.again(), end)
+                self._adopt(child.process, child.handle.again(), end, child.limit, child.output)
 
     async def listen(self: ChildrenLane, host: Host) -> None:
         await start(self, host)

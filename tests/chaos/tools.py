@@ -241,13 +241,12 @@ class Pose(Shape):
 
 
 class SpeakForOthers(Shape):
-    """End the calls of its siblings on its own line, wake workers for what nobody submitted, and say what no child may."""
+    """End the calls of its siblings on its own line, and say what no child may."""
 
     async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
         note(mark, "start")
         ends = [impostor.forged(*victim) for victim in impostor.siblings()]
-        woken = impostor.framed(kind="woken", wakeups=[[new_id(), 0]])
-        impostor.say(*ends, woken, impostor.forged(new_id(), 1, give_back=True))
+        impostor.say(*ends, impostor.forged(new_id(), 1, give_back=True))
         await asyncio.sleep(FOR_EVER)
         return ToolResult.ok(mark)
 

@@ -7,12 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import update
 
 from forge_tools.errors import StorageError
 from forge_tools.model import Scope, ToolCategory, ToolSpec, Wakeup
 from forge_tools.storage import Store
-from forge_tools.storage.functions import from_now
 from forge_tools.storage.heartbeat import (
     BEATS,
     CANCELS,
@@ -23,7 +22,6 @@ from forge_tools.storage.heartbeat import (
     NOW,
     OVER,
     PINNED,
-    SPENT_KEYS,
     Answers,
     Heartbeat,
     Question,
@@ -31,7 +29,7 @@ from forge_tools.storage.heartbeat import (
     misplaced,
     unchained,
 )
-from forge_tools.storage.tables import execution_queue, idempotency_keys
+from forge_tools.storage.tables import execution_queue
 from tests.contract.calls import SCOPE, beat, clock_of, instance, overdue, running, scope, submitted
 from tests.contract.sealed import past, seal_all, sealed_past
 
@@ -46,7 +44,7 @@ async def instances(store: Store) -> None:
         await store.workers.register(instance(name))
 
 
-QUESTIONS = (NOW, BEATS, CANCELS, OVER, DEMOTED, DISABLED, PINNED, SPENT_KEYS)
+QUESTIONS = (NOW, BEATS, CANCELS, OVER, DEMOTED, DISABLED, PINNED)
 MISPLACED = misplaced(["Grep@1"])
 
 
@@ -181,7 +179,7 @@ async def test_definitions_that_tools_are_pinned_to_are_shown_to_everybody(store
     await store.catalogue.pin("Grep", GREP.digest)
     assert (await seen(store))[PINNED] == {("Grep", GREP.digest)}
 
-    await store.catalogue.unpin("Grep")
+    await store.catalogue.pin("Grep", None)
     assert (await seen(store))[PINNED] == frozenset()
 
 
@@ -206,14 +204,6 @@ async def test_what_ended_since_is_unsealed_also_if_the_clock_was_set_back(store
     await past(store)
     assert await is_behind(store, reach)
     assert await is_behind(store, later)
-
-
-@pytest.mark.parametrize(("seconds", "is_overdue"), [(60.0, False), (-1.0, True)])
-async def test_keys_that_may_no_longer_hold_are_shown(store: Store, seconds: float, is_overdue: bool) -> None:
-    key = {"scope": "s", "key": "k", "execution_id": await submitted(store), "fingerprint": {}, "ttl": 1.0}
-    moments = {"claimed_at": from_now(-60.0), "expires_at": from_now(seconds)}
-    await store.database.write(lambda connection: connection.execute(insert(idempotency_keys).values(key | moments)))
-    assert (await seen(store))[SPENT_KEYS] is is_overdue
 
 
 async def test_a_heartbeat_that_nobody_waits_for_any_more_does_not_revive_an_instance_that_stops(

@@ -22,7 +22,7 @@ from forge_tools.storage import Store, open_store
 from forge_tools.storage.queue.queue import Answer
 from forge_tools.storage.tables import execution_queue, executions, idempotency_keys
 from tests.clocks import SetClock, postgres_clock, sqlite_clock
-from tests.contract.calls import SCOPE, call, claimed, ended, finished, statuses, submitted
+from tests.contract.calls import SCOPE, call, claimed, ended, finish_one, finished, statuses, submitted
 
 DAY = 86_400.0
 
@@ -86,7 +86,7 @@ async def test_a_key_holds_whatever_its_execution_came_to(store: Store, status: 
     await submit(store, row)
     claim = await claimed(store, row.id)
     assert await held(store) == row.id
-    assert await store.queue.finish(ended(claim, status))
+    assert await finish_one(store, ended(claim, status))
     assert await held(store) == row.id
 
 

@@ -61,7 +61,7 @@ async def test_a_pinned_definition_is_the_one_that_counts(store: Store, insert: 
     await store.catalogue.pin("Grep", FIRST.digest)
     rows = [by(FIRST), by(SECOND)]
     await insert(store, rows)
-    await store.catalogue.unpin("Grep")
+    await store.catalogue.pin("Grep", None)
     after = [by(FIRST), by(SECOND)]
     await insert(store, after)
 

@@ -19,6 +19,7 @@ from tests.contract.calls import (
     call,
     claimed,
     ended,
+    finish_one,
     finished,
     instance,
     overdue,
@@ -47,7 +48,7 @@ async def test_a_running_call_is_asked_to_stop_and_its_owner_hears_until_it_ends
     assert await store.transitions.cancel(claim.id, actor="ann") == "requested"
     assert await beat(store, "instance-1") == [Wakeup(claim.id, 1)]
     assert await beat(store, "instance-1") == [Wakeup(claim.id, 1)]
-    assert await store.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
+    assert await finish_one(store, ended(claim, ExecutionStatus.CANCELLED))
     assert await beat(store, "instance-1") == []
     assert await statuses(store, [other.id]) == {other.id: ExecutionStatus.RUNNING}
 
@@ -87,7 +88,7 @@ async def test_cancelling_what_does_not_exist_says_so(store: Store, id_: str) ->
 
 async def test_a_cancelled_retry_keeps_its_earlier_attempt(store: Store) -> None:
     claim = await running(store, max_attempts=3)
-    assert await store.queue.finish(ended(claim, ExecutionStatus.FAILED, retry_in=60.0))
+    assert await finish_one(store, ended(claim, ExecutionStatus.FAILED, retry_in=60.0))
     assert await store.transitions.cancel(claim.id, actor="ann") == "cancelled"
     attempts = await store.history.attempts(claim.id)
     assert [(a.attempt, a.status) for a in attempts] == [
@@ -112,7 +113,7 @@ async def test_a_running_call_never_expires(store: Store) -> None:
     claim = await running(store)
     await overdue(store, claim.id)
     assert await store.transitions.sweep() == []
-    assert await store.queue.finish(ended(claim))
+    assert await finish_one(store, ended(claim))
 
 
 async def test_a_queued_call_whose_attempts_are_used_up_is_lost(store: Store) -> None:
@@ -149,7 +150,7 @@ async def test_recovery_leaves_other_instances_and_repeats_harmlessly(store: Sto
     theirs = await running(store, by=scope(instance="instance-2"))
     assert await store.transitions.recover("instance-1", "dead") == ([], [mine.id])
     assert await store.transitions.recover("instance-1", "dead") == ([], [])
-    assert await store.queue.finish(ended(theirs))
+    assert await finish_one(store, ended(theirs))
 
 
 async def test_an_idempotent_call_without_attempts_left_is_lost(store: Store) -> None:
@@ -176,7 +177,7 @@ async def test_the_finish_of_a_recovered_attempt_is_late(store: Store) -> None:
     lost = await running(store)
     await store.transitions.recover("instance-1", "dead")
     assert await store.queue.finish_many([ended(requeued), ended(lost)]) == [False, False]
-    assert not await store.queue.finish(ended(lost, ExecutionStatus.LOST))
+    assert not await finish_one(store, ended(lost, ExecutionStatus.LOST))
     assert await statuses(store, [requeued.id, lost.id]) == {
         requeued.id: ExecutionStatus.QUEUED,
         lost.id: ExecutionStatus.LOST,
@@ -304,7 +305,7 @@ async def test_an_approval_that_nobody_gives_in_time_is_a_rejection(store: Store
 
 async def test_a_cancel_and_a_finish_of_one_moment_have_one_winner_and_say_so(store: Store) -> None:
     claims = [await running(store) for _ in range(20)]
-    work = [step for claim in claims for step in (store.queue.finish(ended(claim)), ask(store, claim.id))]
+    work = [step for claim in claims for step in (finish_one(store, ended(claim)), ask(store, claim.id))]
     answers = await asyncio.gather(*work)
     assert all(answers[::2])
     assert {*answers[1::2]} <= {"requested", "over"}
@@ -337,7 +338,7 @@ async def test_a_worker_reads_which_of_its_running_calls_are_to_be_cancelled(sto
     assert await ask(store, claim.id) == "requested"
     assert await store.transitions.cancels("instance-1") == [Wakeup(claim.id, 1)]
     assert await store.transitions.cancels("instance-2") == []
-    assert await store.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
+    assert await finish_one(store, ended(claim, ExecutionStatus.CANCELLED))
     assert await store.transitions.cancels("instance-1") == []
 
 

@@ -23,7 +23,7 @@ from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_queue, workers
 from forge_tools.storage.workspaces import MOST_MOVES
-from tests.contract.calls import claimed, ended, instance, running, scope, statuses
+from tests.contract.calls import claimed, ended, finish_one, instance, running, scope, statuses
 
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, lane="async")
 LEASE = 15.0
@@ -164,7 +164,7 @@ async def test_a_call_that_came_to_the_wrong_host_goes_to_the_right_one_uncounte
     row = await queue_of(store, claim)
     assert (row.status, row.attempt, row.queue, row.token, row.owner) == ("queued", 0, "host.a", None, None)
     assert await store.queue.claim([Wakeup(claim.id, 0)], b) == []
-    assert not await store.queue.finish(ended(claim))  # fenced off: it is no longer b's
+    assert not await finish_one(store, ended(claim))  # fenced off: it is no longer b's
     [event] = [one for one in await store.history.events(claim.id) if one.kind == "rerouted"]
     assert event.actor == b.instance
     assert event.detail == {"reason": "workspace repo is not on host b", "to": "a", "queue": "host.a"}
@@ -178,7 +178,7 @@ async def test_the_right_host_runs_it_as_its_first_attempt(store: Store) -> None
     again = await claimed(store, claim.id, by=a)
 
     assert again.attempt == 1
-    assert await store.queue.finish(ended(again))
+    assert await finish_one(store, ended(again))
     assert [one.hostname for one in await store.history.attempts(claim.id)] == ["a"]
 
 
@@ -186,7 +186,7 @@ async def test_a_call_that_is_no_longer_the_workers_is_left_alone(store: Store) 
     await start(store, "a", named())
     b = await start(store, "b")
     claim = await running(store, by=b)
-    assert await store.queue.finish(ended(claim))
+    assert await finish_one(store, ended(claim))
     assert await home(store, claim, b) is None
 
 

@@ -29,7 +29,7 @@ IMPORTS = ("workers.program", "celery.bin.worker", "celery.apps.worker", "celery
 
 INCOMPATIBLE = {
     "messages have another form": ("forge_tools/broker/message.py", "[[wakeups]", "[[[one[::-1] for one in wakeups]]"),
-    "notifications have another form": ("forge_tools/broker/base.py", r'REPLY_MARK = b"\0"', r'REPLY_MARK = b"\1"'),
+    "notifications have another form": ("forge_tools/broker/message.py", r'REPLY_MARK = b"\0"', r'REPLY_MARK = b"\1"'),
     "a new column has to be filled": (
         "forge_tools/storage/models.py", 'Column("final", Flag', 'Column("system", Text, nullable=False), Column("final", Flag',
     ),

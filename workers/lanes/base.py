@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from forge_tools.errors import ForeignRowError
-from forge_tools.model import SCOPE, CallScope, Claim, ExecutionContext, Outcome, Reporter, ToolResult, Wakeup
+from forge_tools.model import SCOPE, CallScope, Claim, ExecutionContext, Outcome, Reporter, ToolResult
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.schema import Unreadable, decode_json
@@ -30,40 +30,26 @@ Verdict = Callable[[Claim, float], Outcome]
 """How a body that did not stop by itself is recorded, given the milliseconds it took."""
 
 
-Run = Callable[[Sequence[Claim]], None]
-"""Starts the bodies of calls that were just claimed."""
-
-
 class Host(Protocol):
     """The worker as its lane sees it. Every method is called on the engine's loop."""
 
     def finished(self, outcome: Outcome) -> None:
         """Take an outcome that the lane produced."""
-        ...
 
     def begin_reports(self, claim: Claim) -> ReportBuffer:
         """Create the buffer that receives a body's reports."""
-        ...
 
-    async def claim(self, wakeups: Sequence[Wakeup], run: Run) -> Sequence[Wakeup]:
-        """Claim and run as many calls as these, for which there are slots; return those that gave way to others."""
-        ...
-
-    async def slot_opened(self) -> None:
-        """Announce a slot that is free although no body ended: waiters would not learn of it otherwise."""
-        ...
+    def slot_opened(self) -> None:
+        """Tell those who wait for a slot of one that is free before an outcome is stored, or that no body freed."""
 
     async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
         """Answer what the tools of children ask about artifacts; what a call has not proven yet is in `proofs`."""
-        ...
 
     def demote(self, tool: str, why: str) -> None:
         """Move that tool out of the async lane."""
-        ...
 
     def replace_process(self, why: str) -> None:
         """End this process, since nothing else helps."""
-        ...
 
 
 class BodyLane(Protocol):
@@ -71,53 +57,44 @@ class BodyLane(Protocol):
 
     async def start(self, host: Host) -> None:
         """Run bodies for that worker from now on."""
-        ...
 
     def free_slots(self) -> int:
         """Return how many more bodies could start now."""
-        ...
 
     def answering(self) -> int:
         """Return how many bodies it could run at once now: places whose process answers, or whose loop is not held."""
-        ...
 
     def run(self, claims: Sequence[Claim]) -> None:
         """Start bodies; the host learns of the end of each exactly once, unless the lane is stopped before."""
-        ...
 
     def cancel(self, execution_id: str, attempt: int) -> None:
         """Stop that attempt's body, if it still runs here."""
-        ...
 
     def ban(self, tools: Iterable[str]) -> None:
         """Start no more bodies of tools that block, if that harms others."""
-        ...
 
     def running(self) -> list[Claim]: ...
 
     async def stop(self) -> list[Claim]:
         """End what is left and release threads and sockets; returns the claims whose outcome will not be reported."""
-        ...
 
 
 async def swept(claim: Claim, sweep: Callable[[], Awaitable[None]]) -> None:
     """Sweep, and repeat while this process lacks what it needs to see others: nothing is found then."""
     deadline = time.monotonic() + SWEEP_PATIENCE
-    while (why := await _swept_once(sweep)) is not None:
+    while True:
+        try:
+            await sweep()
+            why = shortage()
+        except OSError as error:
+            why = str(error)
+        if why is None:
+            return
         if time.monotonic() > deadline:
             logger.error("Processes that a tool left running cannot be ended", extra={"error": why, **claim.facts()})
             return
         logger.warning("Processes that a tool left running are looked for again", extra={"error": why, **claim.facts()})
         await asyncio.sleep(SWEEP_AGAIN)
-
-
-async def _swept_once(sweep: Callable[[], Awaitable[None]]) -> str | None:
-    """Sweep once; returns why it may have missed something."""
-    try:
-        await sweep()
-    except OSError as error:
-        return str(error)
-    return shortage()
 
 
 class TimeLimit(Protocol):

@@ -1,10 +1,9 @@
-"""The process lane, child's half: the tool's loop runs on a background thread, the main thread waits for Celery."""
+"""The process lane, child's half: a process of Celery's pool that runs calls for the engine, one at a time."""
 
 import asyncio
 import itertools
 import logging
 import os
-import signal
 import socket
 import stat
 import sys
@@ -13,15 +12,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, wait
 from concurrent.futures import thread as executor_threads
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from celery import signals
+from typing import Any, NoReturn
 
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
@@ -41,10 +37,7 @@ from workers.lanes.process_state import ProcessState, Surroundings, fell_short, 
 from workers.outcomes import not_run
 from workers.remote_store import ChildArtifacts, WorkerArtifacts
 
-END_SECONDS = 5.0
-START_SECONDS = 30.0
 LINGER_SECONDS = 2.0
-AGAIN_SECONDS = 0.1
 SEND_SECONDS = 0.05
 """The pause between two frames of reports; the engine writes less often."""
 SECRETS = (
@@ -65,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 class Child:
-    """Runs one call at a time for the engine in the parent, whether a message named it or the engine pulled it."""
+    """Runs one call at a time for the engine in the parent."""
 
     def __init__(
         self, executor: ToolExecutor, max_output_bytes: int, *, memory_limit: int = 0, user: User | None = None
@@ -78,28 +71,34 @@ class Child:
         self._memory_limit = memory_limit
         self._user = user
         self._body: asyncio.Task[Outcome] | None = None
-        self._resting: Future[None] | None = None
         self._claim = ("", 0)
-        self._first_state: ProcessState | None = None
         self._is_cancelled = False
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
-        self._ready: Future[None] = Future()
         self._walls: dict[str, Any] | None = None
         self._is_walled = False
-        self._is_over = False
-        self._errand: Callable[[], object] | None = None
-        self._done = Future[None]()
         self._fault: str | None = None
 
-    def start(self, parent: int, end: socket.socket, output: ChildOutput | None = None) -> None:
-        """Become a separate process group, forget what a tool must not know, and report to the engine as ready.
+    def serve(self, parent: int, end: socket.socket, output: ChildOutput) -> NoReturn:
+        """Run calls until the engine is gone; call it when the pool has arranged its signals, which are to stay so.
 
-        `end` is our end of the pair that we share with it. A child whose parent died during the fork would live for
-        ever, so it ends here instead.
+        `end` is our end of the pair that we share with the engine.
+        """
+        try:
+            self._begin(parent, end, output)
+            self._loop.run_until_complete(self._talk())
+        except Exception as error:  # noqa: BLE001  whatever it is, there is nobody else to tell it
+            logger.critical("This process cannot serve", extra={"error": str(error)})
+        finally:
+            os._exit(0)
+
+    def _begin(self, parent: int, end: socket.socket, output: ChildOutput) -> None:
+        """Become a separate process group, and forget what a tool must not know.
+
+        A child whose parent died during the fork would live for ever, so it ends here instead.
         """
         if self._user is not None:
-            for number in output.numbers if output is not None else ():
+            for number in output.numbers:
                 os.fchown(number, self._user.uid, self._user.gid)  # or programs could not open /dev/stdout
             self._user.become()
             os.environ.update(self._user.variables)
@@ -110,8 +109,8 @@ class Child:
         if os.getppid() != parent:
             os._exit(1)
         for sibling in siblings_ends():
-            _let_go(sibling)
-        _let_go_of_the_parents({end.fileno(), *(output.numbers if output is not None else ())})
+            let_go(sibling)
+        _let_go_of_the_parents({end.fileno(), *output.numbers})
         self._line = ChildEnd(end)
         os.register_at_fork(after_in_child=self._let_go_in_copies)  # otherwise our death would go unnoticed
         for name in SECRETS:
@@ -119,20 +118,11 @@ class Child:
         self._marking = Marking()
         adopt_orphans()
         limit_this_process(self._memory_limit)
-        signal.signal(signal.SIGUSR2, self._in_main_thread)
-        signals.worker_process_shutdown.connect(_end_by_itself)
         self._surroundings = Surroundings()
         self._reports = ReportSender(self._line.send)
         self._pipes, self._left = Pipes(self._reports.flush, output), frozenset[int]()
         self._loop = asyncio.new_event_loop()  # not before the fork: children would share its wake-up pipe
-        threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
-        self._ready.result(timeout=START_SECONDS)
-
-    def wake(self, wakeups: list[tuple[str, int]]) -> None:
-        """Pass the ids of a message to the engine and wait until what it ran here, if anything, is over."""
-        self._resting = Future()
-        self._line.send({"kind": "woken", "wakeups": wakeups})
-        self._resting.result()
+        asyncio.set_event_loop(self._loop)
 
     async def ask(self, request: dict[str, Any], _: ExecutionContext) -> dict[str, Any]:
         """Make the engine answer a request of the running body, whose call it knows. Callable from any loop."""
@@ -149,31 +139,14 @@ class Child:
         finally:
             del self._asked[number]
 
-    def _cancel_body(self) -> None:
-        if self._body is not None:
-            self._is_cancelled = True
-            self._body.cancel()
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._talk())
-        finally:  # the engine is gone; nobody would receive what this process does next
-            self._end()
-
     async def _talk(self) -> None:
         over = asyncio.Event()
-        try:
-            await self._executor.initialize()
-            self._line.hear_on(self._loop, self._hear, over)
-        except BaseException as error:
-            logger.critical("This process cannot serve", extra={"error": str(error)})
-            self._ready.set_exception(error)
-            raise
+        await self._executor.initialize()
+        self._line.hear_on(self._loop, self._hear, over)
         self._own_tasks = asyncio.all_tasks(self._loop)
         self._own_threads = set(threading.enumerate())
+        self._first_state = ProcessState()
         self._line.send({"kind": "answering"})
-        self._ready.set_result(None)
         while not over.is_set():
             with suppress(asyncio.CancelledError):  # a body may cancel every task there is
                 await over.wait()
@@ -182,8 +155,6 @@ class Child:
         if "run" in frame:
             claim = Claim(**frame["run"], token="", reply_to=None)
             self._claim, self._is_cancelled = (claim.id, claim.attempt), False
-            # Not earlier: the pool arranges signals when `start` has returned.
-            self._first_state = self._first_state or ProcessState()
             self._say("started")
             self._marking.put(claim.id, claim.attempt)
             scope = scope_of(claim, self._reports.begin(claim.id, claim.attempt), self._pipes.catch_up)
@@ -192,15 +163,15 @@ class Child:
             self._body = self._loop.create_task(self._run(claim, scope, frame.get("tier")))
             self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
         elif "cancel" in frame:
-            self._cancel_body()
+            if self._body is not None:
+                self._is_cancelled = True
+                self._body.cancel()
         elif "answer" in frame:
             asked = self._asked.get(frame["answer"])
             if asked is not None and not asked.done():
                 asked.set_result(frame["artifact"])
         elif "answer?" in frame:
             self._line.send({"kind": "answering"})
-        elif self._resting is not None and not self._resting.done():
-            self._resting.set_result(None)
 
     async def _run(self, claim: Claim, scope: CallScope, tier: str | None) -> Outcome:
         if self._walls is not None and not self._is_walled:
@@ -216,54 +187,20 @@ class Child:
         return await execute(self._executor, claim, scope=scope, walls=tier, **limits)
 
     def _wall_in(self, profile: Profile, scratch: str, cache: Path) -> None:
-        """Apply walls to each thread of this process, and check that there are no others: later threads inherit them.
+        """Apply walls to this thread, and check that there are no others: later ones inherit them.
 
         Raises:
             OSError: the kernel refuses.
             ForgeError: a thread that is not ours may be anywhere.
         """
-        profile.apply(scratch, self._do_in_main_thread)
+        profile.apply(scratch)
         self._pipes.start_anew()
-        _await_no_threads_but(
-            {os.getpid(), threading.get_native_id(), *(one.native_id or 0 for one in self._pipes.threads)}
-        )
+        _await_no_threads_but({os.getpid(), *(one.native_id or 0 for one in self._pipes.threads)})
         os.environ.update(HOME=scratch, XDG_CACHE_HOME=f"{scratch}/.cache", TMPDIR=scratch)
         tempfile.tempdir = None
         self._surroundings, self._is_walled = Surroundings(), True
         if self._executor.reach is not None:
             self._executor.reach = replace(self._executor.reach, cache=cache)
-
-    def _do_in_main_thread(self, errand: Callable[[], None]) -> None:
-        """Interrupt the main thread to run it, and wait. A signal just before it waits is noticed only with the next.
-
-        Raises:
-            OSError: from the errand, or because it was not done in time.
-        """
-        self._errand, self._done = errand, Future[None]()
-        deadline = time.monotonic() + START_SECONDS
-        while not self._done.done() and time.monotonic() < deadline:
-            _interrupt_main_thread()
-            wait([self._done], timeout=AGAIN_SECONDS)
-        self._done.result(timeout=0)
-
-    def _in_main_thread(self, *_: object) -> None:
-        if self._is_over:
-            os._exit(0)
-        errand, self._errand = self._errand, None
-        if errand is None:  # the signal was repeated
-            return
-        try:
-            errand()
-            self._done.set_result(None)
-        except OSError as error:
-            self._done.set_exception(error)
-
-    def _end(self) -> None:
-        """Let the main thread end this process, unless it is about to: two ends at once have crashed interpreters."""
-        self._is_over = True
-        _interrupt_main_thread()
-        time.sleep(END_SECONDS)
-        os.kill(os.getpid(), signal.SIGKILL)
 
     def _report(self, claim: Claim, started: float, body: "asyncio.Task[Outcome]") -> None:
         self._body = None
@@ -283,7 +220,7 @@ class Child:
         """Return why this process should run nothing more."""
         if fell_short(outcome) or self._fault is not None:
             return self._fault or outcome.error
-        return (self._first_state.changes() if self._first_state is not None else None) or shortage()
+        return self._first_state.changes() or shortage()
 
     def _is_tainted(self, outcome: Outcome, body: "asyncio.Task[Outcome]") -> bool:
         """Return whether what was to stop goes on in a way that only the end of this process stops, or may hold memory.
@@ -313,7 +250,7 @@ class Child:
     def _let_go_in_copies(self) -> None:
         self._line.forget_sender()
         self._pipes.let_go()
-        _let_go(self._line.fileno())
+        let_go(self._line.fileno())
 
 
 class ReportSender:
@@ -411,14 +348,6 @@ def _has_children() -> bool:
     return True
 
 
-def _interrupt_main_thread() -> None:
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
-
-
-def _end_by_itself(**_: object) -> None:
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-
-
 def _let_go_of_the_parents(spare: Collection[int]) -> None:
     """Close what the fork inherited: sockets to database, broker and other children, and files such as SQLite's.
 
@@ -433,10 +362,10 @@ def _let_go_of_the_parents(spare: Collection[int]) -> None:
     for fd, found in opened.items():
         is_the_parents = stat.S_ISSOCK(found.st_mode) or stat.S_ISREG(found.st_mode) or ends[found.st_ino] > 1
         if fd > 2 and fd not in spare and is_the_parents:
-            _let_go(fd)
+            let_go(fd)
 
 
-def _let_go(fd: int) -> None:
+def let_go(fd: int) -> None:
     """Replace a descriptor rather than close it: an object of the parent's may still use the number."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(nothing, fd, inheritable=False)

@@ -10,8 +10,8 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
-from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.model import Claim, ExecutionStatus, Outcome, Told, Wakeup
+from forge_tools.errors import ErrorCode
+from forge_tools.model import Claim, ExecutionStatus, Outcome, Told
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
 from forge_tools.sandbox.processes.output import scrubbed_text
@@ -20,10 +20,9 @@ from forge_tools.time_limits import TimeLimits
 from workers.artifacts import Proofs
 from workers.capture import ChildOutput
 from workers.lanes import frames
-from workers.lanes.assignment import Assignment
 from workers.lanes.base import Body, Guard, Host, Verdict, context_of, swept
 from workers.lanes.frames import EngineEnd, fields_of, most_from_child
-from workers.lanes.process import Limit, Messages, PoolProcess, heavy, until_silent
+from workers.lanes.process import Assignment, Limit, PoolProcess, heavy, until_silent
 from workers.lanes.walls import Walls
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
 
@@ -44,7 +43,6 @@ MOST_ASKED = 32
 class ChildrenLane:
     """Hands claims to pool processes and watches them. Children hold no database URL: they see one call at a time.
 
-    A message wakes for several calls, and each is run by any idle child, not by the one that received the message.
     However a body is stopped, what it started is ended before its outcome is reported.
     """
 
@@ -54,8 +52,8 @@ class ChildrenLane:
         hostname: str,
         time_limits: TimeLimits,
         max_output_bytes: int,
+        walls: Walls,
         memory_limit: int = 0,
-        walls: Walls | None = None,
     ) -> None:
         self._hostname = hostname
         self._time_limits, self._grace = time_limits, time_limits.grace
@@ -64,10 +62,10 @@ class ChildrenLane:
         self._children: dict[int, PoolProcess] = {}
         self._steps, self._endings = set[asyncio.Task[Any]](), set[asyncio.Task[Any]]()
         self._looking: asyncio.Task[None] | None = None
-        self._messages = Messages()
         self._walls = walls
-        self._assignment = Assignment(_unwalled if walls is None else walls.profile)
-        self._claiming = self._places = 0
+        self._assignment = Assignment(walls.profile)
+        self._places = 0
+        """How many children there are when all of them answer."""
         self._is_stopping = self._is_stopped = False
 
     async def start(self, host: Host) -> None:
@@ -75,33 +73,27 @@ class ChildrenLane:
         self._loop = asyncio.get_running_loop()
         self._looking = asyncio.create_task(self._look_for_ever())
 
-    def adopt(self, process: Any, end: socket.socket, limit: Limit, output: ChildOutput | None = None) -> None:
+    def adopt(self, process: Any, end: socket.socket, limit: Limit, output: ChildOutput) -> None:
         """Take a process that the pool has just forked, and our end of its socket pair; called on the pool's thread.
 
         `limit` sets Celery's time limits on its bodies; `output` has its last words.
         """
         handle = ProcessHandle(process.pid)  # here, where nobody can have reaped it yet
-        try:
+        with suppress(RuntimeError):  # the engine has ended; the child ends when it sees that its line has
             self._loop.call_soon_threadsafe(self._adopt, process, handle, end, limit, output)
-        except RuntimeError:  # the engine has ended; the child ends when it sees that its line has
-            handle.close()
-            end.close()
-            if output is not None:
-                output.close()
 
     def answering(self) -> int:
         """How many children answer."""
         return sum(child.is_answering for child in self._children.values())
 
     def free_slots(self) -> int:
-        idle = sum(child.is_idle for child in self._children.values())
-        return idle - self._claiming - self._assignment.unserved(self._busy())
+        return len(self._idle()) - self._assignment.unserved(self._busy())
 
     def _idle(self) -> list[PoolProcess]:
-        return [] if self._is_stopping else [child for child in self._children.values() if child.is_idle]
+        return [] if self._is_stopping else [child for child in list(self._children.values()) if child.is_idle]
 
     def _busy(self) -> list[PoolProcess]:
-        return [child for child in self._children.values() if child.body is not None and not child.is_doomed]
+        return [child for child in list(self._children.values()) if child.body is not None and not child.is_doomed]
 
     def _hand_back(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
@@ -109,16 +101,19 @@ class ChildrenLane:
 
     def run(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
-            if not (idle := self._idle()):
+            idle = self._idle()
+            if self._is_stopping or not (idle or self._coming()):
                 self._host.finished(handed_back(claim))
             elif (child := self._assignment.child_for(claim, idle)) is not None:
                 self._start_body(child, claim)
         self._make_room()
 
+    def _coming(self) -> int:
+        """Return how many children are being replaced."""
+        return self._places - self.answering()
+
     def _make_room(self) -> None:
-        idle = self._idle()
-        coming, most = self._places - self.answering(), len(idle) - self._claiming
-        for child in self._assignment.to_replace(idle, self._busy(), coming=coming, most=most):
+        for child in self._assignment.to_replace(self._idle(), self._busy(), coming=self._coming()):
             self._retire(child, "An idle process makes room for one of other walls", logging.DEBUG)
 
     def cancel(self, execution_id: str, attempt: int) -> None:
@@ -159,14 +154,15 @@ class ChildrenLane:
         if self._steps:
             await asyncio.wait(self._steps, timeout=self._grace)
         await until_silent(self._children.values(), self._grace)
-        if self._walls is not None:
-            await asyncio.to_thread(self._walls.close)
+        for child in self._children.values():
+            child.output.close()
+        await asyncio.to_thread(self._walls.close)
         return left
 
     # Frames from the children.
 
     def _adopt(
-        self, process: Any, handle: ProcessHandle, end: socket.socket, limit: Limit, output: ChildOutput | None
+        self, process: Any, handle: ProcessHandle, end: socket.socket, limit: Limit, output: ChildOutput
     ) -> None:
         line = EngineEnd(lambda frame: self._hear(child, frame), lambda: self._lose(child), self._most_bytes)
         child = PoolProcess(line, handle, process, limit, output)
@@ -184,36 +180,27 @@ class ChildrenLane:
             child.line.close()
 
     def _lose(self, child: PoolProcess) -> None:
-        self._doom(child)
-        child.is_silent.set()
-        if not self._is_stopping:
-            self._take_end(child)
-        self._forget(child)
-        self._serve_messages()
-
-    def _doom(self, child: PoolProcess) -> None:
         child.is_doomed = True
-        self._messages.forget(child.pid)
+        child.is_silent.set()
+        body = child.body
+        if body is None and not self._is_stopping:
+            child.handle.send(signal.SIGKILL)  # it serves nobody any more, should it still live
+        elif body is not None and not (body.is_ending or self._is_stopping):
+            body.is_ending = True
+            self._do(self._settle_death(child, body), self._endings)
+        self._forget(child)
+        self._serve()
 
     def _hear(self, child: PoolProcess, frame: frames.FromChild) -> None:
         match frame:
             case frames.Answering():
-                self._hear_answer(child)
-            case frames.Woken():
-                self._messages.add(
-                    child.pid, [Wakeup(*wakeup) for wakeup in frame.wakeups], partial(child.line.send, {"rest": True})
-                )
-                self._serve_messages()
+                child.awaited = None
+                if not child.is_ready:
+                    child.is_ready = True
+                    self._places = max(self._places, self.answering())
+                    self._serve()
             case frames.OfBody() if child.body is not None and (frame.id, frame.attempt) == child.body.key:
                 self._hear_of_body(child, child.body, frame)  # any other was given up
-
-    def _hear_answer(self, child: PoolProcess) -> None:
-        child.awaited = None
-        if not child.is_ready:
-            child.is_ready = True
-            self._places = max(self._places, self.answering())
-            self._serve_messages()
-            self._tell_of_slots()
 
     def _hear_of_body(self, child: PoolProcess, body: Body, frame: frames.OfBody) -> None:
         match frame:
@@ -239,8 +226,6 @@ class ChildrenLane:
             elif not body.is_over:
                 body.proofs = body.proofs or Proofs()
                 answer = await self._host.answer(asked.artifact, context_of(body.claim), body.proofs)
-        except (KeyError, TypeError, ValueError) as error:
-            answer = {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
         finally:
             child.asked -= 1
             child.line.send({"answer": asked.number, "artifact": answer})
@@ -255,50 +240,15 @@ class ChildrenLane:
         else:
             self._end_with_leftovers(child, body, outcome, is_doomed=bool(ended.is_tainted or ended.unfit))
 
-    # Messages: one claim for as many calls as children are idle.
-
-    def _serve_messages(self) -> None:
+    def _serve(self) -> None:
+        """Give idle children to the calls that wait for one, and then to those that are still to be claimed."""
         if self._is_stopping:
             return
         while (found := self._assignment.next(self._idle())) is not None:
             self._start_body(*found)
         self._make_room()
-        free = self.free_slots()
-        if free > 0 and self._messages.waiting:
-            wakeups = self._messages.take(free)
-            self._claiming += len(wakeups)
-            self._do(self._claim_and_run(wakeups), self._steps)
-        self._let_rest()
-
-    def _let_rest(self) -> None:
-        """Accept as many messages as children are idle; during a burst at least one, so that it comes in time."""
-        living = [child.pid for child in self._children.values() if not child.is_doomed]
-        open_ = sum(not self._messages.holds(pid) for pid in living)
-        is_burst = self._messages.waiting > len(living)
-        self._messages.let_rest(max(self.free_slots(), is_burst) - open_)
-
-    async def _claim_and_run(self, wakeups: Sequence[Wakeup]) -> None:
-        left = len(wakeups)
-
-        def run(claims: Sequence[Claim]) -> None:
-            nonlocal left
-            left -= len(claims)
-            self._claiming -= len(claims)
-            self.run(claims)
-
-        try:
-            self._messages.put_back(await self._host.claim(wakeups, run))
-        except ForgeError as error:
-            logger.warning("Calls cannot be claimed; they are looked for in SQL", extra={"error": str(error)})
-        finally:
-            self._claiming -= left
-            self._serve_messages()
-            if left:
-                self._tell_of_slots()
-
-    def _tell_of_slots(self) -> None:
         if self.free_slots() > 0:
-            self._do(self._host.slot_opened(), self._steps)
+            self._host.slot_opened()
 
     def _start_body(self, child: PoolProcess, claim: Claim) -> None:
         body = Body(claim)
@@ -308,10 +258,9 @@ class ChildrenLane:
         body.limit = child.limit(self._time_limits.limits(claim.timeout))
         # The child's code is not trusted, and needs none of these.
         frame: dict[str, Any] = {"run": fields_of(claim, "token", "reply_to", "encrypted", "reply_key")}
-        if self._walls is not None:
-            frame["tier"] = self._walls.worth_telling(claim, child.profile)
-            if child.profile is not None and not child.is_walled:
-                frame["walls"], child.is_walled = self._walls.around(child.pid, child.profile), True
+        frame["tier"] = self._walls.worth_telling(claim, child.profile)
+        if child.profile is not None and not child.is_walled:
+            frame["walls"], child.is_walled = self._walls.around(child.pid, child.profile), True
         child.line.send(frame)
 
     # Ending bodies.
@@ -324,8 +273,7 @@ class ChildrenLane:
 
     def _end_with_leftovers(self, child: PoolProcess, body: Body, outcome: Outcome, *, is_doomed: bool) -> None:
         body.is_ending = True
-        if is_doomed:  # it takes no more claims while it dies
-            self._doom(child)
+        child.is_doomed |= is_doomed  # it takes no more claims while it dies
         self._do(self._sweep_and_end(child, body, outcome), self._endings)
 
     async def _sweep_and_end(self, child: PoolProcess, body: Body, outcome: Outcome) -> None:
@@ -337,7 +285,7 @@ class ChildrenLane:
 
     def _hear_last_words(self, child: PoolProcess, body: Body) -> None:
         """Report its last output, which may say why it ended and which it had no time to send."""
-        for stream, data in child.output.last_words() if child.output is not None else ():
+        for stream, data in child.output.last_words():
             if data:
                 body.reports = body.reports or self._host.begin_reports(body.claim)
                 text = data.decode(errors="backslashreplace")
@@ -363,20 +311,11 @@ class ChildrenLane:
                 limit.stop()
         if body.proofs is not None:
             body.proofs.end()
-        if child.output is not None:
-            child.output.follow()
+        child.output.follow()
         child.body, child.idle_since = None, time.monotonic()
         self._host.finished(outcome)
         self._forget(child)
-        self._serve_messages()
-
-    def _take_end(self, child: PoolProcess) -> None:
-        body = child.body
-        if body is None:
-            child.handle.send(signal.SIGKILL)  # it serves nobody any more, should it still live
-        elif not body.is_ending:
-            body.is_ending = True
-            self._do(self._settle_death(child, body), self._endings)
+        self._serve()
 
     async def _settle_death(self, child: PoolProcess, body: Body) -> None:
         """Settle a body whose child died; a body that the child never reported as started has not run."""
@@ -406,37 +345,36 @@ class ChildrenLane:
                 if child.is_mute(elapsed if elapsed < LOOK_SECONDS + LATE_SECONDS else 0.0):
                     self._retire(child, "A child does not answer; it is replaced")
             self._hand_back(self._assignment.given_up(is_full=not self._idle()))
-            self._serve_messages()
+            self._serve()
             if self._memory_limit:
                 with suppress(OSError):  # a process ended during the check; the next one follows
                     await self._end_heavy()
 
     async def _end_heavy(self) -> None:
+        def too_big(claim: Claim, after_ms: float) -> Outcome:
+            return out_of_memory(claim, self._memory_limit, after_ms)
+
         bodies = {child.pid: (child, child.body) for child in self._children.values() if child.body is not None}
         idle = {child.pid: child for child in self._children.values() if child.is_idle}
         for pid in await asyncio.to_thread(heavy, list(bodies), self._memory_limit):
-            self._force(*bodies[pid], self._too_big)
+            self._force(*bodies[pid], too_big)
         for pid in await asyncio.to_thread(heavy, list(idle), self._memory_limit // IDLE_SHARE):
             if idle[pid].is_idle:
                 self._retire(idle[pid], "An idle process uses too much memory; it is replaced")
 
-    def _too_big(self, claim: Claim, after_ms: float) -> Outcome:
-        return out_of_memory(claim, self._memory_limit, after_ms)
-
     def _retire(self, child: PoolProcess, message: str, level: int = logging.WARNING, **why: str) -> None:
         """End an idle child; what a body left on purpose lives on."""
         logger.log(level, message, extra={"pid": child.pid, **why})
-        self._doom(child)
+        child.is_doomed = True
         child.handle.send(signal.SIGKILL)
 
     def _forget(self, child: PoolProcess) -> None:
         """Release a child that is gone and has nothing left to report."""
         if child.is_silent.is_set() and child.body is None:
             child.handle.close()
-            if self._walls is not None and child.profile is not None:
+            if child.profile is not None:
                 self._do(asyncio.to_thread(self._walls.remove, child.pid), self._steps)
-            if child.output is not None:
-                child.output.close()
+            child.output.close()
             if self._children.get(child.pid) is child:
                 del self._children[child.pid]
 
@@ -444,7 +382,3 @@ class ChildrenLane:
         task = asyncio.create_task(work)
         among.add(task)
         task.add_done_callback(among.discard)
-
-
-def _unwalled(_: Claim) -> None:
-    """Return the walls of calls if no tool has any."""

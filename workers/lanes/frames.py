@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from forge_tools.broker import WAKEUPS_PER_MESSAGE
 from forge_tools.model import ExecutionStatus, Stream
 from forge_tools.tool.failures import MOST_BYTES as MOST_OF_DIAGNOSIS
 
@@ -23,8 +22,6 @@ CHUNK = 1 << 18
 
 MOST_BYTES = 1 << 30
 """The most bytes of one frame that an engine sends: no row comes near it."""
-
-MOST_WAKEUPS = max(WAKEUPS_PER_MESSAGE.values())
 
 Frame = dict[str, Any]
 
@@ -74,13 +71,6 @@ class Answering(FromChild):
     kind: Literal["answering"]
 
 
-class Woken(FromChild):
-    """It received a message from Celery; its task waits until the engine lets it rest."""
-
-    kind: Literal["woken"]
-    wakeups: Annotated[list[tuple[ExecutionId, Attempt]], Field(max_length=MOST_WAKEUPS)]
-
-
 class OfBody(FromChild):
     """About the body that runs in it, or that the child takes for it."""
 
@@ -126,7 +116,7 @@ class Ended(OfBody):
 
 
 _SAYABLE: TypeAdapter[FromChild] = TypeAdapter(
-    Annotated[Answering | Woken | Started | Asked | Reported | Ended, Field(discriminator="kind")]
+    Annotated[Answering | Started | Asked | Reported | Ended, Field(discriminator="kind")]
 )
 
 

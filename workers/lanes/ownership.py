@@ -9,7 +9,6 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial, wraps
 from typing import Any
@@ -18,6 +17,7 @@ from forge_tools.sandbox.processes.endings import ProcessHandle, end, reap_adopt
 from forge_tools.sandbox.processes.environment import Marking, attempt_mark, listed_with_marks, mapped_with_marks
 from forge_tools.sandbox.processes.trees import adopt_orphans, child_pids, start_ticks
 from forge_tools.sandbox.walls.privileges import open_up
+from workers.capture import inherit_calls
 from workers.lanes.base import Body, swept
 from workers.lanes.tool_loop import OWNER
 
@@ -55,8 +55,7 @@ def own_processes() -> None:
         _wrap(os, "posix_spawnp", partial(_with_environment, position=2, marked=mapped_with_marks))
         _wrap(os, "fork", _forking)
         _wrap(os, "forkpty", _forking)
-        _wrap(threading.Thread, "start", _starting_thread)
-        _wrap(ThreadPoolExecutor, "submit", _submitting)
+        inherit_calls()
         _wrap(multiprocessing.context.ForkServerProcess, "_Popen", _without_server, staticmethod)
 
 
@@ -130,26 +129,6 @@ def _forking(fork: Start) -> Start:
     return forked
 
 
-def _starting_thread(start: Start) -> Start:
-    def started(thread: threading.Thread) -> None:
-        body = OWNER.get()
-        if body is not None:
-            setattr(thread, "run", partial(_run_for, body, thread.run))  # noqa: B010  a method cannot be assigned
-        start(thread)
-
-    return started
-
-
-def _submitting(submit: Start) -> Start:
-    """Make the submitter, not whoever happened to start the thread, own what is run."""
-
-    def submitted(pool: ThreadPoolExecutor, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        running: Future[Any] = submit(pool, partial(_run_for, OWNER.get(), work), *args, **options)
-        return running
-
-    return submitted
-
-
 def _without_server(popen: Start) -> Start:
     """Make a body spawn its own processes: children of a fork server would belong to the server."""
 
@@ -157,14 +136,6 @@ def _without_server(popen: Start) -> Start:
         return (popen if OWNER.get() is None else _spawn)(process)
 
     return started
-
-
-def _run_for(body: Body | None, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    before = OWNER.set(body)
-    try:
-        return work(*arguments, **options)
-    finally:
-        OWNER.reset(before)
 
 
 def _require_going_on(body: Body) -> None:

@@ -1,16 +1,17 @@
-"""The pool's processes as their engine sees them: the line to each, how it ended, its memory, its messages."""
+"""The pool's processes as their engine sees them: the line to each, how it ended, its memory, and which of them runs a call."""
 
 import asyncio
 import os
 import signal
-from collections import deque
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forge_tools.model import Wakeup
+from forge_tools.model import Claim
 from forge_tools.sandbox.processes.endings import ProcessHandle
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.walls.profile import Profile
@@ -28,11 +29,14 @@ START_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
 """How long a process may take to start, and an idle one to answer."""
 
+FORK_SECONDS = 60.0
+"""How long a call waits for a child to be forked."""
+
+SPARED_SECONDS = 1.0
+"""How long a call waits behind a running child of its walls before another makes room, unless nobody used that for as long."""
+
 Limit = Callable[[CeleryLimits], TimeLimit]
 """Sets Celery's time limits on the body that is about to start."""
-
-MOST_WAITING = 1000
-"""The most wakeups kept; others are pulled from SQL later."""
 
 
 @dataclass(slots=True)
@@ -48,7 +52,7 @@ class PoolProcess:
     handle: ProcessHandle
     process: Any
     limit: Limit
-    output: ChildOutput | None = None
+    output: ChildOutput
     body: Body | None = None
     has_started: bool = False
     is_ready: bool = False
@@ -94,6 +98,121 @@ class PoolProcess:
         return said(await exit_of(self.pid, self.process))
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """A call without a child yet. `is_on_its_way`: an idle child has made room, and its successor is for this call."""
+
+    claim: Claim
+    profile: Profile | None
+    since: float = field(default_factory=time.monotonic)
+    is_on_its_way: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.since
+
+    @property
+    def is_late(self) -> bool:
+        return self.seconds >= SPARED_SECONDS
+
+
+class Assignment:
+    """Calls that fit no idle child wait for one that runs; where none fits, an idle one makes room for a new one."""
+
+    def __init__(self, profile_of: Callable[[Claim], Profile | None]) -> None:
+        self._profile_of = profile_of
+        self._uses: Counter[Profile | None] = Counter()
+        self._waiting: list[_Waiting] = []
+
+    @property
+    def waiting(self) -> list[Claim]:
+        return [one.claim for one in self._waiting]
+
+    def unserved(self, running: Sequence[PoolProcess]) -> int:
+        """How many idle children these calls still need.
+
+        None for those whose child is on its way, nor for as many as there are running children that may run them soon.
+        """
+        asking = [one for one in self._waiting if not one.is_on_its_way]
+        patient = sum(self._is_patient(one, running) for one in asking)
+        return len(asking) - patient + max(0, patient - len(running))
+
+    def child_for(self, claim: Claim, idle: Sequence[PoolProcess]) -> PoolProcess | None:
+        """Return an idle child that fits; None: the call waits for one."""
+        asked = _Waiting(claim, self._profile_of(claim))
+        self._uses[asked.profile] += 1
+        if (child := _walled(asked, idle) or _fresh(asked, idle)) is None:
+            self._waiting.append(asked)
+        return child
+
+    def next(self, idle: Sequence[PoolProcess]) -> tuple[PoolProcess, Claim] | None:
+        """Take the first waiting call that fits one of these children; fresh ones go first to calls that made room."""
+        by_promise = sorted(self._waiting, key=lambda one: not one.is_on_its_way)
+        for fitting, order in ((_walled, self._waiting), (_fresh, by_promise)):
+            for one in order:
+                if (child := fitting(one, idle)) is not None:
+                    self._waiting.remove(one)
+                    return child, one.claim
+        return None
+
+    def to_replace(
+        self, idle: Sequence[PoolProcess], running: Sequence[PoolProcess], *, coming: int
+    ) -> list[PoolProcess]:
+        """Choose idle children that make room for calls that wait: those whose walls were used least.
+
+        A call waits for a running child of its walls, and until it is late only a child that nobody used for as long
+        makes room: two workspaces by turns would replace children all the time. Nor does one make room for a call that
+        one of the `coming` children is free for.
+        """
+        now = time.monotonic()
+        chosen: list[PoolProcess] = []
+        free = coming - sum(one.is_on_its_way for one in self._waiting)
+        for one in [one for one in self._waiting if not one.is_on_its_way]:
+            is_patient = self._is_patient(one, running)
+            left = [
+                child
+                for child in idle
+                if child not in chosen and not (is_patient and now - child.idle_since < SPARED_SECONDS)
+            ]
+            if free > 0 and not is_patient:
+                free -= 1
+                one.is_on_its_way = True
+            elif left:
+                one.is_on_its_way = True
+                chosen.append(min(left, key=lambda child: self._uses[child.profile]))
+        return chosen
+
+    def withdraw(self, execution_id: str, attempt: int) -> list[Claim]:
+        """Take that call back, if it waits."""
+        return self._withdrawn(
+            [one for one in self._waiting if (one.claim.id, one.claim.attempt) == (execution_id, attempt)]
+        )
+
+    def withdraw_all(self) -> list[Claim]:
+        """Take back every call that waits."""
+        return self._withdrawn(self._waiting)
+
+    def given_up(self, *, is_full: bool) -> list[Claim]:
+        """Take back calls for which the pool forks nothing, and late ones where `is_full`: no child is idle."""
+        return self._withdrawn(
+            [
+                one
+                for one in self._waiting
+                if one.seconds >= FORK_SECONDS or (is_full and one.is_late and not one.is_on_its_way)
+            ]
+        )
+
+    def _is_patient(self, one: _Waiting, running: Iterable[PoolProcess]) -> bool:
+        """Return whether it may wait for a child with its walls: one of these, or one that is on its way."""
+        soon = {child.profile for child in running}
+        soon.update(other.profile for other in self._waiting if other.is_on_its_way)
+        return not one.is_late and one.profile in soon
+
+    def _withdrawn(self, some: list[_Waiting]) -> list[Claim]:
+        self._waiting = [one for one in self._waiting if one not in some]
+        return [one.claim for one in some]
+
+
 async def until_silent(processes: Iterable[PoolProcess], patience: float) -> None:
     """Wait until nothing more can come from them, for at most so many seconds."""
     with suppress(TimeoutError):
@@ -123,55 +242,6 @@ def said(code: int | None) -> str:
 def heavy(pids: Sequence[int], limit: int) -> list[int]:
     """Return those processes that with their descendants hold more than `limit` bytes of real memory."""
     return [pid for pid in pids if _resident([pid, *(process.pid for process in descendants(pid))], limit) > limit]
-
-
-class Messages:
-    """Wakeups are served in the order of arrival, whichever child received them.
-
-    Celery sends no message to a child whose task waits here, and what a full worker does not take, another one gets. So
-    a task also waits, with all its ids taken, until a child is idle.
-    """
-
-    def __init__(self) -> None:
-        self._wakeups: deque[tuple[Wakeup, _Message | None]] = deque()
-        self._held: dict[int, _Message] = {}
-
-    @property
-    def waiting(self) -> int:
-        """How many ids nobody has taken yet."""
-        return len(self._wakeups)
-
-    def add(self, holder: int, wakeups: Sequence[Wakeup], rest: Callable[[], None]) -> None:
-        """Keep what arrived at the process `holder`, whose task waits until `rest` is called."""
-        kept = wakeups[: MOST_WAITING - len(self._wakeups)]
-        message = self._held[holder] = _Message(len(kept), rest)
-        self._wakeups.extend((wakeup, message) for wakeup in kept)
-
-    def take(self, count: int) -> list[Wakeup]:
-        """Take the next ids, at most `count`."""
-        taken = [self._wakeups.popleft() for _ in range(min(count, len(self._wakeups)))]
-        for _, message in taken:
-            if message is not None:
-                message.waiting -= 1
-        return [wakeup for wakeup, _ in taken]
-
-    def put_back(self, wakeups: Sequence[Wakeup]) -> None:
-        """Have these taken next; the message that brought them waits for them no more."""
-        self._wakeups.extendleft((wakeup, None) for wakeup in reversed(wakeups))
-
-    def holds(self, process: int) -> bool:
-        """Return whether the task of that process waits here."""
-        return process in self._held
-
-    def let_rest(self, count: int) -> None:
-        """Let up to `count` tasks return whose ids have all been taken."""
-        done = [holder for holder, message in self._held.items() if message.waiting == 0]
-        for holder in done[: max(0, count)]:
-            self._held.pop(holder).rest()
-
-    def forget(self, process: int) -> None:
-        """Forget a task that is gone with its process; its ids stay."""
-        self._held.pop(process, None)
 
 
 def exit_code(pid: int, process: Any) -> int | None:
@@ -212,9 +282,13 @@ def _share(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
-@dataclass(slots=True)
-class _Message:
-    """`waiting` counts its ids that nobody has taken yet."""
+def _walled(one: _Waiting, idle: Sequence[PoolProcess]) -> PoolProcess | None:
+    """Return one that already has these walls."""
+    return next((child for child in idle if not child.is_fresh and child.profile == one.profile), None)
 
-    waiting: int
-    rest: Callable[[], None]
+
+def _fresh(one: _Waiting, idle: Sequence[PoolProcess]) -> PoolProcess | None:
+    """Return a fresh one, which fits any call and keeps its walls from then on."""
+    if (child := next((child for child in idle if child.is_fresh), None)) is not None:
+        child.profile, child.is_fresh = one.profile, False
+    return child

@@ -1,6 +1,8 @@
-"""What a middleware is: one concern around calls, from their claim to their stored end."""
+"""What a middleware is: one concern around calls, from their claim to their stored end; and what is under way in a worker."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from forge_tools.model import Claim, Kept, Outcome, Wakeup
@@ -19,11 +21,9 @@ class Ends(Protocol):
 
     def add(self, outcome: Outcome) -> None:
         """Record that outcome."""
-        ...
 
     def forget(self, claim: Claim) -> None:
         """Forget a claim that is no longer this worker's: there will be no outcome."""
-        ...
 
 
 class SendOn(Protocol):
@@ -54,3 +54,39 @@ def hooks(middleware: Iterable[Middleware], name: str) -> list[Any]:
     """Return the methods of that name which are overridden, in order."""
     idle = getattr(Middleware, name)
     return [getattr(one, name) for one in middleware if getattr(type(one), name) is not idle]
+
+
+class Activity:
+    """One event for all waits in an engine: waits are rare, and their predicates cheap."""
+
+    def __init__(self) -> None:
+        self.claiming = 0
+        """Claims under way, in the database."""
+        self.sending = 0
+        """Claims on their way to another host, which hold their slots until they arrive."""
+        self.is_due = asyncio.Event()
+        """Set when there are rows to claim for which no message comes."""
+        self._news = asyncio.Event()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no claim is under way, neither here nor to another host."""
+        return not (self.claiming or self.sending)
+
+    def due_in(self, seconds: float) -> None:
+        """Record that a call went back to its queue here, and is due again after so many seconds."""
+        asyncio.get_running_loop().call_later(seconds, self.is_due.set)
+
+    def announce(self) -> None:
+        """Make every waiter check again, in order of arrival."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def until(self, is_so: Callable[[], object], seconds: float | None = None) -> None:
+        """Wait until `is_so` holds, for `seconds` at most."""
+        if is_so():
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not is_so():
+                    await self._news.wait()

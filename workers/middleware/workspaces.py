@@ -11,8 +11,7 @@ from forge_tools.model import Claim, Scope, Stranded, ToolResult, Wakeup, Worksp
 from forge_tools.sandbox.configured import announced
 from forge_tools.storage import Store
 from forge_tools.storage.workspaces import rivals
-from workers.activity import Activity
-from workers.middleware.base import Ends, Middleware, SendOn
+from workers.middleware.base import Activity, Ends, Middleware, SendOn
 from workers.outcomes import handed_back, not_run
 
 logger = logging.getLogger(__name__)
@@ -92,7 +91,7 @@ class Workspaces(Middleware):
             if not is_settled:  # nothing is known to have changed; the call is still this worker's
                 ends.add(handed_back(claim))
             self._activity.sending -= 1
-        await self._activity.announce()
+        self._activity.announce()
 
     async def _settle(self, claim: Claim, name: str, ends: Ends) -> None:
         """Move a claimed call to where its workspace is, or end it here if no live host has it."""

@@ -9,11 +9,10 @@ import time
 from forge_tools.errors import ForgeError
 from forge_tools.model import Claim, Outcome
 from forge_tools.storage import Store
-from workers.activity import Activity, Lease
 from workers.lanes.base import BodyLane
 from workers.lanes.process_state import ProcessState, fell_short, shortage
-from workers.middleware.base import Middleware
-from workers.services.service import Service
+from workers.middleware.base import Activity, Middleware
+from workers.services.service import Lease, Service
 
 LONGEST_RUN = 5
 """Bodies in a row that fell short, even if everything else looks well."""
@@ -77,7 +76,7 @@ class Fitness(Middleware, Service):
         if self.lacks != self._said:
             await self._say()
         if (self.lacks is None) != (before is None):
-            await self._activity.announce()
+            self._activity.announce()
         if self.lacks is not None and (lasting or time.monotonic() - self._well_at > PATIENCE):
             self._leave(self.lacks)
 

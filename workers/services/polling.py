@@ -7,19 +7,16 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from forge_tools.broker import Broker, backlog, celery_app
 from forge_tools.model import Scope, Wakeup, WorkerRecord
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import CANCELS, DUE, Answers, Question
-from workers.activity import Activity
 from workers.claims import DUE_UNREAD, Claims
 from workers.lanes.base import BodyLane
+from workers.middleware.base import Activity
 from workers.services.service import Service
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 LOOKS_BETWEEN_COUNTS = 5
 
@@ -73,21 +70,12 @@ class FairShare:
     Nobody waits for a peer that is full, lacks the tool or has just died: its part is free for all at their next check.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        scope: Scope,
-        *,
-        heartbeat: float,
-        lease: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: Store, scope: Scope, *, heartbeat: float, lease: float) -> None:
         self._store = store
         self._scope = scope
         self._interval = LOOKS_BETWEEN_COUNTS * heartbeat
         self._patience = heartbeat / 2
         self._lease = lease
-        self._clock = clock
         self._workers = [scope.instance]
         self._counted_at = float("-inf")
         self._left: frozenset[Wakeup] = frozenset()
@@ -119,7 +107,7 @@ class FairShare:
         return [wakeup for wakeup in due if self._is_mine(wakeup) or wakeup in self._left]
 
     async def _count(self) -> None:
-        now = self._clock()
+        now = time.monotonic()
         if now - self._counted_at < self._interval:
             return
         self._counted_at = now
@@ -168,14 +156,6 @@ class Cancels(Service):
             self._lane.cancel(wakeup.id, wakeup.attempt)
 
 
-class Idle(Protocol):
-    """Whether a worker waits only for messages, and when it was last woken, on the monotonic clock."""
-
-    woken_at: float
-
-    def is_idle(self) -> bool: ...
-
-
 class Delivery(Service):
     """Checks the broker queues now and then while this worker is idle; messages that stay there meanwhile are proof.
 
@@ -186,12 +166,12 @@ class Delivery(Service):
     name = "delivery"
     failure = "The broker queues cannot be checked"
 
-    def __init__(self, broker_url: str, queues: Sequence[str], claims: Idle, interval: float) -> None:
+    def __init__(self, broker_url: str, queues: Sequence[str], claims: Claims, interval: float) -> None:
         super().__init__(interval)
         self._broker_url = broker_url
         self._queues = list(queues)
         self._claims = claims
-        self._app: Celery | None = None
+        self._app: Any = None
         self._looked_at = time.monotonic()
         self._suspicious = 0
 

@@ -3,9 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from forge_tools.errors import ForgeError
 from forge_tools.sandbox.processes.endings import end
@@ -27,18 +26,9 @@ Tell = Callable[[Iterable[tuple[str, str]]], None]
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Sighting:
+class _Sighting(NamedTuple):
     beat: int
     since: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What a heartbeat showed: who lives, with their beats, and whether anything waits in vain."""
-
-    beats: Mapping[str, int]
-    is_over: bool
 
 
 class ClockWatch:
@@ -136,7 +126,7 @@ class Recovery(Service):
         self._unlisted: dict[str, int] = {}
         self._searched_at = float("-inf")
         self._asked = self._seen_at = 0.0
-        self._seen: _Seen | None = None
+        self._seen: Answers | None = None
 
     def ask(self) -> Sequence[Question[Any]]:
         self._asked, before = self._clock(), self._asked
@@ -159,7 +149,7 @@ class Recovery(Service):
         self._sightings = {worker: seen for worker, seen in self._sightings.items() if known.get(worker) == seen.beat}
         for worker, beat in known.items():
             self._sightings.setdefault(worker, _Sighting(beat, now))
-        self._seen, self._seen_at = _Seen(beats, answers[OVER]), self._asked
+        self._seen, self._seen_at = answers, self._asked
 
     def missed(self) -> None:
         """Discard what was seen before: our own heartbeat failed or came late."""
@@ -182,8 +172,8 @@ class Recovery(Service):
         if seen is None:
             return []
         await self._search(seen)
-        dead = self._dead()
-        if not (dead or seen.is_over) or not await self._store.workers.take_lease(LEASE, self._worker_id, self._lease):
+        dead, is_over = self._dead(), seen[OVER]
+        if not (dead or is_over) or not await self._store.workers.take_lease(LEASE, self._worker_id, self._lease):
             return []
         ended = []
         for worker, beat in dead.items():
@@ -191,7 +181,7 @@ class Recovery(Service):
         # Last: a call to be cancelled may have been on a dead worker.
         return ended + await self._store.transitions.sweep()
 
-    async def _search(self, seen: _Seen) -> None:
+    async def _search(self, seen: Answers) -> None:
         """Find owners of rows whose beats no heartbeat returns.
 
         This reads the whole queue, so only the leader does it, and rarely.
@@ -202,7 +192,7 @@ class Recovery(Service):
         elif self._clock() - self._searched_at >= LEASES_BETWEEN_SEARCHES * self._lease:
             self._searched_at = self._clock()  # now: a failing search must not keep all dead workers waiting
             found = await self._store.workers.beats()
-            self._unlisted = {worker: beat for worker, beat in found.items() if worker not in seen.beats}
+            self._unlisted = {worker: beat for worker, beat in found.items() if worker not in seen[BEATS]}
 
     def _dead(self) -> dict[str, int]:
         """Return workers whose beat stood still. Time counts from an answer's arrival to the last question sent."""

@@ -10,9 +10,27 @@ from typing import Any, ClassVar
 from forge_tools.errors import ForgeError
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Answers, Heartbeat, Question
-from workers.activity import Lease
 
 logger = logging.getLogger(__name__)
+
+
+class Lease:
+    """How long others consider this worker alive after its last answered heartbeat."""
+
+    def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.renewed_at = float("-inf")
+        """When the last answered heartbeat was sent, on the monotonic clock."""
+        self._seconds = seconds
+        self._clock = clock
+
+    def renew(self, sent_at: float) -> None:
+        """Record that the heartbeat sent then was answered."""
+        self.renewed_at = sent_at
+
+    @property
+    def is_held(self) -> bool:
+        """Whether others know that this worker lives; otherwise it must start nothing."""
+        return self._clock() - self.renewed_at <= self._seconds
 
 
 class Leadership:

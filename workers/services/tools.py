@@ -15,7 +15,7 @@ from forge_tools.storage.heartbeat import DEMOTED, DISABLED, PINNED, Answers, Qu
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
-from workers.lanes.tiers import Tiers
+from workers.lanes.walls import Tiers
 from workers.services.service import Service
 
 SETTLE_SECONDS = 0.5
@@ -171,7 +171,6 @@ class Servers(Protocol):
 
     def follow(self, changed: Callable[[], None]) -> None:
         """Call `changed` from now on, on any thread, whenever `tools` or `states` have something new."""
-        ...
 
     def tools(self) -> list[BaseTool]: ...
 

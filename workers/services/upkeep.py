@@ -18,7 +18,7 @@ from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.setting_types import RetentionRule
 from forge_tools.storage import Store
 from forge_tools.storage.audit import HeadFile, OvertakenError, Signer
-from forge_tools.storage.heartbeat import NOW, SPENT_KEYS, Answers, Question, Reach, unchained
+from forge_tools.storage.heartbeat import NOW, Answers, Question, Reach, unchained
 from forge_tools.storage.retention import PruneRun
 from workers.services.service import Leadership, Service
 
@@ -112,13 +112,14 @@ class AuditChain(Service):
         if not await self._may_append():
             return 0
         is_continued = await self._is_continued()
-        count = 0
+        count, began = 0, time.monotonic()
         with suppress(OvertakenError):  # somebody prunes, or seals by hand
             async for sealed in self._store.audit.sweep(self._signer, sealer=self._worker_id):
                 if is_continued:
                     await self._keep(sealed.head)
                 count += sealed.executions
-                await asyncio.sleep(_rest(sealed.seconds, sealed.ended_until))
+                await asyncio.sleep(_rest(time.monotonic() - began, sealed.ended_until))
+                began = time.monotonic()
                 if self._is_for_later() or not await self._may_append():
                     break
         return count
@@ -242,19 +243,21 @@ class RollUps(Service):
 
     async def step(self) -> float | None:
         """Roll up what is ready, for at most one interval: by then another worker may lead."""
-        until = time.monotonic() + ROLLUP_SECONDS
-        async for rolled in self._store.rollups.sweep():
-            await asyncio.sleep(REST * rolled.seconds)
-            if time.monotonic() > until:
+        began = time.monotonic()
+        until = began + ROLLUP_SECONDS
+        async for _ in self._store.rollups.sweep():
+            await asyncio.sleep(REST * (time.monotonic() - began))
+            began = time.monotonic()
+            if began > until:
                 return 0.0
         return None
 
 
-class ExpiredArtifacts(Service):
-    """Deletes artifacts that have expired."""
+class Expired(Service):
+    """Deletes artifacts and idempotency keys that have expired, in batches, and lets calls through in between."""
 
-    name = "expired artifacts"
-    failure = "Expired artifacts are not deleted yet"
+    name = "expired"
+    failure = "What has expired is not deleted yet"
 
     def __init__(self, store: Store) -> None:
         super().__init__(PURGE_SECONDS)
@@ -263,32 +266,7 @@ class ExpiredArtifacts(Service):
     async def step(self) -> None:
         while await self._store.artifacts.purge():
             pass
-
-
-class SpentKeys(Service):
-    """Deletes idempotency keys that have run out, a small batch at a time, and lets calls through in between.
-
-    A heartbeat shows whether there are any; if not, nothing is sent.
-    """
-
-    name = "spent keys"
-    failure = "Expired idempotency keys are not deleted yet"
-    leader_only = True
-    starts_at_once = True
-
-    def __init__(self, store: Store, interval: float) -> None:
-        super().__init__(interval)
-        self._store = store
-        self._are_there = False
-
-    def ask(self) -> Sequence[Question[Any]]:
-        return (SPENT_KEYS,)
-
-    def hear(self, answers: Answers) -> None:
-        self._are_there = answers[SPENT_KEYS]
-
-    async def step(self) -> None:
-        is_more = self._are_there
+        is_more = True
         while is_more:
             is_more = await self._store.transitions.purge_keys(KEYS_AT_ONCE) == KEYS_AT_ONCE
             await asyncio.sleep(PAUSE_SECONDS)

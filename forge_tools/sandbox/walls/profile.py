@@ -4,7 +4,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +32,8 @@ class Profile:
     write: tuple[str, ...] = ()
     network: bool = False
 
-    def apply(self, scratch: str, elsewhere: Callable[[Callable[[], None]], None] | None = None) -> None:
+    def apply(self, scratch: str) -> None:
         """Wall this thread, and what it starts from then on; below `scratch` it may write, too.
-
-        `elsewhere` does what it is given in another thread that is there already.
 
         Raises:
             OSError: this machine cannot, or this thread has 16 layers already.
@@ -43,8 +41,6 @@ class Profile:
         global _applied  # noqa: PLW0603  it is the process that is walled, once
         with closing(landlock.Ruleset(network=self.network)) as rules:
             rules.allow(self.read, (*landlock.DEVICES, *self.write, scratch))
-            if elsewhere is not None:
-                elsewhere(rules.enclose)
             rules.enclose()
         _applied = self
 

@@ -52,37 +52,18 @@ class ExecutionQueue:
         self._results: Batcher[str, ToolResult | None] = Batcher(hot.results, limits)
         self._claims: dict[Scope, Batcher[Ask, Claim | None]] = {}
 
-    async def submit(self, new: NewExecution) -> None:
-        """Commit `new` as queued. Submitting an id again changes nothing.
-
-        Raises:
-            DatabaseUnavailableError: nothing was written.
-            SubmitOutcomeUnknownError: the connection broke during the commit and could not be restored.
-            UnstorableRowError: this row cannot be stored as it is.
-        """
-        [answer] = await self.submit_many([new])
-        if isinstance(answer, ForgeError):
-            raise answer
-
     async def submit_many(self, rows: Sequence[NewExecution]) -> list[Answer]:
         """Commit `rows` as queued, each in one transaction with its key and what it repeats; returns answers in order.
 
         A call is not stored if another execution holds its key. Submitting an id again changes nothing.
         """
         self._hot.guard()
-        answers: list[Answer] = [None if is_id(new.id) else _bad_id(new.id) for new in rows]
-        accepted = [index for index, answer in enumerate(answers) if answer is None]
         batcher: Batcher[NewExecution, Any] = self._linked if any(new.is_linked for new in rows) else self._submits
-        outcomes = await batcher.add_many([rows[index] for index in accepted])
-        for index, outcome in zip(accepted, outcomes, strict=True):
-            answers[index] = outcome
-        return answers
+        return await batcher.add_many(rows)
 
     async def record(self, new: NewExecution, outcome: Outcome) -> None:
         """Commit, as attempt 0, an execution that is over when it arrives, such as a rejected one."""
         self._hot.guard()
-        if not is_id(new.id):
-            raise _bad_id(new.id)
         await self._records.add((new, outcome))
 
     async def claim(self, wakeups: Sequence[Wakeup], scope: Scope) -> list[Claim]:
@@ -104,13 +85,11 @@ class ExecutionQueue:
         self._hot.guard()
         return await self._hot.due(scope, limit)
 
-    async def finish(self, outcome: Outcome) -> Kept:
-        """Commit how an attempt ended. LATE: its worker no longer owned it; the outcome is kept as a `late` event."""
-        [kept] = await self.finish_many([outcome])
-        return kept
-
     async def finish_many(self, outcomes: Sequence[Outcome]) -> list[Kept]:
-        """Commit how attempts ended, in order. An outcome that cannot be stored ends its execution as UNSTORABLE."""
+        """Commit how attempts ended, in order. An outcome that cannot be stored ends its execution as UNSTORABLE.
+
+        LATE: the worker no longer owned the attempt; its outcome is kept as a `late` event.
+        """
         self._hot.guard()
         settled = await self._finishes.add_many(outcomes)
         refused = {index: error for index, error in enumerate(settled) if isinstance(error, UnstorableRowError)}
@@ -148,10 +127,6 @@ def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
         f"Attach to the id, or submit it again with the same id: it is stored once. ({error.message})",
         new.id,
     )
-
-
-def _bad_id(execution_id: str) -> UnstorableRowError:
-    return UnstorableRowError(f"{execution_id[:60]!r} is not an execution id; use forge_tools.model.new_id().")
 
 
 def _values(outcomes: Sequence[Result | ForgeError]) -> list[Result]:

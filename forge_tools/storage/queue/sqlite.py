@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache, partial
 from queue import SimpleQueue
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import quote
 
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.model import (
@@ -178,9 +179,8 @@ def _tell(answer: "asyncio.Future[Any]", result: Any, failure: BaseException | N
 
 
 def _connect(address: Address) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        address.file_uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS, cached_statements=64
-    )
+    it = f"file:{quote(address.target)}?mode=rw"  # opened, and never created
+    connection = sqlite3.connect(it, uri=True, isolation_level=None, timeout=BUSY_SECONDS, cached_statements=64)
     connection.text_factory = READ_TEXT
     for statement in SQLITE_SETUP:
         connection.execute(statement)

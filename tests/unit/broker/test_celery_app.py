@@ -18,8 +18,7 @@ def test_messages_are_json_and_results_stay_out_of_the_broker(url: str) -> None:
 def test_what_loses_or_repeats_messages_is_settled() -> None:
     conf = celery_app("redis://127.0.0.1/0").conf
 
-    assert (conf.task_acks_late, conf.task_reject_on_worker_lost) == (True, False)
-    assert conf.worker_prefetch_multiplier == 1
+    assert not conf.worker_enable_prefetch_count_reduction
     assert conf.broker_connection_max_retries is None
     assert conf.broker_transport_options["ack_emulation"] is False
 

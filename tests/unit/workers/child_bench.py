@@ -12,11 +12,15 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
+from forge_tools.config import Settings
 from forge_tools.model import Claim, new_id
+from forge_tools.sandbox.reach import Reach
 from forge_tools.time_limits import CeleryLimits, TimeLimits
 from tests.unit.workers.host import LaneHost
+from workers.capture import ChildOutput
 from workers.lanes.children import ChildrenLane
 from workers.lanes.frames import HEADER, Frames, framed
+from workers.lanes.walls import Walls
 
 GRACE = 0.2
 TIME_LIMITS = TimeLimits(grace=GRACE, lease=15)
@@ -69,9 +73,6 @@ class Speaker(asyncio.Protocol):
     def start(self, **of: Any) -> None:
         self.say("started", **{"id": ID, "attempt": 1, **of})
 
-    def wake(self, *wakeups: tuple[str, int]) -> None:
-        self.say("woken", wakeups=list(wakeups))
-
     def send(self, data: bytes) -> None:
         """A frame of bytes that may be none."""
         self.transport.write(HEADER.pack(len(data), 0) + data)
@@ -79,11 +80,6 @@ class Speaker(asyncio.Protocol):
     async def hear(self) -> dict[str, Any]:
         async with asyncio.timeout(30):
             return await self._heard.get()
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether it has heard no more so far."""
-        return self._heard.empty()
 
     def finish(self, claim: Claim) -> None:
         self.say("ended", id=claim.id, attempt=claim.attempt, status="succeeded", output="1")
@@ -104,6 +100,11 @@ class Limited:
         self.is_stopped = True
 
 
+def no_walls() -> Walls:
+    """Those of a worker without tools."""
+    return Walls(Settings(), Reach(), ())
+
+
 class Bench(LaneHost):
     """A lane, the claims it may get, the outcomes it told."""
 
@@ -114,9 +115,10 @@ class Bench(LaneHost):
         self.lane = self.lane_with()
 
     def lane_with(self, **options: Any) -> ChildrenLane:
+        options = {"walls": no_walls()} | options
         return ChildrenLane(hostname="here", time_limits=TIME_LIMITS, max_output_bytes=1_000_000, **options)
 
-    async def slot_opened(self) -> None:
+    def slot_opened(self) -> None:
         self.told_of_slots.append(self.lane.free_slots())
 
     def _limit(self, pid: int, limits: CeleryLimits) -> "Limited":
@@ -133,7 +135,9 @@ class Bench(LaneHost):
     async def fork(self, pid: int, *, answers: bool = True) -> Speaker:
         """A child that has not said anything yet."""
         ours, theirs = socket.socketpair()
-        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours, partial(self._limit, pid))
+        output = ChildOutput()
+        output.born()
+        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours, partial(self._limit, pid), output)
         speaker = Speaker(pid, answers=answers)
         speaker.end = theirs
         await asyncio.get_running_loop().create_connection(lambda: speaker, sock=theirs)

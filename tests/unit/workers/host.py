@@ -1,15 +1,12 @@
 """The worker from a lane's view: it records reports and answers requests as the test says."""
 
-import asyncio
-from collections.abc import Sequence
 from typing import Any
 
-from forge_tools.model import Claim, ExecutionContext, Outcome, Wakeup
+from forge_tools.model import Claim, ExecutionContext, Outcome
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.storage import Store
 from tests.waiting import reached
 from workers.artifacts import ArtifactDesk, Proofs
-from workers.lanes.base import Run
 
 
 class LaneHost:
@@ -17,11 +14,6 @@ class LaneHost:
 
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
-        self.claimable: dict[str, Claim] = {}
-        self.failure: Exception | None = None
-        self.asked: list[list[str]] = []
-        self.database = asyncio.Event()
-        self.database.set()
         self.demoted: list[tuple[str, str]] = []
         self.given_up: list[str] = []
         self.artifacts: tuple[ArtifactDesk, Store] | None = None
@@ -35,22 +27,13 @@ class LaneHost:
     def begin_reports(self, claim: Claim) -> ReportBuffer:
         return ReportBuffer(lambda: None)
 
-    async def claim(self, wakeups: Sequence[Wakeup], run: Run) -> Sequence[Wakeup]:
-        self.asked.append([wakeup.id for wakeup in wakeups])
-        await asyncio.sleep(0.01)
-        await self.database.wait()
-        if self.failure:
-            raise self.failure
-        run([self.claimable.pop(wakeup.id) for wakeup in wakeups if wakeup.id in self.claimable])
-        return ()
-
-    async def slot_opened(self) -> None:
+    def slot_opened(self) -> None:
         """Nobody waits for one."""
 
     async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
         assert self.artifacts is not None
         desk, store = self.artifacts
-        return await desk.answer_child(store.artifacts, request, context, proofs)
+        return await desk.answer(store.artifacts, request, context, proofs)
 
     def demote(self, tool: str, why: str) -> None:
         self.demoted.append((tool, why))

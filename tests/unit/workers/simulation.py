@@ -130,7 +130,12 @@ class Simulation:
         """One more, which has started: the first of them leads."""
         errors: list[BaseException] = []
         store = await open_store(self._settings.database)
-        worker = Worker(setup_of(self._settings, Grep), store, _Errors(errors))
+        worker = Worker(
+            setup_of(self._settings, Grep),
+            store,
+            broken=errors.append,
+            replace_process=lambda why: errors.append(RuntimeError(why)),
+        )
         await worker.lane.start(worker)
         await worker.start()
         self._open.push_async_callback(worker.stop)
@@ -151,16 +156,3 @@ def _share_the_clock(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.Monkey
     for stored in (database, sqlite):
         monkeypatch.setattr(stored, "forge_now", forge_now)
     monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=loop.time))
-
-
-class _Errors:
-    """Ends no process: it keeps the reasons."""
-
-    def __init__(self, errors: list[BaseException]) -> None:
-        self._errors = errors
-
-    def broken(self, error: BaseException) -> None:
-        self._errors.append(error)
-
-    def replace_process(self, why: str) -> None:
-        self._errors.append(RuntimeError(why))

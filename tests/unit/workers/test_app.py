@@ -1,21 +1,18 @@
 """The Celery app of a worker: one task, and what it does with admitted wake-ups."""
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery.exceptions import CPendingDeprecationWarning
-from celery.worker.consumer.consumer import CANCEL_TASKS_BY_DEFAULT
 
 from forge_tools.broker import BULK, TASK
 from forge_tools.broker.message import body
 from forge_tools.config import Settings
 from forge_tools.model import Lane, Wakeup, new_id
 from tests.unit.workers.engines import setup_of
-from workers.app import silence_warnings, worker_app
+from workers.app import worker_app
 from workers.worker import lane_of
 
 
@@ -39,11 +36,12 @@ def test_a_worker_has_one_task_and_drains_its_own_engine(lane: Lane, tmp_path: P
     assert engine.stopped == [0]
 
 
+@pytest.mark.parametrize("lane", ["async", "process"])
 @pytest.mark.parametrize(("priority", "is_bulk"), [(0, False), (BULK, True), (None, False)])
-def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
-    tmp_path: Path, priority: object, is_bulk: bool
+def test_a_message_is_taken_with_the_queue_it_came_by(
+    lane: Lane, tmp_path: Path, priority: object, is_bulk: bool
 ) -> None:
-    app, engine = app_of("async", tmp_path)
+    app, engine = app_of(lane, tmp_path)
     taken: list[tuple[list[Wakeup], str, bool]] = []
     acknowledged: list[object] = []
 
@@ -66,24 +64,3 @@ def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
 
     assert taken == [([one], "host.box", is_bulk)]
     assert [errors for _, errors in acknowledged] == [(OSError,)]
-
-
-def test_a_message_of_the_process_lane_is_passed_on_by_the_child(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    woken: list[Any] = []
-    monkeypatch.setattr("workers.app.Child", lambda *_, **__: SimpleNamespace(wake=woken.append, start=woken.append))
-    app, _ = app_of("process", tmp_path)
-
-    app.tasks[TASK].run([["a", 0]])
-
-    assert woken == [[["a", 0]]]
-
-
-def test_celery_does_not_warn_of_a_setting_that_is_meant(recwarn: pytest.WarningsRecorder) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        silence_warnings()
-        warnings.warn(CANCEL_TASKS_BY_DEFAULT, CPendingDeprecationWarning, stacklevel=1)
-
-    assert not recwarn.list

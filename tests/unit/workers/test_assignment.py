@@ -9,7 +9,7 @@ from forge_tools.model import Claim
 from forge_tools.sandbox.walls.profile import Profile
 from tests.unit.workers.child_bench import CLAIM, Bench, Speaker, a_process
 from tests.waiting import is_alive
-from workers.lanes import assignment
+from workers.lanes import process
 from workers.lanes.walls import Walls
 
 PROFILES = {name: Profile(write=(f"/{name}",)) for name in ("one", "other")}
@@ -107,7 +107,7 @@ async def test_a_call_that_no_child_fits_waits_until_one_is_forked_in_place_of_t
 async def test_a_call_waits_behind_a_running_child_of_its_walls_while_others_were_just_used(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignment, "SPARED_SECONDS", 600.0)
+    monkeypatch.setattr(process, "SPARED_SECONDS", 600.0)
     with a_process() as first, a_process() as second:
         children = await one_idle_and_one_busy(bench, {"one": first, "other": second})
 
@@ -201,7 +201,7 @@ async def test_a_call_waits_a_bounded_time(bench: Bench, monkeypatch: pytest.Mon
         bench.lane.run([call("one")])
 
         assert bench.lane.running() == [call("one")]
-        monkeypatch.setattr(assignment, "FORK_SECONDS", 0.0)
+        monkeypatch.setattr(process, "FORK_SECONDS", 0.0)
         await bench.until(lambda: bench.outcomes[1:])
         assert (bench.outcomes[1].give_back, bench.lane.running()) == (True, [])
 
@@ -225,7 +225,7 @@ async def test_a_late_call_keeps_a_child_free_until_that_makes_room(
         bench.lane.run([call("other", "b")])
         assert bench.lane.free_slots() == 1
 
-        monkeypatch.setattr(assignment, "SPARED_SECONDS", 0.0)
+        monkeypatch.setattr(process, "SPARED_SECONDS", 0.0)
 
         assert bench.lane.free_slots() == 0
         await bench.until(lambda: not is_alive(first))

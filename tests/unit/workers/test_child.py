@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -17,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import signals
 
 from forge_tools.errors import ErrorCode
 from forge_tools.model import Claim, ExecutionStatus, Outcome, new_id
@@ -26,9 +24,10 @@ from forge_tools.time_limits import TimeLimits
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
-from tests.unit.workers.child_bench import Limited
+from tests.unit.workers.child_bench import Limited, no_walls
 from tests.unit.workers.host import LaneHost
 from tests.waiting import is_alive
+from workers.capture import ChildOutput
 from workers.lanes.child import SECRETS, Child
 from workers.lanes.children import ChildrenLane
 
@@ -141,28 +140,26 @@ class Bench(LaneHost):
         self.pids: list[int] = []
         self.memory_limit = 0
         self.lane = ChildrenLane(
-            hostname="here", time_limits=TimeLimits(grace=5.0, lease=15), max_output_bytes=50_000_000
+            hostname="here",
+            time_limits=TimeLimits(grace=5.0, lease=15),
+            max_output_bytes=50_000_000,
+            walls=no_walls(),
         )
 
-    def fork(
-        self, *wakeup: tuple[str, int], tool: type[BaseTool] = Act, then: Callable[[], object] = lambda: None
-    ) -> int:
-        """Start a child as the pool does: it serves for ever, or until the wakeups it is given are answered."""
+    def fork(self, tool: type[BaseTool] = Act) -> int:
+        """Start a child as the pool does."""
         registry = ScopedRegistry()
         registry.register(tool())
         executor = ToolExecutor(registry, history_limit=0)
         child = Child(executor, 50_000_000, memory_limit=self.memory_limit)
         ours, theirs = socket.socketpair()
+        output = ChildOutput()
         parent, pid = os.getpid(), os.fork()
         if pid == 0:
-            try:
-                child.start(parent, theirs)
-                child.wake(list(wakeup)) if wakeup else threading.Event().wait()  # which signals do not end
-                then()
-            finally:
-                os._exit(0)
+            child.serve(parent, theirs, output)
         theirs.close()
-        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours, partial(Limited, pid))
+        output.born()
+        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours, partial(Limited, pid), output)
         self.pids.append(pid)
         return pid
 
@@ -212,23 +209,6 @@ async def test_a_call_runs_in_the_child_which_leads_a_group_of_its_own(bench: Be
 
     assert (await bench.run(claim("pid"))).output == str(pid)
     assert (await bench.run(claim("group"))).output == str(pid)
-
-
-async def test_a_child_that_brings_a_message_returns_when_its_call_is_over(bench: Bench) -> None:
-    bench.claimable[ID] = claim("well")
-    pid = bench.fork((ID, 0))
-
-    await bench.until(lambda: not is_alive(pid))
-
-    assert [outcome.output for outcome in bench.outcomes] == ['"well"']
-
-
-async def test_a_child_that_brings_a_message_in_vain_returns(bench: Bench) -> None:
-    pid = bench.fork(("gone", 0))
-
-    await bench.until(lambda: not is_alive(pid))
-
-    assert bench.outcomes == []
 
 
 async def test_a_cancelled_body_ends_and_the_child_serves_on(bench: Bench) -> None:
@@ -316,7 +296,7 @@ async def test_a_tool_finds_no_connection_of_its_parents(bench: Bench, monkeypat
         database.sendall(b"still the parent's")
 
     assert not [peer for peer in peers if "127.0.0.1" in peer]
-    assert peers == [""] * 3, "its end of the pair, and the two by which its loop wakes itself"
+    assert peers == [""] * 4, "its ends of both pairs, and the two by which its loop wakes itself"
     assert (await bench.run(claim("secrets"))).output == "[]"
 
 
@@ -338,22 +318,6 @@ async def test_a_child_whose_engine_is_gone_ends(bench: Bench) -> None:
     await bench.until(lambda: not is_alive(pid))
 
 
-async def test_a_child_that_ends_by_itself_is_not_ended_twice(bench: Bench, tmp_path: Path) -> None:
-    def leave() -> None:
-        signals.worker_process_shutdown.send(None)
-        (tmp_path / "leaving").touch()
-        time.sleep(1)
-        os._exit(9)
-
-    pid = bench.fork(("gone", 0), then=leave)
-    await bench.until((tmp_path / "leaving").exists)
-
-    await bench.lane.stop()
-
-    bench.pids.remove(pid)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
-
-
 async def test_a_child_whose_tools_cannot_start_ends_and_never_serves(bench: Bench) -> None:
     pid = bench.fork(tool=Unready)
 
@@ -365,10 +329,7 @@ async def test_a_child_whose_tools_cannot_start_ends_and_never_serves(bench: Ben
 async def test_a_child_whose_parent_died_while_it_was_forked_ends(bench: Bench) -> None:
     pid = os.fork()
     if pid == 0:
-        try:
-            Child(ToolExecutor(ScopedRegistry()), 1000).start(1, socket.socket())
-        finally:
-            os._exit(7)
+        Child(ToolExecutor(ScopedRegistry()), 1000).serve(1, socket.socket(), ChildOutput())
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 

@@ -10,7 +10,7 @@ import pytest
 
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionStatus
-from tests.unit.workers.child_bench import CLAIM, GRACE, ID, Bench, Speaker
+from tests.unit.workers.child_bench import CLAIM, ID, TIME_LIMITS, Bench, Limited, Speaker, a_process
 from tests.waiting import is_alive
 from workers.lanes import children, process
 
@@ -56,16 +56,41 @@ async def test_a_child_that_dies_before_its_body_started_costs_no_attempt(bench:
     assert bench.outcomes[0].give_back
 
 
-async def test_a_child_that_dies_while_it_brings_a_message_leaves_its_claim_to_others(
-    bench: Bench, child: Speaker
-) -> None:
-    bench.claimable[ID] = CLAIM
-    child.wake((ID, 0))
+async def test_a_call_waits_for_the_successor_of_a_child(bench: Bench, child: Speaker) -> None:
     child.die()
+    await bench.until(lambda: bench.lane.answering() == 0)
+    bench.lane.run([CLAIM])
+    with a_process() as pid:
+        newcomer = await bench.fork(pid)
+        newcomer.say("answering")
 
+        assert (await newcomer.hear())["run"]["id"] == ID
+        newcomer.die()
+
+
+async def test_each_body_has_its_own_time_limits_which_end_with_it(
+    bench: Bench, child: Speaker, other: Speaker
+) -> None:
+    short, long = replace(CLAIM, timeout=5), replace(CLAIM, id="b", timeout=60)
+    bench.lane.run([short, long])
+
+    child.finish(short)
     await bench.until(lambda: bench.outcomes)
 
-    assert bench.outcomes[0].give_back
+    assert bench.limited == [
+        Limited(child.pid, TIME_LIMITS.limits(5), is_stopped=True),
+        Limited(other.pid, TIME_LIMITS.limits(60)),
+    ]
+
+
+async def test_who_waits_for_a_slot_hears_of_each(bench: Bench, child: Speaker, other: Speaker) -> None:
+    await bench.until(lambda: bench.told_of_slots[:2] == [1, 2])
+    bench.lane.run([CLAIM, replace(CLAIM, id="b", token="b")])
+    bench.told_of_slots.clear()
+
+    child.finish(CLAIM)
+
+    await bench.until(lambda: bench.told_of_slots == [1])
 
 
 async def test_a_child_that_will_not_stop_is_killed_and_gets_no_more_claims(bench: Bench, child: Speaker) -> None:
@@ -221,15 +246,6 @@ async def test_a_body_that_holds_too_much_is_ended_and_told_the_limit(bench: Ben
     child.die()
 
 
-async def test_stopping_waits_for_a_claim_under_way_only_so_long(bench: Bench, child: Speaker) -> None:
-    bench.database.clear()
-    child.wake((ID, 0))
-    await bench.until(lambda: bench.asked)
-
-    async with asyncio.timeout(GRACE * 5):
-        await bench.lane.stop()
-
-
 async def test_a_process_that_says_nothing_gets_nothing(bench: Bench, pid: int) -> None:
     mute = await bench.fork(pid)
     bench.lane.run([CLAIM])
@@ -280,10 +296,9 @@ FORBIDDEN = [
     b'{"kind":"ended","id":"%b","attempt":1,"status":"succeeded","metadata":"[]"}',
     b'{"kind":"ended","id":"%b","attempt":"1","status":"succeeded"}',
     b'{"kind":"reported","id":"%b","attempt":1,"told":[[1,{},null,null,0]]}',
-    b'{"kind":"woken","wakeups":[["%b",0,1]]}',
-    b'{"kind":"woken","wakeups":[["%b",-1]]}',
-    b'{"kind":"woken","wakeups":[["%b",2147483648]]}',
-    b'{"kind":"woken","wakeups":[[{},0]]}',
+    b'{"kind":"started","id":"%b","attempt":-1}',
+    b'{"kind":"started","id":"%b","attempt":2147483648}',
+    b'{"kind":"started","id":{},"attempt":1}',
     b'{"kind":"hello","pid":1}',
     b'{"hello":1}',
     b"{}",

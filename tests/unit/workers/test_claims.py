@@ -1,5 +1,6 @@
-"""Which calls a worker claims when a message comes."""
+"""Which calls a worker claims when a message comes, and when it may have the next one."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,9 @@ from forge_tools.model import Claim, Wakeup
 from forge_tools.storage import Store, open_store
 from tests.contract.calls import SCOPE, finished, submitted
 from tests.migrated import migrated
-from workers.activity import Activity
+from tests.waiting import reached
 from workers.claims import Claims, Recorder
+from workers.middleware.base import Activity
 
 
 @pytest.fixture
@@ -21,52 +23,149 @@ async def store(sqlite_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
+class Worker:
+    """One with slots, which the test frees. It has not asked SQL for due calls yet, and does so at the first message."""
+
+    def __init__(self, store: Store, *, slots: int, keeps_rest: bool) -> None:
+        self.slots = slots
+        self.ran: list[str] = []
+        self.sent_on: list[str] = []
+        self.acknowledged = 0
+        self.activity = Activity()
+        fit: Any = SimpleNamespace(lacks=None, may_claim=lambda: True, may_run=lambda: True)
+        lane: Any = SimpleNamespace(free_slots=lambda: self.slots, run=self._run)
+        recorder = Recorder(store, self.activity, (), retry_seconds=1.0)
+        how: dict[str, Any] = {"middleware": (), "send_on": self._send_on, "heartbeat": 60.0, "keeps_rest": keeps_rest}
+        self.claims = Claims(store, lane, lambda: SCOPE, fit, recorder, activity=self.activity, **how)
+
+    def _run(self, claims: Sequence[Claim]) -> None:
+        self.ran += [claim.id for claim in claims]
+        self.slots -= len(claims)
+
+    def _send_on(self, wakeups: Sequence[Wakeup], queue: str, *, is_bulk: bool) -> None:
+        self.sent_on += [wakeup.id for wakeup in wakeups]
+
+    def hand_over(self, *ids: str) -> None:
+        self.claims.hand_over([Wakeup(one, 0) for one in ids], "default", is_bulk=False, taken=self._taken)
+
+    def _taken(self) -> None:
+        self.acknowledged += 1
+
+    async def free(self, slots: int = 1) -> None:
+        self.slots += slots
+        self.activity.announce()
+
+    async def take(self, *ids: str) -> list[str]:
+        """What runs because of a message."""
+        before = len(self.ran)
+        await self.claims.take([Wakeup(one, 0) for one in ids], "default")
+        return self.ran[before:]
+
+
 @pytest.fixture
-async def claims(store: Store) -> Claims:
-    """Of a worker that has not asked SQL for due calls yet, and does so at the first message."""
-    activity = Activity()
-    fit: Any = SimpleNamespace(lacks=None, may_claim=lambda: True, may_run=lambda: True)
-    scoped: Any = SimpleNamespace(scope=SCOPE)
-    lane: Any = SimpleNamespace()
-    recorder = Recorder(store, activity, (), retry_seconds=1.0)
-    how: dict[str, Any] = {"middleware": (), "send_on": lambda *_: None, "heartbeat": 60.0}
-    return Claims(store, lane, scoped, fit, recorder, activity=activity, **how)
+async def worker(store: Store) -> Worker:
+    """Of the process lane, full with one call."""
+    return Worker(store, slots=1, keeps_rest=True)
 
 
-async def woken(claims: Claims, *ids: str) -> tuple[list[str], list[str]]:
-    """What is run, and what is left."""
-    ran: list[Claim] = []
-    left = await claims.claim_woken([Wakeup(one, 0) for one in ids], ran.extend)
-    return [claim.id for claim in ran], [one.id for one in left]
+@pytest.fixture
+async def roomy(store: Store) -> Worker:
+    """Of the async lane."""
+    return Worker(store, slots=2, keeps_rest=False)
 
 
-async def test_a_call_gives_way_to_overdue_ones_that_are_still_there(claims: Claims, store: Store) -> None:
+async def test_a_call_gives_way_to_overdue_ones_that_are_still_there(store: Store) -> None:
+    worker = Worker(store, slots=9, keeps_rest=True)
     first, gone, kept = [await submitted(store) for _ in range(3)]
-    assert await woken(claims, first) == ([first], [])
+    assert await worker.take(first) == [first]
     await finished(store, [gone])
     late, last = [await submitted(store) for _ in range(2)]
+    worker.slots = 1
 
-    assert await woken(claims, late) == ([late], [])
-    assert await woken(claims, last) == ([kept], [last])
-    assert await woken(claims, last) == ([last], [])
+    taking = asyncio.create_task(worker.take(late, last))
+    await reached(lambda: worker.slots == 0)
+    assert worker.ran == [first, kept]
+    await worker.free(2)
+
+    assert await taking == [kept, late, last]
 
 
 async def test_what_was_claimed_runs_before_the_rest_is_asked_for(
-    claims: Claims, store: Store, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, gone, kept = [await submitted(store) for _ in range(3)]
-    await woken(claims, first)
-    await finished(store, [gone])
-    late = [await submitted(store) for _ in range(2)]
+    ids = [await submitted(store) for _ in range(2)]
+    taking = asyncio.create_task(worker.take(*ids))
+    await reached(lambda: worker.ran)
 
     async def unavailable(*_: Any) -> Any:
         raise DatabaseUnavailableError("The database is away")
 
-    def run(claims: Sequence[Claim]) -> None:
-        ran.extend(claim.id for claim in claims)
-        monkeypatch.setattr(store.queue, "claim", unavailable)
+    monkeypatch.setattr(store.queue, "claim", unavailable)
+    await worker.free()
 
-    ran: list[str] = []
     with pytest.raises(DatabaseUnavailableError):
-        await claims.claim_woken([Wakeup(one, 0) for one in late], run)
-    assert ran == [kept]
+        await taking
+    assert worker.ran == ids[:1]
+
+
+async def test_ids_that_find_no_slot_wait_for_the_next_one(worker: Worker, store: Store) -> None:
+    ids = [await submitted(store) for _ in range(3)]
+    worker.hand_over(*ids)
+    await reached(lambda: worker.ran == ids[:1])
+    assert worker.claims.woken_at
+
+    await worker.free(2)
+
+    await reached(lambda: worker.ran == ids)
+    assert worker.sent_on == []
+
+
+async def test_ids_that_find_no_slot_in_the_async_lane_are_sent_on(roomy: Worker, store: Store) -> None:
+    ids = [await submitted(store) for _ in range(3)]
+
+    assert await roomy.take(*ids) == ids[:2]
+    assert roomy.sent_on == ids[2:]
+
+
+async def test_a_worker_that_stops_sends_on_what_still_waits(worker: Worker, store: Store) -> None:
+    ids = [await submitted(store) for _ in range(2)]
+    taking = asyncio.create_task(worker.take(*ids))
+    await reached(lambda: worker.ran)
+
+    worker.claims.close()
+
+    assert await taking == ids[:1]
+    assert worker.sent_on == ids[1:]
+
+
+async def test_a_message_that_leaves_a_slot_is_acknowledged_at_once(roomy: Worker) -> None:
+    roomy.hand_over("gone")
+
+    assert roomy.acknowledged == 1
+
+
+async def test_a_full_worker_leaves_the_next_message_to_others(worker: Worker, store: Store) -> None:
+    worker.hand_over(id_ := await submitted(store))
+    await reached(lambda: worker.ran == [id_])
+    await asyncio.sleep(0.05)
+    assert worker.acknowledged == 0
+
+    await worker.free()
+
+    await reached(lambda: worker.acknowledged == 1)
+
+
+@pytest.mark.parametrize("failure", [None, DatabaseUnavailableError("The database is away"), KeyError("a defect")])
+async def test_a_message_in_vain_costs_no_slot(
+    worker: Worker, store: Store, failure: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def claim(*_: Any) -> list[Claim]:
+        if failure is not None:
+            raise failure
+        return []
+
+    monkeypatch.setattr(store.queue, "claim", claim)
+    worker.hand_over("gone")
+
+    await reached(lambda: worker.acknowledged == 1)
+    assert worker.claims.free_slots() == 1

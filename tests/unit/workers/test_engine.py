@@ -228,7 +228,7 @@ async def test_messages_that_come_after_the_end_are_dropped_and_block_nobody(
     one = await submit(client)
     await asyncio.to_thread(engine.stop, 0)
 
-    await take(engine, one)
+    engine.worker.claims.hand_over([Wakeup(one, 0)], "default", is_bulk=False, taken=lambda: None)
     await asyncio.to_thread(engine.stop)
 
     assert (await client.history.get(one)).status == ExecutionStatus.QUEUED
@@ -236,13 +236,14 @@ async def test_messages_that_come_after_the_end_are_dropped_and_block_nobody(
 
 async def test_a_take_that_waits_for_a_slot_ends_with_the_engine(settings: Settings, client: ExecutorClient) -> None:
     small = begun(build(settings, concurrency=1))
-    await take(small, await submit(client, 60))
+    held = asyncio.ensure_future(take(small, await submit(client, 60)))
+    await reached(small.worker.lane.running)
     waiting = asyncio.ensure_future(take(small, await submit(client)))
     await asyncio.sleep(0.1)
 
     await asyncio.to_thread(small.stop, 0)
 
-    await waiting
+    await asyncio.gather(held, waiting)
 
 
 async def test_an_engine_whose_beats_go_unanswered_starts_no_body(engine: Engine, client: ExecutorClient) -> None:
@@ -264,7 +265,7 @@ async def test_a_claim_that_came_after_the_beats_went_unanswered_is_handed_back(
     engine.worker.lease.renew(float("-inf"))
     let_go.set()
     await taking
-    await reached(lambda: engine.worker.recorder.is_idle)
+    await reached(engine.worker.is_at_rest)
 
     record = await client.history.get(one)
     assert (record.status, record.attempt) == (ExecutionStatus.QUEUED, 0)
@@ -415,7 +416,12 @@ async def test_leaving_takes_its_last_steps_and_ends_even_if_they_fail_or_hang(
         await asyncio.sleep(60)
 
     engine: Any = build(settings)
-    engine.worker = SimpleNamespace(tools=SimpleNamespace(settle=fail), claims=SimpleNamespace(close=hang))
+    engine.worker = SimpleNamespace(
+        tools=SimpleNamespace(settle=fail),
+        claims=SimpleNamespace(close=lambda: None),
+        lane=SimpleNamespace(running=list),
+    )
+    engine._wind_down = hang
     engine.replace_process("tool X held its event loop")
     await reached(lambda: codes)
 

@@ -32,7 +32,7 @@ class Bench:
         monkeypatch.setattr(os, "kill", lambda _, number: self.signals.append(number))
         self.fitness = Fitness(store, "me", around, around, around, interval=1.0)
 
-    async def announce(self) -> None:
+    def announce(self) -> None:
         self.announced += 1
 
     async def say_unfit(self, _: str, why: str | None) -> None:

@@ -16,7 +16,7 @@ from workers.outcomes import outcome_of
 
 FRAMES: list[dict[str, Any]] = [
     {"kind": "answering"},
-    {"kind": "woken", "wakeups": [["id", 0]]},
+    {"kind": "started", "id": "x", "attempt": 1},
     {
         "kind": "asked",
         "id": "x",
@@ -73,7 +73,7 @@ async def test_frames_of_two_threads_are_not_mixed() -> None:
 
 async def test_what_an_engine_says_arrives_whole() -> None:
     heard: asyncio.Queue[Any] = asyncio.Queue()
-    frames = [{"run": {"text": "Grüße", "large": "x" * 5_000_000}}, {"rest": True}]
+    frames = [{"run": {"text": "Grüße", "large": "x" * 5_000_000}}, {"answer?": True}]
     async with connected() as (end, child, _):
         child.hear_on(asyncio.get_running_loop(), heard.put_nowait, over := asyncio.Event())
         for frame in frames:
@@ -116,7 +116,7 @@ async def test_what_is_said_to_nobody_is_dropped(caplog: pytest.LogCaptureFixtur
         assert await end.heard.get() is None
         for _ in range(10):
             child.send(FRAMES[0])
-            end.line.send({"rest": True})
+            end.line.send({"answer?": True})
 
     assert caplog.text == ""
 

@@ -5,20 +5,25 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery.concurrency import prefork
+from celery.concurrency.asynpool import AsynPool
 from kombu.asynchronous import Hub
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.time_limits import CeleryLimits
-from tests.unit.workers.child_bench import Limited
 from tests.waiting import is_alive, within
 from workers import pool as pool_module
 from workers.capture import ChildOutput
-from workers.pool import ChildSockets, pool_with
+from workers.pool import _Child, pool_with
+
+
+def serve(_: object, __: object) -> None:
+    """Serve nobody: the child only lives."""
 
 
 def let_go(_: Any, end: socket.socket, __: object, output: ChildOutput) -> None:
@@ -27,14 +32,9 @@ def let_go(_: Any, end: socket.socket, __: object, output: ChildOutput) -> None:
 
 
 @pytest.fixture
-def sockets() -> ChildSockets:
-    return ChildSockets(let_go)
-
-
-@pytest.fixture
-def pool(sockets: ChildSockets) -> Any:
+def pool() -> Any:
     """A pool of three children: one watched, one whose death was seen, one new."""
-    kind = pool_with(sockets)
+    kind = pool_with(let_go, serve)
     made: Any = kind.__new__(kind)
     children = [SimpleNamespace(_sentinel_poll=7), SimpleNamespace(_sentinel_poll=None), SimpleNamespace()]
     pool = SimpleNamespace(_pool=children, did_start_ok=lambda: False)
@@ -55,34 +55,41 @@ def test_a_dead_child_is_watched_again_when_the_consumer_restarts(pool: Any) -> 
     assert watched == [{"_sentinel_poll": 7}, {}, {}]
 
 
-def test_the_child_has_one_end_the_engine_the_other_and_the_pool_none() -> None:
+def test_the_child_has_one_end_the_engine_the_other_and_the_pool_none(monkeypatch: pytest.MonkeyPatch) -> None:
     adopted: list[tuple[Any, socket.socket, ChildOutput]] = []
-    sockets = ChildSockets(lambda process, end, _, output: adopted.append((process, end, output)))
+    kept = list[socket.socket]()
 
-    def fork() -> SimpleNamespace:
-        kept.append(sockets.childs_end.dup())
-        os.write(sockets.childs_output.pipes["stderr"][1], b"last words")
+    def adopt(process: Any, end: socket.socket, _: object, output: ChildOutput) -> None:
+        adopted.append((process, end, output))
+
+    def serve(end: socket.socket, output: ChildOutput) -> None:
+        kept.append(end.dup())
+        os.write(output.pipes["stderr"][1], b"last words")
+
+    def fork(pool: Any, _: int) -> SimpleNamespace:
+        child = pool.Worker.__new__(pool.Worker)
+        child.on_loop_start(7)
         return forked
 
-    forked, kept = SimpleNamespace(pid=7), list[socket.socket]()
-    assert sockets.fork(fork, Limited) is forked
+    forked, kind = SimpleNamespace(pid=7), pool_with(adopt, serve).Pool
+    monkeypatch.setattr(AsynPool, "_create_worker_process", fork)
+    monkeypatch.setattr(_Child, "on_loop_start", lambda *_: None)
+    assert kind.__new__(kind)._create_worker_process(0) is forked
 
     [(process, ours, output)], [theirs] = adopted, kept
     with ours, theirs:
         ours.send(b"x")
-        assert (process, theirs.recv(1), sockets.childs_end.fileno()) == (forked, b"x", -1)
+        assert (process, theirs.recv(1)) == (forked, b"x")
     assert list(output.last_words()) == [("stdout", b""), ("stderr", b"last words")]
     output.close()
 
 
-def test_a_pool_whose_children_have_no_pairs_refuses_to_start(
-    sockets: ChildSockets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_whose_children_have_no_pairs_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a release of billiard that forks in another way."""
-    pool = pool_with(sockets)
+    pool = pool_with(let_go, serve)
 
     def start(self: Any) -> None:
-        self._pool = SimpleNamespace(_pool=[1, 2])
+        self._pool = SimpleNamespace(_pool=[1, 2], adopted=0)
 
     monkeypatch.setattr(prefork.TaskPool, "on_start", start)
     with pytest.raises(ConfigurationError, match="2 children, and 0 of them can speak"):
@@ -92,9 +99,9 @@ def test_a_pool_whose_children_have_no_pairs_refuses_to_start(
 class LivePool:
     """Two real children, and a hub that turns on this thread."""
 
-    def __init__(self, sockets: ChildSockets) -> None:
+    def __init__(self) -> None:
         self.hub = Hub()
-        self.pool = pool_with(sockets).Pool(processes=2, threads=False, enable_timeouts=True)
+        self.pool = pool_with(let_go, serve).Pool(processes=2, threads=False, enable_timeouts=True)
         self.pool.register_with_event_loop(self.hub)
 
     @property
@@ -116,7 +123,7 @@ class LivePool:
 def module_pool() -> Iterator[LivePool]:
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(pool_module, "FOLLOW_SECONDS", 0.1)
-        live = LivePool(ChildSockets(let_go))
+        live = LivePool()
         yield live
     live.pool.terminate()
     live.pool.join()
@@ -190,14 +197,21 @@ def test_a_hub_that_stood_still_leaves_the_engine_the_whole_time_between_both_li
 
 def test_the_signal_of_celerys_soft_limit_changes_nothing_in_a_child(live: LivePool) -> None:
     pids = live.pids
-    busy = [live.pool.apply_async(time.sleep, (1,)) for _ in pids]
-    live.turn(lambda: all(job.accepted() for job in busy))
+    live.turn(lambda: not live.pool._waiting_to_start)
     for pid in pids:
         os.kill(pid, signal.SIGUSR1)
-    live.turn(lambda: all(job.ready() for job in busy))
+    live.pass_time(0.5)
 
-    assert [job.successful() for job in busy] == [True, True]
     assert live.pids == pids
+    assert all(map(is_alive, pids))
+
+
+def test_a_child_holds_nothing_by_which_the_pool_would_believe_it(live: LivePool) -> None:
+    live.turn(lambda: not live.pool._waiting_to_start)
+
+    for child in live.pool._pool:
+        held = {entry.stat().st_ino for entry in Path(f"/proc/{child.pid}/fd").iterdir()}
+        assert os.fstat(child.outqR_fd).st_ino not in held
 
 
 def test_a_limit_that_is_far_away_is_no_timer_of_celerys_yet(live: LivePool) -> None:
@@ -212,20 +226,3 @@ def test_a_limit_that_is_far_away_is_no_timer_of_celerys_yet(live: LivePool) -> 
     assert len(live.hub.timer) <= timers
     assert live.pool._limits == {limit}
     limit.stop()
-
-
-def test_nothing_of_a_dead_childs_pipes_is_read_again(sockets: ChildSockets) -> None:
-    """Their numbers are other files' next, and Celery reads from all that it remembers when it has connected anew."""
-    pool = pool_with(sockets).Pool(processes=2, threads=False)
-    pool.register_with_event_loop(Hub())
-    try:
-        for _ in range(2):
-            for child in list(pool._pool):
-                os.kill(child.pid, signal.SIGKILL)
-                child.join()
-            pool.maintain_pool()
-
-            assert set(pool._fileno_to_outq) == {child.outqR_fd for child in pool._pool}
-    finally:
-        pool.terminate()
-        pool.join()

@@ -86,7 +86,7 @@ class Bench:
         self.notifications = Notifications(broker, **options)
         self.recorder = Recorder(store, activity, [Retries(), self.notifications], retry_seconds=0.01)
 
-    async def _flushed(self) -> None:
+    def _flushed(self) -> None:
         self.flushes += 1
 
     until = staticmethod(reached)

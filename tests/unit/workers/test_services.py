@@ -10,10 +10,9 @@ import pytest
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.storage.heartbeat import BEATS, Answers, Heartbeat
 from tests import virtual_time
-from workers.activity import Lease
-from workers.services.service import Heartbeats, Leadership, Service, ServiceRunner, keep
+from workers.services.service import Heartbeats, Leadership, Lease, Service, ServiceRunner, keep
 from workers.services.shells import DesertedShells
-from workers.services.upkeep import AuditChain, Retention, RollUps, SpentKeys
+from workers.services.upkeep import AuditChain, Retention, RollUps
 
 ME, OLDER = "b", "a"
 
@@ -136,9 +135,7 @@ def test_a_worker_that_knows_of_nobody_leads() -> None:
     assert Leadership(ME).is_mine
 
 
-@pytest.mark.parametrize(
-    "service", [AuditChain, DesertedShells, Retention, RollUps, SpentKeys], ids=lambda one: one.__name__
-)
+@pytest.mark.parametrize("service", [AuditChain, DesertedShells, Retention, RollUps], ids=lambda one: one.__name__)
 def test_what_one_worker_does_for_all_is_the_leaders(service: type[Service]) -> None:
     assert service.leader_only
 

@@ -11,7 +11,7 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.model import Capabilities, Lane, ToolCategory, ToolSpec
 from forge_tools.sandbox.walls.probe import given
 from tests.walled import without
-from workers.lanes.tiers import Tiers
+from workers.lanes.walls import Tiers
 
 
 def spec(name: str, **facts: Any) -> ToolSpec:

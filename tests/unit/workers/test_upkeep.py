@@ -8,11 +8,10 @@ import pytest
 
 from forge_tools.errors import ForgeError
 from forge_tools.model import new_id
-from forge_tools.storage.heartbeat import Answers
 from tests.waiting import is_alive
 from workers.services import upkeep as module
 from workers.services.service import Leadership
-from workers.services.upkeep import KEYS_AT_ONCE, Leftovers, SpentKeys
+from workers.services.upkeep import KEYS_AT_ONCE, Expired, Leftovers
 
 
 class FakeStore:
@@ -88,28 +87,28 @@ async def test_what_cannot_be_looked_for_is_an_error_that_ends_no_worker(monkeyp
         await leftovers(None).step()
 
 
-@pytest.mark.parametrize("are_there", [True, False])
-async def test_spent_keys_are_dropped_in_small_batches_until_there_are_no_more(
-    monkeypatch: pytest.MonkeyPatch, are_there: bool
-) -> None:
+async def test_spent_keys_are_dropped_in_small_batches_until_there_are_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     left, asked = [KEYS_AT_ONCE, KEYS_AT_ONCE, 7, 0], list[int]()
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
 
     class Store:
-        """As many spent keys as it takes more than one batch for."""
+        """As many spent keys as it takes more than one batch for, and no artifact."""
 
         @property
         def transitions(self) -> "Store":
             return self
+
+        artifacts = transitions
+
+        async def purge(self) -> int:
+            return 0
 
         async def purge_keys(self, most: int) -> int:
             asked.append(most)
             return left.pop(0)
 
     store: Any = Store()
-    keys = SpentKeys(store, 15.0)
-    keys.hear(Answers({"spent_keys": are_there}))
 
-    await keys.step()
+    await Expired(store).step()
 
-    assert asked == [KEYS_AT_ONCE] * 3 * are_there
+    assert asked == [KEYS_AT_ONCE] * 3

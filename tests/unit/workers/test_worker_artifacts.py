@@ -23,7 +23,7 @@ from workers.artifacts import ArtifactDesk, Message, Proofs
 from workers.lanes.children import MOST_ASKED
 from workers.remote_store import ChildArtifacts, RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.service import Leadership, keep
-from workers.services.upkeep import ExpiredArtifacts
+from workers.services.upkeep import Expired
 
 BYTES = os.urandom(3 * PART_BYTES + 5)
 LIMIT = 4 * PART_BYTES
@@ -284,7 +284,7 @@ def asking(desk: ArtifactDesk, store: Store, session: str) -> ChildArtifacts:
     proofs = Proofs()
 
     async def ask(request: Message, _: ExecutionContext) -> Message:
-        return await desk.answer_child(store.artifacts, request, claimed, proofs)
+        return await desk.answer(store.artifacts, request, claimed, proofs)
 
     return ChildArtifacts(LIMIT, ask)
 
@@ -299,7 +299,7 @@ async def test_a_child_cannot_make_its_own_what_it_only_knows_the_id_of(
         assert await thief.ask({"want": "finish", **what}, CONTEXT) == {}
     await thief.ask({"want": "begin", **what}, CONTEXT)
     for number in range(4):
-        data = pack(bytes(min(PART_BYTES, kept.size - number * PART_BYTES)))
+        data = bytes(min(PART_BYTES, kept.size - number * PART_BYTES))
         assert await thief.ask({"want": "add", **what, "number": number, "data": data}, CONTEXT) == {"is_waiting": True}
     assert "bytes sent do not match" in (await thief.ask({"want": "finish", **what}, CONTEXT))["error"]
     assert await store.artifacts.find(kept.id, "thief") is None
@@ -342,7 +342,7 @@ async def test_what_has_expired_is_purged_now_and_then(
     desk = ArtifactDesk(Settings(artifact_max_bytes=LIMIT, artifact_ttl=0.001))
     artifacts = WorkerArtifacts(LIMIT, ask_engine(desk, remote))
     await artifacts.put(chunks(), CONTEXT)
-    purging = asyncio.create_task(keep(ExpiredArtifacts(store), Leadership("any")))
+    purging = asyncio.create_task(keep(Expired(store), Leadership("any")))
     async with asyncio.timeout(30), store.database.reading() as connection:
         while (await connection.execute(artifact_parts.select())).first() is not None:
             await connection.rollback()
