@@ -31,10 +31,8 @@ GRANT SELECT ON alembic_version TO forge_client, forge_worker, forge_keeper, for
 ALTER TABLE executions ALTER COLUMN submitted_by SET DEFAULT session_user;
 CREATE INDEX IF NOT EXISTS executions_by_submitter ON executions (submitted_by, id);
 
--- So is who uploaded an artifact. Its id is made here: a client that chose it could keep other bytes under the digest that
--- names somebody else's, and this database cannot compute that digest.
+-- So is who uploaded an artifact.
 ALTER TABLE artifacts ALTER COLUMN uploaded_by SET DEFAULT session_user;
-ALTER TABLE artifacts ALTER COLUMN id SET DEFAULT md5(gen_random_uuid()::text || gen_random_uuid()::text);
 
 -- By default a view reads with the rights of its owner, and would show everything to everybody.
 ALTER VIEW tool_executions SET (security_invoker = true);
@@ -57,7 +55,7 @@ BEGIN
   PERFORM pg_temp.forge_grant('INSERT', 'executions', ARRAY['submitted_by'], 'forge_client');
   PERFORM pg_temp.forge_grant('INSERT', 'execution_queue', ours, 'forge_client');
   PERFORM pg_temp.forge_grant('INSERT', 'execution_attempts', ours, 'forge_client');
-  PERFORM pg_temp.forge_grant('INSERT', 'artifacts', ARRAY['id', 'uploaded_by'], 'forge_client');
+  PERFORM pg_temp.forge_grant('INSERT', 'artifacts', ARRAY['uploaded_by'], 'forge_client');
 END $$;
 
 GRANT SELECT ON executions, execution_attempts, execution_events, execution_reports, tool_executions,
@@ -234,8 +232,10 @@ CREATE POLICY client_changes ON artifact_owners FOR UPDATE TO forge_client USING
   WITH CHECK (forge_uploaded(artifact_id) AND execution_id IS NULL AND kept_at = now());
 CREATE POLICY client_reads ON artifacts FOR SELECT TO forge_client
   USING (uploaded_by = session_user OR EXISTS (SELECT FROM artifact_owners o WHERE o.artifact_id = artifacts.id));
+-- An upload's id is longer than the digests that name other artifacts: this database cannot compute a digest, so a client
+-- could keep other bytes under that of somebody else's.
 CREATE POLICY client_writes ON artifacts FOR INSERT TO forge_client WITH CHECK (
-  uploaded_by = session_user AND NOT is_whole AND created_at = now() AND expires_at <= now() + interval '1 hour');
+  id ~ '^[0-9a-f]{64}$' AND uploaded_by = session_user AND NOT is_whole AND created_at = now() AND expires_at <= now() + interval '1 hour');
 CREATE POLICY client_changes ON artifacts FOR UPDATE TO forge_client USING (uploaded_by = session_user AND NOT is_whole)
   WITH CHECK (uploaded_by = session_user AND expires_at <= now() + interval '1 year');
 CREATE POLICY client_reads ON artifact_parts FOR SELECT TO forge_client

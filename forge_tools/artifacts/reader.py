@@ -34,7 +34,7 @@ async def whole(artifact: Artifact, chunk: Chunks) -> AsyncIterator[bytes]:
     for number in range(count_parts(artifact.size)):
         digest.update(data := await chunk(number))
         yield data
-    if digest.hexdigest() != (artifact.digest or artifact.id):
+    if digest.hexdigest() != artifact.digest:
         raise ValueError("its bytes do not match its handle")
 
 

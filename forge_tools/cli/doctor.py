@@ -60,7 +60,7 @@ class Fleet:
 
     live: list[WorkerRecord]
     silent: list[WorkerRecord]
-    tools: list[ToolSpec]
+    tools: Sequence[ToolSpec]
     backlog: list[QueueDepth]
     stuck: list[StuckCalls] = field(default_factory=list)
     unfit: list[WorkerRecord] = field(default_factory=list)

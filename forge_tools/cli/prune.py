@@ -43,7 +43,10 @@ def prune(
     chosen: Chosen,
     keep_failed: Annotated[bool, Option("--keep-failed", help="Delete only successful executions.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only count; delete nothing.")] = False,
-    batch: Annotated[int, Option(min=1, max=5000, help="Executions per transaction, at most.")] = 5000,
+    batch: Annotated[
+        int | None,
+        Option(min=1, max=5000, help="Executions per transaction; else 100 on SQLite and 1000 on PostgreSQL."),
+    ] = None,
 ) -> None:
     """Delete ended executions with their attempts, events, reports and artifacts, a few at a time beside live traffic.
 
@@ -56,7 +59,7 @@ def prune(
     what = Pruning(ended_before=before, keep=kept, **chosen)
     said = {"before": before, "is_dry_run": dry_run}
     if dry_run:
-        count = with_store(lambda store: _count(store, what), settings)
+        count = with_store(lambda store: store.retention.count(what), settings)
         face.tell({"executions": count, **said}, f"{count:,} executions would be deleted.")
         return
     run = PruneRun(new_id(), whoami(), signing_key(settings))
@@ -67,15 +70,7 @@ def prune(
     face.tell(counts | said | {"run": run.id}, f"{executions}, {attempts} and {events} deleted. Run {run.id}.")
 
 
-async def _count(store: Store, what: Pruning) -> int:
-    total, (count, after) = 0, await store.retention.count(what)
-    while after is not None:
-        total += count
-        count, after = await store.retention.count(what, after)
-    return total
-
-
-async def _prune(store: Store, what: Pruning, run: PruneRun, most: int, told: Callable[..., object]) -> Pruned:
+async def _prune(store: Store, what: Pruning, run: PruneRun, most: int | None, told: Callable[..., object]) -> Pruned:
     head = await store.audit.head()
     if head is not None and (run.signer is not None or head.key_id is None):
         await seal_all(store, run.signer)  # so that a checkpoint proves the deleted rows, if any

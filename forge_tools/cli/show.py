@@ -177,8 +177,8 @@ class StoredCalls:
 
     async def wait(self, execution_id: str) -> ToolResult:
         while True:
-            for stored in await self._store.queue.results([execution_id]):
-                return stored.result
+            for result in await self._store.queue.results([execution_id]):
+                return result
             await asyncio.sleep(POLL_SECONDS)
 
     async def look(self, position: Position) -> Sight:

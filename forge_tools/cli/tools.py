@@ -126,7 +126,7 @@ def pin(
 @app.command()
 def unpin(face: Face, name: NameArgument) -> None:
     """Make the definition that a worker published last the default again."""
-    one = with_store(lambda store: store.catalogue.unpin(name))
+    one = with_store(lambda store: store.catalogue.pin(name, None))
     said = f"{one.spec.name} is not pinned. The default is the definition published last, {_label(one)}."
     face.tell(_document(one), said)
 

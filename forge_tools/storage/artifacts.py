@@ -2,18 +2,20 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, text, update
+from sqlalchemy import ColumnElement, Row, case, delete, exists, func, insert, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.media import media_type
-from forge_tools.artifacts.parts import PART_BYTES, PackedPart, count_parts, measured, unpack
+from forge_tools.artifacts.parts import PART_BYTES, PackedPart, PartFiles, count_parts, measured, unpack
 from forge_tools.artifacts.reader import Pages, whole
 from forge_tools.errors import (
     ArtifactDamagedError,
@@ -27,9 +29,8 @@ from forge_tools.model.artifacts import SCHEME
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.faults import ForbiddenError
 from forge_tools.storage.functions import any_of, from_now
-from forge_tools.storage.parts import Parts, session_key
 from forge_tools.storage.rows import clean, record_of
-from forge_tools.storage.tables import artifact_owners, artifacts
+from forge_tools.storage.tables import artifact_owners, artifact_parts, artifacts
 
 UPLOAD_SECONDS = 3600.0
 """An artifact that is not whole is given up when no part arrives for so long."""
@@ -37,13 +38,13 @@ UPLOAD_SECONDS = 3600.0
 MOST_TRIES = 3
 """How often the parts of an artifact are sent again if others delete it meanwhile."""
 
-kept, owner = artifacts.c, artifact_owners.c
+kept, owner, stored = artifacts.c, artifact_owners.c, artifact_parts.c
 
-_OWN = text(
-    "INSERT INTO artifacts (size, media_type, is_whole, created_at, expires_at, digest) VALUES"
-    " (:size, :media_type, false, now(), now() + make_interval(secs => :seconds), :digest) RETURNING id"
-)
-"""Names no id, and nobody who uploaded it: clients may say neither."""
+IN_A_FILE = b""  # no packed part is empty
+_is_in_a_file = func.length(stored.data) == 0
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +58,14 @@ class Keeping:
 
 
 class StoredArtifacts:
-    """Begin, add the parts in any order, finish: `keep` does all of it. Killed in between, nothing of it can be seen."""
+    """Begin, add the parts in any order, finish: `keep` does all of it. Killed in between, nothing of it can be seen.
+
+    Files are written and deleted while their artifact's row is locked, so that nobody deletes what somebody else is writing.
+    """
 
     def __init__(self, database: Database, folder: Path | None = None) -> None:
         self._database = database
-        self._parts = Parts(database, folder)
+        self._files = None if folder is None else PartFiles(folder)
 
     async def keep(
         self, new: Artifact, keeping: Keeping, part: Callable[[int], Awaitable[PackedPart]]
@@ -77,34 +81,14 @@ class StoredArtifacts:
 
         The bytes are not verified: a caller who might send others must prove first that it has these.
         """
-        announced = (
-            self._database.upsert(artifacts)
-            .values(
-                id=new.id,
-                size=new.size,
-                media_type=clean(new.media_type),
-                is_whole=False,
-                created_at=from_now(0.0),
-                expires_at=from_now(UPLOAD_SECONDS),
-                uploaded_by=None,  # rather than the default, which is for clients
-            )
-            .on_conflict_do_update(index_elements=["id"], set_={"expires_at": _lasting(keeping, UPLOAD_SECONDS)})
-            .returning(artifacts)
-        )
-
-        again = update(artifacts).where(kept.id == new.id).values(is_whole=False, expires_at=from_now(UPLOAD_SECONDS))
-
-        async def work(connection: AsyncConnection) -> Artifact | None:
-            row = (await connection.execute(announced)).one()
-            if not row.is_whole:
-                return None
-            there = replace(new, size=row.size)  # the id is known to others, who may claim a larger size
-            if not await self._parts.are_all_there(connection, there):  # somebody deleted files; parts are sent again
-                await connection.execute(again)
-                return None
-            return await self._own(connection, row, new)
-
-        return await self._evicting(await self._database.write(work), keeping)
+        if found := await self._extend(new, keeping):
+            return found
+        # `uploaded_by` is named, since its default is for clients.
+        row = self._database.upsert(artifacts).values(**_announcement(new), uploaded_by=None)
+        later = {"expires_at": from_now(UPLOAD_SECONDS)}
+        announced = row.on_conflict_do_update(index_elements=["id"], set_=later, where=~kept.is_whole)
+        await self._database.execute(announced)
+        return None
 
     async def renew(self, new: Artifact, keeping: Keeping) -> Artifact | None:
         """Extend the expiry of what its session kept before; None if the bytes must be sent again, or never were.
@@ -112,16 +96,20 @@ class StoredArtifacts:
         An id proves nothing: for other sessions nothing changes.
         """
         mine = exists().where(owner.artifact_id == new.id, owner.session_key == session_key(new.session_id))
-        longer = (
-            update(artifacts)
-            .where(kept.id == new.id, kept.is_whole, mine)
-            .values(expires_at=_lasting(keeping, keeping.ttl))
-            .returning(artifacts)
-        )
+        return await self._extend(new, keeping, mine)
+
+    async def _extend(self, new: Artifact, keeping: Keeping, *which: ColumnElement[bool]) -> Artifact | None:
+        """Keep for longer what is whole; if somebody deleted parts of it, it is not, and they are sent again."""
+        it = update(artifacts).where(kept.id == new.id, kept.is_whole, *which)
 
         async def work(connection: AsyncConnection) -> Artifact | None:
+            longer = it.values(expires_at=_lasting(keeping)).returning(artifacts)
             row = (await connection.execute(longer)).one_or_none()
-            if row is None or not await self._parts.are_all_there(connection, replace(new, size=row.size)):
+            if row is None:
+                return None
+            # The id is known to others, who may claim a larger size.
+            if not await self._are_all_there(connection, replace(new, size=row.size)):
+                await connection.execute(it.values(is_whole=False, expires_at=from_now(UPLOAD_SECONDS)))
                 return None
             return await self._own(connection, row, new)
 
@@ -137,7 +125,14 @@ class StoredArtifacts:
         async def work(connection: AsyncConnection) -> bool:
             if not (await connection.execute(waiting)).rowcount:
                 return False
-            await self._parts.write(connection, id, part)
+            values = part._asdict() | {"artifact_id": id, "start": part.number * PART_BYTES}
+            if self._files is not None:
+                await self._on_disk(self._files.write, id, part.number, part.data)
+                values["data"] = IN_A_FILE
+            row = self._database.upsert(artifact_parts)
+            facts = {name: row.excluded[name] for name in ("data", "breaks")}
+            again = row.on_conflict_do_update(index_elements=["artifact_id", "number"], set_=facts)
+            await connection.execute(again, values)
             return True
 
         return await self._database.write(work)
@@ -148,12 +143,12 @@ class StoredArtifacts:
         whole = (
             update(artifacts)
             .where(kept.id == new.id)
-            .values(is_whole=True, size=new.size, expires_at=_lasting(keeping, keeping.ttl))
+            .values(is_whole=True, size=new.size, expires_at=_lasting(keeping))
             .returning(artifacts)
         )
 
         async def work(connection: AsyncConnection) -> Artifact | None:
-            if await connection.scalar(locked) is None or not await self._parts.are_all_there(connection, new):
+            if await connection.scalar(locked) is None or not await self._are_all_there(connection, new):
                 return None
             return await self._own(connection, (await connection.execute(whole)).one(), new)
 
@@ -173,8 +168,9 @@ class StoredArtifacts:
                 raise InvalidCallError(f"{path} has {new.size:,} bytes; FORGE_MAX_PART_SIZE allows {limit:,}")
             try:
                 kept = await self.begin(new, keeping)
-            except ForbiddenError:  # a client that may only keep what is its own
-                new, kept = await self._begin_own(new), None
+            except ForbiddenError:  # a client that may only keep what is its own, and must send all of it
+                new, kept = replace(new, id=secrets.token_hex(16) + new.id), None
+                await self._database.execute(insert(artifacts).values(_announcement(new)))
 
             def packed(number: int) -> PackedPart:
                 file.seek(number * PART_BYTES)
@@ -184,15 +180,6 @@ class StoredArtifacts:
             if kept is None or await asyncio.to_thread(measured, file) != whole:
                 raise InvalidCallError(f"{path} was changed while it was being read. Upload it again")
         return kept
-
-    async def _begin_own(self, new: Artifact) -> Artifact:
-        """Announce an artifact under an id that the database makes up: it could not tell whether given bytes are those of a digest."""
-
-        async def work(connection: AsyncConnection) -> str:
-            facts = {"size": new.size, "media_type": clean(new.media_type), "digest": new.id}
-            return str(await connection.scalar(_OWN, facts | {"seconds": UPLOAD_SECONDS}))
-
-        return replace(new, id=await self._database.write(work), digest=new.id)
 
     async def _send(
         self, new: Artifact, keeping: Keeping, part: Callable[[int], Awaitable[PackedPart]]
@@ -205,11 +192,7 @@ class StoredArtifacts:
 
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
         """Read the metadata of an artifact of that session; None if it has none of that id, or no longer."""
-        return await self._one(kept.id == id, owner.session_key == session_key(session_id))
-
-    async def get(self, id: str) -> Artifact | None:
-        """Read the metadata of an artifact of any session: for people, not for tools."""
-        return await self._one(kept.id == clean(id))
+        return next(iter(await self._list(kept.id == id, owner.session_key == session_key(session_id))), None)
 
     async def ids(self, session_id: str | None, beginning: str, most: int) -> list[str]:
         """List the artifacts of a session whose ids begin so, those that it kept last first."""
@@ -228,19 +211,27 @@ class StoredArtifacts:
         return await self._list(owner.execution_id == clean(execution_id))
 
     async def part(self, artifact: Artifact, number: int) -> bytes | None:
-        """Read one packed part of what its session kept; None if it is not there, or no longer.
-
-        Raises:
-            StorageError: it should be there and is not.
-        """
-        return await self._parts.read(artifact, number)
+        """Read one packed part of what its session kept; None if it is not there, or no longer."""
+        mine = exists().where(owner.artifact_id == artifact.id, owner.session_key == session_key(artifact.session_id))
+        query = select(stored.data).where(stored.artifact_id == artifact.id, stored.number == number, mine)
+        data = await self._database.scalar(query)
+        if data is None or data != IN_A_FILE:
+            return None if data is None else bytes(data)
+        if self._files is None:
+            raise ArtifactFolderError(
+                f"{artifact.handle} is kept in a folder that this process does not know. "
+                "Set FORGE_ARTIFACT_DIR to the same folder as the workers"
+            )
+        try:
+            return await self._on_disk(self._files.read, artifact.id, number)
+        except FileNotFoundError:
+            if await self._database.scalar(select(kept.id).where(kept.id == artifact.id)) is None:
+                return None
+            where = f"part {number} is missing in {self._files.folder}"
+            raise ArtifactDamagedError(f"{artifact.handle} is damaged: {where}. Run the call again") from None
 
     async def chunk(self, artifact: Artifact, number: int) -> bytes:
-        """Read and unpack one part.
-
-        Raises:
-            StorageError: it has expired meanwhile, or is damaged.
-        """
+        """Read and unpack one part."""
         data = await self.part(artifact, number)
         if data is None:
             raise StorageError(f"{artifact.handle} expired while it was being read. Run the call again")
@@ -250,20 +241,13 @@ class StoredArtifacts:
             raise await self._damaged(artifact, error) from error
 
     async def page(self, artifact: Artifact, wish: PageWish) -> ArtifactPage:
-        """Read a page of what its session kept, without reading everything before it.
-
-        Raises:
-            InvalidCallError: there is no such page.
-            StorageError: the artifact has expired meanwhile, or is damaged.
-        """
-        return await Pages(artifact, await self._parts.breaks(artifact), partial(self.chunk, artifact)).read(wish)
+        """Read a page of what its session kept, without reading everything before it."""
+        query = select(stored.breaks).where(stored.artifact_id == artifact.id).order_by(stored.number)
+        breaks = list(await self._database.scalars(query))
+        return await Pages(artifact, breaks, partial(self.chunk, artifact)).read(wish)
 
     async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
-        """Yield the bytes of an artifact, one part in memory at a time.
-
-        Raises:
-            StorageError: it has expired meanwhile, or is damaged.
-        """
+        """Yield the bytes of an artifact, one part in memory at a time."""
         try:
             async for data in whole(artifact, partial(self.chunk, artifact)):
                 yield data
@@ -271,7 +255,7 @@ class StoredArtifacts:
             raise await self._damaged(artifact, error) from error
 
     async def contents(self, handle: str) -> AsyncIterator[bytes]:
-        """Do the same as `read`, given a handle or an id.
+        """Yield the bytes of an artifact of any session, given its handle or its id.
 
         Raises:
             ArtifactNotFoundError: there is none of that name, or it has expired.
@@ -280,15 +264,14 @@ class StoredArtifacts:
             yield chunk
 
     async def named(self, handle: str) -> Artifact:
-        """Do the same as `get`, given a handle or an id.
+        """Read the metadata of an artifact of any session, given its handle or its id.
 
         Raises:
             ArtifactNotFoundError: there is none of that name, or it has expired.
         """
-        artifact = await self.get(handle.removeprefix(SCHEME))
-        if artifact is None:
-            raise ArtifactNotFoundError(f"There is no artifact {handle[:60]}, or it has expired. Run the call again.")
-        return artifact
+        for found in await self._list(kept.id == clean(handle.removeprefix(SCHEME))):
+            return found
+        raise ArtifactNotFoundError(f"There is no artifact {handle[:60]}, or it has expired. Run the call again.")
 
     async def check(self, artifact: Artifact) -> None:
         """Read all of it, which hides it if it is damaged."""
@@ -298,7 +281,9 @@ class StoredArtifacts:
 
     async def purge(self, most: int = 100) -> int:
         """Delete expired and unfinished artifacts, each in its own transaction; returns how many."""
-        overdue = select(kept.id).where(kept.expires_at <= from_now(0.0), self._parts.can_delete)
+        in_files = exists().where(stored.artifact_id == kept.id, _is_in_a_file)
+        can_delete = true() if self._files is not None else ~in_files
+        overdue = select(kept.id).where(kept.expires_at <= from_now(0.0), can_delete)
         found = await self._database.scalars(overdue.order_by(kept.expires_at).limit(most))
         return sum([await self._purge(one) for one in found])
 
@@ -308,7 +293,9 @@ class StoredArtifacts:
         async def work(connection: AsyncConnection) -> bool:
             if not (await connection.execute(gone)).rowcount:
                 return False  # somebody else deleted it, or needs it again
-            await self._parts.delete(connection, id)
+            if self._files is not None:
+                await self._on_disk(self._files.remove, id)
+            await connection.execute(delete(artifact_parts).where(stored.artifact_id == id))
             await connection.execute(delete(artifact_owners).where(owner.artifact_id == id))
             return True
 
@@ -320,6 +307,27 @@ class StoredArtifacts:
             await self._hide(kept.id == id, kept.expires_at <= from_now(0.0))
             return False
 
+    async def _are_all_there(self, connection: AsyncConnection, artifact: Artifact) -> bool:
+        """Return whether no part is missing; files in a folder that this process does not know count as present."""
+        expected = stored.artifact_id == artifact.id, stored.number < count_parts(artifact.size)
+        rows = (await connection.execute(select(stored.number, _is_in_a_file).where(*expected))).all()
+        in_files = [number for number, is_in_a_file in rows if is_in_a_file]
+        if len(rows) < count_parts(artifact.size):
+            return False
+        return not in_files or self._files is None or await self._on_disk(self._files.are_there, artifact.id, in_files)
+
+    async def _on_disk(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        folder = None if self._files is None else self._files.folder
+        try:
+            return await asyncio.to_thread(work, *args, **kwargs)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and folder is not None and folder.exists():
+                raise
+            reason = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+            raise ArtifactFolderError(
+                f"The folder of artifacts {folder} (FORGE_ARTIFACT_DIR) cannot be used: {reason}"
+            ) from error
+
     async def _damaged(self, artifact: Artifact, error: ValueError) -> ArtifactDamagedError:
         """Hide an artifact whose bytes have changed; anybody who has the right bytes may store them again."""
         logger.warning("An artifact is damaged", extra={"artifact": artifact.id, "error": str(error)})
@@ -330,9 +338,6 @@ class StoredArtifacts:
     async def _hide(self, *which: ColumnElement[bool]) -> None:
         hidden = update(artifacts).where(*which).values(is_whole=False, expires_at=from_now(UPLOAD_SECONDS))
         await self._database.execute(hidden)
-
-    async def _one(self, *which: ColumnElement[bool]) -> Artifact | None:
-        return next(iter(await self._list(*which)), None)
 
     async def _list(self, *which: ColumnElement[bool]) -> list[Artifact]:
         query = (
@@ -386,8 +391,25 @@ async def disown(ids: Sequence[str], whose: ColumnElement[bool], connection: Asy
     await connection.execute(nobodys.values(expires_at=from_now(0.0)))
 
 
-def _lasting(keeping: Keeping, otherwise: float) -> ColumnElement[Any]:
-    """Return when an artifact expires: a whole one never earlier than before, any other in `otherwise` seconds."""
+def _announcement(new: Artifact) -> dict[str, Any]:
+    return {
+        "id": new.id,
+        "size": new.size,
+        "media_type": clean(new.media_type),
+        "is_whole": False,
+        "created_at": from_now(0.0),
+        "expires_at": from_now(UPLOAD_SECONDS),
+    }
+
+
+def _lasting(keeping: Keeping) -> ColumnElement[Any]:
+    """Return when an artifact expires that is whole from now on: never earlier than before, if it was whole."""
     is_longer = kept.is_whole & (kept.expires_at > from_now(keeping.ttl))
-    seconds = case((kept.is_whole, keeping.ttl), else_=otherwise)
-    return case((is_longer, kept.expires_at), else_=from_now(seconds))
+    return case((is_longer, kept.expires_at), else_=from_now(keeping.ttl))
+
+
+def session_key(session_id: str | None) -> str:
+    """Return the session as the key of a row; calls without a session share one."""
+    if session_id is None:
+        return ""
+    return blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -25,11 +25,7 @@ known_keys = encryption_keys.c
 
 
 def chosen(versions: Sequence[ToolVersion], definition: str) -> ToolVersion:
-    """Return the version that `definition` names: by version, by digest, or by the beginning of a digest.
-
-    Raises:
-        ToolNotFoundError: naming the versions there are.
-    """
+    """Return the version that `definition` names: by version, by digest, or by the beginning of a digest."""
     name = versions[0].spec.name
     exact = [one for one in versions if definition in (one.digest, one.spec.version)]
     begun = [one for one in versions if len(definition) >= LEAST_DIGEST and one.digest.startswith(definition)]
@@ -104,11 +100,7 @@ class Catalogue:
             return _disagreements(await _live(connection))
 
     async def versions(self, name: str) -> list[ToolVersion]:
-        """List all definitions ever published of the tool of that name or alias: the default first, then the last seen.
-
-        Raises:
-            ToolNotFoundError: none was published.
-        """
+        """List all definitions ever published of the tool of that name or alias: the default first, then the last seen."""
         tool = await self._named(name)
         async with self._database.reading() as connection:
             return await self._versions(connection, tool)
@@ -130,23 +122,11 @@ class Catalogue:
         async with self._database.reading() as connection:
             return sorted({one.hostname for one in await _live(connection) if _digest(one.tools.get(name)) == digest})
 
-    async def pin(self, name: str, definition: str) -> ToolVersion:
+    async def pin(self, name: str, definition: str | None) -> ToolVersion:
         """Pin a tool to one definition, so that no other runs; `definition` is a version, a digest or its prefix.
 
-        Raises:
-            ToolNotFoundError: no worker ever published it, or several match; names those there are.
+        None unpins it: the definition seen last becomes the default again. Returns the default.
         """
-        return await self._pin(name, definition)
-
-    async def unpin(self, name: str) -> ToolVersion:
-        """Undo `pin`: the definition seen last becomes the default again, and is returned.
-
-        Raises:
-            ToolNotFoundError: no worker ever published the tool.
-        """
-        return await self._pin(name, None)
-
-    async def _pin(self, name: str, definition: str | None) -> ToolVersion:
         tool = await self._named(name)
         of_tool = update(tools).where(tools.c.name == tool)
 
@@ -163,11 +143,7 @@ class Catalogue:
         return await self._database.write(work)
 
     async def switch(self, name: str, *, is_enabled: bool) -> str:
-        """Enable or disable the tool of that name or alias in all definitions, future ones included; returns its name.
-
-        Raises:
-            ToolNotFoundError: none was ever published.
-        """
+        """Enable or disable the tool of that name or alias in all definitions, future ones included; returns its name."""
         tool = await self._named(name)
 
         async def work(connection: AsyncConnection) -> None:
@@ -355,11 +331,7 @@ class EncryptionKeys:
         await self._database.execute(retired.values(retired_at=from_now(0.0)))
 
     async def forget(self, id: str) -> None:
-        """Delete a key that is retired and that nothing under way needs.
-
-        Raises:
-            ConfigurationError: it is in use or needed; says which.
-        """
+        """Delete a key that is retired and that nothing under way needs."""
 
         async def work(connection: AsyncConnection) -> None:
             in_use = select(known_keys.id).where(known_keys.id == id, known_keys.retired_at.is_(None))

@@ -39,25 +39,17 @@ class Question(Generic[T_co]):
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _pairs(found: Sequence[Sequence[str]] | None) -> ToolVersions:
-    return frozenset((name, digest) for name, digest in found or ())
+def _pairs(found: Sequence[Sequence[str]]) -> ToolVersions:
+    return frozenset((name, digest) for name, digest in found)
 
 
-def _names(found: Sequence[str] | None) -> frozenset[str]:
-    return frozenset(found or ())
-
-
-def _beats(found: Mapping[str, int] | None) -> Mapping[str, int]:
-    return found or {}
-
-
-def _wakeups(found: Sequence[tuple[str, int]] | None) -> tuple[Wakeup, ...]:
-    return tuple(Wakeup(id_, attempt) for id_, attempt in found or ())
+def _wakeups(found: Sequence[tuple[str, int]]) -> tuple[Wakeup, ...]:
+    return tuple(Wakeup(id_, attempt) for id_, attempt in found)
 
 
 NOW = Question("now", float)
 """The database's clock, in Unix seconds."""
-BEATS = Question("beats", _beats)
+BEATS = Question("beats", dict[str, int])
 """The beat of every worker instance that has not stopped."""
 CANCELS = Question("cancels", _wakeups)
 """The asker's own running executions for which a cancel was requested."""
@@ -65,7 +57,7 @@ OVER = Question("over", bool)
 """Whether an execution waits in vain: it expired, its cancel was requested, or it allows no attempt."""
 DEMOTED = Question("demoted", _pairs)
 """(name, digest) of every demoted definition of a tool."""
-DISABLED = Question("disabled", _names)
+DISABLED = Question("disabled", frozenset[str])
 """The names of the disabled tools."""
 PINNED = Question("pinned", _pairs)
 """(name, digest) of each definition that a tool is pinned to."""

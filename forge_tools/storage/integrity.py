@@ -29,11 +29,7 @@ _TOGETHER = {
 
 
 async def violations(database: Database) -> list[str]:
-    """List which columns break their rules, in how many rows; which checks are missing; which rows contradict others.
-
-    Raises:
-        StorageError: it takes longer than `LOOK_SECONDS`.
-    """
+    """List which columns break their rules, in how many rows; which checks are missing; which rows contradict others."""
     found: list[str] = []
     async with database.reading(is_long=True) as connection, _limited(connection):
         enforced = await _enforced(connection)

@@ -131,10 +131,6 @@ def _lock(connection: Connection) -> None:
     """Make this connection the only one that migrates, for as long as it lasts.
 
     The lock is tried, never waited for: a waiting statement would hold back the removal of old rows, and index builds.
-
-    Raises:
-        ConfigurationError: there is a pooler in between.
-        DatabaseUnavailableError: another process keeps the lock.
     """
     driver: Any = connection.connection.driver_connection
     if driver.get_server_pid() != connection.scalar(func.pg_backend_pid()):
@@ -193,11 +189,7 @@ def _change(connection: Connection, change: Callable[[Config, str], None], revis
 
 
 def _is_newer(connection: Connection) -> bool:
-    """Return whether newer code migrated it, and this code can still work on it.
-
-    Raises:
-        SchemaVersionError: another version migrated it, which this code does not know.
-    """
+    """Return whether newer code migrated it, and this code can still work on it."""
     revision = _revision(connection)
     known = _known()
     # The number alone is not enough: before the first release there were others with the same number.

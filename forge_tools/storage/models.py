@@ -293,13 +293,12 @@ artifacts = Relation(
     Column("is_whole", Flag, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("expires_at", Moment, nullable=False),
-    Column("digest", Text),
     Column("uploaded_by", Text),
     Index("artifacts_expiry", ("expires_at",)),
 )
 """One row for equal bytes, whoever kept them; nobody sees it before it `is_whole`.
-A client with a restricted role has a row of its own: the database chooses its id, `digest` is that of its bytes, and
-`uploaded_by` is the client's login, by the default of that column.
+A client with a restricted role has a row of its own, whose id is twice as long, and `uploaded_by` is the client's
+login, by the default of that column.
 """
 
 artifact_parts = Relation(
@@ -445,5 +444,3 @@ audit_events = Relation(
     Index("audit_events_batch", ("batch",)),
 )
 """Events have their own entries: one may be added to an execution sealed long ago, such as a late finish."""
-
-RELATIONS = tuple(one for one in vars().copy().values() if isinstance(one, Relation))

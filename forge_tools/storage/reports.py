@@ -23,9 +23,10 @@ from forge_tools.model import (
 )
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
+from forge_tools.storage.history.view import asked, joined, live
 from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.rows import clean, record_of
-from forge_tools.storage.tables import execution_attempts, execution_events, execution_queue, execution_reports
+from forge_tools.storage.tables import execution_attempts, execution_events, execution_reports
 
 MOST_READ = 256
 """How many rows one read returns."""
@@ -37,7 +38,7 @@ _AS_TOLD = ("number", "done", "total", "left_out", "stream", "level")
 """Columns stored as reported; a text is made storable first."""
 
 told = execution_reports.c
-live, ended, event = execution_queue.c, execution_attempts.c, execution_events.c
+ended, event = execution_attempts.c, execution_events.c
 
 
 class Reports:
@@ -76,7 +77,7 @@ class Reports:
 
     async def _add(self, connection: AsyncConnection, reports: Sequence[NewReport]) -> None:
         ids = sorted({report.execution_id for report in reports})
-        owned = await connection.execute(select(live.id, live.token).where(live.id.in_(ids)))
+        owned = await connection.execute(select(live.c.id, live.c.token).where(live.c.id.in_(ids)))
         tokens = {id_: token for id_, token in owned}  # noqa: C416  as `dict` takes no rows
         values = {
             (report.execution_id, report.attempt, _slot(report)): _values(report)
@@ -109,26 +110,19 @@ class Reports:
 
 async def _states(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, tuple[StateChange, int]]:
     """Return the state of each execution, with the number of its newest event."""
-    newest = select(func.max(event.id)).where(event.execution_id == live.id).scalar_subquery()
-    why = select(ended.error).where(ended.execution_id == live.id, ended.attempt == live.attempt).scalar_subquery()
-    running: Select[Any] = select(
-        live.id, live.status, live.attempt, live.hostname, live.not_before, newest.label("note"), why.label("reason")
-    )
-    states = {
-        row.id: (_live_state(row), row.note or 0) for row in await connection.execute(running.where(live.id.in_(ids)))
-    }
-    others = [id_ for id_ in ids if id_ not in states]
-    if others:
-        newest = select(func.max(event.id)).where(event.execution_id == ended.execution_id).scalar_subquery()
-        over: Select[Any] = select(
-            ended.execution_id, ended.status, ended.attempt, ended.hostname, ended.started_at, newest.label("note")
-        )
-        for row in await connection.execute(over.where(ended.execution_id.in_(others), ended.final)):
-            states[row.execution_id] = _final_state(row), row.note or 0
-    return states
+    newest = select(func.max(event.id)).where(event.execution_id == asked.c.id).scalar_subquery()
+    failed = (ended.execution_id == asked.c.id, ended.attempt == live.c.attempt)
+    why = select(ended.error).where(*failed).scalar_subquery()
+    query: Select[Any] = joined().where(asked.c.id.in_(ids))
+    state: list[ColumnElement[Any]] = [
+        query.selected_columns[name] for name in ("id", "status", "attempt", "hostname", "not_before")
+    ]
+    query = query.with_only_columns(*state, newest.label("note"), why.label("reason"), maintain_column_froms=True)
+    rows = (await connection.execute(query)).all()
+    return {row.id: (_state(row), row.note or 0) for row in rows if row.status is not None}
 
 
-def _live_state(row: Row[Any]) -> StateChange:
+def _state(row: Any) -> StateChange:
     is_retry = row.status == ExecutionStatus.QUEUED and row.attempt > 0
     return StateChange(
         status=ExecutionStatus(row.status),
@@ -137,11 +131,6 @@ def _live_state(row: Row[Any]) -> StateChange:
         reason=row.reason if is_retry else None,
         due_at=row.not_before if is_retry else None,
     )
-
-
-def _final_state(row: Row[Any]) -> StateChange:
-    starts = row.attempt if row.started_at is not None else max(0, row.attempt - 1)
-    return StateChange(status=ExecutionStatus(row.status), attempt=starts, hostname=row.hostname)
 
 
 async def _behind(connection: AsyncConnection, positions: Iterable[Position]) -> Sequence[Row[Any]]:

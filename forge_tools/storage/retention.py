@@ -45,14 +45,13 @@ KIND = "prune"
 LOOKED_AT = 5_000
 """How many executions one step examines at most, so that no statement reads the whole table if few match."""
 
-GOAL_SECONDS = {"sqlite": 0.05, "postgresql": 0.5}
-"""How long a transaction should take. On SQLite other writers of the file wait as long; on PostgreSQL nobody does."""
+AT_ONCE = {"sqlite": 100, "postgresql": 1_000}
+"""How many executions a transaction deletes. On SQLite other writers of the file wait for it; on PostgreSQL nobody does."""
 
 BUSY_REST, IDLE_REST, LONGEST_REST = 12.0, 0.5, 10.0
 """A rest lasts so many times the transaction before it: while calls run, pruning takes a thirteenth of the time."""
 
 OVERTAKEN_REST = 0.02
-_FIRST_ROWS = 100
 _BEGINNING = "00000000-0000-0000-0000-000000000000"
 
 INSTANCE_SECONDS = 365 * 86_400.0
@@ -69,8 +68,8 @@ DELETED_SECONDS = 30 * 86_400.0
 
 ENDING_SECONDS = 86_400.0
 
-ROWS_LOOKED_AT = 2_000
-"""How many rows one statement examines at most."""
+LEFTOVERS_AT_ONCE = 500
+"""How many keys of leftovers a transaction deletes."""
 
 PAUSE_SECONDS = 0.1
 
@@ -87,31 +86,12 @@ class PruneRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
-    """What one transaction deletes, with its entries in the audit chain."""
+class _Entries:
+    """What the audit chain has of the executions that one transaction deletes."""
 
     head: Batch | None
-    ids: Sequence[str]
-    entries: Sequence[Row[Any, Any, Any]]
+    executions: Sequence[Row[Any, Any, Any]]
     events: Sequence[Row[Any, Any, Any]]
-    is_busy: bool
-
-
-class Pace:
-    """How many rows a transaction deletes, and how long to rest after it, so that others hardly notice."""
-
-    def __init__(self, most: int, goal: float) -> None:
-        self.rows = min(most, _FIRST_ROWS)
-        self._most = most
-        self._goal = goal
-
-    def rest(self, gone: Pruned) -> float:
-        """Learn from the last transaction; return the seconds until the next."""
-        if gone.seconds > 2 * self._goal:
-            self.rows = max(1, self.rows // 2)
-        elif gone.seconds < self._goal:
-            self.rows = min(self._most, 2 * self.rows)
-        return min(LONGEST_REST, gone.seconds * (BUSY_REST if gone.is_busy else IDLE_REST))
 
 
 class Retention:
@@ -120,28 +100,24 @@ class Retention:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def count(self, what: Pruning, after: str | None = None) -> tuple[int, str | None]:
-        """Count matches among the next few thousand executions; also returns where to continue, None at the end."""
-        async with self._database.reading() as connection:
-            reach = await _reach(connection, what, after)
-            if reach is None:
-                return 0, None
-            query = select(func.count()).select_from(_matching(what, after, reach).subquery())
-            return await connection.scalar(query) or 0, reach
+    async def count(self, what: Pruning) -> int:
+        """Count what matches."""
+        async with self._database.reading(is_long=True) as connection:
+            return await connection.scalar(select(func.count()).select_from(_matching(what).subquery())) or 0
 
-    async def sweep(self, what: Pruning, run: PruneRun, *, most: int = LOOKED_AT) -> AsyncIterator[Pruned]:
-        """Prune all that matches, with rests; yields once per transaction. If stopped, it may be run again."""
-        pace, gone = Pace(most, GOAL_SECONDS[self._database.dialect]), Pruned()
+    async def sweep(self, what: Pruning, run: PruneRun, *, most: int | None = None) -> AsyncIterator[Pruned]:
+        """Prune all that matches, `most` per transaction, with rests; yields after each. If stopped, it may be run again."""
+        gone, most = Pruned(), most or AT_ONCE[self._database.dialect]
         while True:
             try:
-                gone = await self.prune(what, run, after=gone.last, most=pace.rows)
+                gone = await self.prune(what, run, after=gone.last, most=most)
             except OvertakenError:
                 await asyncio.sleep(OVERTAKEN_REST)
                 continue
             if gone.last is None:
                 return
             yield gone
-            await asyncio.sleep(pace.rest(gone))
+            await asyncio.sleep(rest_after(gone))
 
     async def prune(self, what: Pruning, run: PruneRun, *, after: str | None = None, most: int = 1000) -> Pruned:
         """Delete up to `most` of what matches, in one transaction; the returned `last` is None at the end.
@@ -157,14 +133,17 @@ class Retention:
             reach = await _reach(connection, what, after)
             if reach is None:
                 return Pruned()
-            found = (await connection.execute(_matching(what, after, reach).order_by(asked.id).limit(most))).all()
+            within = (asked.id > (after or _BEGINNING), asked.id <= reach)
+            found = (await connection.execute(_matching(what).where(*within).order_by(asked.id).limit(most))).all()
             ids = [row.id for row in found]
-            chosen = await _chosen(connection, ids)
+            entries = await _entries(connection, ids)
+            is_busy = await connection.scalar(select(execution_queue.c.id).limit(1)) is not None
             now = await database_now(connection)
         end = ids[-1] if len(ids) == most else reach
         if not ids:
-            return Pruned(last=end, is_busy=chosen.is_busy)
-        checkpoint = _checkpoint(chosen, what, run, now)
+            return Pruned(last=end, is_busy=is_busy)
+        said = _said(what, run, ids)
+        checkpoint = _checkpoint(entries, run, now, said, len(ids))
 
         async def work(connection: AsyncConnection) -> Pruned:
             await unroll(self._database, connection, (row.hour for row in found))
@@ -172,14 +151,21 @@ class Retention:
                 await batches.require_none(connection)
             else:
                 await batches.append(self._database, connection, checkpoint)
-                await _mark(connection, chosen, checkpoint.sequence)
+                await _mark(connection, entries, checkpoint.sequence)
             gone = await _delete(connection, ids)
             if gone.executions:
-                await connection.execute(insert(execution_events).values(**_event(what, run, ids, gone)))
+                counts = {"executions": gone.executions, "attempts": gone.attempts, "events": gone.events}
+                of_run = {"execution_id": run.id, "kind": KIND, "actor": clean(run.actor), "detail": said | counts}
+                await connection.execute(insert(execution_events).values(at=from_now(0.0), **of_run))
             return gone
 
         gone = await self._database.write(work)
-        return replace(gone, last=end, seconds=time.monotonic() - began, is_busy=chosen.is_busy)
+        return replace(gone, last=end, seconds=time.monotonic() - began, is_busy=is_busy)
+
+
+def rest_after(gone: Pruned) -> float:
+    """Return how many seconds to rest after a transaction, so that others hardly notice."""
+    return min(LONGEST_REST, gone.seconds * (BUSY_REST if gone.is_busy else IDLE_REST))
 
 
 async def _reach(connection: AsyncConnection, what: Pruning, after: str | None) -> str | None:
@@ -191,13 +177,12 @@ async def _reach(connection: AsyncConnection, what: Pruning, after: str | None) 
     return reach
 
 
-def _matching(what: Pruning, after: str | None, reach: str) -> Any:
+def _matching(what: Pruning) -> Any:
     is_live = select(execution_queue.c.id).where(execution_queue.c.id == asked.id).exists()
     query = select(asked.id, hour_of(asked.queued_at).label("hour")).join(
         execution_attempts, (last.execution_id == asked.id) & last.final
     )
-    bounds = (asked.id > (after or _BEGINNING), asked.id <= reach, last.completed_at < what.ended_before)
-    return query.where(*bounds, ~is_live, *_filters(what))
+    return query.where(last.completed_at < what.ended_before, ~is_live, *_filters(what))
 
 
 def _filters(what: Pruning) -> Iterable[ColumnElement[bool]]:
@@ -208,29 +193,22 @@ def _filters(what: Pruning) -> Iterable[ColumnElement[bool]]:
         yield last.status.not_in(what.keep)
 
 
-async def _chosen(connection: AsyncConnection, ids: Sequence[str]) -> _Chosen:
+async def _entries(connection: AsyncConnection, ids: Sequence[str]) -> _Entries:
     entry, event = audit_executions.c, audit_events.c
-    hashes = stored(entry.hashes).label("hashes")
-    entries = select(entry.execution_id.label("key"), entry.batch, hashes).where(
-        any_of(entry.execution_id, ids), entry.pruned_by.is_(None)
+    executions_ = select(entry.execution_id.label("key"), entry.batch, stored(entry.hashes).label("hashes"))
+    events = select(event.event_id.label("key"), event.batch, stored(event.hashes).label("hashes")).join(
+        execution_events, execution_events.c.id == event.event_id
     )
-    events = (
-        select(event.event_id.label("key"), event.batch, stored(event.hashes).label("hashes"))
-        .join(execution_events, execution_events.c.id == event.event_id)
-        .where(any_of(execution_events.c.execution_id, ids), event.pruned_by.is_(None))
-    )
-    is_busy = await connection.scalar(select(execution_queue.c.id).limit(1)) is not None
-    return _Chosen(
+    theirs = any_of(execution_events.c.execution_id, ids)
+    return _Entries(
         await batches.newest(connection),
-        ids,
-        (await connection.execute(entries)).all(),
-        (await connection.execute(events)).all(),
-        is_busy,
+        (await connection.execute(executions_.where(any_of(entry.execution_id, ids), entry.pruned_by.is_(None)))).all(),
+        (await connection.execute(events.where(theirs, event.pruned_by.is_(None)))).all(),
     )
 
 
-def _checkpoint(chosen: _Chosen, what: Pruning, run: PruneRun, now: Any) -> Batch | None:
-    head = chosen.head
+def _checkpoint(entries: _Entries, run: PruneRun, now: Any, said: dict[str, Any], count: int) -> Batch | None:
+    head = entries.head
     if head is None:
         return None
     if head.key_id is not None and run.signer is None:
@@ -238,12 +216,8 @@ def _checkpoint(chosen: _Chosen, what: Pruning, run: PruneRun, now: Any) -> Batc
             "The audit chain is signed, so checkpoints of pruned rows must be signed too: set FORGE_AUDIT_KEY to the "
             "private key of the workers."
         )
-    portions = _portions(chosen, head.sequence + 1)
-    detail = _said(what, run, chosen.ids) | {
-        "executions": len(chosen.ids),
-        "unsealed": len(chosen.ids) - len(chosen.entries),
-        "pruned": [portion.stored() for portion in portions],
-    }
+    portions = _portions(entries)
+    detail = {"executions": count, "unsealed": count - len(entries.executions), "pruned": portions}
     return Batch(
         sequence=head.sequence + 1,
         kind=PRUNE,
@@ -253,19 +227,17 @@ def _checkpoint(chosen: _Chosen, what: Pruning, run: PruneRun, now: Any) -> Batc
         previous=head.hash,
         sealed_at=now,
         sealer=clean(run.actor),
-        detail=json.dumps(detail),
+        detail=json.dumps(said | detail),
     ).signed(run.signer)
 
 
-def _portions(chosen: _Chosen, checkpoint: int) -> list[Portion]:
+def _portions(entries: _Entries) -> list[Portion]:
     lines: dict[int, list[str]] = defaultdict(list)
-    for kind, rows in (("execution", chosen.entries), ("event", chosen.events)):
+    for kind, rows in (("execution", entries.executions), ("event", entries.events)):
         for row in rows:
             lines[row.batch].append(line(kind, row.key, row.hashes))
-    executions, events = (Counter(row.batch for row in rows) for rows in (chosen.entries, chosen.events))
-    return [
-        Portion(checkpoint, batch, executions[batch], events[batch], root_of(lines[batch])) for batch in sorted(lines)
-    ]
+    executions, events = (Counter(row.batch for row in rows) for rows in (entries.executions, entries.events))
+    return [Portion(batch, executions[batch], events[batch], root_of(lines[batch])) for batch in sorted(lines)]
 
 
 def _said(what: Pruning, run: PruneRun, ids: Sequence[str]) -> dict[str, Any]:
@@ -273,24 +245,13 @@ def _said(what: Pruning, run: PruneRun, ids: Sequence[str]) -> dict[str, Any]:
     return {"run": run.id, "filters": filters, "first": ids[0], "last": ids[-1]}
 
 
-def _event(what: Pruning, run: PruneRun, ids: Sequence[str], gone: Pruned) -> dict[str, Any]:
-    counts = {"executions": gone.executions, "attempts": gone.attempts, "events": gone.events}
-    return {
-        "execution_id": run.id,
-        "at": from_now(0.0),
-        "kind": KIND,
-        "actor": clean(run.actor),
-        "detail": _said(what, run, ids) | counts,
-    }
-
-
-async def _mark(connection: AsyncConnection, chosen: _Chosen, checkpoint: int) -> None:
+async def _mark(connection: AsyncConnection, entries: _Entries, checkpoint: int) -> None:
     """Mark entries with the checkpoint that removed them; a batch's entries are deleted with its last covered row."""
-    for table, rows in ((audit_executions, chosen.entries), (audit_events, chosen.events)):
+    for table, rows in ((audit_executions, entries.executions), (audit_events, entries.events)):
         key, *_ = table.primary_key.columns
         marked = update(table).where(any_of(key, [row.key for row in rows])).values(pruned_by=checkpoint)
         await connection.execute(marked)
-    touched = {row.batch for row in (*chosen.entries, *chosen.events)}
+    touched = {row.batch for row in (*entries.executions, *entries.events)}
     kept = set[int]()
     for table in (audit_executions, audit_events):
         left = select(table.c.batch).where(any_of(table.c.batch, touched), table.c.pruned_by.is_(None)).distinct()
@@ -334,34 +295,22 @@ class Leftovers:
         """
         count = 0
         for kind in _kinds(shells_kept):
-            after: str | None = ""
-            while after is not None:
-                gone, after = await self._step(kind, after)
-                count += gone
+            keys = await self._database.scalars(select(kind.key).where(kind.is_over).distinct())
+            for start in range(0, len(keys), LEFTOVERS_AT_ONCE):
+                count += await self._delete(kind, keys[start : start + LEFTOVERS_AT_ONCE])
                 await asyncio.sleep(PAUSE_SECONDS)
         return count
 
-    async def _step(self, kind: _Kind, after: str) -> tuple[int, str | None]:
-        """Examine the rows after `after`; returns how many were deleted and where to continue, None at the end."""
-        key = kind.key
-        window = select(key.label("key")).where(key > after).order_by(key).limit(ROWS_LOOKED_AT).subquery()
-        async with self._database.reading() as connection:
-            reach = await connection.scalar(select(func.max(window.c.key)))
-            if reach is None:
-                return 0, None
-            found = select(key).where(key > after, key <= reach, kind.is_over)
-            keys = (await connection.scalars(found)).all()
-        if not keys:
-            return 0, reach
+    async def _delete(self, kind: _Kind, keys: Sequence[str]) -> int:
+        going = delete(kind.key.table).where(kind.key.in_(keys), kind.is_over).returning(kind.key)
 
         async def work(connection: AsyncConnection) -> int:
-            going = delete(key.table).where(key.in_(keys), kind.is_over).returning(key)
             gone = (await connection.scalars(going)).all()
             if kind.named_by is not None:
                 await connection.execute(delete(kind.named_by.table).where(kind.named_by.in_(gone)))
             return len(gone)
 
-        return await self._database.write(work), reach
+        return await self._database.write(work)
 
 
 def _kinds(shells_kept: float) -> Iterator[_Kind]:

@@ -40,7 +40,6 @@ async def open_store(
     url: str,
     *,
     connect_timeout: float = 3.0,
-    check_schema: bool = True,
     patience: float | None = 3.0,
     deadline: float | None = None,
     artifact_dir: Path | None = None,
@@ -64,7 +63,7 @@ async def open_store(
         limits = Limits(patience=None, deadline=deadline)
     store = Store(address, connect_timeout=connect_timeout, limits=limits, artifact_dir=artifact_dir)
     try:
-        await store.check(has_tables=check_schema)
+        await store.check()
     except BaseException:
         await store.close()
         raise
@@ -77,8 +76,9 @@ def _loaded(name: str) -> Any:
     return getattr(import_module(f"forge_tools.storage.{module}"), kind)
 
 
-def _part(name: str) -> Any:
-    return cached_property(lambda store: _loaded(name)(store.database))
+def _part(name: str, *more: str) -> Any:
+    """Return a part made on first use, of the database and `more` attributes of the Store."""
+    return cached_property(lambda store: _loaded(name)(store.database, *(getattr(store, one) for one in more)))
 
 
 class Store:
@@ -88,6 +88,9 @@ class Store:
     SQLAlchemy, with its own connections, on first use.
     """
 
+    artifacts: "StoredArtifacts" = _part("artifacts.StoredArtifacts", "_artifact_dir")
+    catalogue: "Catalogue" = _part("catalogue.Catalogue", "directories")
+    workers: "Workers" = _part("queue.workers.Workers", "_hot", "_limits")
     history: "History" = _part("history.history.History")
     audit: "AuditChain" = _part("audit.AuditChain")
     overviews: "Overviews" = _part("history.overview.Overviews")
@@ -120,21 +123,6 @@ class Store:
         self.directories = Directories(self._hot.read)
 
     @cached_property
-    def artifacts(self) -> "StoredArtifacts":
-        artifacts: StoredArtifacts = _loaded("artifacts.StoredArtifacts")(self.database, self._artifact_dir)
-        return artifacts
-
-    @cached_property
-    def catalogue(self) -> "Catalogue":
-        catalogue: Catalogue = _loaded("catalogue.Catalogue")(self.database, self.directories)
-        return catalogue
-
-    @cached_property
-    def workers(self) -> "Workers":
-        workers: Workers = _loaded("queue.workers.Workers")(self._hot, self.database, limits=self._limits)
-        return workers
-
-    @cached_property
     def database(self) -> "Database":
         """The connections of all parts that load SQLAlchemy, and of statements that no part has."""
         database: Database = _loaded("connection.database.Database")(
@@ -154,15 +142,8 @@ class Store:
             if isinstance(part, cached_property):
                 getattr(self, name)
 
-    async def check(self, *, has_tables: bool = True) -> None:
-        """Check that the database answers, and that this code can work on its tables: its own, or newer that allow it.
-
-        Raises:
-            SchemaVersionError: with the way out.
-        """
-        if not has_tables:
-            await self.server()
-            return
+    async def check(self) -> None:
+        """Check that the database answers, and that this code can work on its tables: its own, or newer that allow it."""
         rows = await self._hot.read("revision")
         require_usable(self._address.shown, rows[0][0] if rows else None)
 

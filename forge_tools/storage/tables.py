@@ -32,20 +32,19 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from forge_tools.schema import decode_json
 from forge_tools.storage import columns, models
 
-_metadata = MetaData()
+metadata = MetaData()
+"""The metadata of all tables."""
 
-_MAKING = Lock()  # migrations run on their own threads
+_CREATING = Lock()  # migrations run on their own threads
 
 
 @listens_for(Table, "before_create")
-def _make_strict(made: Table, *_: object, **__: object) -> None:
-    """Make tables STRICT on SQLite, with the CHECKs of their columns; only a process that creates tables pays for that."""
-    if made.metadata is not _metadata:
-        return
-    with _MAKING:
-        if made.dialect_options["sqlite"]["strict"]:
+def _add_checks(made: Table, *_: object, **__: object) -> None:
+    """Add the CHECKs of columns; only a process that creates tables pays for that."""
+    with _CREATING:
+        if made.metadata is not metadata or made.info.get("is_checked"):
             return
-        made.dialect_options["sqlite"]["strict"] = True
+        made.info["is_checked"] = True
         for dialect in ("sqlite", "postgresql"):
             for column, rule in rules(made, dialect):
                 made.append_constraint(
@@ -159,45 +158,6 @@ _TYPES: dict[str, TypeEngine[Any]] = {
 _TEXT = Text()
 
 
-metadata: MetaData
-"""The metadata of all tables."""
-
-executions: Table
-execution_queue: Table
-execution_attempts: Table
-execution_events: Table
-tools: Table
-workers: Table
-leases: Table
-idempotency_keys: Table
-execution_reports: Table
-rollup_hours: Table
-rollup_figures: Table
-artifacts: Table
-artifact_parts: Table
-artifact_owners: Table
-encryption_keys: Table
-workspaces: Table
-session_workspaces: Table
-shells: Table
-documents: Table
-audit_batches: Table
-audit_executions: Table
-audit_events: Table
-
-
-def __getattr__(name: str) -> MetaData | Table:
-    """Make a table on first use, and all of them for `metadata`: most processes need few."""
-    if name not in __annotations__ or name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with _MAKING:
-        for relation in models.RELATIONS if name == "metadata" else (getattr(models, name),):
-            if relation.name not in _metadata.tables:
-                _table(relation)
-    globals()[name] = found = _metadata if name == "metadata" else _metadata.tables[name]
-    return found
-
-
 def _table(of: columns.Relation) -> Table:
     made = []
     for name, kind, nullable, is_key, autoincrement in of.columns.values():
@@ -205,7 +165,7 @@ def _table(of: columns.Relation) -> Table:
         options: dict[str, Any] = {"primary_key": True} if is_key else {"nullable": nullable}
         type_ = _TYPES.get(kind.name, _TEXT)
         made.append(Column(name, type_, info={"kind": kind}, autoincrement=counting, **options))
-    table = Table(of.name, _metadata, *made, **of.options)
+    table = Table(of.name, metadata, *made, sqlite_strict=True, **of.options)
     for index in of.indexes:
         where = None if index.where is None else text(index.where)
         options = {"postgresql_where": where, "sqlite_where": where}
@@ -213,3 +173,27 @@ def _table(of: columns.Relation) -> Table:
             options["postgresql_using"] = index.method
         Index(index.name, *(table.c[name] for name in index.columns), unique=index.unique, **options)
     return table
+
+
+executions = _table(models.executions)
+execution_queue = _table(models.execution_queue)
+execution_attempts = _table(models.execution_attempts)
+execution_events = _table(models.execution_events)
+tools = _table(models.tools)
+workers = _table(models.workers)
+leases = _table(models.leases)
+idempotency_keys = _table(models.idempotency_keys)
+execution_reports = _table(models.execution_reports)
+rollup_hours = _table(models.rollup_hours)
+rollup_figures = _table(models.rollup_figures)
+artifacts = _table(models.artifacts)
+artifact_parts = _table(models.artifact_parts)
+artifact_owners = _table(models.artifact_owners)
+encryption_keys = _table(models.encryption_keys)
+workspaces = _table(models.workspaces)
+session_workspaces = _table(models.session_workspaces)
+shells = _table(models.shells)
+documents = _table(models.documents)
+audit_batches = _table(models.audit_batches)
+audit_executions = _table(models.audit_executions)
+audit_events = _table(models.audit_events)

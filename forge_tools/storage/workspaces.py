@@ -19,7 +19,7 @@ from forge_tools.model import (
 )
 from forge_tools.model.places import host_queue
 from forge_tools.schema import shown
-from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.models import NOBODY
 from forge_tools.storage.queue.workers import beat_within, is_alive
@@ -27,7 +27,6 @@ from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.tables import (
     execution_events,
     execution_queue,
-    leases,
     session_workspaces,
     workers,
     workspaces,
@@ -37,7 +36,6 @@ KEPT_SECONDS = 30 * 86_400.0
 """How long the workspaces of a host that is gone are remembered."""
 
 MAX_SESSION_ID = 500
-LOCK = "workspaces"
 
 KIND = "rerouted"
 MOST_MOVES = 5
@@ -64,13 +62,10 @@ class Workspaces:
 
         Announcements of dead workers of this host are deleted: its configuration may have changed. A workspace bound to
         a host without live workers is taken over. Returns a sentence for each one taken.
-
-        Raises:
-            ConfigurationError: a live worker elsewhere has one of them, and it is not shared on both.
         """
 
         async def work(connection: AsyncConnection) -> list[str]:
-            await self._lock(connection)  # otherwise two hosts could each find that the other has nothing
+            await prepare(connection, "workspaces_in_turn")
             there = [_record(row) for row in (await connection.execute(_rows(within))).all()]
             taken = [_resolved(theirs, hostname) for theirs in rivals(named, there, hostname)]
             await connection.execute(delete(workspaces).where(_is_stale(instance, hostname, named, within)))
@@ -94,11 +89,7 @@ class Workspaces:
         return await self._database.write(partial(_move, claim, name, scope, there))
 
     async def bind_session(self, session_id: str, name: str | None) -> None:
-        """Make calls of a session that name no workspace use this one; None ends that.
-
-        Raises:
-            ConfigurationError: the id is empty or too long to be kept.
-        """
+        """Make calls of a session that name no workspace use this one; None ends that."""
         if not 0 < len(session_id) <= MAX_SESSION_ID:
             raise ConfigurationError(
                 f"A session id of {len(session_id)} characters cannot be bound to a workspace; use 1 to {MAX_SESSION_ID}."
@@ -111,23 +102,14 @@ class Workspaces:
             statement = row.on_conflict_do_update(index_elements=["session_id"], set_=bound)
         await self._database.execute(statement)
 
-    async def _lock(self, connection: AsyncConnection) -> None:
-        """Lock a row until the transaction ends, so that one host announces at a time."""
-        taken = {"holder": "", "expires_at": from_now(0.0)}
-        row = self._database.upsert(leases).values(name=LOCK, **taken)
-        await connection.execute(row.on_conflict_do_update(index_elements=["name"], set_=taken))
-
 
 def rivals(
     mine: Iterable[NamedWorkspace], known_ones: Iterable[WorkspaceRecord], hostname: str
 ) -> Sequence[WorkspaceRecord]:
     """Return the announcements of other hosts than `hostname` that clash with `mine`."""
     by_name = {one.name: one for one in mine}
-    return [
-        theirs
-        for theirs in known_ones
-        if theirs.hostname != hostname and theirs.name in by_name and theirs.clashes_with(by_name[theirs.name])
-    ]
+    others = [one for one in known_ones if one.hostname != hostname and one.name in by_name]
+    return [theirs for theirs in others if theirs.clashes_with(by_name[theirs.name])]
 
 
 _ANNOUNCE = insert(workspaces).values(announced_at=from_now(0.0))
@@ -213,8 +195,7 @@ async def _move(
     )
     if (moves or 0) >= MOST_MOVES:
         return Stranded(why=_why_no_more(name, scope, host))
-    await _give_back(connection, claim, host_queue(host), RETRY_HERE_SECONDS if host == scope.hostname else 0.0)
-    await _note(connection, claim, name, scope, host)
+    await _give_back(connection, claim, name, scope, host)
     return Moved(queue=host_queue(host), hostname=host)
 
 
@@ -230,26 +211,15 @@ def _host_for(claim: Claim, held: Any, scope: Scope, rows: Sequence[Row[Any]]) -
     return None
 
 
-async def _give_back(connection: AsyncConnection, claim: Claim, queue: str, delay: float) -> None:
+async def _give_back(connection: AsyncConnection, claim: Claim, name: str, scope: Scope, host: str) -> None:
     """Give the claim back, to another queue, without extending its expiry: a call that is only moved still expires."""
-    values = {"status": ExecutionStatus.QUEUED.value, "attempt": claim.attempt - 1, "queue": queue}
+    values = {"status": ExecutionStatus.QUEUED.value, "attempt": claim.attempt - 1, "queue": host_queue(host)}
+    due = from_now(RETRY_HERE_SECONDS if host == scope.hostname else 0.0)
     moved = update(execution_queue).where(live.id == claim.id)
-    await connection.execute(moved.values(**values, **NOBODY, not_before=from_now(delay)))
-
-
-async def _note(connection: AsyncConnection, claim: Claim, name: str, scope: Scope, host: str) -> None:
-    event = {
-        "execution_id": claim.id,
-        "kind": KIND,
-        "actor": scope.instance,
-        "detail": {
-            "reason": f"workspace {name} is not on host {scope.hostname}",
-            "to": host,
-            "queue": host_queue(host),
-        },
-        "token": claim.token,
-    }
-    await connection.execute(insert(execution_events).values(at=from_now(0.0)), [event])
+    await connection.execute(moved.values(**values, **NOBODY, not_before=due))
+    why = {"reason": f"workspace {name} is not on host {scope.hostname}", "to": host, "queue": host_queue(host)}
+    event = {"execution_id": claim.id, "kind": KIND, "actor": scope.instance, "detail": why, "token": claim.token}
+    await connection.execute(insert(execution_events).values(at=from_now(0.0), **event))
 
 
 def _why_nowhere(name: str, scope: Scope, rows: Sequence[Row[Any]]) -> str:

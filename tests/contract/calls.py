@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from forge_tools.model import Claim, ExecutionStatus, NewExecution, Outcome, Scope, Wakeup, WorkerRecord, new_id
+from forge_tools.model import Claim, ExecutionStatus, Kept, NewExecution, Outcome, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.storage import Store
 from forge_tools.storage.functions import any_of, from_now
 from forge_tools.storage.heartbeat import CANCELS, Heartbeat
@@ -57,13 +57,22 @@ def instance(name: str = "instance-1", **changes: Any) -> WorkerRecord:
     return replace(plain, **changes)
 
 
+async def submit_one(store: Store, new: NewExecution) -> None:
+    [error] = await store.queue.submit_many([new])
+    if error is not None:
+        raise error
+
+
+async def finish_one(store: Store, outcome: Outcome) -> Kept:
+    [kept] = await store.queue.finish_many([outcome])
+    return kept
+
+
 async def submitted(store: Store, **changes: Any) -> str:
     """A call that was checked by the definition that counts, where one was published."""
     new = call(**changes)
     counting = {spec.name: spec.digest for spec in (await store.directories.read()).enabled}
-    await store.queue.submit(
-        new if "tool_digest" in changes else replace(new, tool_digest=counting.get(new.tool, "d1"))
-    )
+    await submit_one(store, new if "tool_digest" in changes else replace(new, tool_digest=counting.get(new.tool, "d1")))
     return new.id
 
 

@@ -14,7 +14,7 @@ from forge_tools.model.audit import AuditReport
 from forge_tools.storage import Store
 from forge_tools.storage.audit import Signer, Trust
 from forge_tools.storage.tables import Identifier, Json, MomentText
-from tests.contract.calls import UNKNOWN, claimed, ended, finished, running, submitted
+from tests.contract.calls import UNKNOWN, claimed, ended, finish_one, finished, running, submitted
 from tests.services import admin
 from tests.waiting import within
 
@@ -23,12 +23,12 @@ async def past(store: Store, count: int = 3) -> list[str]:
     """Calls that are over: the first was tried twice, was cancelled in vain, and one that was fenced off reported late."""
     claim = await running(store, agent_id="agent-7", session_id="s-1", max_attempts=3, idempotent=True)
     failed = ended(claim, ExecutionStatus.FAILED, error="x", error_code="TOOL_ERROR", duration_ms=5.0, retry_in=0.0)
-    await store.queue.finish(failed)
+    await finish_one(store, failed)
     again = await claimed(store, claim.id, 1)
     await store.transitions.cancel(claim.id, actor="root", reason="no more")
     done = ended(again, output='["a"]', duration_ms=3.25, metadata='{"n":1.0}', error_details='["d"]')
-    await store.queue.finish(done)
-    await store.queue.finish(ended(claim, output='"late"'))
+    await finish_one(store, done)
+    await finish_one(store, ended(claim, output='"late"'))
     others = [await submitted(store) for _ in range(count - 1)]
     await finished(store, others)
     return [claim.id, *others]

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import func, select
 
 from forge_tools.artifacts.parts import PART_BYTES, PackedPart, PartFiles, pack
-from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError
+from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError, ArtifactNotFoundError
 from forge_tools.model import Artifact, PageWish
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.tables import artifact_parts
@@ -145,7 +145,8 @@ async def test_what_was_kept_in_rows_before_there_was_a_folder_is_read_and_goes_
     assert await contents(store, kept) == BYTES
     assert (await put(store, BYTES, session="other")).id == kept.id
     assert await store.artifacts.purge() == 1
-    assert await store.artifacts.get(gone.id) is None
+    with pytest.raises(ArtifactNotFoundError):
+        await store.artifacts.named(gone.id)
     assert await rows(store) == (1, 4, 2)
 
 
@@ -182,7 +183,8 @@ async def test_one_that_cannot_be_deleted_is_put_off_and_keeps_no_other_from_goi
     place.mkdir()
     assert await store.artifacts.purge(most=1) == 0
     assert await store.artifacts.purge(most=1) == 1
-    assert await store.artifacts.get(stuck.id) is None
+    with pytest.raises(ArtifactNotFoundError):
+        await store.artifacts.named(stuck.id)
     assert not part_file(folder, gone, 0).exists()
     place.rmdir()
     assert (await put(store, b"stuck")).id == stuck.id
@@ -203,7 +205,8 @@ async def test_a_folder_that_is_full_midway_is_named_and_what_was_begun_is_seen_
         ):
             await upload()
         assert [path.name for path in files(folder)] == ["0"]
-        assert await store.artifacts.get(artifact(data).id) is None
+        with pytest.raises(ArtifactNotFoundError):
+            await store.artifacts.named(artifact(data).id)
         kept = await upload()
         assert await contents(store, kept) == data
 

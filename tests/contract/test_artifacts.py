@@ -14,11 +14,10 @@ import pytest
 
 from forge_tools.artifacts.parts import PART_BYTES, PackedPart, PartFiles, count_parts, pack
 from forge_tools.artifacts.reader import PartReader
-from forge_tools.errors import ArtifactDamagedError, StorageError
+from forge_tools.errors import ArtifactDamagedError, ArtifactNotFoundError, StorageError
 from forge_tools.model import Artifact, File
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.artifacts import Keeping
-from forge_tools.storage.parts import session_key
+from forge_tools.storage.artifacts import Keeping, session_key
 from forge_tools.storage.tables import artifact_owners, artifact_parts, artifacts
 from tests.waiting import within
 
@@ -121,7 +120,8 @@ async def test_nothing_is_seen_before_it_is_whole(store: Store) -> None:
         assert await store.artifacts.add(new.id, PackedPart(number, pack(b"x")))
         assert await store.artifacts.finish(new, KEEPING) is None
         assert await store.artifacts.find(new.id, "s") is None
-        assert await store.artifacts.get(new.id) is None
+        with pytest.raises(ArtifactNotFoundError):
+            await store.artifacts.named(new.id)
     assert await store.artifacts.add(new.id, PackedPart(2, pack(b"x")))
     assert await store.artifacts.finish(new, KEEPING) is not None
     assert not await store.artifacts.add(new.id, PackedPart(2, pack(b"late")))

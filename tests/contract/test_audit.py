@@ -17,7 +17,7 @@ from forge_tools.storage.audit.batches import OvertakenError
 from forge_tools.storage.audit.chain import ALL
 from forge_tools.storage.retention import PruneRun
 from forge_tools.storage.tables import audit_batches, audit_executions, execution_attempts, execution_events, executions
-from tests.contract.calls import call, claimed, ended, finished, running, submitted
+from tests.contract.calls import call, claimed, ended, finish_one, finished, running, submitted
 from tests.contract.sealed import (
     changing,
     forge,
@@ -78,7 +78,7 @@ async def test_a_database_without_a_past_is_intact(store: Store) -> None:
 async def test_what_waits_and_runs_is_not_sealed_before_it_is_over(store: Store) -> None:
     queued, claim = await submitted(store), await running(store)
     assert await seal_all(store) == 0
-    await store.queue.finish(ended(claim))
+    await finish_one(store, ended(claim))
     assert await seal_all(store) == 1
     await finished(store, [queued])
     report = await verified(store)
@@ -88,9 +88,9 @@ async def test_what_waits_and_runs_is_not_sealed_before_it_is_over(store: Store)
 
 async def test_ends_are_sealed_in_their_own_order_not_in_that_of_submission(store: Store) -> None:
     first, second = await running(store), await running(store)
-    await store.queue.finish(ended(second))
+    await finish_one(store, ended(second))
     assert await seal_all(store) == 1
-    await store.queue.finish(ended(first))
+    await finish_one(store, ended(first))
     assert await seal_all(store) == 1
     assert (await verified(store)).is_intact
 
@@ -124,9 +124,9 @@ async def test_an_event_that_is_added_after_the_end_is_sealed_by_itself(store: S
     await store.transitions.recover(claim_instance := "instance-1", "dead")
     assert claim_instance
     again = await claimed(store, claim.id, 1)
-    await store.queue.finish(ended(again))
+    await finish_one(store, ended(again))
     await seal_all(store)
-    assert await store.queue.finish(ended(claim)) is Kept.LATE
+    assert await finish_one(store, ended(claim)) is Kept.LATE
     report = await verified(store)
     assert (report.is_intact, report.events) == (True, 1)
     assert await seal_all(store) == 0
@@ -367,9 +367,9 @@ async def test_two_sealers_at_once_seal_everything_once(migrated_url: str, store
 async def test_large_outputs_are_read_a_few_at_a_time_and_compared_all_the_same(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forge_tools.storage.audit.hashes.MOST_BYTES", 30_000)
+    monkeypatch.setattr("forge_tools.storage.audit.hashes.READ_AT_ONCE", 2)
     for _ in range(5):
-        await store.queue.finish(ended(await running(store), output=f'"{"x" * 20_000}"'))
+        await finish_one(store, ended(await running(store), output=f'"{"x" * 20_000}"'))
     assert await seal_all(store) == 5
     assert (await verified(store)).is_intact
     await forge(store, "UPDATE execution_attempts SET output = '\"y\"'")

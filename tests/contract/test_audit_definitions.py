@@ -8,9 +8,9 @@ import pytest
 from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
 from forge_tools.model.audit import Fault
 from forge_tools.storage import Store
-from forge_tools.storage.audit.batches import following
+from forge_tools.storage.audit.batches import following, listed
 from forge_tools.storage.audit.chain import ALL
-from forge_tools.storage.audit.definitions import FORM, listed
+from forge_tools.storage.audit.hashes import DEFINITION
 from forge_tools.storage.tables import audit_batches, tools
 from tests.contract.sealed import (
     changing,
@@ -46,7 +46,7 @@ async def sealed(store: Store) -> Store:
 
 
 async def test_a_change_of_what_was_defined_is_found_and_of_what_people_decide_is_not(sealed: Store) -> None:
-    defined = {column.name for column in FORM._columns}
+    defined = {column.name for column in DEFINITION._columns}
     assert (await verified(sealed)).definitions == 2
     for column in tools.c:
         async with put_back(sealed, tools):
@@ -82,7 +82,7 @@ async def test_a_definition_that_is_first_seen_later_is_in_the_next_batch(sealed
 
 
 async def test_a_batch_lists_only_what_may_be_new(sealed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forge_tools.storage.audit.definitions.OVERLAP", timedelta(0))
+    monkeypatch.setattr("forge_tools.storage.audit.batches.OVERLAP", timedelta(0))
     await sealed_past(sealed)
     async with sealed.database.reading() as connection:
         first, second = await following(connection, 0, 10)

@@ -94,7 +94,7 @@ async def test_a_chain_that_begins_while_something_is_pruned_has_a_checkpoint_of
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await past(store)
-    chosen = retention._chosen
+    chosen = retention._entries
 
     async def chosen_and_then_sealed(*arguments: Any) -> Any:
         found = await chosen(*arguments)
@@ -102,7 +102,7 @@ async def test_a_chain_that_begins_while_something_is_pruned_has_a_checkpoint_of
         assert await seal_all(store) == 3
         return found
 
-    monkeypatch.setattr(retention, "_chosen", chosen_and_then_sealed)
+    monkeypatch.setattr(retention, "_entries", chosen_and_then_sealed)
     assert await pruned(store, everything()) == 3
     report = await verified(store)
     assert (report.is_intact, report.pruned, report.checkpoints) == (True, 3, 1)

@@ -10,7 +10,7 @@ from sqlalchemy import LargeBinary
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionStatus
 from forge_tools.storage import Store
-from tests.contract.calls import ended, running
+from tests.contract.calls import ended, finish_one, running
 from tests.contract.sealed import seal_all, sealed_past
 from tests.contract.test_retention import everything, pruned
 
@@ -27,8 +27,8 @@ async def audited(store: Store) -> Store:
     """A past in which everything happened that is asked for."""
     await sealed_past(store)
     lost = await running(store)
-    await store.queue.finish(ended(lost, ExecutionStatus.LOST, error="died", error_code=ErrorCode.LOST))
-    await store.queue.finish(ended(await running(store, tool="Bash"), ExecutionStatus.FAILED))
+    await finish_one(store, ended(lost, ExecutionStatus.LOST, error="died", error_code=ErrorCode.LOST))
+    await finish_one(store, ended(await running(store, tool="Bash"), ExecutionStatus.FAILED))
     assert await pruned(store, everything(tool="Bash")) == 1
     await seal_all(store)
     return store

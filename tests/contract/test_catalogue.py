@@ -9,7 +9,7 @@ from forge_tools.errors import ToolNotFoundError
 from forge_tools.model import Capabilities, ExecutionStatus, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
 from forge_tools.storage.tables import tools
-from tests.contract.calls import SCOPE, claimed, ended, instance, running, scope, submitted
+from tests.contract.calls import SCOPE, claimed, ended, finish_one, instance, running, scope, submitted
 
 GREP = ToolSpec(
     name="Grep",
@@ -112,7 +112,7 @@ async def test_demoting_a_tool_moves_its_waiting_calls_and_no_other(store: Store
     in_processes = scope(lane="process", tool_keys=("Grep@1", "Read@1"))
     assert [wakeup.id for wakeup in await store.queue.due(in_processes, 10)] == [waiting]
     assert [wakeup.id for wakeup in await store.queue.due(scope(tool_keys=("Grep@1", "Read@1")), 10)] == [other]
-    assert await store.queue.finish(ended(at_work, ExecutionStatus.QUEUED, give_back=True))
+    assert await finish_one(store, ended(at_work, ExecutionStatus.QUEUED, give_back=True))
     assert [wakeup.id for wakeup in await store.queue.due(SCOPE, 10)] == [at_work.id]
 
 

@@ -7,7 +7,18 @@ import pytest
 from forge_tools.model import Wakeup
 from forge_tools.storage import Store, open_store
 from tests.clocks import SetClock, postgres_clock, sqlite_clock
-from tests.contract.calls import SCOPE, beat, call, claimed, clock_of, ended, instance, submitted
+from tests.contract.calls import (
+    SCOPE,
+    beat,
+    call,
+    claimed,
+    clock_of,
+    ended,
+    finish_one,
+    instance,
+    submit_one,
+    submitted,
+)
 
 HOUR = 3590.0
 """Ids more than an hour off the database's clock are refused."""
@@ -63,7 +74,7 @@ async def test_what_waits_is_due_again_after_a_step_back_and_what_is_delayed_is_
 ) -> None:
     waiting = await submitted(store)
     delayed = call(delay=30.0, expires_in=630.0)
-    await store.queue.submit(delayed)
+    await submit_one(store, delayed)
     set_clock(-HOUR)
     assert await store.queue.due(SCOPE, 9) == []
 
@@ -98,13 +109,13 @@ async def test_what_runs_is_not_touched_by_a_step(store: Store, set_clock: SetCl
     set_clock(step)
 
     assert await store.transitions.follow_clock(step) == 0
-    assert await store.queue.finish(ended(claim))
+    assert await finish_one(store, ended(claim))
 
 
 async def test_what_is_delayed_stays_delayed_after_a_step_forward(store: Store, set_clock: SetClock) -> None:
     waiting = await submitted(store)
     delayed = call(delay=30.0, expires_in=630.0)
-    await store.queue.submit(delayed)
+    await submit_one(store, delayed)
     set_clock(HOUR)
 
     assert await store.transitions.follow_clock(HOUR) == 2

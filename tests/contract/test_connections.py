@@ -11,7 +11,7 @@ from forge_tools.model import Wakeup
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection import pool
 from forge_tools.storage.connection.pool import MOST_OF_ONE
-from tests.contract.calls import SCOPE, beat, call, instance, submitted
+from tests.contract.calls import SCOPE, beat, call, instance, submit_one, submitted
 from tests.waiting import reached
 
 OPEN = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'forge-tools'"
@@ -39,7 +39,7 @@ async def burst(store: Store) -> None:
     ids = [new.id for new in calls]
     async with asyncio.TaskGroup() as group:
         for id_ in ids:
-            group.create_task(store.queue.submit(call()))
+            group.create_task(submit_one(store, call()))
             group.create_task(store.queue.claim([Wakeup(id_, 0)], SCOPE))
             group.create_task(store.queue.results([id_]))
             group.create_task(store.queue.due(SCOPE, 1))

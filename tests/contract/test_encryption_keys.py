@@ -7,7 +7,7 @@ import pytest
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import ExecutionStatus, Outcome
 from forge_tools.storage import Store
-from tests.contract.calls import call, claimed
+from tests.contract.calls import call, claimed, finish_one, submit_one
 
 
 async def published(store: Store) -> str:
@@ -45,8 +45,8 @@ async def test_publishing_again_changes_nothing(store: Store) -> None:
 async def test_a_key_is_needed_until_the_last_call_encrypted_with_it_is_over(store: Store) -> None:
     id_ = await published(store)
     new = call(parameters='{"token":"[redacted]"}', encrypted=f"1.{id_}.AAAA", encrypted_names=("token",))
-    await store.queue.submit(new)
-    await store.queue.submit(call())
+    await submit_one(store, new)
+    await submit_one(store, call())
     assert [key.live for key in await store.encryption_keys.list()] == [1]
     with pytest.raises(ConfigurationError, match="is in use"):
         await store.encryption_keys.forget(id_)
@@ -55,7 +55,7 @@ async def test_a_key_is_needed_until_the_last_call_encrypted_with_it_is_over(sto
         await store.encryption_keys.forget(id_)
     claim = await claimed(store, new.id)
     done = Outcome(id=claim.id, attempt=claim.attempt, token=claim.token, status=ExecutionStatus.SUCCEEDED)
-    assert await store.queue.finish(done)
+    assert await finish_one(store, done)
     assert [key.live for key in await store.encryption_keys.list()] == [0]
     await store.encryption_keys.forget(id_)
     assert await store.encryption_keys.list() == []
@@ -73,17 +73,17 @@ async def test_each_of_many_calls_in_a_batch_keeps_its_own(store: Store) -> None
 
 async def test_a_retry_gets_what_was_encrypted_again_and_an_end_drops_it(store: Store) -> None:
     new = call(encrypted="1.k.AAAA", encrypted_names=("token",), max_attempts=3, idempotent=True)
-    await store.queue.submit(new)
+    await submit_one(store, new)
     first = await claimed(store, new.id)
     failed = Outcome(id=new.id, attempt=1, token=first.token, status=ExecutionStatus.FAILED, retry_in=0.0)
-    assert await store.queue.finish(failed)
+    assert await finish_one(store, failed)
     assert (await claimed(store, new.id, attempt=1)).encrypted == "1.k.AAAA"
 
 
 async def test_a_late_resubmission_of_a_call_that_is_over_brings_nothing_back(store: Store) -> None:
     id_ = await published(store)
     new = call(encrypted=f"1.{id_}.AAAA", encrypted_names=("token",))
-    await store.queue.submit(new)
+    await submit_one(store, new)
     assert await store.transitions.cancel(new.id, actor="test") == "cancelled"
-    await store.queue.submit(new)
+    await submit_one(store, new)
     assert [key.live for key in await store.encryption_keys.list()] == [0]

@@ -179,7 +179,7 @@ async def test_definitions_that_tools_are_pinned_to_are_shown_to_everybody(store
     await store.catalogue.pin("Grep", GREP.digest)
     assert (await seen(store))[PINNED] == {("Grep", GREP.digest)}
 
-    await store.catalogue.unpin("Grep")
+    await store.catalogue.pin("Grep", None)
     assert (await seen(store))[PINNED] == frozenset()
 
 

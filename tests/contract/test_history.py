@@ -11,13 +11,25 @@ import pytest
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.model import Diagnosis, ExecutionStatus, Frame, Grouping, Outcome, Wakeup, new_id
 from forge_tools.storage import Store
-from tests.contract.calls import SCOPE, UNKNOWN, call, claimed, ended, finished, instance, running, submitted
+from tests.contract.calls import (
+    SCOPE,
+    UNKNOWN,
+    call,
+    claimed,
+    ended,
+    finish_one,
+    finished,
+    instance,
+    running,
+    submit_one,
+    submitted,
+)
 from tests.waiting import within
 
 
 async def test_a_finished_call_tells_what_was_asked_and_what_came_of_it(store: Store) -> None:
     claim = await running(store, agent_id="agent-7", session_id="s-1", parameters='{"pattern":"x"}')
-    await store.queue.finish(ended(claim, output='["a"]', duration_ms=3.0, metadata='{"n":1}'))
+    await finish_one(store, ended(claim, output='["a"]', duration_ms=3.0, metadata='{"n":1}'))
     record = await store.history.get(claim.id)
     assert (record.tool, record.category, record.agent_id, record.session_id) == ("Grep", "file", "agent-7", "s-1")
     assert (record.parameters, record.context) == ({"pattern": "x"}, {"working_dir": "/w"})
@@ -36,14 +48,14 @@ async def test_a_failed_attempt_keeps_its_diagnosis_and_is_found_by_it(store: St
     why = Diagnosis(type="KeyError", message="'missing'", frames=(Frame(file="t.py", line=7, function="look_up"),))
     told = {"error": "Unexpected error: KeyError: 'missing'", "diagnosis": json.dumps(why.as_dict())}
     retried = await running(store, idempotent=True, max_attempts=2)
-    await store.queue.finish(ended(retried, ExecutionStatus.FAILED, retry_in=0.0, **told))
+    await finish_one(store, ended(retried, ExecutionStatus.FAILED, retry_in=0.0, **told))
     failed = await running(store)
-    await store.queue.finish(ended(failed, ExecutionStatus.FAILED, **told))
+    await finish_one(store, ended(failed, ExecutionStatus.FAILED, **told))
 
     assert Diagnosis.read((await store.history.get(failed.id)).diagnosis) == why
     assert [Diagnosis.read(one.diagnosis) for one in await store.history.attempts(retried.id)] == [why]
     [result] = await store.queue.results([failed.id])
-    assert result.result.diagnosis == why
+    assert result.diagnosis == why
     for text in ("KeyError", "look_up", "t.py"):
         assert [one.id for one in await store.history.list(error_text=text)] == [failed.id]
     [broken] = (await store.overviews.read(window=60.0, lease=15.0, patience=5.0)).failures
@@ -63,7 +75,7 @@ async def test_queued_and_running_calls_are_history_too(store: Store) -> None:
 async def test_a_tool_gets_the_secret_that_history_does_not_show(store: Store) -> None:
     shown = '{"url":"u","token":"[redacted]"}'
     new = call(parameters=shown, encrypted="1.key.s3cret", encrypted_names=("token",))
-    await store.queue.submit(new)
+    await submit_one(store, new)
     claim = await claimed(store, new.id)
     assert (claim.parameters, claim.encrypted) == (shown, "1.key.s3cret")
     assert (await store.history.get(new.id)).parameters == {"url": "u", "token": "[redacted]"}
@@ -94,7 +106,7 @@ async def test_an_id_that_fits_nothing_is_not_found(store: Store, id_: str) -> N
 async def test_each_filter_picks_its_rows(store: Store) -> None:
     wanted = await submitted(store, tool="Bash", category="execution", agent_id="a", session_id="s")
     claim = await running(store)
-    await store.queue.finish(ended(claim, ExecutionStatus.FAILED, error="x", error_code="TOOL_ERROR"))
+    await finish_one(store, ended(claim, ExecutionStatus.FAILED, error="x", error_code="TOOL_ERROR"))
     for filters in (
         {"tool": "Bash"}, {"category": "execution"}, {"agent_id": "a"}, {"session_id": "s"}, {"status": "queued"}
     ):  # fmt: skip
@@ -124,8 +136,8 @@ async def test_pages_follow_each_other_without_gap_or_repetition(store: Store) -
 
 async def test_the_remaining_filters_pick_by_time_taken_and_by_words_of_the_error(store: Store) -> None:
     fast, slow = await running(store, queue="default"), await running(store, queue="default")
-    await store.queue.finish(ended(fast, duration_ms=5.0))
-    await store.queue.finish(ended(slow, ExecutionStatus.FAILED, duration_ms=900.0, error="Disk 100% FULL_ on /dev"))
+    await finish_one(store, ended(fast, duration_ms=5.0))
+    await finish_one(store, ended(slow, ExecutionStatus.FAILED, duration_ms=900.0, error="Disk 100% FULL_ on /dev"))
     for filters in ({"min_ms": 900}, {"error_text": "100% full_"}, {"min_ms": 6, "queue": "default"}):
         assert [record.id for record in await store.history.list(**filters)] == [slow.id]
     assert [record.id for record in await store.history.list(max_ms=5)] == [fast.id]
@@ -190,7 +202,7 @@ async def test_all_pages_come_oldest_first_without_what_is_queued_meanwhile(stor
 async def test_figures_count_calls_and_how_they_ended(store: Store) -> None:
     fast, slow = await running(store), await running(store)
     await store.queue.finish_many([ended(fast, duration_ms=10.0), ended(slow, duration_ms=30.0)])
-    await store.queue.finish(ended(await running(store), ExecutionStatus.TIMED_OUT))
+    await finish_one(store, ended(await running(store), ExecutionStatus.TIMED_OUT))
     await submitted(store)
     new = call(tool="Nope")
     await store.queue.record(new, Outcome(id=new.id, attempt=0, token="", status=ExecutionStatus.REJECTED))

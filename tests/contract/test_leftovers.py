@@ -12,7 +12,7 @@ from forge_tools.storage.functions import from_now
 from forge_tools.storage.retention import BOUND_SECONDS, INSTANCE_SECONDS
 from forge_tools.storage.tables import execution_attempts, session_workspaces, shells, workers
 from forge_tools.storage.workspaces import KEPT_SECONDS
-from tests.contract.calls import ended, instance, running, scope, submitted
+from tests.contract.calls import ended, finish_one, instance, running, scope, submitted
 from tests.contract.sealed import forge
 from tests.contract.test_shells import exited, lost, shell
 from workers.services.upkeep import Retention
@@ -22,7 +22,7 @@ DAY = 86_400.0
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forge_tools.storage.retention.ROWS_LOOKED_AT", 2)
+    monkeypatch.setattr("forge_tools.storage.retention.LEFTOVERS_AT_ONCE", 2)
     monkeypatch.setattr("forge_tools.storage.retention.PAUSE_SECONDS", 0.0)
 
 
@@ -75,7 +75,7 @@ async def test_an_instance_stays_for_a_year_while_attempts_of_its_time_are_kept(
     store: Store, since: float, stays: bool
 ) -> None:
     claim = await running(store)
-    await store.queue.finish(ended(claim))
+    await finish_one(store, ended(claim))
     long = KEPT_SECONDS + 10 * DAY
     await aged(store, execution_attempts.c.execution_id, claim.id, completed_at=long + since)
     await stopped(store, "old", stopped=long, seen=long)

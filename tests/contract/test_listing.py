@@ -12,7 +12,7 @@ from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.model import AttemptRecord, EventRecord, ExecutionRecord, ExecutionStatus
 from forge_tools.storage import Store
 from forge_tools.storage.tables import execution_events
-from tests.contract.calls import claimed, ended, finished, instance, running, submitted
+from tests.contract.calls import claimed, ended, finish_one, finished, instance, running, submitted
 from tests.waiting import within
 
 Record = ExecutionRecord | AttemptRecord | EventRecord
@@ -22,9 +22,9 @@ async def retried(store: Store, **asked: Any) -> str:
     """A call of two attempts: the first failed and was to be tried again, the second succeeded."""
     first = await running(store, max_attempts=2, **asked)
     failed = ended(first, ExecutionStatus.FAILED, retry_in=0.0, error="Disk FULL", error_code="DISK", duration_ms=900.0)
-    assert await store.queue.finish(failed)
+    assert await finish_one(store, failed)
     second = await claimed(store, first.id, 1)
-    assert await store.queue.finish(ended(second, output='"done"', duration_ms=5.0, metadata='{"n":1}'))
+    assert await finish_one(store, ended(second, output='"done"', duration_ms=5.0, metadata='{"n":1}'))
     return first.id
 
 

@@ -10,7 +10,7 @@ from forge_tools.model import ExecutionStatus, Overview, QueueLoad, StuckReason,
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_attempts, execution_queue, workers
-from tests.contract.calls import claimed, ended, instance, running, scope, submitted
+from tests.contract.calls import claimed, ended, finish_one, instance, running, scope, submitted
 
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, lane="async")
 
@@ -26,7 +26,7 @@ async def queue(store: Store, name: str = "default", lane: str = "async") -> Que
 async def finished(store: Store, status: ExecutionStatus, duration_ms: float = 5.0, **call: Any) -> str:
     claim = await running(store, by=scope(tool_keys=("Grep@1", "Read@1")), **call)
     code = None if status == ExecutionStatus.SUCCEEDED else "BROKEN"
-    await store.queue.finish(ended(claim, status, duration_ms=duration_ms, error_code=code))
+    await finish_one(store, ended(claim, status, duration_ms=duration_ms, error_code=code))
     return claim.id
 
 
@@ -114,10 +114,10 @@ async def test_failures_are_counted_by_tool_and_error_the_most_first(store: Stor
 
 async def test_an_attempt_that_is_followed_by_another_is_no_call_that_ended(store: Store, hosts: None) -> None:
     claim = await running(store, max_attempts=3)
-    await store.queue.finish(ended(claim, ExecutionStatus.FAILED, retry_in=0.0))
+    await finish_one(store, ended(claim, ExecutionStatus.FAILED, retry_in=0.0))
     assert (await seen(store)).total is None
     again = await claimed(store, claim.id, attempt=1)
-    await store.queue.finish(ended(again))
+    await finish_one(store, ended(again))
     found = (await seen(store)).total
     assert found is not None
     assert (found.calls, found.succeeded) == (1, 1)

@@ -12,7 +12,7 @@ from forge_tools.model import ExecutionStatus, new_id
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_events
-from tests.contract.calls import ended, running, submitted
+from tests.contract.calls import ended, finish_one, running, submitted
 from tests.waiting import within
 
 FAILED = ExecutionStatus.FAILED
@@ -44,7 +44,7 @@ async def mixed(store: Store) -> None:
             outcome = ended(claim, FAILED, error=f"Disk {number} is full", error_code="DISK", duration_ms=900.0)
         else:
             outcome = ended(claim, output='"done"', duration_ms=float(number))
-        assert await store.queue.finish(outcome)
+        assert await finish_one(store, outcome)
     for queue in ("default", "background", "background"):
         await submitted(store, agent_id="a-1", queue=queue)
 

@@ -11,7 +11,7 @@ from forge_tools.model import id_floor
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection.pool import PINNED
 from forge_tools.storage.statements import postgres_statement
-from tests.contract.calls import call, finished, submitted
+from tests.contract.calls import call, finished, submit_one, submitted
 from tests.contract.sealed import seal_all, sealed_past, verified
 from tests.contract.test_retention import everything, pruned
 from tests.services import admin
@@ -35,8 +35,8 @@ async def partitioned(migrated_postgres: str) -> AsyncIterator[Store]:
 
 async def test_calls_go_on_and_the_past_is_what_it_was(partitioned: Store) -> None:
     id_ = await submitted(partitioned)
-    await partitioned.queue.submit(again := call())
-    await partitioned.queue.submit(again)
+    await submit_one(partitioned, again := call())
+    await submit_one(partitioned, again)
     await finished(partitioned, [id_, again.id])
     assert len(await partitioned.history.list()) == 5
     assert len(await partitioned.queue.results([id_, again.id])) == 2

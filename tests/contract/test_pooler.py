@@ -21,7 +21,7 @@ from forge_tools.storage import Store, migrate, open_store
 from forge_tools.storage.connection.pool import knows_names, role_setting
 from tests import pooler as poolers
 from tests.conftest import started
-from tests.contract.calls import SCOPE, beat, call, ended, instance, scope, statuses, submitted
+from tests.contract.calls import SCOPE, beat, call, ended, finish_one, instance, scope, statuses, submit_one, submitted
 from tests.pooler import SERVERS, Pooler
 from tests.server_process import ServiceMissingError
 from tests.services import GivenPostgres, PostgresServer, Services
@@ -69,12 +69,12 @@ async def to_its_end(store: Store, name: str) -> list[str]:
     ids = []
     for _ in range(10):
         new = call(tool_key=f"{name}@1")
-        await store.queue.submit(new)
+        await submit_one(store, new)
         await beat(store, name)
         assert await store.queue.due(mine, 10) == [Wakeup(new.id, 0)]
         [claim] = await store.queue.claim([Wakeup(new.id, 0)], mine)
         assert (await store.history.get(new.id)).status is ExecutionStatus.RUNNING
-        assert await store.queue.finish(ended(claim))
+        assert await finish_one(store, ended(claim))
         ids.append(new.id)
     return ids
 
@@ -125,10 +125,10 @@ async def test_what_happens_while_the_pooler_restarts_happens_once(
         calls = [call() for _ in range(60)]
 
         async def carry(new: Any) -> None:
-            await store.queue.submit(new)
+            await submit_one(store, new)
             [claim] = await store.queue.claim([Wakeup(new.id, 0)], SCOPE)
             assert claim.attempt == 1
-            assert await store.queue.finish(ended(claim))
+            assert await finish_one(store, ended(claim))
 
         async with asyncio.TaskGroup() as group:
             for n, new in enumerate(calls):

@@ -20,7 +20,20 @@ from forge_tools.storage.connection import database, pool
 from forge_tools.storage.heartbeat import scope_values
 from forge_tools.storage.rows import OUTCOME
 from forge_tools.storage.statements import postgres_statement
-from tests.contract.calls import SCOPE, beat, call, claimed, ended, finished, instance, running, statuses, submitted
+from tests.contract.calls import (
+    SCOPE,
+    beat,
+    call,
+    claimed,
+    ended,
+    finish_one,
+    finished,
+    instance,
+    running,
+    statuses,
+    submit_one,
+    submitted,
+)
 from tests.contract.proxy import Proxy
 from tests.contract.statements import blocked_statements
 from tests.waiting import reached
@@ -63,13 +76,13 @@ async def test_a_claim_whose_commit_reply_is_lost_is_found_again(store: Store, p
     claim = await claimed(store, id_)
     assert proxy.lost.is_set()
     assert claim.attempt == 1
-    assert await store.queue.finish(ended(claim))
+    assert await finish_one(store, ended(claim))
 
 
 async def test_a_finish_whose_commit_reply_is_lost_took_effect(store: Store, proxy: Proxy) -> None:
     claim = await running(store)
     proxy.replies_to_lose = 1
-    assert await store.queue.finish(ended(claim))
+    assert await finish_one(store, ended(claim))
     assert proxy.lost.is_set()
     assert len(await store.history.attempts(claim.id)) == 1
     assert await store.history.events(claim.id) == []
@@ -78,7 +91,7 @@ async def test_a_finish_whose_commit_reply_is_lost_took_effect(store: Store, pro
 async def test_a_give_back_whose_commit_reply_is_lost_took_effect(store: Store, proxy: Proxy) -> None:
     claim = await running(store)
     proxy.replies_to_lose = 1
-    assert await store.queue.finish(ended(claim, ExecutionStatus.QUEUED, give_back=True))
+    assert await finish_one(store, ended(claim, ExecutionStatus.QUEUED, give_back=True))
     assert proxy.lost.is_set()
     assert (await claimed(store, claim.id)).attempt == 1
 
@@ -98,7 +111,7 @@ async def test_a_claim_that_is_still_committing_when_it_is_repeated_is_waited_fo
     await blocker.close()
     [claim] = await asking
     assert (claim.id, claim.attempt) == (id_, 1)
-    assert await store.queue.finish(ended(claim))
+    assert await finish_one(store, ended(claim))
 
 
 async def test_a_submit_whose_outcome_stays_unknown_says_so_with_its_id(store: Store, proxy: Proxy) -> None:
@@ -106,11 +119,11 @@ async def test_a_submit_whose_outcome_stays_unknown_says_so_with_its_id(store: S
     new = call()
     began = time.monotonic()
     with pytest.raises(SubmitOutcomeUnknownError, match=new.id) as caught:
-        await store.queue.submit(new)
+        await submit_one(store, new)
     assert caught.value.execution_id == new.id
     assert time.monotonic() - began < 30
     await proxy.come_back()
-    await store.queue.submit(new)
+    await submit_one(store, new)
     assert await statuses(store, [new.id]) == {new.id: ExecutionStatus.QUEUED}
 
 
@@ -133,7 +146,7 @@ async def test_a_worker_waits_for_its_database_as_long_as_it_takes(store: Store,
     async with await open_store(proxy.url, patience=None) as patient:
         claim = await running(patient)
         await proxy.go_away()
-        finishing = asyncio.create_task(patient.queue.finish(ended(claim)))
+        finishing = asyncio.create_task(finish_one(patient, ended(claim)))
         done, _ = await asyncio.wait([finishing], timeout=3)
         assert not done
         await proxy.come_back()

@@ -8,7 +8,20 @@ import pytest
 from forge_tools.errors import UnstorableRowError
 from forge_tools.model import ExecutionStatus, Kept, Outcome, Wakeup, new_id
 from forge_tools.storage import Store
-from tests.contract.calls import SCOPE, call, claimed, ended, finished, overdue, running, scope, statuses, submitted
+from tests.contract.calls import (
+    SCOPE,
+    call,
+    claimed,
+    ended,
+    finish_one,
+    finished,
+    overdue,
+    running,
+    scope,
+    statuses,
+    submit_one,
+    submitted,
+)
 from tests.waiting import reached
 
 POOLED = True
@@ -27,7 +40,7 @@ async def test_submitting_again_changes_nothing_even_after_it_ended(store: Store
     new = call()
     assert await store.queue.submit_many([new, new]) == [None, None]
     await finished(store, [new.id])
-    await store.queue.submit(new)
+    await submit_one(store, new)
     assert await store.queue.due(SCOPE, 10) == []
     assert await statuses(store, [new.id]) == {new.id: ExecutionStatus.SUCCEEDED}
 
@@ -37,14 +50,14 @@ async def test_a_result_that_is_asked_for_twice_is_two_results(store: Store) -> 
     await finished(store, [id_])
 
     first, second = await store.queue.results([id_, id_])
-    first.result.metadata["mine"] = True
+    first.metadata["mine"] = True
 
-    assert "mine" not in second.result.metadata
+    assert "mine" not in second.metadata
 
 
 async def test_a_claim_carries_what_the_worker_needs(store: Store) -> None:
     new = call(parameters=NASTY, context='{"a":1}', timeout=2.5, max_attempts=3, idempotent=True, reply_to="client-1")
-    await store.queue.submit(new)
+    await submit_one(store, new)
     claim = await claimed(store, new.id)
     assert (claim.id, claim.attempt, claim.tool, claim.tool_version) == (new.id, 1, "Grep", "1.0.0")
     assert (claim.parameters, claim.context, claim.timeout) == (NASTY, '{"a":1}', 2.5)
@@ -91,40 +104,40 @@ async def test_two_wakeups_for_one_call_win_once(store: Store) -> None:
 async def test_a_finished_call_gives_its_result_as_it_was_written(store: Store) -> None:
     claim = await running(store)
     outcome = ended(claim, output=NASTY, duration_ms=12.5, metadata='{"lines":3}')
-    assert await store.queue.finish(outcome)
+    assert await finish_one(store, outcome)
     [stored] = await store.queue.results([new_id(), claim.id])
-    assert (stored.id, stored.status, stored.attempt) == (claim.id, ExecutionStatus.SUCCEEDED, 1)
-    assert stored.result.success
-    assert stored.result.output == {
+    assert (await store.history.get(claim.id)).status == ExecutionStatus.SUCCEEDED
+    assert stored.success
+    assert stored.output == {
         "text": "\0 \ud800 \udfff €", "number": 1.0, "big": 12345678901234567890, "key \0": [None, True]
     }  # fmt: skip
-    assert stored.result.duration_ms == 12.5
-    assert stored.result.metadata == {"lines": 3, "execution_id": stored.id, "attempt": 1}
+    assert stored.duration_ms == 12.5
+    assert stored.metadata == {"lines": 3, "execution_id": claim.id, "attempt": 1}
 
 
 @pytest.mark.parametrize("value", ["1.0", "1", '"1"', "null", "1e400", '"\\u0000"', "[]", "-0.0"])
 async def test_json_texts_are_kept_letter_by_letter(store: Store, value: str) -> None:
     new = call(parameters=f'{{"a": {value}}}', options=f'{{"a": {value}}}')
-    await store.queue.submit(new)
+    await submit_one(store, new)
     assert (await claimed(store, new.id)).parameters == new.parameters
 
 
 async def test_a_failure_keeps_error_code_and_details(store: Store) -> None:
     claim = await running(store)
     outcome = ended(claim, ExecutionStatus.FAILED, error="no", error_code="TOOL_ERROR", error_details='{"at":[1]}')
-    assert await store.queue.finish(outcome)
+    assert await finish_one(store, outcome)
     [stored] = await store.queue.results([claim.id])
-    assert not stored.result.success
-    assert (stored.result.error, stored.result.error_code) == ("no", "TOOL_ERROR")
-    assert stored.result.error_details == {"at": [1]}
+    assert not stored.success
+    assert (stored.error, stored.error_code) == ("no", "TOOL_ERROR")
+    assert stored.error_details == {"at": [1]}
 
 
 async def test_plain_texts_with_nul_and_lone_surrogates_are_made_storable(store: Store) -> None:
     id_ = await submitted(store, tool="Gr\0ep", agent_id="a\ud800", session_id="s\0")
     claim = await claimed(store, id_)
-    assert await store.queue.finish(ended(claim, ExecutionStatus.FAILED, error="bad \0 \udc80 byte"))
+    assert await finish_one(store, ended(claim, ExecutionStatus.FAILED, error="bad \0 \udc80 byte"))
     [stored] = await store.queue.results([id_])
-    assert stored.result.error == "bad \\x00 \\udc80 byte"
+    assert stored.error == "bad \\x00 \\udc80 byte"
     assert (await store.history.get(id_)).agent_id == "a\\ud800"
 
 
@@ -132,18 +145,18 @@ async def test_finishing_twice_with_one_token_is_one_finish(store: Store) -> Non
     claim = await running(store)
     outcome = ended(claim)
     assert await store.queue.finish_many([outcome, outcome]) == [True, True]
-    assert await store.queue.finish(outcome)
+    assert await finish_one(store, outcome)
     assert len(await store.history.attempts(claim.id)) == 1
     assert await store.history.events(claim.id) == []
 
 
 async def test_a_fenced_off_finish_changes_nothing_and_is_kept_as_late(store: Store) -> None:
     claim = await running(store)
-    assert await store.queue.finish(ended(claim, output='"first"'))
+    assert await finish_one(store, ended(claim, output='"first"'))
     stranger = ended(claim, output='"second"', token=new_id())
     assert await store.queue.finish_many([stranger, stranger]) == [False, False]
     [stored] = await store.queue.results([claim.id])
-    assert stored.result.output == "first"
+    assert stored.output == "first"
     [event] = await store.history.events(claim.id)
     assert event.kind == "late"
     assert event.detail["output"] == '"second"'
@@ -151,8 +164,8 @@ async def test_a_fenced_off_finish_changes_nothing_and_is_kept_as_late(store: St
 
 async def test_a_second_verdict_under_the_same_token_is_late_too(store: Store) -> None:
     claim = await running(store)
-    assert await store.queue.finish(ended(claim, ExecutionStatus.TIMED_OUT))
-    assert not await store.queue.finish(ended(claim, ExecutionStatus.SUCCEEDED))
+    assert await finish_one(store, ended(claim, ExecutionStatus.TIMED_OUT))
+    assert not await finish_one(store, ended(claim, ExecutionStatus.SUCCEEDED))
 
 
 async def test_a_finish_of_nothing_at_all_is_false(store: Store) -> None:
@@ -162,18 +175,18 @@ async def test_a_finish_of_nothing_at_all_is_false(store: Store) -> None:
 
 async def test_a_retry_puts_the_call_back_with_its_attempt_recorded(store: Store) -> None:
     claim = await running(store, max_attempts=3, idempotent=True)
-    assert await store.queue.finish(ended(claim, ExecutionStatus.FAILED, error="flaky", retry_in=0.0))
+    assert await finish_one(store, ended(claim, ExecutionStatus.FAILED, error="flaky", retry_in=0.0))
     assert await store.queue.results([claim.id]) == []
     again = await claimed(store, claim.id, attempt=1)
     assert again.attempt == 2
-    assert await store.queue.finish(ended(again))
+    assert await finish_one(store, ended(again))
     statuses = [attempt.status for attempt in await store.history.attempts(claim.id)]
     assert statuses == [ExecutionStatus.FAILED, ExecutionStatus.SUCCEEDED]
 
 
 async def test_a_retry_waits_for_its_delay(store: Store) -> None:
     claim = await running(store, max_attempts=2)
-    assert await store.queue.finish(ended(claim, ExecutionStatus.FAILED, retry_in=0.3))
+    assert await finish_one(store, ended(claim, ExecutionStatus.FAILED, retry_in=0.3))
     assert await store.queue.claim([Wakeup(claim.id, 1)], SCOPE) == []
 
     async def is_due() -> bool:
@@ -186,42 +199,42 @@ async def test_a_retry_waits_for_its_delay(store: Store) -> None:
 async def test_a_retry_after_the_waiting_time_has_the_waiting_time_again(store: Store) -> None:
     claim = await running(store, max_attempts=2)
     await overdue(store, claim.id)
-    assert await store.queue.finish(ended(claim, ExecutionStatus.FAILED, retry_in=0.0))
+    assert await finish_one(store, ended(claim, ExecutionStatus.FAILED, retry_in=0.0))
     assert (await claimed(store, claim.id, attempt=1)).attempt == 2
 
 
 async def test_a_retry_that_no_attempt_is_left_for_is_the_end(store: Store) -> None:
     claim = await running(store, max_attempts=1)
-    assert await store.queue.finish(ended(claim, ExecutionStatus.FAILED, error="flaky", retry_in=0.0))
+    assert await finish_one(store, ended(claim, ExecutionStatus.FAILED, error="flaky", retry_in=0.0))
     [stored] = await store.queue.results([claim.id])
-    assert (stored.status, stored.result.error) == (ExecutionStatus.FAILED, "flaky")
+    assert ((await store.history.get(claim.id)).status, stored.error) == (ExecutionStatus.FAILED, "flaky")
 
 
 async def test_a_retry_of_a_call_whose_cancel_was_asked_is_the_end(store: Store) -> None:
     claim = await running(store, max_attempts=3)
     assert await store.transitions.cancel(claim.id, actor="ann") == "requested"
-    assert await store.queue.finish(ended(claim, ExecutionStatus.FAILED, retry_in=0.0))
+    assert await finish_one(store, ended(claim, ExecutionStatus.FAILED, retry_in=0.0))
     assert len(await store.queue.results([claim.id])) == 1
 
 
 async def test_giving_back_does_not_count_the_attempt(store: Store) -> None:
     claim = await running(store, max_attempts=1)
     given_back = ended(claim, ExecutionStatus.QUEUED, give_back=True)
-    assert await store.queue.finish(given_back)
-    assert await store.queue.finish(given_back)
+    assert await finish_one(store, given_back)
+    assert await finish_one(store, given_back)
     assert await store.history.attempts(claim.id) == []
     again = await claimed(store, claim.id)
     assert (again.attempt, again.token != claim.token) == (1, True)
-    assert await store.queue.finish(given_back)
-    assert await store.queue.finish(ended(again))
+    assert await finish_one(store, given_back)
+    assert await finish_one(store, ended(again))
 
 
 async def test_the_old_token_cannot_finish_what_was_given_back(store: Store) -> None:
     claim = await running(store)
-    assert await store.queue.finish(ended(claim, ExecutionStatus.QUEUED, give_back=True))
+    assert await finish_one(store, ended(claim, ExecutionStatus.QUEUED, give_back=True))
     again = await claimed(store, claim.id)
-    assert not await store.queue.finish(replace(ended(again), token=new_id()))
-    assert await store.queue.finish(ended(again))
+    assert not await finish_one(store, replace(ended(again), token=new_id()))
+    assert await finish_one(store, ended(again))
 
 
 async def test_a_rejected_call_is_recorded_at_once_and_once(store: Store) -> None:
@@ -270,10 +283,9 @@ async def test_a_result_that_the_database_refuses_becomes_a_failed_result_alone(
     outcomes[3] = replace(outcomes[3], output='"\ud800"')
     whole = Kept.WHOLE
     assert await store.queue.finish_many(outcomes) == [whole, whole, whole, Kept.REPLACED, whole]
-    results = {stored.id: stored for stored in await store.queue.results([claim.id for claim in claims])}
-    bad = results.pop(claims[3].id)
-    assert (bad.status, bad.result.error_code) == (ExecutionStatus.FAILED, "UNSTORABLE")
-    assert all(stored.result.output == "fine" for stored in results.values())
+    results = await store.queue.results([claim.id for claim in claims])
+    assert [stored.output for stored in results] == ["fine"] * 3 + [None, "fine"]
+    assert [stored.error_code for stored in results if not stored.success] == ["UNSTORABLE"]
 
 
 async def test_a_large_batch_goes_through_in_bounded_flushes(store: Store) -> None:
@@ -287,9 +299,9 @@ async def test_a_large_batch_goes_through_in_bounded_flushes(store: Store) -> No
 
 async def test_twenty_megabytes_of_output_come_back_whole(store: Store) -> None:
     claim = await running(store)
-    assert await store.queue.finish(ended(claim, output='"' + "é" * 10_000_000 + '"'))
+    assert await finish_one(store, ended(claim, output='"' + "é" * 10_000_000 + '"'))
     [stored] = await store.queue.results([claim.id])
-    assert len(stored.result.output) == 10_000_000
+    assert len(stored.output) == 10_000_000
 
 
 def shifted(id_: str, seconds: float) -> str:

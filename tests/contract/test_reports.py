@@ -23,7 +23,7 @@ from forge_tools.model import (
 from forge_tools.storage import Store
 from forge_tools.storage.reports import MOST_READ, _is_behind
 from forge_tools.storage.tables import execution_reports
-from tests.contract.calls import UNKNOWN, claimed, ended, running, submitted
+from tests.contract.calls import UNKNOWN, claimed, ended, finish_one, running, submitted
 
 
 def report(claim: Claim, number: int, **told: Any) -> NewReport:
@@ -111,7 +111,7 @@ async def test_an_attempt_that_is_no_longer_its_workers_writes_nothing(store: St
 
 async def test_nothing_is_written_behind_the_end(store: Store) -> None:
     claim = await running(store)
-    await store.queue.finish(ended(claim))
+    await finish_one(store, ended(claim))
 
     await store.reports.add([report(claim, 1, text="too late")])
 
@@ -124,7 +124,7 @@ async def test_nothing_is_written_behind_the_end(store: Store) -> None:
 
 async def test_a_call_that_waits_for_its_next_attempt_says_why(store: Store) -> None:
     claim = await running(store, max_attempts=3)
-    await store.queue.finish(ended(claim, ExecutionStatus.FAILED, error="no luck", retry_in=60.0))
+    await finish_one(store, ended(claim, ExecutionStatus.FAILED, error="no luck", retry_in=60.0))
 
     state = (await store.reports.look(Position(claim.id))).state
 

@@ -18,8 +18,8 @@ from forge_tools.setting_types import RetentionRule
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import Keeping
 from forge_tools.storage.audit import OvertakenError, Signer
-from forge_tools.storage.retention import Pace, PruneRun
-from tests.contract.calls import call, ended, finished, running, submitted
+from forge_tools.storage.retention import PruneRun, rest_after
+from tests.contract.calls import call, ended, finish_one, finished, running, submitted
 from tests.contract.sealed import forge, past, said, seal_all, sealed_past, verified
 from tests.waiting import within
 from workers.services.upkeep import Retention
@@ -58,7 +58,7 @@ async def test_what_is_over_goes_with_its_attempts_and_events(store: Store) -> N
 async def test_what_waits_or_runs_is_never_touched(store: Store) -> None:
     queued, claim = await submitted(store), await running(store)
     retried = await running(store, idempotent=True, max_attempts=3)
-    await store.queue.finish(ended(retried, ExecutionStatus.FAILED, retry_in=60.0))
+    await finish_one(store, ended(retried, ExecutionStatus.FAILED, retry_in=60.0))
     assert await pruned(store, everything()) == 0
     assert await left(store) == {queued, claim.id, retried.id}
     assert await rows(store, "execution_attempts") == 1
@@ -68,8 +68,8 @@ async def test_age_counts_from_the_end_and_not_from_the_beginning(store: Store) 
     slow = await running(store)
     [old] = await past(store, 1)
     what = Pruning(ended_before=(await store.history.get(old)).completed_at + timedelta(microseconds=1))
-    await store.queue.finish(ended(slow))
-    assert (await store.retention.count(what))[0] == 1
+    await finish_one(store, ended(slow))
+    assert await store.retention.count(what) == 1
     assert await pruned(store, what) == 1
     assert await left(store) == {slow.id}
 
@@ -90,7 +90,7 @@ async def test_only_what_is_asked_for_goes(store: Store, filters: dict[str, Any]
     claims = {"bash": await running(store, tool="Bash", category="execution"), "plain": await running(store)}
     await store.queue.finish_many([ended(claim) for claim in claims.values()])
     failed, new = await running(store), call()
-    await store.queue.finish(ended(failed, ExecutionStatus.FAILED))
+    await finish_one(store, ended(failed, ExecutionStatus.FAILED))
     await store.queue.record(new, Outcome(id=new.id, attempt=0, token="", status=ExecutionStatus.REJECTED))
     ids = {name: claim.id for name, claim in claims.items()} | {"failed": failed.id, "rejected": new.id}
     assert await pruned(store, everything(**filters)) == len(goes)
@@ -117,7 +117,7 @@ async def test_where_few_match_the_rest_is_looked_through_in_steps(
     monkeypatch.setattr("forge_tools.storage.retention.LOOKED_AT", 3)
     await finished(store, [await submitted(store) for _ in range(10)])
     failed = await running(store)
-    await store.queue.finish(ended(failed, ExecutionStatus.FAILED))
+    await finish_one(store, ended(failed, ExecutionStatus.FAILED))
     assert await pruned(store, everything(status="failed")) == 1
     assert failed.id not in await left(store)
     assert len(await left(store)) == 10
@@ -159,7 +159,7 @@ async def test_a_checkpoint_in_the_chain_says_what_went(store: Store, signer: Si
 async def test_what_is_left_of_a_batch_is_still_proven(store: Store, signer: Signer) -> None:
     ids = await sealed_past(store, signer, count=4)
     new = await running(store)
-    await store.queue.finish(ended(new, ExecutionStatus.FAILED))
+    await finish_one(store, ended(new, ExecutionStatus.FAILED))
     await seal_all(store, signer)
     assert await pruned(store, everything(status="failed"), by(signer)) == 1
     await forge(store, f"UPDATE executions SET session_id = 'prune me' WHERE id = '{ids[1]}'")
@@ -255,9 +255,7 @@ async def test_a_worker_prunes_by_the_rules_of_the_settings(store: Store) -> Non
     assert await Retention(store, "instance-1", settings, None).prune() == 3
 
 
-def test_the_pace_follows_what_transactions_take_and_rests_longer_beside_live_calls() -> None:
-    pace = Pace(1000, goal=0.05)
-    assert [pace.rest(Pruned(seconds=0.01)) and pace.rows for _ in range(5)] == [200, 400, 800, 1000, 1000]
-    assert pace.rest(Pruned(seconds=0.2, is_busy=True)) == pytest.approx(2.4)
-    assert pace.rows == 500
-    assert pace.rest(Pruned(seconds=9.0, is_busy=True)) == 10.0
+def test_a_rest_is_longer_beside_live_calls_and_bounded() -> None:
+    assert rest_after(Pruned(seconds=0.2)) == pytest.approx(0.1)
+    assert rest_after(Pruned(seconds=0.2, is_busy=True)) == pytest.approx(2.4)
+    assert rest_after(Pruned(seconds=9.0, is_busy=True)) == 10.0

@@ -18,7 +18,7 @@ from forge_tools.model import Artifact, DocumentScope, DocumentWriter, Execution
 from forge_tools.model.audit import Pruning
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.retention import PruneRun
-from tests.contract.calls import SCOPE, beat, call, ended, instance, statuses
+from tests.contract.calls import SCOPE, beat, call, ended, finish_one, instance, statuses, submit_one
 from tests.contract.sealed import seal_all, verified
 from tests.contract.test_retention import everything
 from tests.contract.test_rollups import HOUR, OLD, put_back, rolled_hours
@@ -76,7 +76,7 @@ async def walter(logins: Logins) -> AsyncIterator[Store]:
 
 async def worked_off(worker: Store, execution_id: str, **outcome: Any) -> None:
     [claim] = await worker.queue.claim([Wakeup(execution_id, 0)], SCOPE)
-    assert await worker.queue.finish(ended(claim, **outcome))
+    assert await finish_one(worker, ended(claim, **outcome))
 
 
 async def sql(url: str, statement: str, *arguments: object) -> list[Any]:
@@ -92,7 +92,7 @@ WITHHELD = {
     ("SELECT", "execution_queue"): {"token", "encrypted", "reply_key"},
     ("INSERT", "execution_queue"): {"token", "owner", "hostname", "pid", "started_at", "cancel_requested_at"},
     ("INSERT", "execution_attempts"): {"token", "worker_id", "hostname", "pid", "started_at"},
-    ("INSERT", "artifacts"): {"id", "uploaded_by"},
+    ("INSERT", "artifacts"): {"uploaded_by"},
 }
 
 
@@ -112,13 +112,13 @@ async def test_a_client_submits_a_worker_runs_and_the_client_reads_what_came_of_
     logins: Logins, alice: Store, walter: Store
 ) -> None:
     new = call()
-    await alice.queue.submit(new)
+    await submit_one(alice, new)
     await walter.workers.register(instance())
     assert await beat(walter, "instance-1") == []
     assert await walter.queue.due(SCOPE, 5) == [Wakeup(new.id, 0)]
     await worked_off(walter, new.id, output='"done"')
     [result] = await alice.queue.results([new.id])
-    assert result.result.output == "done"
+    assert result.output == "done"
     assert (await alice.history.get(new.id)).status is ExecutionStatus.SUCCEEDED
     [row] = await sql(logins.owner, "SELECT submitted_by FROM executions")
     assert row["submitted_by"] == logins.names["alice"]
@@ -144,7 +144,7 @@ async def test_a_client_cancels_what_is_its_own_and_nothing_else(alice: Store, m
     assert record.status is ExecutionStatus.CANCELLED
     assert record.error is not None
     assert record.error.startswith("Cancelled by alice_")
-    assert await walter.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
+    assert await finish_one(walter, ended(claim, ExecutionStatus.CANCELLED))
     assert [event.kind for event in await alice.history.events(runs.id)] == ["cancel"]
 
 
@@ -183,7 +183,7 @@ async def test_a_client_uploads_what_it_and_the_session_at_a_worker_read_and_no_
     kept = await uploaded(alice, tmp_path, data)
     again = await uploaded(alice, tmp_path, data)
 
-    assert again.id != kept.id, "the database made up the ids"
+    assert again.id != kept.id
     assert await read(alice, await alice.artifacts.named(kept.handle)) == data
     there = await walter.artifacts.find(kept.id, "s")
     assert there is not None
@@ -203,8 +203,9 @@ async def test_what_a_worker_keeps_is_one_copy_beside_what_clients_uploaded(
     ours = await uploaded(walter, tmp_path)
     assert await uploaded(walter, tmp_path, session="t") == replace(ours, session_id="t", expires_at=ANY)
     assert theirs.id != ours.id
-    rows = await sql(logins.owner, "SELECT id, digest, uploaded_by FROM artifacts ORDER BY uploaded_by")
-    assert [tuple(row) for row in rows] == [(theirs.id, ours.id, logins.names["alice"]), (ours.id, None, None)]
+    rows = await sql(logins.owner, "SELECT id, uploaded_by FROM artifacts ORDER BY uploaded_by")
+    assert [tuple(row) for row in rows] == [(theirs.id, logins.names["alice"]), (ours.id, None)]
+    assert theirs.digest == ours.digest == ours.id
 
 
 async def test_other_bytes_than_a_client_announced_are_told_apart(
@@ -240,12 +241,12 @@ HOSTILE = [
     # keep bytes under the name of others', or in what others uploaded
     "INSERT INTO artifacts (id, size, media_type, is_whole, created_at, expires_at)"
     " VALUES (md5('x'), 1, 'text/plain', false, now(), now())",
-    "INSERT INTO artifacts (size, media_type, is_whole, created_at, expires_at, uploaded_by)"
-    " VALUES (1, 'text/plain', false, now(), now(), '{alice}')",
-    "INSERT INTO artifacts (size, media_type, is_whole, created_at, expires_at)"
-    " VALUES (1, 'text/plain', true, now(), now())",
-    "INSERT INTO artifacts (size, media_type, is_whole, created_at, expires_at)"
-    " VALUES (1, 'text/plain', false, now(), now() + interval '1 day')",
+    "INSERT INTO artifacts (id, size, media_type, is_whole, created_at, expires_at, uploaded_by)"
+    " VALUES (repeat('a', 64), 1, 'text/plain', false, now(), now(), '{alice}')",
+    "INSERT INTO artifacts (id, size, media_type, is_whole, created_at, expires_at)"
+    " VALUES (repeat('a', 64), 1, 'text/plain', true, now(), now())",
+    "INSERT INTO artifacts (id, size, media_type, is_whole, created_at, expires_at)"
+    " VALUES (repeat('a', 64), 1, 'text/plain', false, now(), now() + interval '1 day')",
     "INSERT INTO artifact_parts (artifact_id, number, start, data) VALUES ('{upload}', 0, 0, 'x')",
     "INSERT INTO artifact_parts (artifact_id, number, start, data) VALUES ('{upload}', 9, 0, 'x')",
     "INSERT INTO artifact_owners (artifact_id, session_key, size, kept_at) VALUES ('{upload}', 'mine', 1, now())",
@@ -254,7 +255,6 @@ HOSTILE = [
     " VALUES ('{own}', 'mine', 1, now(), '{theirs}')",
     "INSERT INTO artifact_parts (artifact_id, number, start, data) VALUES ('{own}', 9, 0, 'added to what is whole')",
     "UPDATE artifacts SET id = '{upload}'",
-    "UPDATE artifacts SET digest = ''",
     "UPDATE artifact_parts SET artifact_id = '{upload}'",
     # read what is for workers
     "SELECT encrypted FROM execution_queue",
@@ -311,7 +311,7 @@ class Scene:
 @pytest.fixture
 async def scene(logins: Logins, alice: Store, mallory: Store, walter: Store, tmp_path: Path) -> Scene:
     theirs, mine, waits = call(), call(), call()
-    await alice.queue.submit(theirs)
+    await submit_one(alice, theirs)
     await mallory.queue.submit_many([mine, waits])
     await worked_off(walter, mine.id)
     ids = {"theirs": theirs.id, "mine": mine.id, "waits": waits.id, "fresh": new_id()}

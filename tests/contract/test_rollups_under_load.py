@@ -102,7 +102,7 @@ async def test_figures_are_of_one_moment(store: Store, monkeypatch: pytest.Monke
 
 async def test_an_hour_that_is_not_over_is_not_rolled_up(store: Store) -> None:
     await calls_at(store, datetime.now(UTC))
-    assert await store.rollups.roll(THIS_HOUR + HOUR) is None
+    assert not await store.rollups.roll(THIS_HOUR + HOUR)
     assert await count(store, since=THIS_HOUR) == 1
     async with store.database.reading() as connection:
         assert await connection.scalar(select(func.count()).select_from(rollup_figures)) == 0

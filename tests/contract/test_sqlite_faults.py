@@ -16,7 +16,7 @@ from forge_tools.model import Wakeup
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.connection.faults import explain
 from forge_tools.storage.queue import sqlite
-from tests.contract.calls import SCOPE, call, submitted
+from tests.contract.calls import SCOPE, call, submit_one, submitted
 from tests.contract.sealed import forge
 from tests.full_database import Pages
 
@@ -48,7 +48,7 @@ async def test_pages_that_are_overwritten_are_said_to_be_damaged(migrated_sqlite
 async def test_a_missing_file_is_not_made_by_opening_it(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "forge.db"
     with pytest.raises(SchemaVersionError, match=r"forge-tools up"):
-        await open_store(f"sqlite:///{path}", check_schema=False)
+        await open_store(f"sqlite:///{path}")
     assert not path.parent.exists()
 
 
@@ -81,7 +81,7 @@ async def test_a_lock_that_stays_is_given_up_with_the_reason(
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
         with pytest.raises(DatabaseUnavailableError, match="locked"):
-            await store.queue.submit(call())
+            await submit_one(store, call())
         with pytest.raises(DatabaseUnavailableError, match="locked"):
             await store.transitions.sweep()
         assert time.monotonic() - began < 30

@@ -32,7 +32,7 @@ from forge_tools.model import (
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_attempts, execution_queue, executions
-from tests.contract.calls import beat, call, ended, instance, scope
+from tests.contract.calls import beat, call, ended, finish_one, instance, scope, submit_one
 
 LATER = 3600.0
 QUEUED, RUNNING = ExecutionStatus.QUEUED, ExecutionStatus.RUNNING
@@ -221,7 +221,7 @@ class Lives(RuleBasedStateMachine):
             self.submit([facts])
 
     def submit_again(self, id_: str, how: int) -> None:
-        self.run(self.store.queue.submit(self.lives[id_].new))
+        self.run(submit_one(self.store, self.lives[id_].new))
 
     def claim_rightly(self, id_: str, how: int) -> None:
         self.claim(id_, self.lives[id_].attempt, self.lives[id_].host(INSTANCES[how % 2]))
@@ -255,8 +255,8 @@ class Lives(RuleBasedStateMachine):
     def finish(self, id_: str, claims: Sequence[Claim], how: int) -> None:
         ending = list(ENDINGS)[how % len(ENDINGS)]
         for claim in claims:
-            assert not self.run(self.store.queue.finish(ended(claim, **ENDINGS[ending], token=new_id())))
-            took_effect = self.run(self.store.queue.finish(ended(claim, **ENDINGS[ending])))
+            assert not self.run(finish_one(self.store, ended(claim, **ENDINGS[ending], token=new_id())))
+            took_effect = self.run(finish_one(self.store, ended(claim, **ENDINGS[ending])))
             assert took_effect == self.lives[id_].finish(claim, ending)
 
     def cancel(self, id_: str, how: int) -> None:

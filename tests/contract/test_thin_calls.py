@@ -8,7 +8,7 @@ from pathlib import Path
 
 from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
-from tests.contract.calls import SCOPE, ended, instance
+from tests.contract.calls import SCOPE, ended, finish_one, instance
 from tests.services import GivenValkey, ValkeyServer
 from tests.waiting import reached
 
@@ -67,4 +67,4 @@ async def _finish_two(store: Store) -> None:
     for _ in range(2):
         [wakeup] = await reached(lambda: store.queue.due(SCOPE, 1), 60, "a call")
         [claim] = await store.queue.claim([wakeup], SCOPE)
-        assert await store.queue.finish(ended(claim))
+        assert await finish_one(store, ended(claim))

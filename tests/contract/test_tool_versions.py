@@ -10,7 +10,7 @@ from forge_tools.model import ExecutionStatus, StuckReason, ToolCategory, ToolPa
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_queue, tools
-from tests.contract.calls import ended, instance, running, submitted
+from tests.contract.calls import ended, finish_one, instance, running, submitted
 
 FIRST = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, aliases=("grep",), lane="async")
 SECOND = FIRST.model_copy(
@@ -56,7 +56,7 @@ async def test_what_a_worker_hosted_is_known_when_it_has_long_stopped(store: Sto
     await store.workers.register(instance("instance-1"))
     await published(store, SECOND)
     claim = await running(store, tool_digest=SECOND.digest)
-    await store.queue.finish(ended(claim, ExecutionStatus.SUCCEEDED))
+    await finish_one(store, ended(claim, ExecutionStatus.SUCCEEDED))
     await store.workers.stop("instance-1")
     record = await store.history.get(claim.id)
 
@@ -75,7 +75,7 @@ async def test_a_pinned_definition_counts_whatever_is_published_until_it_is_let_
     assert (pinned.spec, pinned.is_pinned, pinned.is_default) == (FIRST, True, True)
     assert (await store.directories.read()).enabled == [FIRST]
     assert (await store.catalogue.switches())[1] == {("Grep", FIRST.digest)}
-    assert (await store.catalogue.unpin("Grep")).spec == THIRD
+    assert (await store.catalogue.pin("Grep", None)).spec == THIRD
     assert (await store.directories.read()).enabled == [THIRD]
 
 

@@ -23,7 +23,7 @@ from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_queue, workers
 from forge_tools.storage.workspaces import MOST_MOVES
-from tests.contract.calls import claimed, ended, instance, running, scope, statuses
+from tests.contract.calls import claimed, ended, finish_one, instance, running, scope, statuses
 
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, lane="async")
 LEASE = 15.0
@@ -49,7 +49,7 @@ async def silence(store: Store, name: str, seconds: float = 100.0) -> None:
 
 
 async def hosts(store: Store) -> dict[str, str | None]:
-    return dict((await store.directories.read(LEASE)).places.hosts)
+    return dict((await store.directories.read(LEASE)).hosts)
 
 
 async def home(store: Store, claim: Claim, at: Scope, name: str = "repo") -> Moved | Stranded | None:
@@ -164,7 +164,7 @@ async def test_a_call_that_came_to_the_wrong_host_goes_to_the_right_one_uncounte
     row = await queue_of(store, claim)
     assert (row.status, row.attempt, row.queue, row.token, row.owner) == ("queued", 0, "host.a", None, None)
     assert await store.queue.claim([Wakeup(claim.id, 0)], b) == []
-    assert not await store.queue.finish(ended(claim))  # fenced off: it is no longer b's
+    assert not await finish_one(store, ended(claim))  # fenced off: it is no longer b's
     [event] = [one for one in await store.history.events(claim.id) if one.kind == "rerouted"]
     assert event.actor == b.instance
     assert event.detail == {"reason": "workspace repo is not on host b", "to": "a", "queue": "host.a"}
@@ -178,7 +178,7 @@ async def test_the_right_host_runs_it_as_its_first_attempt(store: Store) -> None
     again = await claimed(store, claim.id, by=a)
 
     assert again.attempt == 1
-    assert await store.queue.finish(ended(again))
+    assert await finish_one(store, ended(again))
     assert [one.hostname for one in await store.history.attempts(claim.id)] == ["a"]
 
 
@@ -186,7 +186,7 @@ async def test_a_call_that_is_no_longer_the_workers_is_left_alone(store: Store) 
     await start(store, "a", named())
     b = await start(store, "b")
     claim = await running(store, by=b)
-    assert await store.queue.finish(ended(claim))
+    assert await finish_one(store, ended(claim))
     assert await home(store, claim, b) is None
 
 
@@ -268,10 +268,10 @@ async def test_a_worker_alone_on_a_host_that_had_it_does_not_take_the_call_in_a_
 
 async def test_a_session_works_in_the_workspace_it_was_bound_to_last(store: Store) -> None:
     await start(store, "a", named())
-    assert not (await store.directories.read(LEASE)).places.has_sessions
+    assert not (await store.directories.read(LEASE)).has_sessions
     for name in ("docs", "repo"):
         await store.workspaces.bind_session("s1", name)
-    assert (await store.directories.read(LEASE)).places.has_sessions
+    assert (await store.directories.read(LEASE)).has_sessions
     assert [await store.directories.workspace_of(one) for one in ("s1", "s2")] == ["repo", None]
     await store.workspaces.bind_session("s1", None)
     assert await store.directories.workspace_of("s1") is None
@@ -280,7 +280,7 @@ async def test_a_session_works_in_the_workspace_it_was_bound_to_last(store: Stor
 async def test_a_session_stays_bound_when_no_worker_has_any_workspace(store: Store) -> None:
     """Else its calls would run in whatever is the unnamed workspace."""
     await store.workspaces.bind_session("s1", "repo")
-    assert (await store.directories.read(LEASE)).places.has_sessions
+    assert (await store.directories.read(LEASE)).has_sessions
 
 
 async def test_any_text_names_a_session_and_none_of_it_fails_a_call(store: Store) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from forge_tools.model import ExecutionStatus
 from forge_tools.storage import migrate, open_store
-from tests.contract.calls import ended, finished, running, submitted
+from tests.contract.calls import ended, finish_one, finished, running, submitted
 from tests.e2e.cli_driver import Cli
 
 
@@ -20,7 +20,7 @@ def cli(tmp_path: Path) -> Cli:
         async with await open_store(url) as store:
             await finished(store, [await submitted(store) for _ in range(40)])
             for _ in range(3):
-                await store.queue.finish(ended(await running(store), ExecutionStatus.FAILED))
+                await finish_one(store, ended(await running(store), ExecutionStatus.FAILED))
             await running(store)
 
     asyncio.run(fill())

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.parts import PART_BYTES, pack
 from forge_tools.client import ExecutorClient
+from forge_tools.errors import ArtifactNotFoundError
 from forge_tools.model import ExecutionContext, PageWish, ToolResult
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.artifacts import Keeping
@@ -184,7 +185,8 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(
 
     async def look() -> None:
         async with await open_store(database_url, artifact_dir=place) as store:
-            assert await store.artifacts.get(new.id) is None
+            with pytest.raises(ArtifactNotFoundError):
+                await store.artifacts.named(new.id)
             assert await store.artifacts.find(new.id, "s") is None
             assert await store.artifacts.finish(new, Keeping(ttl=60.0, quota=1 << 30)) is None
             assert await store.artifacts.purge() == 0, "it might still be on its way"
@@ -226,7 +228,7 @@ def test_what_the_version_before_kept_is_read_after_the_migration(database_url: 
     old, parts = artifact(kept), [kept[start : start + PART_BYTES] for start in range(0, len(kept), PART_BYTES)]
 
     async def keep() -> None:
-        async with await open_store(database_url, check_schema=False) as store:
+        async with await open_store(database_url) as store:
             await store.artifacts.begin(old, Keeping(ttl=600.0, quota=1 << 30))
             for number, data in enumerate(parts):
                 row = {"artifact_id": old.id, "number": number, "start": number * PART_BYTES, "data": pack(data)}

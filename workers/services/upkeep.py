@@ -112,13 +112,14 @@ class AuditChain(Service):
         if not await self._may_append():
             return 0
         is_continued = await self._is_continued()
-        count = 0
+        count, began = 0, time.monotonic()
         with suppress(OvertakenError):  # somebody prunes, or seals by hand
             async for sealed in self._store.audit.sweep(self._signer, sealer=self._worker_id):
                 if is_continued:
                     await self._keep(sealed.head)
                 count += sealed.executions
-                await asyncio.sleep(_rest(sealed.seconds, sealed.ended_until))
+                await asyncio.sleep(_rest(time.monotonic() - began, sealed.ended_until))
+                began = time.monotonic()
                 if self._is_for_later() or not await self._may_append():
                     break
         return count
@@ -242,10 +243,12 @@ class RollUps(Service):
 
     async def step(self) -> float | None:
         """Roll up what is ready, for at most one interval: by then another worker may lead."""
-        until = time.monotonic() + ROLLUP_SECONDS
-        async for rolled in self._store.rollups.sweep():
-            await asyncio.sleep(REST * rolled.seconds)
-            if time.monotonic() > until:
+        began = time.monotonic()
+        until = began + ROLLUP_SECONDS
+        async for _ in self._store.rollups.sweep():
+            await asyncio.sleep(REST * (time.monotonic() - began))
+            began = time.monotonic()
+            if began > until:
                 return 0.0
         return None
 

@@ -1,20 +1,21 @@
-"""The batches of the chain, each with the hash of the one before, appended by one writer at a time."""
+"""The batches of the chain, each with the hash of the one before, appended by one writer at a time; and what their details say."""
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Select, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import StorageError
 from forge_tools.model.audit import Head
-from forge_tools.storage.audit.hashes import EPOCH, FORMAT, moment_form, moment_of
+from forge_tools.storage.audit.hashes import EPOCH, FORMAT, Definition, as_json, moment_form, moment_of
 from forge_tools.storage.audit.keys import Signer
 from forge_tools.storage.connection.database import Database, prepare
-from forge_tools.storage.functions import stored
+from forge_tools.storage.functions import database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP
 from forge_tools.storage.tables import audit_batches
 
@@ -55,8 +56,7 @@ class Batch:
         """The value that `hash` must have."""
         values = {name: getattr(self, name) for name in _HASHED}
         said = {name: moment_form(v) if isinstance(v, datetime) else v for name, v in values.items() if v is not None}
-        text = json.dumps(said, separators=(",", ":"), ensure_ascii=True, sort_keys=True)
-        return hashlib.sha256(f"forge-tools audit {FORMAT} batch\n{text}".encode()).hexdigest()
+        return hashlib.sha256(f"forge-tools audit {FORMAT} batch\n{as_json(said)}".encode()).hexdigest()
 
     def signed(self, signer: Signer | None) -> "Batch":
         """This batch with its hash, and signed if there is a key."""
@@ -77,7 +77,7 @@ class Batch:
 _FIELDS = tuple(field.name for field in fields(Batch))
 _NUMBERS = ("format", "executions", "events", "event_frontier")
 _TEXTS = ("kind", "root", "previous", "sealer", "detail", "hash")
-_HASHED = tuple(name for name in _FIELDS if name not in ("hash", "signature"))
+_HASHED = sorted(name for name in _FIELDS if name not in ("hash", "signature"))
 _BATCHES = select(*(stored(batch[name]).label(name) for name in _FIELDS))
 
 
@@ -160,18 +160,13 @@ def _batch(values: dict[str, Any]) -> Batch:
     return Batch(**values | moments | numbers | texts | optional | {"sealed_at": moments["sealed_at"] or EPOCH})
 
 
-@dataclass(frozen=True, slots=True)
-class Portion:
+class Portion(NamedTuple):
     """The part of one batch that one checkpoint removed."""
 
-    checkpoint: int
     batch: int
     executions: int
     events: int
     root: str
-
-    def stored(self) -> list[Any]:
-        return [self.batch, self.executions, self.events, self.root]
 
 
 def portions_of(checkpoint: Batch) -> list[Portion]:
@@ -180,8 +175,28 @@ def portions_of(checkpoint: Batch) -> list[Portion]:
     Raises:
         KeyError, TypeError, ValueError: the detail is not one of a checkpoint.
     """
-    detail = json.loads(checkpoint.detail)
-    return [
-        Portion(checkpoint.sequence, int(batch), int(executions), int(events), str(root))
-        for batch, executions, events, root in detail["pruned"]
-    ]
+    pruned = json.loads(checkpoint.detail)["pruned"]
+    return [Portion(int(batch), int(executions), int(events), str(root)) for batch, executions, events, root in pruned]
+
+
+async def definitions_since(connection: AsyncConnection, head: Batch | None) -> datetime:
+    """The time since which definitions may be missing from all batches up to `head`: half a minute before its sealer looked."""
+    looked, now = await looked_at(connection, head), await database_now(connection)
+    return EVER if looked is None else max(EVER, min(looked, now) - OVERLAP)
+
+
+def listing(definitions: Mapping[Definition, bytes]) -> str:
+    """The detail of a batch that lists them with their hashes."""
+    return json.dumps(
+        {"definitions": [[*key, hash_.hex()] for key, hash_ in definitions.items()]} if definitions else {}
+    )
+
+
+def listed(batch: Batch) -> dict[Definition, bytes]:
+    """The definitions that a batch lists.
+
+    Raises:
+        TypeError, ValueError, AttributeError: no sealer wrote its detail.
+    """
+    entries = json.loads(batch.detail).get("definitions", ())
+    return {(str(name), str(version), str(digest)): bytes.fromhex(hash_) for name, version, digest, hash_ in entries}

@@ -3,30 +3,28 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, exists, func, insert, select
+from sqlalchemy import exists, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model.audit import AuditReport, Head
 from forge_tools.storage.audit import batches
 from forge_tools.storage.audit.batches import NOTHING_BEFORE, Batch, OvertakenError
-from forge_tools.storage.audit.definitions import Definition, hashes_of_definitions, listing, unsealed_since
 from forge_tools.storage.audit.hashes import (
     NO_ROW,
+    hashes_of_definitions,
     hashes_of_events,
     hashes_of_executions,
     line,
     moment_of,
-    reading_raw,
     root_of,
 )
 from forge_tools.storage.audit.heads import KeptHead
 from forge_tools.storage.audit.keys import Signer, Trust
 from forge_tools.storage.audit.verification import Verification
-from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import any_of, database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
 from forge_tools.storage.rows import clean
@@ -54,18 +52,6 @@ _ADD_EVENTS = insert(audit_events).returning(audit_events.c.event_id)
 asked, ended, event = executions.c, execution_attempts.c, execution_events.c
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """A batch that was just added."""
-
-    head: Head
-    executions: int
-    events: int
-    ended_until: datetime | None
-    seconds: float
-    """How long it took."""
-
-
 class AuditChain:
     """Seals what has ended, and verifies that it is still as it was."""
 
@@ -81,7 +67,7 @@ class AuditChain:
 
     async def seal(
         self, signer: Signer | None, *, sealer: str, most: int = BATCH, behind: datetime | None = None
-    ) -> Sealed | None:
+    ) -> Batch | None:
         """Seal up to `most` executions that have ended, the oldest first, and as many events, in one batch; None if there is nothing.
 
         They ended at or after `behind`: after a batch, its `ended_until`; `ALL` includes what was ever left out; None stands
@@ -90,32 +76,38 @@ class AuditChain:
         Raises:
             OvertakenError: another process has sealed at the same moment.
         """
-        began = time.monotonic()
-        async with reading_raw(self._database) as connection:
-            found = await _unsealed(connection, most, behind)
-            if not found.ends and not found.events:
+        async with self._database.reading() as connection:
+            await prepare(connection, "still")
+            head, now = await batches.newest(connection), await database_now(connection)
+            ends = await _unsealed_ends(connection, head, now, most, behind)
+            numbers = await _unsealed_events(connection, head, most, behind)
+            if not ends and not numbers:
                 return None
-            ends = await hashes_of_executions(connection, [row.execution_id for row in found.ends])
-            events = await hashes_of_events(connection, found.events)
-        new = await asyncio.to_thread(_batch, found, ends, events, clean(sealer), signer)
+            hashes = await hashes_of_executions(connection, list(ends))
+            events = await hashes_of_events(connection, numbers)
+            since = EVER if behind == EVER else await batches.definitions_since(connection, head)
+            definitions = await hashes_of_definitions(connection, since)
+        moments = [ends[id_] or now for id_ in hashes]
+        facts = {"head": head, "now": now, "sealer": clean(sealer), "detail": batches.listing(definitions)}
+        new = (await asyncio.to_thread(_batch, moments, hashes, events, **facts)).signed(signer)
 
         async def work(connection: AsyncConnection) -> None:
             await batches.append(self._database, connection, new)
-            if new.sequence == 1:
-                await _require_unpruned(connection, ends)
-            if ends:
-                rows = [{"execution_id": id_, "hashes": hashes} for id_, hashes in ends.items()]
+            if head is None:
+                await _require_unpruned(connection, hashes)
+            if hashes:
+                rows = [{"execution_id": id_, "hashes": sealed} for id_, sealed in hashes.items()]
                 await connection.execute(_ADD_EXECUTIONS.values(batch=new.sequence), rows)
             if events:
-                entries = [{"event_id": id_, "hashes": hashes} for id_, hashes in events.items()]
+                entries = [{"event_id": number, "hashes": sealed} for number, sealed in events.items()]
                 await connection.execute(_ADD_EVENTS.values(batch=new.sequence), entries)
 
         await self._database.write(work)
-        return Sealed(new.head, new.executions, new.events, new.ended_until, time.monotonic() - began)
+        return new
 
     async def sweep(
         self, signer: Signer | None, *, sealer: str, most: int = BATCH, behind: datetime | None = None
-    ) -> AsyncIterator[Sealed]:
+    ) -> AsyncIterator[Batch]:
         """Seal what has ended, batch by batch, up to the first that is not full. `behind` is that of the first, as in `seal`.
 
         Raises:
@@ -165,17 +157,6 @@ class AuditChain:
         ).run()
 
 
-@dataclass(frozen=True, slots=True)
-class Unsealed:
-    """What the next batch will hold, and the batch before it."""
-
-    head: Batch | None
-    now: datetime
-    ends: Sequence[Row[Any, Any]]
-    events: Sequence[int]
-    definitions: Mapping[Definition, bytes]
-
-
 async def _require_unpruned(connection: AsyncConnection, hashes: Mapping[str, bytes]) -> None:
     """Refuse if something was pruned meanwhile: later it would leave a checkpoint; before the first batch it leaves none."""
     ids = [id_ for id_, sealed in hashes.items() if not sealed.startswith(NO_ROW)]
@@ -184,35 +165,40 @@ async def _require_unpruned(connection: AsyncConnection, hashes: Mapping[str, by
         raise OvertakenError("History was pruned while its first batch was made. Try again.")
 
 
-async def _unsealed(connection: AsyncConnection, most: int, behind: datetime | None) -> Unsealed:
-    head, now = await batches.newest(connection), await database_now(connection)
+async def _unsealed_ends(
+    connection: AsyncConnection, head: Batch | None, now: datetime, most: int, behind: datetime | None
+) -> dict[str, datetime | None]:
+    """When executions without an entry ended, by id, the oldest first."""
     entry = exists().where(audit_executions.c.execution_id == ended.execution_id)
-    completed_at = stored(ended.completed_at).label("completed_at")
-    ends = select(ended.execution_id, completed_at).where(ended.final, ~entry)
+    query = select(ended.execution_id, stored(ended.completed_at).label("completed_at")).where(ended.final, ~entry)
     if behind is None and head is not None and head.frontier is not None:
         behind = max(EVER, min(head.frontier, now)) - OVERLAP  # the clock may have been set back
     if behind not in (None, EVER):
-        ends = ends.where(ended.completed_at >= behind)
+        query = query.where(ended.completed_at >= behind)
+    rows = await connection.execute(query.order_by(ended.completed_at).limit(most))
+    return {row.execution_id: moment_of(row.completed_at) for row in rows}
+
+
+async def _unsealed_events(
+    connection: AsyncConnection, head: Batch | None, most: int, behind: datetime | None
+) -> Sequence[int]:
     entry = exists().where(audit_events.c.event_id == event.id)
     known = 0 if behind == EVER else await batches.event_floor(connection, head)
-    events = select(event.id).where(event.id > known, ~entry)
-    since = EVER if behind == EVER else await unsealed_since(connection, head)
-    return Unsealed(
-        head,
-        now,
-        (await connection.execute(ends.order_by(ended.completed_at).limit(most))).all(),
-        (await connection.scalars(events.order_by(event.id).limit(most))).all(),
-        await hashes_of_definitions(connection, since),
-    )
+    query = select(event.id).where(event.id > known, ~entry)
+    return (await connection.scalars(query.order_by(event.id).limit(most))).all()
 
 
 def _batch(
-    found: Unsealed, executions: dict[str, bytes], events: dict[int, bytes], sealer: str, signer: Signer | None
+    ends: Sequence[datetime],
+    executions: Mapping[str, bytes],
+    events: Mapping[int, bytes],
+    *,
+    head: Batch | None,
+    now: datetime,
+    **said: Any,
 ) -> Batch:
     lines = [line("execution", id_, hashes) for id_, hashes in executions.items()]
     lines += [line("event", id_, hashes) for id_, hashes in events.items()]
-    ends = [moment_of(row.completed_at) or found.now for row in found.ends]
-    head = found.head
     frontiers = [*ends, *([head.frontier] if head and head.frontier else [])]
     return Batch(
         sequence=head.sequence + 1 if head else 1,
@@ -220,11 +206,10 @@ def _batch(
         events=len(events),
         ended_from=min(ends, default=None),
         ended_until=max(ends, default=None),
-        frontier=min(max(frontiers), found.now) if frontiers else None,  # an end that lies ahead hides no other
+        frontier=min(max(frontiers), now) if frontiers else None,  # an end that lies ahead hides no other
         event_frontier=max([*events, head.event_frontier if head else 0]),
         root=root_of(lines),
         previous=head.hash if head else NOTHING_BEFORE,
-        sealed_at=found.now,
-        sealer=sealer,
-        detail=listing(found.definitions),
-    ).signed(signer)
+        sealed_at=now,
+        **said,
+    )

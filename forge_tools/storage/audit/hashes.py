@@ -2,27 +2,27 @@
 
 A row is the JSON object of its columns that are not NULL, in the order of their names, without spaces, in ASCII.
 Times are microseconds since 1970 in UTC, floats as Python writes them, booleans true and false, JSON columns the text as
-it is stored. What a column of that type could not hold, such as a number that somebody wrote into a text on SQLite,
-becomes an object that says so. Its hash is the SHA-256 of that, after a line that names the format and the table.
+it is stored. What JSON cannot express, such as bytes that somebody wrote into a text on SQLite, becomes an object that
+says so. Its hash is the SHA-256 of that, after a line that names the format and the table.
 """
 
 import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, reduce
-from operator import add
+from functools import cached_property
 from typing import Any
+from uuid import UUID
 
-from sqlalchemy import Boolean, Column, ColumnElement, Float, Integer, Table, Text, cast, func, select
+from sqlalchemy import Boolean, Column, ColumnElement, Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import any_of, stored
-from forge_tools.storage.tables import Json, MomentText, execution_attempts, execution_events, executions
+from forge_tools.storage.heartbeat import EVER
+from forge_tools.storage.tables import MomentText, execution_attempts, execution_events, executions, tools
 
 FORMAT = 1
 DIGEST_BYTES = 32
@@ -33,18 +33,21 @@ _NUMBER_BYTES = 4
 NO_NUMBER = -(2**31)
 """Stands for what is no number of an attempt."""
 
+READ_AT_ONCE = 50
+"""How many rows are in memory at once: each may have outputs of megabytes."""
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_as_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circular=False).encode
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}")
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+Definition = tuple[str, str, str]
+"""Name, version and digest of a tool."""
 
 
 class RowForm:
     """How the rows of one table, or those of its columns that are named, are read, exactly as they are stored, and hashed."""
 
     def __init__(self, table: Table, names: Sequence[str] = ()) -> None:
-        self.table = table
         self._columns = [table.c[name] for name in sorted(names or table.c.keys())]
         self._prefix = f"forge-tools audit {FORMAT} {table.name}\n".encode()
 
@@ -53,30 +56,18 @@ class RowForm:
         return [stored(column) for column in self._columns]
 
     @cached_property
-    def _forms(self) -> list[tuple[str, Callable[[Any], Any]]]:
-        """The canonical form of each column, by its type; all others are texts."""
+    def _forms(self) -> list[tuple[str, Callable[[Any], Any] | None]]:
+        """The canonical form of each column, by its type; None if that is what the driver returns."""
         return [
-            (column.name, next((form for kind, form in _FORMS if isinstance(column.type, kind)), _text))
+            (column.name, next((form for kind, form in _FORMS.items() if isinstance(column.type, kind)), None))
             for column in self._columns
         ]
 
     def digest(self, row: Sequence[Any]) -> bytes:
         """The hash of a row whose first values are those of `columns`."""
         pairs = zip(self._forms, row, strict=False)
-        said = {name: form(value) for (name, form), value in pairs if value is not None}
-        return hashlib.sha256(self._prefix + _as_json(said).encode()).digest()
-
-
-def _boolean(value: Any) -> Any:
-    return bool(value) if isinstance(value, bool | int) and value in (0, 1) else _strange(value)
-
-
-def _integer(value: Any) -> Any:
-    return value if isinstance(value, int) and not isinstance(value, bool) else _strange(value)
-
-
-def _float(value: Any) -> Any:
-    return float(value) if isinstance(value, float | int) else _strange(value)
+        said = {name: form(value) if form else value for (name, form), value in pairs if value is not None}
+        return hashlib.sha256(self._prefix + as_json(said).encode()).digest()
 
 
 def moment_form(value: Any) -> Any:
@@ -94,27 +85,25 @@ def moment_of(value: Any) -> datetime | None:
     return value if isinstance(value, datetime) and value.tzinfo is not None else None
 
 
-def _text(value: Any) -> Any:
-    if isinstance(value, str):
-        return value
-    text = str(value)  # PostgreSQL's driver has a class of its own for UUIDs
-    return text if _UUID.fullmatch(text) and not isinstance(value, bytes) else _strange(value)
+def _flag(value: Any) -> Any:
+    return bool(value) if value in (0, 1) else _strange(value)
 
 
-def _strange(value: Any) -> dict[str, str]:
+def _strange(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return str(value)
     return {type(value).__name__: value.hex() if isinstance(value, bytes) else str(value)}
 
 
-_FORMS: tuple[tuple[type[Any], Callable[[Any], Any]], ...] = (
-    (MomentText, moment_form),
-    (Boolean, _boolean),
-    (Float, _float),
-    (Integer, _integer),
-)
+_FORMS: dict[type[Any], Callable[[Any], Any]] = {MomentText: moment_form, Boolean: _flag}
+
+as_json = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=_strange).encode
 
 EXECUTION = RowForm(executions)
 ATTEMPT = RowForm(execution_attempts)
 EVENT = RowForm(execution_events)
+DEFINITION = RowForm(tools, ("name", "version", "digest", "category", "lane", "timeout", "spec", "first_seen_at"))
+"""The part of a row that never changes; people may enable, pin and disable tools at any time."""
 
 
 def join_hashes(execution: bytes, attempts: Sequence[tuple[int, bytes]]) -> bytes:
@@ -153,36 +142,14 @@ def root_of(lines: Sequence[str]) -> str:
     return hashlib.sha256(text.encode("ascii", "backslashreplace")).hexdigest()
 
 
-MOST_BYTES = 8_000_000
-"""How many bytes of text are read at once; one row may be larger."""
-
-LARGE = 8_000
-"""Rows with shorter texts are not measured: hundreds of them always fit."""
-
-_WIDE = {
-    table: [column for column in table.c if isinstance(column.type, Json)] for table in (executions, execution_attempts)
-}
-
-
-@asynccontextmanager
-async def reading_raw(database: Database) -> AsyncIterator[AsyncConnection]:
-    """A connection that reads everything as of one moment."""
-    async with database.reading() as connection:
-        await prepare(connection, "still")
-        yield connection
-
-
 async def hashes_of_executions(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, bytes]:
     """The hashes of each execution that has a row or an attempt."""
+    rows = await _digests(connection, EXECUTION, executions.c.id, ids)
+    attempts = await _digests(connection, ATTEMPT, execution_attempts.c.execution_id, ids, execution_attempts.c.attempt)
     found: dict[str, bytes] = {}
-    for some in await _portions(connection, ids):
-        rows = await _digests(connection, EXECUTION, executions.c.id, some)
-        attempts = await _digests(
-            connection, ATTEMPT, execution_attempts.c.execution_id, some, execution_attempts.c.attempt
-        )
-        for id_ in rows.keys() | attempts.keys():
-            row = join_digests([digest for _, digest in rows.get(id_, ())] or [NO_ROW])
-            found[id_] = join_hashes(row, attempts.get(id_, []))
+    for id_ in rows.keys() | attempts.keys():
+        row = join_digests([digest for _, digest in rows.get(id_, ())] or [NO_ROW])
+        found[id_] = join_hashes(row, attempts.get(id_, []))
     return found
 
 
@@ -192,40 +159,24 @@ async def hashes_of_events(connection: AsyncConnection, ids: Sequence[int]) -> d
     return {id_: join_digests([digest for _, digest in rows]) for id_, rows in found.items()}
 
 
+async def hashes_of_definitions(connection: AsyncConnection, since: datetime = EVER) -> dict[Definition, bytes]:
+    """The hash of each definition of a tool first seen since then."""
+    query = select(*DEFINITION.columns(), *tools.primary_key.columns)
+    if since > EVER:
+        query = query.where(tools.c.first_seen_at >= since)
+    rows = (await connection.execute(query.order_by(*tools.primary_key.columns))).all()
+    return {(str(row[-3]), str(row[-2]), str(row[-1])): DEFINITION.digest(row) for row in rows}
+
+
 async def _digests(
     connection: AsyncConnection, form: RowForm, key: Column[Any], keys: Sequence[Any], *more: Column[Any]
 ) -> Mapping[Any, list[tuple[Any, bytes]]]:
     """The rows of each key as (`more`, hash)."""
-    query = select(*form.columns(), key.label("key"), *(column.label("also") for column in more)).where(
-        any_of(key, keys)
-    )
+    also = (column.label("also") for column in more)
+    query = select(*form.columns(), key.label("key"), *also).where(any_of(key, keys))
     found = defaultdict(list)
-    for row in await connection.execute(query):
-        found[row.key].append((row.also if more else None, form.digest(row)))
+    async with connection.stream(query, execution_options={"yield_per": READ_AT_ONCE}) as rows:
+        async for part in rows.partitions():
+            for row in part:
+                found[row.key].append((row.also if more else None, form.digest(row)))
     return found
-
-
-async def _portions(connection: AsyncConnection, ids: Sequence[str]) -> Iterable[Sequence[str]]:
-    """Split the ids into portions whose rows fit in memory together."""
-    sizes: dict[str, int] = defaultdict(int)
-    for table, key in ((executions, executions.c.id), (execution_attempts, execution_attempts.c.execution_id)):
-        size = _size(_WIDE[table])
-        large = select(key.label("key"), size.label("size")).where(any_of(key, ids), size > LARGE)
-        for row in await connection.execute(large):
-            sizes[row.key] += row.size
-    if sum(sizes.values()) <= MOST_BYTES:
-        return [ids]
-    portions: list[list[str]] = [[]]
-    held = 0
-    for id_ in ids:
-        held += sizes[id_]
-        if portions[-1] and held > MOST_BYTES:
-            portions.append([])
-            held = sizes[id_]
-        portions[-1].append(id_)
-    return portions
-
-
-def _size(columns: Sequence[Column[Any]]) -> Any:
-    lengths = (func.coalesce(func.length(cast(column, Text)), 0) for column in columns)
-    return reduce(add, lengths)

@@ -28,11 +28,7 @@ class HeadFile:
         self.path = path
 
     def read(self) -> list[KeptHead]:
-        """Return all heads in it, the oldest first; none if the file does not exist.
-
-        Raises:
-            ConfigurationError: it cannot be read, or holds something else.
-        """
+        """Return all heads in it, the oldest first; none if the file does not exist."""
         try:
             return self._parsed(self.path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
@@ -41,11 +37,7 @@ class HeadFile:
             raise self._unusable("read", error) from error
 
     def keep(self, head: Head) -> bool:
-        """Add a head that the chain holds; return whether it is the first in the file.
-
-        Raises:
-            ConfigurationError: the file cannot be written, or holds something else.
-        """
+        """Add a head that the chain holds; return whether it is the first in the file."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Self
@@ -29,17 +29,13 @@ class Signer:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a private key in PEM (PKCS #8), which nobody but its owner may read.
-
-        Raises:
-            ConfigurationError: it is not there, no Ed25519 key, or open to others.
-        """
-        data = _read(path)
+        """Read a private key in PEM (PKCS #8), which nobody but its owner may read."""
+        key = _loaded(path, "private")
         if path.stat().st_mode & _OPEN_TO_OTHERS:
             raise ConfigurationError(
                 f"{path} holds the key that signs history, and others may read it: chmod 600 {path}."
             )
-        return cls(_private(path, data, "private"))
+        return cls(key)
 
     @classmethod
     def load_or_make(cls, path: Path) -> Self:
@@ -60,12 +56,8 @@ class Trust:
 
     @classmethod
     def load(cls, paths: Iterable[Path]) -> Self:
-        """Read public keys in PEM; private ones will do, too.
-
-        Raises:
-            ConfigurationError: one is not there, or no Ed25519 key.
-        """
-        return cls([_public(path) for path in paths])
+        """Read public keys in PEM; private ones will do, too."""
+        return cls(_loaded(path, "public") for path in paths)
 
     def knows(self, key_id: str | None) -> bool:
         return key_id in self._keys
@@ -82,11 +74,7 @@ class Trust:
 
 
 def make_key(path: Path, *, replace_none: bool = False) -> Signer:
-    """Write a new private key to `path`, and its public one beside it with `.pub` after its name.
-
-    Raises:
-        ConfigurationError: something is there already (unless `replace_none`), or it cannot be written.
-    """
+    """Write a new private key to `path`, and its public one beside it with `.pub` after its name."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -112,40 +100,22 @@ def key_id_of(key: "Ed25519PublicKey") -> str:
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
 
 
-def _public(path: Path) -> "Ed25519PublicKey":
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-    data = _read(path)
-    if b"PRIVATE KEY" in data:
-        return _private(path, data, "public").public_key()
-    key: Ed25519PublicKey = _loaded(path, "public", Ed25519PublicKey, lambda: load_pem_public_key(data))
-    return key
-
-
-def _private(path: Path, data: bytes, wanted: str) -> "Ed25519PrivateKey":
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    key: Ed25519PrivateKey = _loaded(path, wanted, Ed25519PrivateKey, lambda: load_pem_private_key(data, password=None))
-    return key
-
-
-def _loaded(path: Path, wanted: str, kind: type[Any], load: Callable[[], object]) -> Any:
+def _loaded(path: Path, wanted: str) -> Any:
+    """Read an Ed25519 key; a private one has the public one in it."""
     from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-    problem = f"{path} is no Ed25519 {wanted} key in PEM. Make one: forge-tools audit keygen {path.name}"
     try:
-        key = load()
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigurationError(problem) from error
-    if not isinstance(key, kind):
-        raise ConfigurationError(problem)
-    return key
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"The key {path} cannot be read: {error.strerror or error}.") from error
+    problem = f"{path} is no Ed25519 {wanted} key in PEM. Make one: forge-tools audit keygen {path.name}"
+    is_private = wanted == "private" or b"PRIVATE KEY" in data
+    try:
+        key = load_pem_private_key(data, password=None) if is_private else load_pem_public_key(data)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigurationError(problem) from error
+    if not isinstance(key, Ed25519PrivateKey | Ed25519PublicKey):
+        raise ConfigurationError(problem)
+    return key.public_key() if isinstance(key, Ed25519PrivateKey) and wanted == "public" else key

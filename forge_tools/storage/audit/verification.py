@@ -1,31 +1,31 @@
 """Compares what is stored with the chain, batch by batch, and names each row that differs, or that should be in a batch and is in none."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Row, Select, and_, exists, select
+from sqlalchemy import Row, Select, and_, exists, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model.audit import AuditReport, Fault, Finding
 from forge_tools.storage.audit import batches
-from forge_tools.storage.audit.batches import NOTHING_BEFORE, PRUNE, Batch, Portion, event_floor, portions_of
-from forge_tools.storage.audit.definitions import Definition, hashes_of_definitions, listed, unsealed_since
+from forge_tools.storage.audit.batches import NOTHING_BEFORE, PRUNE, Batch, Portion, listed, portions_of
 from forge_tools.storage.audit.hashes import (
     EPOCH,
     NO_ROW,
+    Definition,
+    hashes_of_definitions,
     hashes_of_events,
     hashes_of_executions,
     line,
     moment_of,
-    reading_raw,
     root_of,
     split_hashes,
 )
 from forge_tools.storage.audit.heads import KeptHead
 from forge_tools.storage.audit.keys import Trust
-from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP
 from forge_tools.storage.tables import (
@@ -42,6 +42,13 @@ MOST_FINDINGS = 1000
 """How many findings a report keeps; all are counted."""
 
 _PAGE = 50
+_READ_AT_ONCE = 1000
+
+_SETTLED = timedelta(minutes=2)
+"""After so long a call has ended or is in the queue, whatever the clock of its submitter says."""
+
+asked, ended, event = executions.c, execution_attempts.c, execution_events.c
+entry, event_entry = audit_executions.c, audit_events.c
 
 Entry = tuple[str, Any, bytes, int | None]
 """Kind, key, hashes, and the checkpoint that says it was pruned."""
@@ -66,19 +73,21 @@ class Verification:
         self.report.kept_heads = len(self._missed)
         self._signed_from = signed_from
         self._told = told
-        self._portions: dict[int, list[Portion]] = defaultdict(list)
+        self._portions: dict[int, dict[int, Portion]] = defaultdict(dict)
+        """By batch and checkpoint."""
         self._definitions: dict[Definition, bytes] = {}
 
     async def run(self) -> AuditReport:
         """Compare everything."""
-        async with reading_raw(self._database) as connection:
+        async with self._database.reading(is_long=True) as connection:
+            await prepare(connection, "still")
             last = await batches.newest(connection)
             await self._chain(connection)
             await self._compare_definitions(connection, last)
             async for batch in self._batches(connection):
                 if _is_numbered(batch):
                     await self._rows(connection, batch)
-            await UnsealedRows(connection, self).look(last, is_signed=bool(self._trust))
+            await self._unsealed(connection, last)
         self._compare_kept_heads()
         return self.report
 
@@ -142,26 +151,22 @@ class Verification:
         try:
             if batch.kind == PRUNE:
                 self.report.checkpoints += 1
-                self._note_portions(portions_of(batch))
+                for portion in portions_of(batch):
+                    self._portions[portion.batch][batch.sequence] = portion
+                    self.report.pruned += portion.executions
             else:
                 self._definitions = listed(batch) | self._definitions
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             said = "its detail does not say what was pruned, or which tools were first seen"
             self.note(Fault.BROKEN_BATCH, "audit_batches", batch.sequence, said, batch.sequence)
 
-    def _note_portions(self, portions: Iterable[Portion]) -> None:
-        for portion in portions:
-            self._portions[portion.batch].append(portion)
-            self.report.pruned += portion.executions
-
     async def _compare_definitions(self, connection: AsyncConnection, last: Batch | None) -> None:
         """Definitions never go; people may enable, pin and disable them."""
         sealed, now = self._definitions, await hashes_of_definitions(connection)
-        young = await hashes_of_definitions(connection, await unsealed_since(connection, last))
+        young = await hashes_of_definitions(connection, await batches.definitions_since(connection, last))
         self.report.definitions = len(sealed)
         for key in sorted(sealed.keys() | (now.keys() - young.keys())):
-            if (was := sealed.get(key, NO_ROW)) != (is_ := now.get(key, NO_ROW)):
-                self._compare_row("tools", " ".join(key), was, is_)
+            self._compare_row("tools", " ".join(key), sealed.get(key, NO_ROW), now.get(key, NO_ROW))
 
     def _compare_kept_heads(self) -> None:
         if not self._missed:
@@ -180,27 +185,23 @@ class Verification:
     async def _rows(self, connection: AsyncConnection, batch: Batch) -> None:
         entries = await _entries(connection, batch.sequence)
         self._compare_entries(batch, entries)
-        sealed: dict[str, dict[Any, bytes]] = {"execution": {}, "event": {}}
-        pruned: dict[str, set[Any]] = {"execution": set(), "event": set()}
-        for kind, key, hashes, pruned_by in entries:
-            if pruned_by is None:
-                sealed[kind][key] = hashes
-            else:
-                pruned[kind].add(key)
-        found = await hashes_of_executions(connection, [*sealed["execution"], *pruned["execution"]])
-        for id_, hashes in sealed["execution"].items():
-            self._compare_execution(id_, hashes, found.get(id_, NO_ROW), batch.sequence)
-        there = await hashes_of_events(connection, [*sealed["event"], *pruned["event"]])
-        for number, hashes in sealed["event"].items():
-            if hashes != (now := there.get(number, NO_ROW)):
-                self._compare_row("execution_events", number, hashes, now, batch.sequence)
-        for table, back in (
-            ("executions", pruned["execution"] & found.keys()),
-            ("execution_events", pruned["event"] & there.keys()),
+        counts = []
+        for kind, table, read in (
+            ("execution", "executions", hashes_of_executions),
+            ("event", "execution_events", hashes_of_events),
         ):
-            for key in sorted(back, key=str):
-                self.note(Fault.INSERTED, table, key, "it was pruned, and is there again", batch.sequence)
-        self._count(batch, len(sealed["execution"]), len(sealed["event"]))
+            of_kind = [(key, hashes, pruned_by) for one, key, hashes, pruned_by in entries if one == kind]
+            found = await read(connection, [key for key, *_ in of_kind])
+            for key, hashes, pruned_by in of_kind:
+                if pruned_by is not None:
+                    if key in found:
+                        self.note(Fault.INSERTED, table, key, "it was pruned, and is there again", batch.sequence)
+                elif kind == "event":
+                    self._compare_row(table, key, hashes, found.get(key, NO_ROW), batch.sequence)
+                else:
+                    self._compare_execution(key, hashes, found.get(key, NO_ROW), batch.sequence)
+            counts.append(sum(pruned_by is None for *_, pruned_by in of_kind))
+        self._count(batch, *counts)
 
     def _count(self, batch: Batch, executions: int, events: int) -> None:
         report = self.report
@@ -214,13 +215,13 @@ class Verification:
 
     def _compare_entries(self, batch: Batch, entries: Sequence[Entry]) -> None:
         """The entries of a batch must be those that were sealed, less what checkpoints say was pruned."""
-        number, portions = batch.sequence, self._portions.get(batch.sequence, [])
+        number, portions = batch.sequence, self._portions.get(batch.sequence, {})
         if batch.kind == PRUNE:
             if entries:
                 self.note(Fault.INSERTED, "audit_executions", number, "a checkpoint holds no entries", number)
             return
         if not entries and portions:
-            gone = sum(one.executions for one in portions), sum(one.events for one in portions)
+            gone = (sum(one.executions for one in portions.values()), sum(one.events for one in portions.values()))
             if gone == (batch.executions, batch.events):
                 return  # pruned as a whole: the entries went with the last row
         if root_of([line(kind, key, hashes) for kind, key, hashes, _ in entries]) != batch.root:
@@ -228,16 +229,13 @@ class Verification:
             self.note(
                 Fault.BROKEN_BATCH, "audit_executions", number, f"its entries are not those sealed: {count}", number
             )
-        self._compare_portions(number, portions, entries)
-
-    def _compare_portions(self, number: int, portions: Iterable[Portion], entries: Sequence[Entry]) -> None:
         marked = defaultdict(list)
         for kind, key, hashes, pruned_by in entries:
             if pruned_by is not None:
                 marked[pruned_by].append(line(kind, key, hashes))
-        said = {portion.checkpoint: portion.root for portion in portions}
-        for checkpoint in sorted(marked.keys() | said.keys(), key=str):
-            if root_of(marked[checkpoint]) != said.get(checkpoint):
+        for checkpoint in sorted(marked.keys() | portions.keys(), key=str):
+            said = portions.get(checkpoint)
+            if said is None or root_of(marked[checkpoint]) != said.root:
                 why = f"what is marked as pruned by checkpoint {checkpoint} is not what that says"
                 self.note(Fault.BROKEN_BATCH, "audit_executions", number, why, number)
 
@@ -247,17 +245,17 @@ class Verification:
         before = self.report.found
         row, attempts = split_hashes(sealed)
         row_now, attempts_now = split_hashes(found)
-        if row != row_now:
-            self._compare_row("executions", id_, row, row_now, batch)
+        self._compare_row("executions", id_, row, row_now, batch)
         for number in sorted(attempts.keys() | attempts_now.keys()):
             was, is_ = attempts.get(number, NO_ROW), attempts_now.get(number, NO_ROW)
-            if was != is_:
-                self._compare_row("execution_attempts", f"{id_} attempt {number}", was, is_, batch)
+            self._compare_row("execution_attempts", f"{id_} attempt {number}", was, is_, batch)
         if self.report.found == before:
             said = "an attempt of it is there twice, or its hashes are none"
             self.note(Fault.INSERTED, "execution_attempts", id_, said, batch)
 
     def _compare_row(self, table: str, key: object, was: bytes, is_: bytes, batch: int | None = None) -> None:
+        if was == is_:
+            return
         fault = Fault.REMOVED if is_ == NO_ROW else Fault.INSERTED if was == NO_ROW else Fault.CHANGED
         said = {
             Fault.REMOVED: "it is gone, and no checkpoint says that it was pruned",
@@ -265,6 +263,35 @@ class Verification:
             Fault.CHANGED: f"sealed as {was.hex()[:16]}, is {is_.hex()[:16]}",
         }[fault]
         self.note(fault, table, key, said, batch)
+
+    # What is in no batch.
+
+    async def _unsealed(self, connection: AsyncConnection, last: Batch | None) -> None:
+        """`last` is the newest batch from before the chain was read: rows sealed meanwhile are no forgeries."""
+        now, report = await database_now(connection), self.report
+        await self._compare_ends(connection, last, now)
+        for query, table, said in _inserted(await batches.event_floor(connection, last)):
+            async for row in _found(connection, query):
+                self.note(Fault.INSERTED, table, row.key, said.format(row))
+        oldest = report.oldest_unsealed
+        if self._trust and last is None and oldest is not None and oldest < now - _SETTLED:
+            self.note(Fault.UNSIGNED, "audit_batches", 1, "there is no batch at all, and a key was given")
+
+    async def _compare_ends(self, connection: AsyncConnection, last: Batch | None, now: datetime) -> None:
+        """Executions without an entry have ended since the last batch, or wait in the queue."""
+        frontier, report = last.frontier if last else None, self.report
+        since = frontier and max(EVER, min(frontier, now)) - OVERLAP
+        async for row in _found(connection, _unsealed_executions()):
+            ended_at = moment_of(row.completed_at)
+            if row.completed_at is None:
+                if (moment_of(row.queued_at) or EPOCH) < now - _SETTLED:
+                    self.note(Fault.UNFINISHED, "executions", row.key, "it has not ended, and is not in the queue")
+            elif ended_at is None or (since is not None and ended_at < since):
+                said = f"it says it ended at {str(row.completed_at)[:19]}, before the last seal, and no batch has it"
+                self.note(Fault.INSERTED, "executions", row.key, said)
+            else:
+                report.unsealed += 1
+                report.oldest_unsealed = min(report.oldest_unsealed or ended_at, ended_at)
 
 
 def _is_numbered(batch: Batch) -> bool:
@@ -285,69 +312,10 @@ def _bytes(hashes: Any) -> bytes:
     return bytes(hashes) if isinstance(hashes, bytes | memoryview) else repr(hashes).encode()
 
 
-_KEYS_READ = 10_000
-
-asked, ended, event = executions.c, execution_attempts.c, execution_events.c
-entry, event_entry = audit_executions.c, audit_events.c
-_SETTLED = timedelta(minutes=2)
-"""After so long a call has ended or is in the queue, whatever the clock of its submitter says."""
-
-
-class UnsealedRows:
-    """Searches each table, in order of its key, for rows without an entry and for entries without a batch."""
-
-    def __init__(self, connection: AsyncConnection, found: "Verification") -> None:
-        self._connection = connection
-        self._report = found.report
-        self._note = found.note
-
-    async def look(self, last: Batch | None, *, is_signed: bool) -> None:
-        """`last` is the newest batch from before the chain was read: rows sealed meanwhile are no forgeries.
-
-        If it `is_signed`, there has to be one.
-        """
-        now = await database_now(self._connection)
-        await self._compare_ends(last, now)
-        for query, key, said in _inserted(await event_floor(self._connection, last)):
-            async for row in self._pages(query, key):
-                self._note(Fault.INSERTED, str(key.table), row.key, said.format(row))
-        oldest = self._report.oldest_unsealed
-        if is_signed and last is None and oldest is not None and oldest < now - _SETTLED:
-            self._note(Fault.UNSIGNED, "audit_batches", 1, "there is no batch at all, and a key was given")
-
-    async def _compare_ends(self, last: Batch | None, now: datetime) -> None:
-        """Executions without an entry have ended since the last batch, or wait in the queue."""
-        frontier, report = last.frontier if last else None, self._report
-        since = frontier and max(EVER, min(frontier, now)) - OVERLAP
-        async for row in self._pages(_unsealed_executions(), asked.id):
-            ended_at = moment_of(row.completed_at)
-            if row.completed_at is None:
-                if (moment_of(row.queued_at) or EPOCH) < now - _SETTLED:
-                    self._note(Fault.UNFINISHED, "executions", row.key, "it has not ended, and is not in the queue")
-            elif ended_at is None or (since is not None and ended_at < since):
-                said = f"it says it ended at {str(row.completed_at)[:19]}, before the last seal, and no batch has it"
-                self._note(Fault.INSERTED, "executions", row.key, said)
-            else:
-                report.unsealed += 1
-                report.oldest_unsealed = min(report.oldest_unsealed or ended_at, ended_at)
-
-    async def _pages(self, query: Select[Any], key: ColumnElement[Any]) -> AsyncIterator[Row[Any]]:
-        """The rows that `query` finds, so many keys at a time, so that no statement reads the whole table where it finds nothing."""
-        keys, found = select(key.label("key")).order_by(key).limit(_KEYS_READ), query.order_by(key)
-        reach = None
-        while True:
-            page, before = keys.subquery(), reach
-            reach = await self._connection.scalar(select(page.c.key).order_by(page.c.key.desc()).limit(1))
-            if reach is None:
-                return
-            if reach == before:  # what is no UTF-8 is read as another text, and lies behind that for ever
-                reach = None
-            for row in await self._connection.execute(found if reach is None else found.where(key <= reach)):
-                yield row
-            if reach is None:
-                return
-            keys = select(key.label("key")).where(key > reach).order_by(key).limit(_KEYS_READ)
-            found = query.where(key > reach).order_by(key)
+async def _found(connection: AsyncConnection, query: Select[Any]) -> AsyncIterator[Row[Any]]:
+    async with connection.stream(query, execution_options={"yield_per": _READ_AT_ONCE}) as rows:
+        async for row in rows:
+            yield row
 
 
 def _unsealed_executions() -> Select[Any]:
@@ -363,18 +331,18 @@ def _unsealed_executions() -> Select[Any]:
     return query.select_from(executions.outerjoin(execution_attempts, last)).where(~sealed, ~waits | is_over)
 
 
-def _inserted(floor: int) -> Iterator[tuple[Select[Any], Column[Any], str]]:
-    """What finds rows that no statement of ours leaves, the key in whose order they are read, and what is said of them."""
+def _inserted(floor: int) -> Iterator[tuple[Select[Any], str, str]]:
+    """What finds rows that no statement of ours leaves, their table, and what is said of them."""
     is_owned = exists().where(asked.id == ended.execution_id)
     is_sealed = exists().where(entry.execution_id == ended.execution_id)
     orphaned = select(ended.execution_id.label("key")).where(~is_owned, ~is_sealed)
-    yield orphaned, ended.execution_id, "there is no such execution"
+    yield orphaned, "execution_attempts", "there is no such execution"
     is_over = exists().where(entry.execution_id == execution_queue.c.id, entry.pruned_by.is_(None))
     waiting = select(execution_queue.c.id.label("key")).where(is_over)
-    yield waiting, execution_queue.c.id, "it is over and sealed, and in the queue again"
+    yield waiting, "execution_queue", "it is over and sealed, and in the queue again"
     has_entry = exists().where(event_entry.event_id == event.id)
     unsealed = select(event.id.label("key")).where(event.id <= floor, ~has_entry)
-    yield unsealed, event.id, "later ones are sealed, and no batch has it"
+    yield unsealed, "execution_events", "later ones are sealed, and no batch has it"
     for key, number in ((entry.execution_id, entry.batch), (event_entry.event_id, event_entry.batch)):
         has_batch = exists().where(audit_batches.c.sequence == number)
-        yield select(key.label("key"), number).where(~has_batch), key, "there is no batch {0.batch}"
+        yield select(key.label("key"), number).where(~has_batch), str(key.table), "there is no batch {0.batch}"

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote
 
 from forge_tools.deadlines import answered_within
 from forge_tools.errors import ConfigurationError, SchemaVersionError, StorageError
@@ -59,9 +58,6 @@ class Address:
         """Parse `sqlite:///path` or `postgresql://...`, with or without the driver's name.
 
         `?pooler=transaction` says that there is a pooler in between.
-
-        Raises:
-            ConfigurationError: naming the form that is expected.
         """
         try:
             require_readable(url)
@@ -92,11 +88,6 @@ class Address:
             raise SchemaVersionError(
                 f"There is no database at {self.target} yet. Run `forge-tools up`, or `forge-tools db upgrade`."
             )
-
-    @property
-    def file_uri(self) -> str:
-        """Return the file as a URI with which SQLite opens it, but never creates it."""
-        return f"file:{quote(self.target)}?mode=rw"
 
 
 def _without_pooler(url: str) -> tuple[str, str]:

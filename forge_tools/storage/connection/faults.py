@@ -188,11 +188,7 @@ def is_usable(revision: str) -> bool:
 
 
 def require_usable(shown: str, revision: str | None) -> None:
-    """Refuse a database that this code cannot work on; `shown` is its place as people may see it.
-
-    Raises:
-        SchemaVersionError: with the way out.
-    """
+    """Refuse a database that this code cannot work on; `shown` is its place as people may see it."""
     if revision == SCHEMA_REVISION:
         return
     if revision is None or _window(revision)[0] < _window(SCHEMA_REVISION)[0]:

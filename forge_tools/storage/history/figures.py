@@ -294,7 +294,12 @@ def _figures(calls: Select[Any]) -> Select[Any]:
         for column in (
             func.avg(one[name]).label(f"{name}_mean"),
             func.max(one[name]).label(f"{name}_max"),
-            *(_at_rank(one[name], percent).label(f"{name}_p{percent}") for percent in PERCENTILES),
+            *(
+                func.percentile_disc(literal(percent / 100, literal_execute=True))
+                .within_group(one[name])
+                .label(f"{name}_p{percent}")
+                for percent in PERCENTILES
+            ),
         )
     ]
     return select(
@@ -305,10 +310,6 @@ def _figures(calls: Select[Any]) -> Select[Any]:
         _count(one.status, ExecutionStatus.REJECTED).label("rejected"),
         *times,
     ).group_by(one.key)
-
-
-def _at_rank(times: ColumnElement[Any], percent: int) -> ColumnElement[Any]:
-    return func.percentile_disc(literal(percent / 100, literal_execute=True)).within_group(times)
 
 
 def _count(status: ColumnElement[str], *statuses: ExecutionStatus) -> ColumnElement[int]:

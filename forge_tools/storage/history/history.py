@@ -27,7 +27,6 @@ from forge_tools.storage.connection.drivers import Address
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.history.figures import read_figures
 from forge_tools.storage.history.pages import (
-    Index,
     Listing,
     Page,
     R,
@@ -36,8 +35,6 @@ from forge_tools.storage.history.pages import (
     events_listed,
     execution_record,
     executions_listed,
-    index_for,
-    index_for_events,
     read_all,
     read_page,
 )
@@ -121,14 +118,9 @@ class History:
         `status`, `error_code`, `error_text`, `min_ms` and `max_ms` apply to the attempt, other filters to its
         execution.
 
-        Raises:
-            ExecutionNotFoundError: `before` is not a cursor.
-            ValueError: as for `list`, and for a status that no attempt has.
+        Raises what `list` does, and ValueError for a status that no attempt has.
         """
-        selection = Selection(**filters)
-        return await self._page(
-            attempts_listed(selection), index_for(selection), limit=limit, before=before, patience=patience
-        )
+        return await self._page(attempts_listed(Selection(**filters)), limit=limit, before=before, patience=patience)
 
     async def list_events(
         self,
@@ -141,21 +133,16 @@ class History:
     ) -> Page[EventRecord]:
         """List events of all executions, newest first; `before` is the `cursor` of the last one above.
 
-        `since` and `until` bound when they happened; the other filters apply to their execution.
-
-        Raises:
-            ExecutionNotFoundError: `before` is not a cursor.
-            ValueError: as for `list`.
+        `since` and `until` bound when they happened; the other filters apply to their execution. Raises what `list` does.
         """
-        selection = Selection(**filters)
-        index = index_for_events(selection, kind)
-        return await self._page(events_listed(selection, kind), index, limit=limit, before=before, patience=patience)
+        listing = events_listed(Selection(**filters), kind)
+        return await self._page(listing, limit=limit, before=before, patience=patience)
 
-    async def _page(self, listing: Listing[R], index: Index, *, limit: int, **how: Any) -> Page[R]:
+    async def _page(self, listing: Listing[R], *, limit: int, **how: Any) -> Page[R]:
         if limit < 1:
             raise ValueError(f"limit is {limit}; it must be at least 1.")
         async with self._database.reading() as connection:
-            return await read_page(connection, listing, index, limit=limit, **how)
+            return await read_page(connection, listing, limit=limit, **how)
 
     async def _rows(self, execution_id: str, query: Select[Any]) -> Sequence[Row[Any]]:
         if not is_id(execution_id):
@@ -172,13 +159,10 @@ class History:
         `before` with which to look further back.
 
         Raises:
-            ExecutionNotFoundError: `before` is not an id. That execution itself may be gone.
+            ExecutionNotFoundError: `before` is not a cursor. The row that it names may be gone.
             ValueError: for a filter that can match nothing, and a `limit` below 1.
         """
-        selection = Selection(**filters)
-        return await self._page(
-            executions_listed(selection), index_for(selection), limit=limit, before=before, patience=patience
-        )
+        return await self._page(executions_listed(Selection(**filters)), limit=limit, before=before, patience=patience)
 
     async def unfinished(self, **filters: Any) -> Sequence[str]:
         """Return the ids of all executions that a `Selection` matches and that are not over, the oldest first."""
@@ -191,31 +175,27 @@ class History:
 
         They come in stretches of at most `size`. Each, even an empty one, says how far the search has come.
         """
-        return self._all(size, filters, executions_listed, index_for)
+        return self._all(size, filters, executions_listed)
 
     def attempt_pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Stretch[AttemptRecord]]:
         """Yield all attempts that `list_attempts` finds, oldest first, without those of executions queued meanwhile."""
-        return self._all(size, filters, attempts_listed, index_for)
+        return self._all(size, filters, attempts_listed)
 
     def event_pages(
         self, size: int = 500, kind: str | None = None, **filters: Any
     ) -> AsyncIterator[Stretch[EventRecord]]:
         """Yield all events that `list_events` finds, the oldest first; those that happen meanwhile are left out."""
-        return self._all(size, filters, partial(events_listed, kind=kind), partial(index_for_events, kind=kind))
+        return self._all(size, filters, partial(events_listed, kind=kind))
 
     async def _all(
-        self,
-        size: int,
-        filters: Mapping[str, Any],
-        listed: Callable[[Selection], Listing[R]],
-        index: Callable[[Selection], Index],
+        self, size: int, filters: Mapping[str, Any], listed: Callable[[Selection], Listing[R]]
     ) -> AsyncIterator[Stretch[R]]:
         if size < 1:
             raise ValueError(f"size is {size}; it must be at least 1.")
         now: datetime = await self._database.scalar(select(from_now(0.0)))
         selection = Selection(**filters)
-        selection = replace(selection, until=min(now, selection.until or now))
-        async for stretch in read_all(self._database, listed(selection), index(selection), size):
+        listing = listed(replace(selection, until=min(now, selection.until or now)))
+        async for stretch in read_all(self._database, listing, size):
             yield stretch
 
 

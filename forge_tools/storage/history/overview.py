@@ -4,16 +4,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from operator import add, sub
 from typing import Any
 
 from sqlalchemy import (
     Row,
     Select,
     String,
-    TextualSelect,
     and_,
-    bindparam,
     case,
     cast,
     false,
@@ -21,7 +18,6 @@ from sqlalchemy import (
     null,
     or_,
     select,
-    text,
     type_coerce,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -46,8 +42,7 @@ from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import database_now, from_now, seconds_between
 from forge_tools.storage.history.figures import FAILED, summed
 from forge_tools.storage.queue.workers import is_alive, read_workers
-from forge_tools.storage.statements import sqlite_statement
-from forge_tools.storage.tables import Moment, execution_attempts, execution_queue, executions, tools, workers
+from forge_tools.storage.tables import execution_attempts, execution_queue, executions, tools, workers
 
 live, ended = execution_queue.c, execution_attempts.c
 QUEUED = live.status == ExecutionStatus.QUEUED.value
@@ -143,14 +138,8 @@ class Load:
 
 async def read_load(connection: AsyncConnection, *, patience: float) -> list[Load]:
     """Count everything that is queued, runs or waits; what has been due for `patience` seconds is stale."""
-    now = (await connection.execute(select(from_now(0.0)))).scalar_one()  # once: SQLite would evaluate it for each row
+    now = await database_now(connection)  # once: SQLite would evaluate it for each row
     since = now - timedelta(seconds=patience)
-    if connection.dialect.name == "sqlite":
-        return await _read_on_sqlite(connection, now, since)
-    return [_load(now, *row) for row in await connection.execute(_grouped(now, since))]
-
-
-def _grouped(now: datetime, since: datetime) -> Select[Any]:
     is_due = QUEUED & (live.not_before <= now)
     is_stale = and_(
         QUEUED,
@@ -160,7 +149,7 @@ def _grouped(now: datetime, since: datetime) -> Select[Any]:
         live.attempt < live.max_attempts,
     )
     kind = (live.queue, live.lane, live.tool_key, live.status, live.owner)
-    return select(
+    query = select(
         *kind,
         func.count(),
         func.count(case((is_due, 1))),
@@ -169,44 +158,11 @@ def _grouped(now: datetime, since: datetime) -> Select[Any]:
         func.min(case((is_stale, live.not_before))),
         func.min(case((is_stale, cast(live.id, String)))),
     ).group_by(*kind)
-
-
-def _load(now: datetime, *row: Any) -> Load:
-    """Convert the moments of a row to seconds until now."""
-    values: list[Any] = [(now - value).total_seconds() if isinstance(value, datetime) else value for value in row]
-    return Load(*values)
-
-
-async def _read_on_sqlite(connection: AsyncConnection, now: datetime, since: datetime) -> list[Load]:
-    others, places = [
-        (await connection.execute(_typed(statement), {"now": now, "since": since})).all()
-        for statement in ("load_of_others", "load_of_places")
-    ]
-    found = dict[tuple[str | None, ...], Load]()
-    apart: dict[tuple[str | None, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for row in others:
-        queued = (row.due, row.first) if row.status == ExecutionStatus.QUEUED.value else (0, None)
-        found[row[:5]] = _load(now, *row[:6], *queued, 0, None, None)
-        apart[row[:3]] = list(map(add, apart[row[:3]], (row.calls, row.due, row.stale)))
-    for row in places:
-        calls, due, stale = map(sub, (row.calls, row.due, row.stale), apart[row[:3]])
-        if calls:
-            is_stale = (stale, row.first, row.example) if stale else (0, None, None)
-            one = _load(now, *row[:3], ExecutionStatus.QUEUED.value, None, calls, due, row.first, *is_stale)
-            same = (*row[:3], one.status, None)
-            found[same] = _both(one, found[same]) if same in found else one
-    return list(found.values())
-
-
-def _typed(name: str) -> TextualSelect:
-    moments = (bindparam(name, type_=Moment) for name in ("now", "since"))
-    return text(sqlite_statement(name)).bindparams(*moments).columns(first=Moment)
-
-
-def _both(one: Load, queued: Load) -> Load:
-    """Merge the calls of one place with those that wait there in vain, which are never stale."""
-    waits = [load.due_seconds for load in (one, queued) if load.due_seconds is not None]
-    return replace(one, calls=one.calls + queued.calls, due=one.due + queued.due, due_seconds=max(waits, default=None))
+    found = []
+    for row in await connection.execute(query):
+        values: list[Any] = [(now - one).total_seconds() if isinstance(one, datetime) else one for one in row]
+        found.append(Load(*values))
+    return found
 
 
 async def stuck_in(connection: AsyncConnection, load: Sequence[Load], *, lease: float) -> list[StuckCalls]:

@@ -1,6 +1,7 @@
 """Lists of executions, attempts or events over all history, by pages; each continues after the last row before it."""
 
 import operator
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,9 +34,6 @@ R = TypeVar("R", ExecutionRecord, AttemptRecord, EventRecord)
 Order = tuple[ColumnElement[Any], ...]
 Place = tuple[Any, ...]
 
-_MOST_DIGITS = 9, 18
-"""The most digits in the number of an attempt and of an event."""
-
 FIRST_STEP, GROWTH, LONGEST_STEP = 500, 4, 32_000
 """How many index entries a step reads: few at first, which fill most pages, and never too many for one statement."""
 
@@ -60,11 +58,20 @@ OLDEST_FIRST = Direction(asc, operator.gt, operator.ge, operator.le)
 
 
 @dataclass(frozen=True, slots=True)
+class Index:
+    """The narrowest index for a selection: its column in the order of the list, and which of its entries match."""
+
+    place: ColumnElement[Any]
+    entries: Sequence[ColumnElement[bool]] = ()
+    bounds: Sequence[ColumnElement[bool]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Listing(Generic[R]):
-    """The query, the columns that order it by time, and how to find the place of a cursor or a row in that order.
+    """The query, the columns that order it by time, how to find the place of a cursor or a row in that order, and the index to read.
 
     A `twin` is a column of another table that equals the first of these: with bounds on both, both tables are read from
-    the right place on.
+    the right place on, since no planner infers one from the other.
     """
 
     query: Select[Any]
@@ -72,6 +79,7 @@ class Listing(Generic[R]):
     place: Callable[[str], Place]
     place_of: Callable[[Row[Any]], Place]
     record: Callable[[Row[Any]], R]
+    index: Index
     twin: ColumnElement[Any] | None = None
 
     def first(self, limit: int, direction: Direction) -> Select[Any]:
@@ -100,7 +108,17 @@ def executions_listed(selection: Selection) -> Listing[ExecutionRecord]:
     query = joined().where(*conditions(selection))
     shown = [column for column in query.selected_columns if column.key in ExecutionRecord.__dataclass_fields__]
     query = query.with_only_columns(*shown, maintain_column_froms=True)
-    return Listing(query, (asked.c.id,), _execution_place, lambda row: (row.id,), execution_record)
+    told = (selection.error_code, selection.error_text, selection.min_ms, selection.max_ms)
+    is_over = selection.status in TERMINAL or any(value is not None for value in told)
+    return Listing(
+        query,
+        (asked.c.id,),
+        _execution_place,
+        lambda row: (row.id,),
+        execution_record,
+        _index(selection),
+        twin=last.c.execution_id if is_over else None,
+    )
 
 
 def attempts_listed(selection: Selection) -> Listing[AttemptRecord]:
@@ -116,13 +134,13 @@ def attempts_listed(selection: Selection) -> Listing[AttemptRecord]:
     columns = (*last.c, asked.c.tool, asked.c.category, asked.c.agent_id, asked.c.session_id, asked.c.queue)
     query = select(*columns).select_from(asked.join(last, last.c.execution_id == asked.c.id))
     query = query.where(*conditions(selection), *id_bounds(selection, last.c.execution_id))
-    order = asked.c.id, last.c.attempt
     return Listing(
         query,
-        order,
+        (asked.c.id, last.c.attempt),
         _attempt_place,
         operator.attrgetter("execution_id", "attempt"),
-        _attempt_record,
+        lambda row: record_of(AttemptRecord, row, status=ExecutionStatus(row.status)),
+        _index(selection),
         twin=last.c.execution_id,
     )
 
@@ -141,8 +159,14 @@ def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord
         )
     wanted = [seen_last(and_(*of_them))] if of_them else []
     query = query.select_from(tables).where(*wanted, *time_bounds(selection, done.c.at), *_of_kind(kind, done.c.kind))
+    event = execution_events.c
     return Listing(
-        query, (done.c.at, done.c.id), _event_place, operator.attrgetter("at", "id"), partial(record_of, EventRecord)
+        query,
+        (done.c.at, done.c.id),
+        _event_place,
+        operator.attrgetter("at", "id"),
+        partial(record_of, EventRecord),
+        Index(event.at, _of_kind(kind, event.kind), time_bounds(selection, event.at)),
     )
 
 
@@ -164,26 +188,18 @@ def _execution_place(cursor: str) -> Place:
 
 def _attempt_place(cursor: str) -> Place:
     execution_id, _, number = cursor.lower().partition(":")
-    if not is_id(execution_id) or not _is_number(number, _MOST_DIGITS[0]):
+    if not is_id(execution_id) or not re.fullmatch(r"[0-9]{1,9}", number):
         raise ExecutionNotFoundError(f"{cursor[:60]!r} is not an attempt; `before` needs an id, a colon and a number.")
     return execution_id, int(number)
 
 
 def _event_place(cursor: str) -> Place:
     """Return the moment of that event; if it was pruned, of the last one before it."""
-    if not _is_number(cursor, _MOST_DIGITS[1]):
+    if not re.fullmatch(r"[0-9]{1,18}", cursor):
         raise ExecutionNotFoundError(f"{cursor[:60]!r} is not the number of an event, which `before` needs.")
     number, there = int(cursor), execution_events.c
     before = select(there.at).where(there.id <= number).order_by(there.id.desc()).limit(1)
     return before.scalar_subquery(), number
-
-
-def _is_number(text: str, most_digits: int) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= most_digits
-
-
-def _attempt_record(row: Row[Any]) -> AttemptRecord:
-    return record_of(AttemptRecord, row, status=ExecutionStatus(row.status))
 
 
 class Page(list[R], Generic[R]):
@@ -198,21 +214,9 @@ class Stretch(list[R], Generic[R]):
     until: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
-    """The narrowest index for a selection: its column in the order of the list, and which of its entries match."""
-
-    place: ColumnElement[Any]
-    entries: Sequence[ColumnElement[bool]] = ()
-    bounds: Sequence[ColumnElement[bool]] = ()
-    is_over: bool = False
-    """Whether only executions that have ended are selected, so that bounds also hold for final attempts."""
-
-
 async def read_page(
     connection: AsyncConnection,
     listing: Listing[R],
-    index: Index,
     *,
     limit: int,
     before: str | None = None,
@@ -221,7 +225,7 @@ async def read_page(
     """Return the newest `limit` rows before a cursor; fewer if `patience` seconds run out first."""
     await prepare(connection, "page")
     began, longest = time.monotonic(), LONGEST_STEP if patience is None else PATIENT_STEP
-    walk = _Walk(listing, index, NEWEST_FIRST, longest, None if before is None else listing.place(before))
+    walk = _Walk(listing, NEWEST_FIRST, longest, None if before is None else listing.place(before))
     page: Page[R] = Page()
     while True:
         page += await walk.step(connection, limit - len(page))
@@ -237,12 +241,12 @@ async def read_page(
                 return page
 
 
-async def read_all(database: Database, listing: Listing[R], index: Index, size: int) -> AsyncIterator[Stretch[R]]:
+async def read_all(database: Database, listing: Listing[R], size: int) -> AsyncIterator[Stretch[R]]:
     """Yield all rows, oldest first, at most `size` a stretch.
 
     Each stretch is a transaction of its own: the consumer may take long to write the rows, and must block nothing.
     """
-    walk = _Walk(listing, index, OLDEST_FIRST, LONGEST_STEP)
+    walk = _Walk(listing, OLDEST_FIRST, LONGEST_STEP)
     while not walk.is_over:
         async with database.reading() as connection:
             await prepare(connection, "page")
@@ -256,15 +260,13 @@ async def read_all(database: Database, listing: Listing[R], index: Index, size: 
 class _Walk(Generic[R]):
     """Goes through a list in steps, which grow where little is found. `place` is where the next one begins."""
 
-    def __init__(
-        self, listing: Listing[R], index: Index, direction: Direction, longest: int, place: Place | None = None
-    ) -> None:
+    def __init__(self, listing: Listing[R], direction: Direction, longest: int, place: Place | None = None) -> None:
         self.place = place
         self.reached = place
         """How far it has come; kept at the end, when `place` is None."""
         self.is_over = False
         self._listing: Listing[R] = listing
-        self._index, self._direction = index, direction
+        self._index, self._direction = listing.index, direction
         self._entries, self._longest = FIRST_STEP, longest
 
     async def step(self, connection: AsyncConnection, limit: int) -> list[R]:
@@ -294,7 +296,8 @@ class _Walk(Generic[R]):
         PostgreSQL estimates a range of ids as one row, and then compares each row of one table with each of another;
         entries of a limited number prevent that.
         """
-        listing, direction, columns = self._listing, self._direction, _places(self._listing, self._index)
+        listing, direction = self._listing, self._direction
+        columns = [listing.order[0]] if listing.twin is None else [listing.order[0], listing.twin]
         for column in columns:
             if self.place is not None:
                 yield direction.is_from(column, self.place[0])
@@ -315,12 +318,6 @@ class _Walk(Generic[R]):
         self._entries = min(self._entries * GROWTH, self._longest)
 
 
-def _places(listing: Listing[R], index: Index) -> Sequence[ColumnElement[Any]]:
-    """Return the columns that a step bounds: no planner infers an attempt's bounds from those on its execution."""
-    twin = last.c.execution_id if index.is_over else listing.twin
-    return (listing.order[0],) if twin is None else (listing.order[0], twin)
-
-
 async def _cursor(connection: AsyncConnection, listing: Listing[R], floor: Any) -> str:
     """Return the cursor from which to continue after the last step."""
     if listing.order[0].table is not done:
@@ -329,21 +326,10 @@ async def _cursor(connection: AsyncConnection, listing: Listing[R], floor: Any) 
     return str(await connection.scalar(select(func.min(event.id)).where(event.at == floor)))
 
 
-def index_for(selection: Selection) -> Index:
+def _index(selection: Selection) -> Index:
     """Choose the index by a rule: the planner mistakes rare values for frequent ones, and then reads for seconds."""
     place, *entries = next(_indexes(selection), (executions.c.id,))
-    return Index(place, entries, id_bounds(selection, place), is_over=_is_over(selection))
-
-
-def index_for_events(selection: Selection, kind: str | None) -> Index:
-    """Choose the index of events, which are few, and in the order of their moments."""
-    event = execution_events.c
-    return Index(event.at, _of_kind(kind, event.kind), time_bounds(selection, event.at))
-
-
-def _is_over(selection: Selection) -> bool:
-    told = (selection.error_code, selection.error_text, selection.min_ms, selection.max_ms)
-    return selection.status in TERMINAL or any(value is not None for value in told)
+    return Index(place, entries, id_bounds(selection, place))
 
 
 def _indexes(selection: Selection) -> Iterator[tuple[ColumnElement[Any], *tuple[ColumnElement[bool], ...]]]:

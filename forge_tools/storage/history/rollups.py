@@ -6,9 +6,7 @@ writes only if the token is still there.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import takewhile
@@ -54,22 +52,13 @@ _WRITE = insert(rollup_figures).returning(figures.number)
 """With RETURNING, many rows are one statement; a cancelled `executemany` of asyncpg would first await its timeout."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolledHour:
-    """An hour that was counted, and how long that took."""
-
-    hour: datetime
-    calls: int
-    seconds: float
-
-
 class Rollups:
     """Keeps the figures of whole hours. It is safe for two processes to do so at once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def sweep(self) -> AsyncIterator[RolledHour]:
+    async def sweep(self) -> AsyncIterator[datetime]:
         """Roll up each hour that is ready and not rolled up, the newest first; drop those that no longer count."""
         async with self._database.reading() as connection:
             settled = await database_now(connection, -SETTLED_SECONDS)
@@ -79,18 +68,17 @@ class Rollups:
         missing = await self._missing(max(first, hour_at(settled) - REACH), hour_at(settled))
         while missing:
             reach = await self._last_call_before(missing[0] + HOUR)
-            if empty := _behind(reach, missing):
+            if empty := list(missing if reach is None else takewhile(reach.__lt__, missing)):
                 await self._database.write(partial(_let_be_empty, self._database, empty))
-            elif (rolled := await self.roll(missing[0])) is not None:
-                yield rolled
+            elif await self.roll(missing[0]):
+                yield missing[0]
             missing = missing[len(empty) or 1 :]
 
-    async def roll(self, hour: datetime) -> RolledHour | None:
-        """Count the calls of one hour. None, to retry later, if it or a call is not over, or calls were pruned."""
-        began = time.monotonic()
+    async def roll(self, hour: datetime) -> bool:
+        """Count the calls of one hour. False, to retry later, if it or a call is not over, or calls were pruned."""
         within, token, dialect = Selection(since=hour, until=hour + HOUR), new_id(), self._database.dialect
         if await self._is_anything_live(within):
-            return None
+            return False
         await self._database.write(partial(_mark, self._database, [hour], token=token))
         groups = await self._counted(within)
         calls = sum(group.calls for group in groups.values())
@@ -107,8 +95,7 @@ class Rollups:
                 await connection.execute(_WRITE, rows[start : start + WRITTEN])
             return True
 
-        is_written = await self._database.write(work)
-        return RolledHour(hour, calls, time.monotonic() - began) if is_written else None
+        return await self._database.write(work)
 
     async def _counted(self, within: Selection) -> Tallies:
         """Return the calls of an hour, grouped by `COLUMNS`."""
@@ -167,27 +154,25 @@ def hour_at(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-def _behind(moment: datetime | None, every: Sequence[datetime]) -> list[datetime]:
-    """Return those hours of `every`, the newest first, that begin after a moment."""
-    return list(every if moment is None else takewhile(moment.__lt__, every))
-
-
 async def _mark(
     database: Database, marked: Sequence[datetime], connection: AsyncConnection, token: str | None = None
 ) -> None:
     """Stop counting these hours, and let only the token's owner roll them up. All writers lock hours in order."""
-    values = {"token": token, "rolled_at": None, "calls": None}
-    upsert = database.upsert(rollup_hours).on_conflict_do_update(index_elements=["hour"], set_=values)
-    if marked:
-        await connection.execute(upsert, [values | {"hour": hour} for hour in marked])
+    await _write_hours(database, marked, connection, token=token, rolled_at=None, calls=None)
 
 
 async def _let_be_empty(database: Database, empty: Sequence[datetime], connection: AsyncConnection) -> None:
     """Roll up hours without calls, the latest first; there are no calls between them either."""
-    values = {"token": None, "rolled_at": from_now(0.0), "calls": 0}
     await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour.between(empty[-1], empty[0])))
+    await _write_hours(database, empty[::-1], connection, token=None, rolled_at=from_now(0.0), calls=0)
+
+
+async def _write_hours(
+    database: Database, every: Sequence[datetime], connection: AsyncConnection, **values: Any
+) -> None:
     upsert = database.upsert(rollup_hours).on_conflict_do_update(index_elements=["hour"], set_=values)
-    await connection.execute(upsert.values(values), [{"hour": hour} for hour in reversed(empty)])
+    if every:
+        await connection.execute(upsert.values(values), [{"hour": hour} for hour in every])
 
 
 def _is_of_sets() -> ColumnElement[bool]:

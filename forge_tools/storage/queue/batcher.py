@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Generic, TypeVar
 
 from forge_tools.deadlines import answered_within
@@ -31,17 +32,6 @@ class _Call(Generic[Result]):
     future: "asyncio.Future[list[Result | ForgeError]]"
     results: list[Result | ForgeError]
     missing: int
-
-
-@dataclass(slots=True)
-class _Tried:
-    """The tries of one flush since it `began`: how many failed, why the last one did, and whether any may have taken effect."""
-
-    began: float
-    pause: float = FIRST_PAUSE
-    count: int = 0
-    why: str = ""
-    doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,32 +175,33 @@ class Batcher(Generic[Row, Result]):
 
     async def _persist(self, rows: Sequence[Row]) -> Sequence[Result | ForgeError]:
         """Repeat one flush until it takes effect, or patience or the deadline ends."""
-        tried, deadline = _Tried(time.monotonic()), self.limits.deadline
+        began, deadline, why, doubt, pause = time.monotonic(), self.limits.deadline, "", False, FIRST_PAUSE
         try:
             async with nullcontext() if deadline is None else answered_within(deadline):
-                while True:
+                for tries in count(1):
                     try:
                         return await self.flush(rows)
                     except (ConflictError, UnreachableError) as error:
-                        await self._back_off(tried, error)
+                        why, doubt = (
+                            error.message,
+                            doubt or (isinstance(error, UnreachableError) and error.maybe_committed),
+                        )
+                        if self._is_last(error, tries, began, pause):
+                            raise UnreachableError(why, maybe_committed=doubt) from error
+                    await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 spreads retries, guards nothing
+                    pause = min(pause * 2, LONGEST_PAUSE)
         except TimeoutError as cut_off:
-            why = tried.why or f"The database did not answer within {deadline:g} s."
+            why = why or f"The database did not answer within {deadline:g} s."
             was_sent = isinstance(cut_off.__cause__, asyncio.CancelledError) and cut_off.__cause__.args == (SENT,)
-            raise UnreachableError(why, maybe_committed=tried.doubt or was_sent) from cut_off
+            raise UnreachableError(why, maybe_committed=doubt or was_sent) from cut_off
+        raise AssertionError("unreachable")
 
-    async def _back_off(self, tried: "_Tried", error: ConflictError | UnreachableError) -> None:
-        """Wait before the next try of a flush; raise the last error if there is to be none."""
-        tried.count, tried.why, began = tried.count + 1, error.message, tried.began
+    def _is_last(self, error: ConflictError | UnreachableError, tries: int, began: float, pause: float) -> bool:
         if isinstance(error, UnreachableError):
-            tried.doubt = tried.doubt or error.maybe_committed
-            # The pause before the next try counts, too.
-            is_last = error.is_final or self._is_out_of_patience(began - tried.pause)
-        else:
-            is_last = tried.count >= LEAST_CONFLICT_TRIES and self._is_out_of_patience(began)
-        if is_last:
-            raise UnreachableError(error.message, maybe_committed=tried.doubt) from error
-        await asyncio.sleep(tried.pause * random.uniform(0.5, 1.5))  # noqa: S311 spreads retries, guards nothing
-        tried.pause = min(tried.pause * 2, LONGEST_PAUSE)
+            return error.is_final or self._is_out_of_patience(
+                began - pause
+            )  # the pause before the next try counts, too
+        return tries >= LEAST_CONFLICT_TRIES and self._is_out_of_patience(began)
 
     def _is_out_of_patience(self, began: float) -> bool:
         patience = LAST_PATIENCE if self._closed else self.limits.patience

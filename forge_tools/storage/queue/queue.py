@@ -11,11 +11,10 @@ from forge_tools.model import (
     Claim,
     Holder,
     Kept,
-    LinkedExecution,
     NewExecution,
     Outcome,
     Scope,
-    StoredResult,
+    ToolResult,
     Wakeup,
     is_id,
 )
@@ -45,55 +44,26 @@ class ExecutionQueue:
         self._submits: Batcher[NewExecution, None] = Batcher(
             hot.submit, limits, size=lambda new: new.size, give_up=_submit_failed
         )
-        self._linked: Batcher[LinkedExecution, Holder | None] = Batcher(
-            hot.submit_linked,
-            limits,
-            size=lambda row: row.size,
-            give_up=lambda row, error: _submit_failed(row.new, error),
+        self._linked: Batcher[NewExecution, Holder | None] = Batcher(
+            hot.submit_linked, limits, size=lambda new: new.size, give_up=_submit_failed
         )
         self._records: Batcher[Record, None] = Batcher(hot.record, limits, size=lambda row: row[0].size + row[1].size)
         self._finishes: Batcher[Outcome, bool] = Batcher(hot.finish, limits, size=lambda outcome: outcome.size)
-        self._results: Batcher[str, StoredResult | None] = Batcher(hot.results, limits)
+        self._results: Batcher[str, ToolResult | None] = Batcher(hot.results, limits)
         self._claims: dict[Scope, Batcher[Ask, Claim | None]] = {}
 
-    async def submit(self, new: NewExecution) -> None:
-        """Commit `new` as queued. Submitting an id again changes nothing.
-
-        Raises:
-            DatabaseUnavailableError: nothing was written.
-            SubmitOutcomeUnknownError: the connection broke during the commit and could not be restored.
-            UnstorableRowError: this row cannot be stored as it is.
-        """
-        [error] = await self.submit_many([new])
-        if error is not None:
-            raise error
-
-    async def submit_many(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        """Commit `rows` as queued; returns one error or None for each, in order."""
-        self._hot.guard()
-        errors: list[ForgeError | None] = [None if is_id(new.id) else _bad_id(new.id) for new in rows]
-        accepted = [index for index, error in enumerate(errors) if error is None]
-        outcomes = await self._submits.add_many([rows[index] for index in accepted])
-        for index, outcome in zip(accepted, outcomes, strict=True):
-            errors[index] = outcome
-        return errors
-
-    async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        """Commit calls as queued, each with its idempotency key and links in one transaction; returns answers in order.
+    async def submit_many(self, rows: Sequence[NewExecution]) -> list[Answer]:
+        """Commit `rows` as queued, each in one transaction with its key and what it repeats; returns answers in order.
 
         A call is not stored if another execution holds its key. Submitting an id again changes nothing.
         """
         self._hot.guard()
-        for row in rows:
-            if not is_id(row.new.id):
-                raise _bad_id(row.new.id)
-        return list(await self._linked.add_many(rows))
+        batcher: Batcher[NewExecution, Any] = self._linked if any(new.is_linked for new in rows) else self._submits
+        return await batcher.add_many(rows)
 
     async def record(self, new: NewExecution, outcome: Outcome) -> None:
         """Commit, as attempt 0, an execution that is over when it arrives, such as a rejected one."""
         self._hot.guard()
-        if not is_id(new.id):
-            raise _bad_id(new.id)
         await self._records.add((new, outcome))
 
     async def claim(self, wakeups: Sequence[Wakeup], scope: Scope) -> list[Claim]:
@@ -115,13 +85,11 @@ class ExecutionQueue:
         self._hot.guard()
         return await self._hot.due(scope, limit)
 
-    async def finish(self, outcome: Outcome) -> Kept:
-        """Commit how an attempt ended. LATE: its worker no longer owned it; the outcome is kept as a `late` event."""
-        [kept] = await self.finish_many([outcome])
-        return kept
-
     async def finish_many(self, outcomes: Sequence[Outcome]) -> list[Kept]:
-        """Commit how attempts ended, in order. An outcome that cannot be stored ends its execution as UNSTORABLE."""
+        """Commit how attempts ended, in order. An outcome that cannot be stored ends its execution as UNSTORABLE.
+
+        LATE: the worker no longer owned the attempt; its outcome is kept as a `late` event.
+        """
         self._hot.guard()
         settled = await self._finishes.add_many(outcomes)
         refused = {index: error for index, error in enumerate(settled) if isinstance(error, UnstorableRowError)}
@@ -138,7 +106,7 @@ class ExecutionQueue:
                 kept[index] = Kept.REPLACED
         return kept
 
-    async def results(self, ids: Sequence[str]) -> list[StoredResult]:
+    async def results(self, ids: Sequence[str]) -> list[ToolResult]:
         """Return the results of those `ids` that have ended."""
         self._hot.guard()
         found = _values(await self._results.put([id_ for id_ in ids if is_id(id_)]))
@@ -159,10 +127,6 @@ def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
         f"Attach to the id, or submit it again with the same id: it is stored once. ({error.message})",
         new.id,
     )
-
-
-def _bad_id(execution_id: str) -> UnstorableRowError:
-    return UnstorableRowError(f"{execution_id[:60]!r} is not an execution id; use forge_tools.model.new_id().")
 
 
 def _values(outcomes: Sequence[Result | ForgeError]) -> list[Result]:

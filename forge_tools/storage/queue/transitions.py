@@ -124,7 +124,8 @@ class Transitions:
             lost = [row for row in rows if not bodies[row.id].may_run_again]
             await _end(connection, [_lost(row, bodies[row.id]) for row in rows], [row.id for row in lost])
             await _requeue(connection, again, detail)
-            await _add_events(connection, lost, "lost", "recovery", detail)
+            if lost:
+                await connection.execute(_ADD_EVENTS, [_event(row, "lost", "recovery", detail) for row in lost])
             return [row.id for row in again], [row.id for row in lost]
 
         return await self._database.write(work)
@@ -292,22 +293,16 @@ async def _numbered(connection: AsyncConnection, ends: Sequence[dict[str, Any]])
 
 
 async def _requeue(connection: AsyncConnection, rows: Sequence[Row[Any]], detail: dict[str, Any]) -> None:
-    """Requeue what a dead worker left; what must run alone moves out of the async lane."""
-    moves = await to_run_alone(connection, rows)
-    lanes = {row.id: "process" if row.id in moves else row.lane for row in rows}
+    """Requeue what a dead worker left. What must run alone moves to the process lane, if somebody serves it there."""
+    suspects = await _suspects(connection, [row.id for row in rows if row.lane == "async"])
+    served = await _served_in_processes(connection) if suspects else {}
+    alone = {row.id for row in rows if row.id in suspects and row.tool_key in served.get(row.queue, ())}
     if rows:
-        await connection.execute(_REQUEUE, [{"row": id_, "to_lane": lane} for id_, lane in lanes.items()])
-    stayed = [row for row in rows if row.id not in moves]
-    moved = [row for row in rows if row.id in moves]
-    await _add_events(connection, stayed, "requeue", "recovery", detail)
-    await _add_events(connection, moved, "requeue", "recovery", detail | {"lane": "process, to run alone"})
-
-
-async def _add_events(
-    connection: AsyncConnection, rows: Sequence[Row[Any]], kind: str, actor: str, detail: dict[str, Any]
-) -> None:
-    if rows:
-        await connection.execute(_ADD_EVENTS, [_event(row, kind, actor, detail) for row in rows])
+        lanes = [{"row": row.id, "to_lane": "process" if row.id in alone else row.lane} for row in rows]
+        await connection.execute(_REQUEUE, lanes)
+        moved = detail | {"lane": "process, to run alone"}
+        told = [_event(row, "requeue", "recovery", moved if row.id in alone else detail) for row in rows]
+        await connection.execute(_ADD_EVENTS, told)
 
 
 def _event(row: Row[Any], kind: str, actor: str, detail: dict[str, Any]) -> dict[str, Any]:
@@ -368,13 +363,6 @@ def _attempt(row: Row[Any], status: ExecutionStatus, code: ErrorCode, error: str
         "error_code": code.value,
         "metadata": {},
     }
-
-
-async def to_run_alone(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> set[str]:
-    """Choose a dead worker's rows that must run alone in the process lane, and can: somebody serves them there."""
-    suspects = await _suspects(connection, [row.id for row in rows if row.lane == "async"])
-    served = await _served_in_processes(connection) if suspects else {}
-    return {row.id for row in rows if row.id in suspects and row.tool_key in served.get(row.queue, ())}
 
 
 async def _suspects(connection: AsyncConnection, ids: Sequence[str]) -> set[str]:

@@ -27,7 +27,7 @@ known = workers.c
 class Workers:
     """The rows that worker processes keep about themselves."""
 
-    def __init__(self, hot: HotPath, database: Database, *, limits: Limits) -> None:
+    def __init__(self, database: Database, hot: HotPath, limits: Limits) -> None:
         self._database = database
         self._heartbeats: Batcher[Heartbeat, Answers] = Batcher(hot.beat, limits)
 

@@ -244,9 +244,9 @@ WITH beaten AS (
 SELECT json_build_object(
   'now', extract(epoch FROM now())::float8,
   'cancels',
-    (SELECT json_agg(json_build_array(q.id, q.attempt) ORDER BY q.id) FROM execution_queue q
+    (SELECT coalesce(json_agg(json_build_array(q.id, q.attempt) ORDER BY q.id), '[]') FROM execution_queue q
      WHERE q.cancel_requested_at IS NOT NULL AND q.owner = :instance AND q.status = 'running'),
-  'beats', (SELECT json_object_agg(w.id, w.beat) FROM workers w WHERE w.stopped_at IS NULL),
+  'beats', (SELECT coalesce(json_object_agg(w.id, w.beat), '{}') FROM workers w WHERE w.stopped_at IS NULL),
   'due', :asks_due AND EXISTS (
     SELECT FROM execution_queue q
     WHERE q.lane = :lane AND q.tool_key = ANY(:keys::text[]) AND q.queue = ANY(:queues::text[]) AND {is_due}),
@@ -255,11 +255,11 @@ SELECT json_build_object(
     OR EXISTS (SELECT FROM execution_queue q
                WHERE q.cancel_requested_at IS NOT NULL AND q.status IN ('queued', 'awaiting_approval'))
     OR EXISTS (SELECT FROM execution_queue q WHERE q.max_attempts < 1 AND q.status = 'queued'),
-  'demoted', (SELECT json_agg(json_build_array(t.name, t.digest)) FROM tools t WHERE t.demoted_at IS NOT NULL),
-  'disabled', (SELECT json_agg(t.name) FROM tools t WHERE t.enabled = false),
+  'demoted', (SELECT coalesce(json_agg(json_build_array(t.name, t.digest)), '[]') FROM tools t WHERE t.demoted_at IS NOT NULL),
+  'disabled', (SELECT coalesce(json_agg(t.name), '[]') FROM tools t WHERE t.enabled = false),
   'misplaced', EXISTS (
     SELECT FROM execution_queue q WHERE q.lane = 'async' AND q.tool_key = ANY(:banned::text[]) AND q.status = 'queued'),
-  'pinned', (SELECT json_agg(json_build_array(t.name, t.digest)) FROM tools t WHERE t.pinned_at IS NOT NULL),
+  'pinned', (SELECT coalesce(json_agg(json_build_array(t.name, t.digest)), '[]') FROM tools t WHERE t.pinned_at IS NOT NULL),
   'unchained', :asks_unchained AND (
     EXISTS (SELECT FROM execution_attempts a
             WHERE a.final AND a.completed_at >= LEAST(:chained_end, now()) - :overlap::interval
@@ -347,6 +347,10 @@ SET LOCAL max_parallel_workers_per_gather = 0
 -- Exclude other writers: a switch must see the definition that is published meanwhile, or be seen by it.
 -- name: catalogue_in_turn
 LOCK TABLE tools IN SHARE ROW EXCLUSIVE MODE
+
+-- Otherwise two hosts could each find that the other has nothing.
+-- name: workspaces_in_turn
+LOCK TABLE workspaces IN SHARE ROW EXCLUSIVE MODE
 
 -- Advisory locks of the server, named by a number.
 -- name: first_batch

@@ -18,12 +18,9 @@ INSERT INTO executions ({asked}, queued_at) VALUES ({asked_values}, :now) ON CON
 INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, encrypted, reply_key)
 SELECT {queued}, 'queued', 0, :not_before, :expires_at, :encrypted, :reply_key FROM executions WHERE id = :id
 
--- What still waits for a possible claim; and what can be claimed now, by anybody.
--- name: is_waiting
-status = 'queued' AND expires_at > :now AND cancel_requested_at IS NULL AND attempt < max_attempts
-
+-- What can be claimed now, by anybody.
 -- name: is_due
-not_before <= :now AND {is_waiting}
+not_before <= :now AND status = 'queued' AND expires_at > :now AND cancel_requested_at IS NULL AND attempt < max_attempts
 
 -- A token that is already there is this very claim: the reply to its commit may have been lost.
 -- name: claim
@@ -162,25 +159,3 @@ SELECT json_object(
 
 -- name: workspace_of_session
 SELECT workspace FROM session_workspaces WHERE session_id = :session_id
-
--- SQLite groups by sorting, which takes most of a second for some hundred thousand calls. But nearly all of them only
--- wait, and the index for due calls has those in order. The others are grouped separately.
-
--- name: first_due
-  execution_queue AS q INDEXED BY execution_queue_due
-  WHERE q.lane = g.lane AND q.tool_key = g.tool_key AND q.queue = g.queue AND {is_due}
-  ORDER BY q.not_before LIMIT 1
-
--- name: load_of_others
-WITH others AS MATERIALIZED (
-  SELECT queue, lane, tool_key, status, owner, not_before FROM execution_queue NOT INDEXED WHERE NOT ({is_waiting}))
-SELECT queue, lane, tool_key, status, owner, count(*) AS calls, count(CASE WHEN not_before <= :now THEN 1 END) AS due,
-  min(CASE WHEN not_before <= :now THEN not_before END) AS first, count(CASE WHEN not_before <= :since THEN 1 END) AS stale
-FROM others GROUP BY queue, lane, tool_key, status, owner
-
--- name: load_of_places
-SELECT g.*, (SELECT q.not_before FROM {first_due}) AS first, (SELECT q.id FROM {first_due}) AS example
-FROM (
-  SELECT queue, lane, tool_key, count(*) AS calls, count(CASE WHEN not_before <= :now THEN 1 END) AS due,
-    count(CASE WHEN not_before <= :since THEN 1 END) AS stale
-  FROM execution_queue INDEXED BY execution_queue_due GROUP BY lane, tool_key, queue) AS g

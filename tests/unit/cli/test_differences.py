@@ -8,7 +8,7 @@ import pytest
 from forge_tools.cli.database import with_store
 from forge_tools.cli.tools import Difference, differences
 from forge_tools.model import Capabilities, ToolCategory, ToolParameter, ToolSpec, new_id
-from tests.contract.calls import claimed, ended, instance, submitted
+from tests.contract.calls import claimed, ended, finish_one, instance, submitted
 from tests.unit.cli.conftest import Command
 
 PATTERN = ToolParameter(name="pattern", type="string", description="What.")
@@ -140,7 +140,7 @@ def test_show_names_the_definition_and_prints_its_schema(run: Command, is_new_th
         id_ = await submitted(store)
         if is_new_there:
             await store.catalogue.publish([SECOND], "instance-1")
-        await store.queue.finish(ended(await claimed(store, id_)))
+        await finish_one(store, ended(await claimed(store, id_)))
         return id_
 
     execution = with_store(called)
