@@ -55,7 +55,7 @@ async def test_a_failed_attempt_keeps_its_diagnosis_and_is_found_by_it(store: St
     assert Diagnosis.read((await store.history.get(failed.id)).diagnosis) == why
     assert [Diagnosis.read(one.diagnosis) for one in await store.history.attempts(retried.id)] == [why]
     [result] = await store.queue.results([failed.id])
-    assert result.result.diagnosis == why
+    assert result.diagnosis == why
     for text in ("KeyError", "look_up", "t.py"):
         assert [one.id for one in await store.history.list(error_text=text)] == [failed.id]
     [broken] = (await store.overviews.read(window=60.0, lease=15.0, patience=5.0)).failures

@@ -118,7 +118,7 @@ async def test_a_client_submits_a_worker_runs_and_the_client_reads_what_came_of_
     assert await walter.queue.due(SCOPE, 5) == [Wakeup(new.id, 0)]
     await worked_off(walter, new.id, output='"done"')
     [result] = await alice.queue.results([new.id])
-    assert result.result.output == "done"
+    assert result.output == "done"
     assert (await alice.history.get(new.id)).status is ExecutionStatus.SUCCEEDED
     [row] = await sql(logins.owner, "SELECT submitted_by FROM executions")
     assert row["submitted_by"] == logins.names["alice"]
