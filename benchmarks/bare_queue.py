@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from benchmarks.counters import in_database
 from forge_tools.errors import ForgeError
-from forge_tools.model import Claim, NewExecution, Outcome, Scope, StoredResult
+from forge_tools.model import Claim, NewExecution, Outcome, Scope, ToolResult
 from forge_tools.storage import store
 from forge_tools.storage.queue.postgres import PostgresHotPath, transposed
 from forge_tools.storage.rows import Ask, outcome_values, stored_result
@@ -82,8 +82,8 @@ class BareHotPath(PostgresHotPath):
             ended[ord_ - 1] = True
         return ended
 
-    async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
-        found: list[StoredResult | None] = [None] * len(ids)
+    async def results(self, ids: Sequence[str]) -> list[ToolResult | None]:
+        found: list[ToolResult | None] = [None] * len(ids)
         for ord_, result in await self.fetch(RESULTS, ids):
             found[ord_ - 1] = stored_result(ids[ord_ - 1], json.loads(result))
         return found

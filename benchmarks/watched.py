@@ -1,6 +1,7 @@
 """`python -m benchmarks.watched`: a stack under load, a worker of it killed, and `forge-tools top` of that in `docs/images/`."""
 
 import asyncio
+import io
 import os
 import random
 import signal
@@ -13,12 +14,46 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+
+from forge_tools.cli.attention import BEATS, concerns
+from forge_tools.cli.screen import Frame, Screen
+from forge_tools.cli.top import place
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
+from forge_tools.storage import open_store
 from forge_tools.tool import tool
 from forge_tools.tool.base import ExecutionContext
 
 IMAGE = Path(__file__).resolve().parent.parent / "docs" / "images" / "top.svg"
+WIDTH = 100
+
+_THEME = TerminalTheme(
+    (22, 27, 34),
+    (216, 222, 233),
+    [(72, 79, 88), (255, 123, 114), (126, 200, 120), (227, 179, 65), (121, 172, 255), (210, 168, 255), (86, 196, 205), (216, 222, 233)],
+)  # fmt: skip
+
+_SVG = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">
+<style>
+.{unique_id}-matrix {{ font: {char_height}px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }}
+.{unique_id}-title {{ font: bold 18px sans-serif; }}
+{styles}
+</style>
+<defs><clipPath id="{unique_id}-clip-terminal"><rect width="{terminal_width}" height="{terminal_height}"/></clipPath>{lines}</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix" xml:space="preserve">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+"""It uses only locally available fonts: a page that fetches nothing can show it too."""
+
 LOAD_SECONDS = 62.0
 SILENCE_SECONDS = 9.0
 READY_SECONDS = 60.0
@@ -125,21 +160,33 @@ def end(process: "subprocess.Popen[str]") -> None:
 
 async def use(folder: Path, doomed: "subprocess.Popen[str]") -> None:
     """Call tools from many agents, kill a worker, and look before the others consider it dead."""
-    async with ExecutorClient(Settings.load(home=folder / "home", workspace=folder)) as client:
+    settings = Settings.load(home=folder / "home", workspace=folder)
+    async with ExecutorClient(settings) as client:
         for _ in range(3):
             await client.submit("fetch_page", parameters={"url": "x"}, queue="gpu")
         calling = [asyncio.create_task(agent(client, *one)) for one in AGENTS for _ in range(one[1])]
         await asyncio.sleep(LOAD_SECONDS)
         doomed.kill()
         await asyncio.sleep(SILENCE_SECONDS)
-        looking = await asyncio.create_subprocess_exec(
-            *CLI, "top", "--svg", str(IMAGE), cwd=folder, env=environment(folder, "agents-1")
-        )
-        if await looking.wait():
-            raise SystemExit("forge-tools top failed")
+        await take_picture(settings)
         for task in calling:
             task.cancel()
         await asyncio.gather(*calling, return_exceptions=True)
+
+
+async def take_picture(settings: Settings) -> None:
+    """Write what `forge-tools top` shows now as a picture."""
+    async with await open_store(settings.database) as store:
+        seen = await store.overviews.read(window=60.0, lease=settings.lease, patience=BEATS * settings.heartbeat)
+    found = concerns(seen, heartbeat=settings.heartbeat, lease=settings.lease)
+    console = Console(
+        file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor", highlight=False
+    )
+    console.print(
+        Screen(Frame(seen, found, place(settings.database))), ""
+    )  # the last line is cut where its letters descend
+    svg = console.export_svg(title="forge-tools top", theme=_THEME, code_format=_SVG, unique_id="top")
+    IMAGE.write_text("".join(f"{line.rstrip()}\n" for line in svg.splitlines()), encoding="utf-8")
 
 
 async def agent(client: ExecutorClient, name: str, _count: int, rest: float, arguments: Arguments) -> None:

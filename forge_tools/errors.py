@@ -88,11 +88,12 @@ class ConfigurationError(ForgeError):
 class InvalidCallError(ForgeError):
     """The call cannot be accepted: its values do not fit JSON, a limit or the tool. `details` lists every problem."""
 
-    code = ErrorCode.VALIDATION_ERROR
+    code: str = ErrorCode.VALIDATION_ERROR
 
-    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, details: Sequence[str] = (), *, code: str | None = None) -> None:
         super().__init__(message)
         self.details = list(details) or [message]
+        self.code = code or type(self).code
 
 
 class CallFailedError(ForgeError):

@@ -129,11 +129,7 @@ class Marker:
         return self.folder / MARKER
 
     def write(self) -> None:
-        """Make `.forge` name the home.
-
-        Raises:
-            StackError: the folder cannot be written to.
-        """
+        """Make `.forge` name the home."""
         if _read(self.folder) != UUID(self.home.name):
             # Not a secret: other users of the folder have their own homes.
             _replace(self.file, f"{self.home.name}\n", 0o644)
@@ -194,24 +190,13 @@ def _owner(home: Path) -> Path | None:
 def _is_another(owner: Path, folder: Path, uuid: UUID) -> bool:
     """Return whether the owner is still another folder; not if it was moved, or is the same by another path."""
     try:
-        return owner != folder and _read(owner) == uuid and not _is_same(owner, folder)
-    except ConfigurationError:
-        return False
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
+        return owner != folder and _read(owner) == uuid and not owner.samefile(folder)
+    except (ConfigurationError, OSError):
         return False
 
 
 def _replace(file: Path, text: str, mode: int) -> None:
-    """Write it atomically: others may read it at any time.
-
-    Raises:
-        StackError: its folder cannot be written to.
-    """
+    """Write it atomically: others may read it at any time."""
     new = file.with_name(f"{file.name}.{os.getpid()}.new")
     try:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)

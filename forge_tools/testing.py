@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import mkdtemp
-from types import TracebackType
 from typing import Any, Self
 
 from forge_tools.errors import ConfigurationError, ErrorCode, InvalidCallError
@@ -95,9 +94,7 @@ class InlineExecutor(ToolExecutor):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             if self._runner is not None:
                 self._runner.run(self.shutdown())
@@ -108,9 +105,7 @@ class InlineExecutor(ToolExecutor):
         await self.initialize()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             await self.shutdown()
         finally:

@@ -15,7 +15,7 @@ import psutil
 
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import ensure_key
-from forge_tools.sandbox.processes.commands import LAUNCHER
+from forge_tools.sandbox.processes.spawner import LAUNCHER
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.storage import open_store
 from forge_tools.storage.connection.drivers import Address

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forge_tools.model import ShellStatus
-from forge_tools.sandbox.processes.walled import UNWALLED, Around
+from forge_tools.sandbox.processes.spawner import Around
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import NewShell, start
 from tests.waiting import wait_until
+
+UNWALLED = Around()
 
 
 @contextlib.contextmanager

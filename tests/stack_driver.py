@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forge_tools.config import Settings
-from forge_tools.embedded import EmbeddedStack, StackStatus, WorkerPlan
+from forge_tools.embedded.stack import EmbeddedStack, StackStatus, WorkerPlan
 
 
 def worker_argv(mode: str) -> Callable[[WorkerPlan], list[str]]:

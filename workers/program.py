@@ -17,9 +17,9 @@ from forge_tools.logs import set_up
 from forge_tools.model import ToolCategory, new_id
 from forge_tools.model.places import host_queue
 from forge_tools.sandbox.configured import reach_of, user_of
-from forge_tools.sandbox.processes.commands import SPAWNER
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
+from forge_tools.sandbox.processes.spawner import SPAWNER
 from forge_tools.sandbox.processes.trees import MARKS
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.walls.commands import NAMESPACE

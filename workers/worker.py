@@ -21,8 +21,8 @@ from forge_tools.model import (
     WorkerRecord,
     new_id,
 )
+from forge_tools.sandbox.configured import User
 from forge_tools.sandbox.reach import Reach
-from forge_tools.sandbox.walls.user import User
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Heartbeat, Question
 from forge_tools.tool.executor import ToolExecutor
@@ -158,7 +158,7 @@ class Worker:
             RollUps(store),
             Retention(store, self.id, settings, signer),
             ShellWatch(store.shells, settings),
-            DesertedShells(store.shells, settings, lead),
+            DesertedShells(store.shells, settings),
             Delivery(settings.broker, queues, self.claims, settings.consumption_interval),
         ]
         if setup.servers is not None:

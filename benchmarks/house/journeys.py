@@ -16,7 +16,7 @@ from statistics import median_low
 from forge_tools.cli.up import until_ready, worker_of
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.embedded import EmbeddedStack
+from forge_tools.embedded.stack import EmbeddedStack
 from forge_tools.tool.base import ExecutionContext
 
 TRACING = Path(__file__).with_name("tracing")

@@ -180,10 +180,8 @@ async def _figures(scene: Scene, database: Database) -> Readings:
 
 
 async def _stats(store: Store, by: Grouping, since: Any) -> None:
-    await store.workers.list()
     await store.history.figures(by, since=since)
-    await store.overviews.backlog()
-    await store.overviews.stuck(lease=LEASE, patience=BEAT)
+    await store.overviews.read(window=1.0, lease=LEASE, patience=BEAT)
 
 
 async def _milliseconds(read: Callable[[], Awaitable[object]]) -> float:

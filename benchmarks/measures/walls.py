@@ -19,7 +19,7 @@ from benchmarks.pairs import MILLISECONDS, Work, by_turns
 from benchmarks.scene import CONTEXT, Scene, succeeded
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.sandbox.processes.walled import CommandWalls, NamespaceWalls
+from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.walls.landlock import abi, prepare
 from forge_tools.sandbox.walls.privileges import drop_capabilities
 from forge_tools.sandbox.walls.probe import given
@@ -40,7 +40,7 @@ def commands(scene: Scene) -> Readings:
     if why := given().no_namespaces:
         raise LeftOutError(f"this machine gives no namespaces: {why}")
     cache = scene.folder / "cache"
-    network = NamespaceWalls("host", closed=(), hidden=(), opened=(), cache=cache)
+    network = CommandWalls("namespace", "host", closed=(), hidden=(), opened=(), cache=cache)
     walls: Mapping[str, CommandWalls] = {"plain": CommandWalls(), "namespace": network}
     return asyncio.run(_commands(scene, {name: Agent(scene.folder, commands=one) for name, one in walls.items()}))
 

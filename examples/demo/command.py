@@ -23,7 +23,7 @@ from forge_tools.cli.text import took
 from forge_tools.cli.up import command_line, until_ready, worker_of
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.embedded import EmbeddedStack
+from forge_tools.embedded.stack import EmbeddedStack
 from forge_tools.sandbox.processes.trees import Process, descendants
 
 PROCESSES = 2

@@ -18,7 +18,7 @@ from examples.demo.second_host import SecondHost
 from examples.demo.stage import BrokenPromiseError, Stage
 from forge_tools.client import ExecutorClient, Handle
 from forge_tools.config import Settings
-from forge_tools.embedded import EmbeddedStack
+from forge_tools.embedded.stack import EmbeddedStack
 from forge_tools.errors import ForgeError
 from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.sandbox.processes.trees import Process, descendants

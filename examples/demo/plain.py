@@ -16,6 +16,7 @@ from examples.demo.schedule import Work, at_its_time
 from examples.demo.stage import BrokenPromiseError
 from forge_tools.config import broker_socket
 from forge_tools.embedded import valkey
+from forge_tools.embedded.home import prepare_socket
 from forge_tools.embedded.stack import server_environment
 from forge_tools.embedded.supervision import SupervisedProcess
 from forge_tools.sandbox.processes.trees import descendants
@@ -45,7 +46,7 @@ class PlainCelery:
 
     def __enter__(self) -> Self:
         (self._folder / "data").mkdir(mode=0o700, parents=True)
-        valkey.prepare_socket(self._socket, self._folder)
+        prepare_socket(self._socket, self._folder)
         app.conf.update(broker_url=self._url, result_backend=self._url)
         try:
             self._start(self._valkey)

@@ -7,8 +7,7 @@ from typing import Self
 
 from forge_tools.cli.up import until_ready, worker_of
 from forge_tools.config import Settings
-from forge_tools.embedded import StackStatus, WorkerPlan
-from forge_tools.embedded.stack import worker_environment
+from forge_tools.embedded.stack import StackStatus, WorkerPlan, worker_environment
 from forge_tools.embedded.supervision import SupervisedProcess
 from forge_tools.model import Lane
 from forge_tools.sandbox.processes.trees import descendants

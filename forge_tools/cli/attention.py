@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Literal
 
 from forge_tools.cli.text import age, counted, limit, one_line
@@ -40,6 +39,7 @@ class Concern:
     """One thing that needs attention, now or soon."""
 
     level: Literal["now", "soon"]
+    subject: str
     said: str
     way_out: str
 
@@ -48,7 +48,7 @@ def concerns(seen: Overview, *, heartbeat: float, lease: float) -> list[Concern]
     """List what needs attention, the urgent things first."""
     found = [
         *_unserved(seen),
-        *(Concern("now", sentence(one), way_out(one)) for one in seen.stuck),
+        *(Concern("now", "stuck", sentence(one), way_out(one)) for one in seen.stuck),
         *_lost(seen.failures),
         *_silent([one.worker for one in seen.workers], SILENT_BEATS * heartbeat, lease),
         *_unfit([one.worker for one in seen.workers]),
@@ -64,16 +64,18 @@ def _unserved(seen: Overview) -> Iterator[Concern]:
     for one in seen.queues:
         if one.waiting and not one.workers:
             said = f"{_calls(one.waiting)} in queue {one_line(one.queue)}, {one.lane} lane, which no live worker serves"
-            yield Concern("now", f"{said}, for {age(one.oldest_seconds or 0)}", serving_command(one.queue, one.lane))
+            yield Concern(
+                "now", "queue", f"{said}, for {age(one.oldest_seconds or 0)}", serving_command(one.queue, one.lane)
+            )
     if not seen.workers:
-        yield Concern("soon", "No worker is alive", START)
+        yield Concern("now", "workers", "No worker is alive", START)
 
 
 def _lost(failures: Sequence[FailedCalls]) -> Iterator[Concern]:
     for one in failures:
         if one.status is ExecutionStatus.LOST:
             said = f"{counted(one.calls, 'call')} of {one_line(one.tool)} lost with a worker: whether they took effect is unknown"
-            yield Concern("now", said, f"forge-tools show {one.example}")
+            yield Concern("now", "calls", said, f"forge-tools show {one.example}")
 
 
 def _silent(workers: Sequence[WorkerRecord], patience: float, lease: float) -> Iterator[Concern]:
@@ -85,18 +87,17 @@ def _silent(workers: Sequence[WorkerRecord], patience: float, lease: float) -> I
         longest = max(silences)
         said = f"{counted(len(silences), 'worker')} on {one_line(host)} silent for {age(longest)}"
         if longest > lease:
-            yield Concern("now", said, GONE)
+            yield Concern("now", "worker", said, GONE)
         else:
-            yield Concern(
-                "soon", said, f"It counts as dead after {limit(lease)}: wait, or look at that host and its log."
-            )
+            out = f"It counts as dead after {limit(lease)}: wait, or look at that host and its log."
+            yield Concern("soon", "worker", said, out)
 
 
 def _unfit(workers: Sequence[WorkerRecord]) -> Iterator[Concern]:
     for one in workers:
         if one.unfit:
             said = f"{one_line(one.hostname)} pid {one.pid} is unfit and claims nothing: {one_line(one.unfit)}"
-            yield Concern("now", said, "It ends by itself, and its supervisor starts a new one")
+            yield Concern("now", "worker", said, "It ends by itself, and its supervisor starts a new one")
 
 
 def _failing(seen: Overview) -> Iterator[Concern]:
@@ -107,7 +108,7 @@ def _failing(seen: Overview) -> Iterator[Concern]:
             why = f", {worst.calls:,} with {one_line(worst.error_code or worst.status.value)}" if worst else ""
             why += f": {one_line(worst.why)}" if worst and worst.why else ""
             way_out = f"forge-tools show {worst.example}" if worst else "forge-tools history --status failed"
-            yield Concern("now" if _rate(one) >= BROKEN else "soon", f"{said}{why}", way_out)
+            yield Concern("now" if _rate(one) >= BROKEN else "soon", "tool", f"{said}{why}", way_out)
 
 
 def _full(queues: Sequence[QueueLoad]) -> Iterator[Concern]:
@@ -116,23 +117,21 @@ def _full(queues: Sequence[QueueLoad]) -> Iterator[Concern]:
         if one.workers and not one.free and waited > WAIT_SECONDS:
             where = f"in queue {one_line(one.queue)}, {one.lane} lane"
             said = f"{_calls(one.waiting)} {where}, for up to {age(waited)}: all {one.slots} slots are taken"
-            yield Concern("soon", said, f"Start more workers: {serving_command(one.queue, one.lane)}")
+            yield Concern("soon", "queue", said, f"Start more workers: {serving_command(one.queue, one.lane)}")
 
 
 def _servers(workers: Iterable[WorkerRecord]) -> Iterator[Concern]:
     for one in (server for worker in workers for server in worker.servers if server.status == "failing"):
-        yield Concern("now", one_line(one.sentence), "Fix what it reports, or its entry in FORGE_MCP_CONFIG.")
+        yield Concern(
+            "now", "mcp server", one_line(one.sentence), "Fix what it reports, or its entry in FORGE_MCP_CONFIG."
+        )
 
 
 def _demoted(seen: Overview) -> Iterator[Concern]:
     for one in seen.demoted:
-        said = f"{one_line(one.tool)} {one_line(one.version)} blocked the async lane {age(_since(seen, one.at))} ago"
+        said = f"{one_line(one.tool)} {one_line(one.version)} blocked the async lane {age((seen.at - one.at).total_seconds())} ago"
         way_out = f"Make it await, or declare lane process: {one_line(one.reason)}"
-        yield Concern("soon", f"{said} and has run in the process lane since", way_out)
-
-
-def _since(seen: Overview, moment: datetime) -> float:
-    return (seen.at - moment).total_seconds()
+        yield Concern("soon", "tool", f"{said} and has run in the process lane since", way_out)
 
 
 def _rate(one: CallFigures) -> float:
@@ -151,7 +150,6 @@ def sentence(stuck: StuckCalls) -> str:
 
 
 def way_out(stuck: StuckCalls) -> str:
-    """Return what to do about it."""
     return _STUCK[stuck.reason][1].format_map(_words(stuck))
 
 

@@ -11,9 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.text import Text
 from typer import Argument, Option
 
-from forge_tools.cli.database import whoami, with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import moving_line
+from forge_tools.cli.services import whoami, with_store
 from forge_tools.cli.text import counted, facts, iso, one_line, printable, took
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError
@@ -23,7 +23,7 @@ from forge_tools.storage.audit import HeadFile, OvertakenError, Signer, Trust
 from forge_tools.storage.audit.chain import ALL
 from forge_tools.storage.audit.keys import make_key
 
-app = App(no_args_is_help=True)
+app = App(no_args_is_help=True, help="Prove that no row of an ended execution was changed, removed or inserted.")
 
 _SHOWN = 20
 _TRIES, _PAUSE = 50, 0.1
@@ -33,11 +33,6 @@ UNSIGNED = (
     "can rebuild all of it. Set FORGE_AUDIT_KEY, or keep `forge-tools audit head` elsewhere and compare it with --heads."
 )
 UNCHECKED = "It is signed, but no key was given: pass the public key with --key, or the signatures prove nothing."
-
-
-@app.callback()
-def _audit() -> None:
-    """Prove that no row of an ended execution was changed, removed or inserted."""
 
 
 @app.command()

@@ -11,13 +11,12 @@ import typer
 from typer import Argument, Option
 
 import forge_tools
-from forge_tools.cli.database import whoami, with_history, with_store
-from forge_tools.cli.face import App, Face
+from forge_tools.cli.face import App, BackgroundOption, Face
 from forge_tools.cli.live import awaited, cancellable
 from forge_tools.cli.parameters import GivenParameters, find_spec
 from forge_tools.cli.run import left_alone, report
 from forge_tools.cli.selection import Chosen, IdArgument, IdsArgument, filtered
-from forge_tools.cli.stack import require_stack
+from forge_tools.cli.services import require_stack, whoami, with_history, with_store
 from forge_tools.cli.text import counted
 from forge_tools.client.calls import tell_of_cancels
 from forge_tools.config import Settings
@@ -59,7 +58,10 @@ def cancel(
     if chosen:
         ids = list(with_history(lambda history: history.unfinished(**chosen)))
         if not yes and ids:
-            _confirm(len(ids))
+            asked = counted(len(ids), "call")
+            if not sys.stdin.isatty():
+                raise typer.BadParameter(f"it would cancel {asked}; confirm with --yes.", param_hint="cancel")
+            typer.confirm(f"Cancel {asked}?", abort=True, err=True)
     answers = with_store(lambda store: _cancel(store, settings, ids or (), reason), settings)
     if chosen or len(answers) > 1:
         counts = Counter(answers.values())
@@ -67,12 +69,6 @@ def cancel(
     else:
         [(found, answer)] = answers.items()
         face.tell({"id": found, "outcome": answer}, _SAID[answer].format(id=found))
-
-
-def _confirm(count: int) -> None:
-    if not sys.stdin.isatty():
-        raise typer.BadParameter(f"it would cancel {counted(count, 'call')}; confirm with --yes.", param_hint="cancel")
-    typer.confirm(f"Cancel {counted(count, 'call')}?", abort=True, err=True)
 
 
 async def _cancel(store: Store, settings: Settings, given: Sequence[str], reason: str) -> dict[str, str]:
@@ -104,7 +100,7 @@ def replay(
         bool | None,
         Option("--dry-run/--no-dry-run", help="Only describe what it would do, or do it. Default: as before."),
     ] = None,
-    background: Annotated[bool, Option("--background", help="Print the id and return without waiting.")] = False,
+    background: BackgroundOption = False,
     queue: Annotated[str | None, Option(help="The queue. Default: as before.")] = None,
     reason: Annotated[str, Option(help="The reason, kept with both executions.")] = "",
 ) -> None:

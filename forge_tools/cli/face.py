@@ -80,7 +80,7 @@ class Face:
     out: Console = field(default_factory=_console)
     err: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
     pictures: str = ""
-    """The terminal sequence for the images of the result reported last."""
+    """The terminal sequence that draws the images of the result; it is generated here, never by a tool."""
     _kept: TextIO | None = None
 
     @property
@@ -103,13 +103,10 @@ class Face:
             self.say(sentence)
 
     def raw(self, text: str) -> None:
-        """Print the output of a tool: unchanged to a pipe, with control characters escaped to a terminal."""
+        """Print the output of a tool, and its pictures: unchanged to a pipe, with control characters escaped to a terminal."""
         self._write(printable(text) if self.out.is_terminal else text)
-
-    def draw(self, pictures: str) -> None:
-        """Print the sequence that draws pictures on this terminal; it is generated here, never by a tool."""
-        if pictures:
-            self._write(pictures)
+        if self.pictures:
+            self._write(self.pictures)
 
     def say(self, text: str = "", style: str = "") -> None:
         """Print a line for people; markup is not interpreted."""
@@ -160,11 +157,7 @@ class Face:
 
 
 def standard_output() -> TextIO:
-    """Return the stream for output that Rich must not touch.
-
-    Raises:
-        ForgeError: this process was started without one.
-    """
+    """Return the stream for output that Rich must not touch."""
     if sys.stdout is None:
         raise ForgeError("Standard output is closed.")
     return sys.stdout
@@ -207,6 +200,10 @@ OutputOption = Annotated[
 """It may come before or after the name of a command."""
 
 
+LocalToolsOption = Annotated[
+    list[str] | None, Option("--tools", metavar="MODULE|FILE", help="With --local: load these too.")
+]
+BackgroundOption = Annotated[bool, Option("--background", help="Print the id and return without waiting.")]
 WideOption = Annotated[bool, Option("--wide", help="Show all columns, however narrow the terminal is.")]
 
 

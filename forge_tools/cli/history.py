@@ -12,10 +12,9 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from forge_tools.cli.database import with_history
 from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
 from forge_tools.cli.selection import ALL, Chosen, again, filtered
-from forge_tools.cli.stack import await_stack
+from forge_tools.cli.services import await_stack, with_history
 from forge_tools.cli.text import (
     WIDE,
     Column,
@@ -72,8 +71,6 @@ Record = ExecutionRecord | AttemptRecord | EventRecord
 
 
 class Rows(StrEnum):
-    """The subject of a row."""
-
     EXECUTIONS = "executions"
     ATTEMPTS = "attempts"
     EVENTS = "events"
@@ -128,7 +125,7 @@ def history(
         for one in page:
             _print_failure(face, one)
     elif page:
-        face.out.print(rows_table(of, page, face.out.width))
+        face.out.print(table(rows.columns, page, face.out.width))
     else:
         _say_nothing(face, of, page.older, before, chosen)
     if page.older is not None:
@@ -160,14 +157,9 @@ def _cell(name: str, record: Record) -> str:
 
 
 def _say_nothing(face: Face, of: Rows, older: str | None, before: str | None, chosen: Chosen) -> None:
-    one = of.value.removesuffix("s")
-    if older is not None:
-        said = f"No {one} matches among those looked at so far."
-    elif before:
-        said = f"No older {one} matches." if chosen else f"No {one} is older."
-    else:
-        said = f"No {one} matches." if chosen else LISTED[of].nothing
-    face.say(said, style="dim")
+    so_far = " among those looked at so far" if older is not None else ""
+    said = f"No{' older' if before else ''} {of.value.removesuffix('s')} matches{so_far}."
+    face.say(said if so_far or before or chosen else LISTED[of].nothing, style="dim")
 
 
 def refuse_unfitting(chosen: Chosen, of: Rows) -> None:
@@ -178,18 +170,11 @@ def refuse_unfitting(chosen: Chosen, of: Rows) -> None:
         raise typer.BadParameter(f"Attempts have ended: {', '.join(sorted(TERMINAL))}.", param_hint="--status")
 
 
-def rows_table(of: Rows, records: Sequence[Any], width: int) -> Table:
-    """Return one line for each row; errors get whatever room is left."""
-    return table(LISTED[of].columns, records, width)
-
-
 def document(record: Record) -> dict[str, Any]:
-    """Return one row as JSON, by the names of `LISTED`."""
     return {name: getattr(record, name) for name in _NAMES[type(record)]}
 
 
 def styled(status: ExecutionStatus) -> Text:
-    """Return a status in its colour."""
     return Text(status.value, _COLOURS.get(status, "red"), no_wrap=True)
 
 

@@ -1,14 +1,13 @@
 """`forge-tools keys`: the keys that encrypt secrets."""
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option
 
-from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
+from forge_tools.cli.services import with_store
 from forge_tools.cli.text import Column, number, table
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
@@ -19,15 +18,12 @@ from forge_tools.storage import Store
 PATIENCE_SECONDS = 3600.0
 """How long after its retirement a client unaware of it may still use a key."""
 
-_ID = re.compile(r"[0-9a-f]{16}")
 KeyArgument = Annotated[str, Argument(help="The key's id, as `forge-tools keys list` shows it.")]
 
-app = App(no_args_is_help=True)
-
-
-@app.callback()
-def _keys() -> None:
-    """Make, list and retire the keys that encrypt secrets. Private halves are files in FORGE_ENCRYPTION_KEYS."""
+app = App(
+    no_args_is_help=True,
+    help="Make, list and retire the keys that encrypt secrets. Private halves are files in FORGE_ENCRYPTION_KEYS.",
+)
 
 
 @app.command()
@@ -68,7 +64,8 @@ def list_keys(face: Face) -> None:
     settings = Settings.load()
     keys, held = with_store(lambda store: store.encryption_keys.list(), settings), KeyFolder(settings.keys_folder).ids()
     if face.is_json:
-        face.document([_facts(key, held) for key in keys])
+        names = ("id", "created_at", "retired_at", "live")
+        face.document([{name: getattr(key, name) for name in names} | {"held_here": key.id in held} for key in keys])
     elif not keys:
         face.say("There is no key. Make one where the workers read it: forge-tools keys new", style="dim")
     else:
@@ -99,7 +96,18 @@ def forget(
 ) -> None:
     """Delete a retired key that no unfinished call needs, with its private half on this machine."""
     settings = Settings.load()
-    with_store(lambda store: _forget(store, id, is_patient=not now), settings)
+
+    async def work(store: Store) -> None:
+        key = await _find(store, id)
+        lasted = (datetime.now(UTC) - key.retired_at).total_seconds() if key.retired_at else PATIENCE_SECONDS
+        if lasted < PATIENCE_SECONDS and not now:
+            raise ConfigurationError(
+                f"Key {id} was retired {lasted:.0f} s ago, and clients that have been idle since may still encrypt with it. "
+                f"Wait until {PATIENCE_SECONDS:.0f} s have passed, or pass --now."
+            )
+        await store.encryption_keys.forget(id)
+
+    with_store(work, settings)
     KeyFolder(settings.keys_folder).forget(id)
     face.tell({"forgotten": id}, f"Key {id} is deleted. Delete its file on all other hosts of workers too.")
 
@@ -110,32 +118,11 @@ async def _make(store: Store, settings: Settings) -> str:
     return key_id(public)
 
 
-async def _forget(store: Store, id: str, *, is_patient: bool) -> None:
-    key = await _find(store, id)
-    lasted = 0.0 if key.retired_at is None else (datetime.now(UTC) - key.retired_at).total_seconds()
-    if is_patient and key.retired_at is not None and lasted < PATIENCE_SECONDS:
-        raise ConfigurationError(
-            f"Key {id} was retired {lasted:.0f} s ago, and clients that have been idle since may still encrypt with it. "
-            f"Wait until {PATIENCE_SECONDS:.0f} s have passed, or pass --now."
-        )
-    await store.encryption_keys.forget(id)
-
-
 async def _find(store: Store, id: str) -> EncryptionKey:
     keys = {key.id: key for key in await store.encryption_keys.list()}
-    if not _ID.fullmatch(id) or id not in keys:
+    if id not in keys:
         raise ConfigurationError(f"There is no key {id[:40]!r}. There are: {', '.join(keys) or 'none'}.")
     return keys[id]
-
-
-def _facts(key: EncryptionKey, held: Sequence[str]) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "created_at": key.created_at.isoformat(),
-        "retired_at": None if key.retired_at is None else key.retired_at.isoformat(),
-        "live": key.live,
-        "held_here": key.id in held,
-    }
 
 
 def _columns(held: Sequence[str]) -> list[Column]:

@@ -1,13 +1,15 @@
-"""Progress on the error stream: the state of a call, its progress, and its output."""
+"""What a terminal shows of a call: its state, progress and output while it runs, and the pictures of its result."""
 
 import asyncio
+import base64
+import os
 import signal
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import typer
 from rich.console import Group
@@ -19,14 +21,16 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from forge_tools.artifacts.media import IMAGES
+from forge_tools.artifacts.reader import MOST_SHOWN
 from forge_tools.cli.face import INTERRUPTED, Face
 from forge_tools.cli.text import one_line, printable, took
 from forge_tools.errors import ForgeError
 from forge_tools.model import (
-    CallEvent,
     Ended,
     ExecutionRecord,
     ExecutionStatus,
+    Image,
     Note,
     Output,
     Progress,
@@ -47,6 +51,9 @@ PLAIN_SECONDS = 1.0
 
 PATIENCE = 1.0
 """Seconds of silence; most calls are over by then."""
+
+_PIECE = 4096
+"""The most characters that kitty accepts at once."""
 
 _LAST_WORDS = 1.0
 _CANCEL_SECONDS = 5.0
@@ -79,14 +86,19 @@ def cancellable(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def awaited(
-    face: Face, handle: "Handle", *, is_detached: bool = False, is_live: bool | None = None
+    face: Face,
+    handle: "Handle",
+    *,
+    timeout: float | None = None,
+    is_detached: bool = False,
+    is_live: bool | None = None,
 ) -> ToolResult:
     """Wait for the result. After a second, a terminal shows what the call waits for, and what the tool reports.
 
     `is_live` True shows that from the start, with or without a terminal; False never. An interrupt cancels the call,
     unless it is detached.
     """
-    waiting = asyncio.ensure_future(handle.result())
+    waiting = asyncio.ensure_future(handle.result(timeout))
     try:
         patience = 0.0 if is_live else PATIENCE
         await asyncio.wait([waiting], timeout=patience)
@@ -106,7 +118,16 @@ async def _watch_until(waiting: "asyncio.Future[ToolResult]", face: Face, handle
     """Show the events of the call until its result is there, including earlier ones."""
     keeps_output = face.is_json or not face.out.is_terminal  # if it would not appear again as the result
     with View(face, keeps_output=keeps_output, waited=waited) as view:
-        watching = asyncio.ensure_future(watch(view, handle.events(), handle.record))
+
+        async def watch() -> None:
+            async with aclosing(handle.events()) as events:
+                async for event in events:
+                    if isinstance(event, StateChange):
+                        view.say(describe(await handle.record(), event.reason))
+                    elif not isinstance(event, Ended):
+                        view.hear(event)
+
+        watching = asyncio.ensure_future(watch())
         try:
             await asyncio.wait([waiting])
             await asyncio.wait([watching], timeout=_LAST_WORDS)
@@ -116,7 +137,6 @@ async def _watch_until(waiting: "asyncio.Future[ToolResult]", face: Face, handle
 
 
 async def _cancel(face: Face, handle: "Handle") -> None:
-    """Cancel the call, and wait a limited time for the answer."""
     try:
         async with asyncio.timeout(_CANCEL_SECONDS):
             outcome = await handle.cancel("interrupted at the command line")
@@ -145,7 +165,6 @@ class Lines:
         return [*lines, *((output, line) for line in whole)]
 
     def rest(self) -> list[tuple[Output, str]]:
-        """Return the unfinished line."""
         begun, self._begun = self._begun, None
         return [] if begun is None else [begun]
 
@@ -185,7 +204,6 @@ class View:
             self._face.note(measured(self._progress))
 
     def say(self, state: str) -> None:
-        """Show the state of the call."""
         if self._live is None:
             self._put(self._rest())
             self._face.note(state)
@@ -194,7 +212,6 @@ class View:
             self._live.start(refresh=True)
 
     def hear(self, event: Note | Report) -> None:
-        """Show what the call reports, or what was done to it."""
         if isinstance(event, Output):
             self._put(map(_said, self._lines.add(event)))
         elif isinstance(event, Progress):
@@ -231,18 +248,6 @@ class View:
         return Group(*tail, row)
 
 
-async def watch(
-    view: View, events: AsyncGenerator[CallEvent, None], read: Callable[[], Awaitable[ExecutionRecord]]
-) -> None:
-    """Show events until the end; `read` returns the current execution."""
-    async with aclosing(events):
-        async for event in events:
-            if isinstance(event, StateChange):
-                view.say(describe(await read(), event.reason))
-            elif not isinstance(event, Ended):
-                view.hear(event)
-
-
 def _said(told: tuple[Output, str]) -> str:
     output, line = told
     return printable(line if output.level is None else f"{output.source}: {line}")
@@ -256,7 +261,6 @@ def measured(progress: Progress) -> str:
 
 
 def noted(note: Note) -> str:
-    """Describe what was done to it in a few words."""
     reason = note.event.detail.get("reason")
     return one_line(f"{note.event.kind} by {note.event.actor}" + (f": {reason}" if reason else ""))
 
@@ -272,3 +276,41 @@ def describe(record: ExecutionRecord, reason: str | None = None) -> str:
         again = f", attempt {record.attempt}" if record.attempt > 1 else ""
         return f"{tool} runs on {record.hostname or 'a worker'}{again}"
     return f"{tool} {record.status.value.replace('_', ' ')}"
+
+
+async def pictures_of(face: Face, result: ToolResult) -> str:
+    """Return the terminal sequence for the images of a result, if the output goes to a terminal that supports them."""
+    protocol = _protocol() if face.out.is_terminal and not face.is_json else None
+    if protocol is None:
+        return ""
+    drawn = list[str]()
+    for image in result.images:
+        takes = image.mime_type in IMAGES if protocol == "iterm" else image.mime_type == "image/png"
+        if takes and (image.size or 0) <= MOST_SHOWN:
+            with suppress(ForgeError):  # it has expired: its line stays
+                drawn.append(await _drawn(image, protocol))
+    return "".join(drawn)
+
+
+def _protocol() -> Literal["kitty", "iterm"] | None:
+    """Return the protocol that the terminal announces; a terminal running inside it announces its own."""
+    terminal, program = os.environ.get("TERM", ""), os.environ.get("TERM_PROGRAM", "")
+    if terminal.startswith(("screen", "tmux", "dumb")):
+        return None
+    if terminal in {"xterm-kitty", "xterm-ghostty"} or "KITTY_WINDOW_ID" in os.environ:
+        return "kitty"
+    return "iterm" if program in {"iTerm.app", "WezTerm"} else None
+
+
+async def _drawn(image: Image, protocol: str) -> str:
+    data = base64.b64encode(await image.bytes()).decode()
+    if protocol == "iterm":
+        return f"\x1b]1337;File=inline=1;size={image.size}:{data}\x07\n"
+    return "".join(_pieces(data)) + "\n"
+
+
+def _pieces(data: str) -> Iterator[str]:
+    for start in range(0, len(data), _PIECE):
+        has_more = int(start + _PIECE < len(data))
+        keys = f"a=T,f=100,m={has_more}" if not start else f"m={has_more}"
+        yield f"\x1b_G{keys};{data[start : start + _PIECE]}\x1b\\"

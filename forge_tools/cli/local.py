@@ -29,11 +29,7 @@ class BlockedError(ForgeError):
 
 
 def local_tools(settings: Settings, references: Sequence[str]) -> list[BaseTool]:
-    """Load built-ins, plugins and the user's tools: those of the project, and `references`.
-
-    Raises:
-        ConfigurationError: naming the reference and what to do.
-    """
+    """Load built-ins, plugins and the user's tools: those of the project, and `references`."""
     own = load_project(settings, references)
     names = {tool.spec.name for tool in own}
     return [*(tool for tool in load_tools() if tool.spec.name not in names), *own]

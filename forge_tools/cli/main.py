@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, name:
     except ForgeError as error:
         face.fail(str(error), error.code, error)
         if isinstance(error, ExecutionNotFoundError | ToolNotFoundError):  # it may be in another database
-            face.note(import_module("forge_tools.cli.database").asked())
+            face.note(import_module("forge_tools.cli.services").asked())
         return exit_code(error)
     except Exception as error:  # noqa: BLE001 whatever it is, a user sees one line and the way to more
         face.fail(_unexpected(error), "UNEXPECTED", error)
@@ -138,10 +138,12 @@ def _unexpected(error: Exception) -> str:
 
 def _let_go_of_a_full_output() -> None:
     """Discard what could not be written: Python would try again at exit, and end with its own exit code."""
+    out = sys.__stdout__  # `sys.stdout` may be a wrapper by now
+    if out is None or out.closed:
+        return
     try:
-        if sys.stdout is not None and not sys.stdout.closed:
-            sys.stdout.flush()
+        out.flush()
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, out.fileno())
         os.close(nowhere)

@@ -10,9 +10,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer import Option
 
-from forge_tools.cli.face import App, Face, face_of
+from forge_tools.cli.face import App, Face, LocalToolsOption, face_of
 from forge_tools.cli.local import local_executor, local_tools
-from forge_tools.cli.stack import await_stack
+from forge_tools.cli.services import await_stack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.logs import CallLog, set_up
@@ -37,9 +37,7 @@ def mcp(  # noqa: PLR0913 one option each
     tags: Annotated[str | None, Option(metavar="A,B", help="Offer only tools that have one of these tags.")] = None,
     names: Annotated[str | None, Option(metavar="A,B", help="Offer only these tools.")] = None,
     local: Annotated[bool, Option("--local", help="Run them in this process: no stack, no record.")] = False,
-    tools: Annotated[
-        list[str] | None, Option("--tools", metavar="MODULE|FILE", help="With --local: load these too.")
-    ] = None,
+    tools: LocalToolsOption = None,
     background_tools: Annotated[
         bool, Option("--background-tools", help="Offer submit_tool, poll_execution and cancel_execution too.")
     ] = False,

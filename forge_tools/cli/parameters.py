@@ -1,4 +1,4 @@
-"""Converts `key=value` on the command line to the values that a tool declares, and writes an example of it."""
+"""Tools and parameters on the command line: what `key=value` means, an example of it, and what a shell completes."""
 
 import json
 import math
@@ -7,16 +7,21 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from forge_tools.cli.face import INTERRUPTED
+from forge_tools.errors import ForgeError
 from forge_tools.model import ToolParameter, ToolSpec
 from forge_tools.schema import Validator
 from forge_tools.signals import handled, not_ignored
+
+Offer = tuple[str, str]
+"""A word, and a description that some shells show beside it."""
 
 _ASSIGNMENT = re.compile(r"(?P<name>[^=\s]+?)(?P<sign>:=|=)(?P<value>.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -27,37 +32,58 @@ def find_spec(specs: Iterable[ToolSpec], name: str) -> ToolSpec | None:
     return next((spec for spec in specs if name in (spec.name, *spec.aliases)), None)
 
 
+def completed_tools(incomplete: str) -> list[Offer]:
+    return _beginning(incomplete, ((spec.name, spec.description) for spec in _published()))
+
+
+def completed_parameters(context: typer.Context, incomplete: str) -> list[Offer]:
+    spec = find_spec(_published(), context.params.get("name") or "")
+    return _beginning(incomplete, ((f"{one.name}=", one.description) for one in (spec.declared if spec else ())))
+
+
+def completed_tools_or_commands(context: typer.Context, incomplete: str) -> list[Offer]:
+    """Complete the name of a tool, or a command beside the one on the command line."""
+    beside = getattr(context.parent and context.parent.command, "commands", {})
+    commands = ((name, command.get_short_help_str()) for name, command in beside.items())
+    return [*_beginning(incomplete, commands), *completed_tools(incomplete)]
+
+
+def _beginning(incomplete: str, offers: Iterator[Offer]) -> list[Offer]:
+    return [offer for offer in offers if offer[0].startswith(incomplete)]
+
+
+def _published() -> list[ToolSpec]:
+    database = import_module("forge_tools.cli.services")  # imported late: most commands complete nothing
+    try:
+        directory = database.with_store(lambda store: store.directories.read())
+    except ForgeError:  # no database, nothing to offer
+        return []
+    return [*directory.enabled, *directory.disabled]
+
+
 class GivenParameters:
     """The parameters on the command line, with the files that they name; values get types once the tool is known.
 
     `words` are `key=value`, `key:=json` and `key=@file`, over the object `whole` (JSON, or @file). Make it before an
     event loop runs: Ctrl-C and SIGTERM end the reading of files, which may be pipes.
-
-    Raises:
-        typer.BadParameter: naming the word, what was expected and how to write it.
     """
 
     def __init__(self, words: Sequence[str] | None, whole: str | None, limit: int) -> None:
-        with _usage_errors(), handled(not_ignored(signal.SIGINT, signal.SIGTERM), _end):
+        with handled(not_ignored(signal.SIGINT, signal.SIGTERM), _end):
             self._whole = _whole(whole, limit)
             self._words = [_assignment(word, limit) for word in words or ()]
 
     def typed(self, spec: ToolSpec | None) -> dict[str, Any]:
-        """Read each value by the type that `spec` declares; of an unknown parameter it is text. Keys of arrays may repeat.
-
-        Raises:
-            typer.BadParameter: a value does not fit.
-        """
+        """Read each value by the type that `spec` declares; of an unknown parameter it is text. Keys of arrays may repeat."""
         parameters = dict(self._whole)
         declared = {name: p for p in (spec.declared if spec else ()) for name in (p.name, *p.aliases)}
         given: set[str] = set()
-        with _usage_errors():
-            for name, sign, text in self._words:
-                value = _value(name, sign, text, declared.get(name))
-                if name in given:
-                    value = _joined(name, parameters[name], value)
-                given.add(name)
-                parameters[name] = value
+        for name, sign, text in self._words:
+            value = _value(name, sign, text, declared.get(name))
+            if name in given:
+                value = _joined(name, parameters[name], value)
+            given.add(name)
+            parameters[name] = value
         return parameters
 
 
@@ -89,13 +115,11 @@ def _example(schema: Mapping[str, Any]) -> Any:
     return kind == "boolean" or "hello"
 
 
-@contextmanager
-def _usage_errors() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        hint = "--json" if str(error).startswith("--json") else "KEY=VALUE"
-        raise typer.BadParameter(str(error).removeprefix("--json: "), param_hint=hint) from None
+def _wrong(name: str, said: str) -> typer.BadParameter:
+    """Return a usage error about a parameter, or about the object with all of them."""
+    if name == "--json":
+        return typer.BadParameter(said, param_hint=name)
+    return typer.BadParameter(f"{name}: {said}", param_hint="KEY=VALUE")
 
 
 def _end(*_: object) -> None:
@@ -105,7 +129,8 @@ def _end(*_: object) -> None:
 def _assignment(word: str, limit: int) -> tuple[str, str, str]:
     found = _ASSIGNMENT.fullmatch(word)
     if found is None:
-        raise ValueError(f"{word!r} is not a parameter. Write key=value, key:=json or key=@file.")
+        said = f"{word!r} is not a parameter. Write key=value, key:=json or key=@file."
+        raise typer.BadParameter(said, param_hint="KEY=VALUE")
     return found["name"], found["sign"], _content(found["value"], found["name"], limit)
 
 
@@ -114,9 +139,7 @@ def _whole(text: str | None, limit: int) -> dict[str, Any]:
         return {}
     value = _json(_content(text, "--json", limit), "--json")
     if not isinstance(value, dict):
-        raise ValueError(  # noqa: TRY004 what a user typed, not what a programmer passed
-            f"--json: that is {_kind(value)}; it must be an object with parameters as keys."
-        )
+        raise _wrong("--json", f"that is {_kind(value)}; it must be an object with parameters as keys.")
     return value
 
 
@@ -142,13 +165,14 @@ def _scalar(text: str, name: str, kind: Any) -> Any:
         return read(text.strip())
     except (KeyError, ValueError):
         shown = text if len(text) <= 40 else f"{text[:39]}…"
-        raise ValueError(f"{name}={shown!r}: {name} takes {what}.") from None
+        said = f"{name}={shown!r}: {name} takes {what}."
+        raise typer.BadParameter(said, param_hint="KEY=VALUE") from None
 
 
 def _joined(name: str, before: Any, value: Any) -> Any:
     if isinstance(before, list) and isinstance(value, list):
         return before + value
-    raise ValueError(f"{name} is given twice.")
+    raise typer.BadParameter(f"{name} is given twice.", param_hint="KEY=VALUE")
 
 
 def _content(text: str, name: str, limit: int) -> str:
@@ -159,16 +183,14 @@ def _content(text: str, name: str, limit: int) -> str:
         with nullcontext(sys.stdin) if text == "@-" else Path(text[1:]).open(encoding="utf-8") as file:
             content = file.read(limit + 1)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: {text[1:]} is not UTF-8 text.") from error
+        raise _wrong(name, f"{text[1:]} is not UTF-8 text.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(
-            f"{name}: {text[1:]!r} cannot be read: {reason}. Write a text that begins with @ as {name}:='\"@...\"'."
-        ) from error
+        said = f"{text[1:]!r} cannot be read: {reason}. Write a text that begins with @ as {name}:='\"@...\"'."
+        raise _wrong(name, said) from error
     if len(content) > limit:
-        raise ValueError(
-            f"{name}: {text[1:]!r} has more than {limit:,} bytes, which is all that parameters may have (FORGE_MAX_PARAMETER_BYTES)."
-        )
+        said = f"has more than {limit:,} bytes, which is all that parameters may have (FORGE_MAX_PARAMETER_BYTES)."
+        raise _wrong(name, f"{text[1:]!r} {said}")
     return content
 
 
@@ -180,7 +202,7 @@ def _json(text: str, name: str) -> Any:
         way_out = (
             'Write it as --json \'{"key": "value"}\'' if name == "--json" else f"Text needs quotes: {name}:='\"text\"'"
         )
-        raise ValueError(f"{name}: not JSON ({reason}). {way_out}.") from error
+        raise _wrong(name, f"not JSON ({reason}). {way_out}.") from error
 
 
 def _integer(text: str) -> int:

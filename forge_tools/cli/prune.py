@@ -9,10 +9,10 @@ from rich.progress import SpinnerColumn, TextColumn
 from typer import Option
 
 from forge_tools.cli.audit import seal_all, signing_key
-from forge_tools.cli.database import whoami, with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import moving_line
 from forge_tools.cli.selection import Chosen, filtered, moment
+from forge_tools.cli.services import whoami, with_store
 from forge_tools.config import Settings
 from forge_tools.model import TERMINAL, ExecutionStatus, new_id
 from forge_tools.model.audit import Pruned, Pruning

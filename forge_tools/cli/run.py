@@ -11,12 +11,10 @@ import typer
 from typer import Argument, Option
 
 import forge_tools
-from forge_tools.cli.completion import completed_parameters, completed_tools
-from forge_tools.cli.face import FAILED, App, Face
-from forge_tools.cli.live import View, awaited, cancellable
-from forge_tools.cli.parameters import GivenParameters, find_spec
-from forge_tools.cli.pictures import pictures_of
-from forge_tools.cli.stack import require_stack
+from forge_tools.cli.face import FAILED, App, BackgroundOption, Face, LocalToolsOption
+from forge_tools.cli.live import View, awaited, cancellable, pictures_of
+from forge_tools.cli.parameters import GivenParameters, completed_parameters, completed_tools, find_spec
+from forge_tools.cli.services import require_stack
 from forge_tools.cli.text import from_here, took
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
@@ -33,8 +31,6 @@ app = App()
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """The call as on the command line."""
-
     name: str
     parameters: GivenParameters
     context: ExecutionContext
@@ -57,7 +53,7 @@ def run(  # noqa: PLR0913 one option each
     *,
     json: Annotated[str | None, Option("--json", metavar="JSON|@FILE", help="All parameters as one object.")] = None,
     timeout: Annotated[float | None, Option(metavar="SECONDS", help="Stop the tool after this time.")] = None,
-    background: Annotated[bool, Option("--background", help="Print the id and return without waiting.")] = False,
+    background: BackgroundOption = False,
     queue: Annotated[str | None, Option(help="The queue; `background` is for long work.")] = None,
     retry: Annotated[
         int, Option(min=0, max=99, metavar="N", help="Retry after a failure, N times at most, if that is safe.")
@@ -81,9 +77,7 @@ def run(  # noqa: PLR0913 one option each
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only describe what it would do.")] = False,
     local: Annotated[bool, Option("--local", help="Run it in this process: no stack, no record.")] = False,
-    tools: Annotated[
-        list[str] | None, Option("--tools", metavar="MODULE|FILE", help="With --local: load these too.")
-    ] = None,
+    tools: LocalToolsOption = None,
     working_dir: Annotated[
         str | None, Option(metavar="DIR", help="Working directory of the call, in the workspace.")
     ] = None,
@@ -149,11 +143,7 @@ async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResu
 
 
 def report(face: Face, tool: Sequence[str], result: ToolResult | None) -> None:
-    """Print the result of a tool, which `forge-tools tools` shows with these words, if there is one: the output unchanged, the error on the error stream, the facts beside them.
-
-    Raises:
-        typer.Exit: with 1 if the call failed.
-    """
+    """Print the result of a tool, which `forge-tools tools` shows with these words, if there is one: the output unchanged, the error on the error stream, the facts beside them."""
     if result is None:
         return
     facts = f"{took(result.duration_ms)}  {result.metadata.get('execution_id', 'in this process')}"
@@ -162,7 +152,6 @@ def report(face: Face, tool: Sequence[str], result: ToolResult | None) -> None:
         face.document({"id": result.metadata.get("execution_id"), **result.to_dict(), "diagnosis": why})
     elif result.success:
         face.raw(result.to_text())
-        face.draw(face.pictures)
         if face.err.is_terminal:
             face.note(facts)
     else:

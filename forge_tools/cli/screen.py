@@ -1,20 +1,16 @@
 """An overview for people: urgent matters first, then rates, workers, queues and tools, cut to the available room."""
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
-from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from forge_tools.cli.attention import Concern
 from forge_tools.cli.face import UNBOUNDED
 from forge_tools.cli.text import Column, age, cells, filled, flexible, limit, number, one_line, took
-from forge_tools.errors import ConfigurationError
 from forge_tools.model import CallFigures, Overview, QueueLoad, WorkerLoad, WorkerRecord
 
 WIDEST_NAME = 40
@@ -23,33 +19,6 @@ LEAST_HEIGHT = 24
 _LEVELS = {"now": ("●", "red"), "soon": ("●", "yellow")}
 
 BAR_CELLS = 10
-
-WIDTH = 100
-
-_THEME = TerminalTheme(
-    (22, 27, 34),
-    (216, 222, 233),
-    [(72, 79, 88), (255, 123, 114), (126, 200, 120), (227, 179, 65), (121, 172, 255), (210, 168, 255), (86, 196, 205), (216, 222, 233)],
-)  # fmt: skip
-
-_SVG = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">
-<style>
-.{unique_id}-matrix {{ font: {char_height}px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }}
-.{unique_id}-title {{ font: bold 18px sans-serif; }}
-{styles}
-</style>
-<defs><clipPath id="{unique_id}-clip-terminal"><rect width="{terminal_width}" height="{terminal_height}"/></clipPath>{lines}</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix" xml:space="preserve">
-{matrix}
-</g>
-</g>
-</svg>
-"""
-"""It uses only locally available fonts: a page that fetches nothing can show it too."""
 
 SILENT_SECONDS = 5.0
 OLD_SECONDS = 10.0
@@ -108,23 +77,6 @@ class Screen:
         name_width = _name_width(parts, width)
         for part in parts:
             yield _table(part, width, name_width)
-
-
-def save(screen: Screen, path: Path) -> None:
-    """Write it as a picture, for a report or a page of documentation.
-
-    Raises:
-        ConfigurationError: the file cannot be written.
-    """
-    console = Console(
-        file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor", highlight=False
-    )
-    console.print(screen, "")  # the last line is cut where its letters descend
-    svg = console.export_svg(title="forge-tools top", theme=_THEME, code_format=_SVG, unique_id="top")
-    try:
-        path.write_text("".join(f"{line.rstrip()}\n" for line in svg.splitlines()), encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written: {error.strerror}. Give --svg another file.") from error
 
 
 def _head(frame: Frame, width: int) -> Iterator[RenderableType]:

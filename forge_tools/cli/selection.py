@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from forge_tools.cli.completion import completed_tools
-from forge_tools.cli.database import with_history
+from forge_tools.cli.parameters import completed_tools
+from forge_tools.cli.services import with_history
 from forge_tools.cli.text import one_line, parse_since
 from forge_tools.errors import ExecutionNotFoundError, ForgeError
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ToolCategory, is_id
@@ -56,7 +56,6 @@ def whole_ids(context: typer.Context, given: list[str] | None) -> list[str]:
 
 
 def completed_ids(incomplete: str) -> Iterator[tuple[str, str]]:
-    """Complete the id of a recent execution."""
     try:
         newest = _newest(COMPLETED)
     except ForgeError:  # no database, nothing to offer

@@ -1,6 +1,5 @@
 """`forge-tools show` and `logs`: everything about one execution, and what it printed, logged and emitted."""
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
@@ -12,20 +11,21 @@ import typer
 from rich.text import Text
 from typer import Option
 
+import forge_tools
 from forge_tools.artifacts.reader import PartReader
-from forge_tools.cli.database import with_store
 from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.history import document, explained, styled
-from forge_tools.cli.live import Lines, View, measured, watch
-from forge_tools.cli.pictures import pictures_of
+from forge_tools.cli.live import Lines, awaited, cancellable, measured, pictures_of
 from forge_tools.cli.selection import IdArgument
+from forge_tools.cli.services import with_store
 from forge_tools.cli.text import as_text, compact, facts, from_here, limit, one_line, printable, took
 from forge_tools.cli.tools import known_format
-from forge_tools.client import handle
-from forge_tools.errors import ResultTimeoutError, ToolNotFoundError
+from forge_tools.config import Settings
+from forge_tools.errors import ToolNotFoundError
 from forge_tools.model import (
     Artifact,
     Attempt,
+    CallEvent,
     Diagnosis,
     Event,
     ExecutionRecord,
@@ -34,7 +34,6 @@ from forge_tools.model import (
     Output,
     Position,
     Progress,
-    Sight,
     ToolResult,
     ToolSpec,
 )
@@ -45,7 +44,6 @@ from forge_tools.storage import Store
 MAX_LINES = 40
 """How many lines of output are shown without `--full`."""
 
-POLL_SECONDS = 0.2
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _SOURCES = {"call": "set by the call", "tool": "the tool's default", "default": "the general default"}
@@ -101,10 +99,10 @@ def show(
     With --wait or --follow the exit code says whether it succeeded.
     """
     waits = wait or follow or timeout is not None
+    if waits:
+        cancellable(_until_over(face, execution_id, timeout, is_followed=follow))
 
     async def read(store: Store) -> _Story:
-        if waits:
-            await _until_over(store, execution_id, timeout, face if follow else None)
         story = await _read(store, execution_id)
         result = ToolResult(success=True, output=story.record.output, metadata=story.record.metadata)
         face.pictures = await pictures_of(face, result.bind(PartReader(store.artifacts.contents)))
@@ -138,8 +136,13 @@ async def _read(store: Store, execution_id: str) -> _Story:
     )
 
 
+async def _until_over(face: Face, execution_id: str, timeout: float | None, *, is_followed: bool) -> None:
+    async with forge_tools.ExecutorClient(Settings.load()) as client:
+        handle = client.calls.attach((await client.history.get(execution_id)).id)
+        await awaited(face, handle, timeout=timeout, is_detached=True, is_live=is_followed)
+
+
 async def told_by(store: Store, execution_id: str) -> AsyncGenerator[Output, None]:
-    """Yield the output of an execution so far."""
     position, has_more = Position(execution_id), True
     while has_more:
         sight = await store.reports.look(position)
@@ -147,42 +150,6 @@ async def told_by(store: Store, execution_id: str) -> AsyncGenerator[Output, Non
             if isinstance(one, Output):
                 yield one
         position, has_more = sight.position, sight.has_more
-
-
-async def _until_over(store: Store, execution_id: str, timeout: float | None, face: Face | None) -> None:
-    """Wait, using only its row, until it is over, at most `timeout` seconds; with a face, show its events.
-
-    Raises:
-        ExecutionNotFoundError: there is none of that id.
-        ResultTimeoutError: it is not over yet.
-    """
-    found = (await store.history.get(execution_id)).id
-    rows = StoredCalls(store)
-    try:
-        async with asyncio.timeout(timeout):
-            if face is None:
-                await rows.wait(found)
-                return
-            with View(face, keeps_output=True) as view:
-                await watch(view, handle.follow(rows, found, None), lambda: store.history.get(found))
-    except TimeoutError as error:
-        raise ResultTimeoutError(f"Execution {found} has not ended after {timeout:g}s. It keeps running.") from error
-
-
-class StoredCalls:
-    """The part of a client that `follow` needs, using only the database."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def wait(self, execution_id: str) -> ToolResult:
-        while True:
-            for stored in await self._store.queue.results([execution_id]):
-                return stored.result
-            await asyncio.sleep(POLL_SECONDS)
-
-    async def look(self, position: Position) -> Sight:
-        return await self._store.reports.look(position)
 
 
 def _document(story: _Story) -> dict[str, Any]:
@@ -225,7 +192,6 @@ def _print(face: Face, story: _Story, most: int | None) -> None:
         face.say("\nOutput", style="bold")
         lines = as_text(record.output).splitlines()
         face.raw("\n".join(lines[:most]))
-        face.draw(face.pictures)
         if most is not None and len(lines) > most:
             face.note(f"... {len(lines) - most} more lines; --full shows them")
 
@@ -244,14 +210,12 @@ def _print_logs(face: Face, story: _Story, most: int | None) -> None:
 
 
 def as_logged(output: Output) -> dict[str, Any]:
-    """Return a part of the output as JSON."""
     level = None if output.level is None else output.source
     told = {name: getattr(output, name) for name in ("attempt", "at", "stream", "left_out", "text")}
     return {**told, "level": level}
 
 
 def log_line(output: Output, line: str) -> Text:
-    """Format a line of output for people: time, source, text."""
     at = f"{output.at:%H:%M:%S}.{output.at.microsecond // 1000:03d}" if output.at is not None else "-"
     attempt = f"#{output.attempt} " if output.attempt > 1 else ""
     source = (f"{output.source:<8} ", _LOG_COLOURS.get(output.source, ""))
@@ -353,26 +317,26 @@ def logs(
     """
     least = None if level is None else logging.getLevelNamesMapping()[level.upper()]
 
-    async def read(store: Store) -> int:
-        found, count, lines = (await store.history.get(execution_id)).id, 0, Lines()
-        async with aclosing(_followed(store, found) if follow else told_by(store, found)) as outputs:
+    async def read(outputs: AsyncGenerator[CallEvent, None]) -> int:
+        count, lines = 0, Lines()
+        async with aclosing(outputs):
             async for output in outputs:
-                if least is None or (output.level is not None and output.level >= least):
+                if isinstance(output, Output) and (least is None or (output.level or -1) >= least):
                     count += 1
                     _print_lines(face, output, lines)
         for told, line in lines.rest():
             face.out.print(log_line(told, line), soft_wrap=True)
         return count
 
-    if not with_store(read) and not face.is_json:
+    async def so_far(store: Store) -> int:
+        return await read(told_by(store, (await store.history.get(execution_id)).id))
+
+    async def to_the_end() -> int:
+        async with forge_tools.ExecutorClient(Settings.load()) as client:
+            return await read(client.calls.attach((await client.history.get(execution_id)).id).events())
+
+    if not (cancellable(to_the_end()) if follow else with_store(so_far)) and not face.is_json:
         face.note("It has logged nothing at this level." if level else "It has printed, logged and emitted nothing.")
-
-
-async def _followed(store: Store, execution_id: str) -> AsyncGenerator[Output, None]:
-    async with aclosing(handle.follow(StoredCalls(store), execution_id, None)) as events:
-        async for event in events:
-            if isinstance(event, Output):
-                yield event
 
 
 def _print_lines(face: Face, output: Output, lines: Lines) -> None:

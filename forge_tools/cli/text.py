@@ -68,7 +68,7 @@ def table(columns: Sequence[Column], records: Iterable[Any], width: int) -> Tabl
     rows = [[one.cell(record) for one in columns] for record in records]
     if width < NARROW:
         return _blocks([one.title for one in columns], rows)
-    sides = gap(width) // 2
+    sides = 1 if width >= WIDE else 0
     made = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -78,11 +78,6 @@ def table(columns: Sequence[Column], records: Iterable[Any], width: int) -> Tabl
         border_style="dim",
     )
     return filled(made, columns, rows)
-
-
-def gap(width: int) -> int:
-    """Return how many cells lie between two columns of a table on a terminal of that width."""
-    return 3 if width >= WIDE else 1
 
 
 def filled(made: Table, columns: Iterable[Column], rows: Iterable[Iterable[str | Text]]) -> Table:

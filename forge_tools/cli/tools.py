@@ -9,11 +9,10 @@ from rich.text import Text
 from typer import Argument, Option
 from typer.core import TyperGroup
 
-from forge_tools.cli.completion import completed_tools, completed_tools_or_commands
-from forge_tools.cli.database import with_store
-from forge_tools.cli.face import App, Face
+from forge_tools.cli.face import App, Face, LocalToolsOption
 from forge_tools.cli.local import local_tools
-from forge_tools.cli.stack import await_stack
+from forge_tools.cli.parameters import completed_tools, completed_tools_or_commands
+from forge_tools.cli.services import await_stack, with_store
 from forge_tools.cli.text import Column, compact, facts, flexible, limit, one_line, table
 from forge_tools.config import Settings
 from forge_tools.errors import ToolNotFoundError
@@ -35,12 +34,7 @@ class _Commands(TyperGroup):
         return super().parse_args(ctx, args if args and args[0] in self.commands else ["list", *args])
 
 
-app = App(cls=_Commands)
-
-
-@app.callback()
-def _tools() -> None:
-    """List the tools and their versions, pin one, or switch a tool off and on."""
+app = App(cls=_Commands, help="List the tools and their versions, pin one, or switch a tool off and on.")
 
 
 class _Tool(NamedTuple):
@@ -61,7 +55,6 @@ class Difference(NamedTuple):
 
 
 def known_format(format: str | None) -> str | None:
-    """Refuse an unknown format."""
     if format is not None and format not in FORMATS:
         raise typer.BadParameter(f"{format!r} is not a format; there are {', '.join(FORMATS)}.", param_hint="--format")
     return format
@@ -150,9 +143,7 @@ def list_tools(
         Option(metavar="FORMAT", help=f"Print schemas for a model: {', '.join(FORMATS)}.", callback=known_format),
     ] = None,
     local: Annotated[bool, Option("--local", help="List those of this machine, without a stack.")] = False,
-    load: Annotated[
-        list[str] | None, Option("--tools", metavar="MODULE|FILE", help="With --local: load these too.")
-    ] = None,
+    load: LocalToolsOption = None,
 ) -> None:
     """List the tools that workers have published, or their schemas for a model."""
     servers = tuple[ServerState, ...]()

@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 from rich.live import Live
@@ -13,14 +12,14 @@ from rich.table import Table
 from typer import Option
 
 from forge_tools.cli.attention import BEATS, Concern, concerns, sentence, way_out
-from forge_tools.cli.database import with_store
 from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
-from forge_tools.cli.screen import Frame, Screen, save
+from forge_tools.cli.screen import QUEUES, WORKERS, Frame, Screen
 from forge_tools.cli.selection import Chosen, filtered
-from forge_tools.cli.text import Column, age, flexible, gap, number, short_path, table, took
+from forge_tools.cli.services import with_store
+from forge_tools.cli.text import WIDE, Column, age, flexible, number, short_path, table, took
 from forge_tools.config import Settings
 from forge_tools.errors import StorageError
-from forge_tools.model import CallFigures, Grouping, Overview, QueueDepth, StuckCalls, WorkerRecord
+from forge_tools.model import CallFigures, Grouping, Overview, StuckCalls
 from forge_tools.signals import not_ignored
 from forge_tools.storage import Store, open_store
 from forge_tools.urls import without_passwords
@@ -32,10 +31,6 @@ REST = 3.0
 
 PATIENCE = 2.0
 """Seconds without an answer before that is shown."""
-
-WAITS = (("p50", "p95", "p99"), ("p50", "p95"), ("p95",))
-LEAST_KEY = 16
-"""The fewest characters of a row's key; longer names may be cut there."""
 
 app = App()
 
@@ -49,32 +44,28 @@ def top(
         float, Option(min=1, max=LONGEST_WINDOW, help="Count calls that ended in the last so many seconds.")
     ] = 60.0,
     once: Annotated[bool, Option("--once", help="Print everything once, and exit.")] = False,
-    svg: Annotated[Path | None, Option(metavar="FILE", help="Write the screen once as a picture, and exit.")] = None,
 ) -> None:
     """Watch workers, queues, rates and what needs attention until Ctrl-C; reads only SQL.
 
     Without a terminal, and with --output json, it prints once.
     """
     settings = Settings.load()
-    where = place(settings.database)
+    is_live = not (once or face.is_json) and face.out.is_terminal and not face.out.is_dumb_terminal
 
-    async def read(store: Store) -> Overview:
+    async def read(store: Store) -> Frame:
         patience = BEATS * settings.heartbeat
-        return await store.overviews.read(window=window, lease=settings.lease, patience=patience)
+        seen = await store.overviews.read(window=window, lease=settings.lease, patience=patience)
+        found = concerns(seen, heartbeat=settings.heartbeat, lease=settings.lease)
+        return Frame(seen, found, place(settings.database), interval if is_live else None)
 
-    def judged(seen: Overview) -> list[Concern]:
-        return concerns(seen, heartbeat=settings.heartbeat, lease=settings.lease)
-
-    if not (once or svg or face.is_json) and face.out.is_terminal and not face.out.is_dumb_terminal:
-        asyncio.run(Watch(face, settings, read, lambda seen: Frame(seen, judged(seen), where, interval)).run(interval))
+    if is_live:
+        asyncio.run(Watch(face, settings, read).run(interval))
         return
-    seen = with_store(read, settings)
-    if svg is not None:
-        save(Screen(Frame(seen, judged(seen), where)), svg)
+    frame = with_store(read, settings)
     if face.is_json:
-        face.document(document(seen, judged(seen)))
-    elif svg is None:
-        face.out.print(Screen(Frame(seen, judged(seen), where)))
+        face.document(document(frame.seen, frame.concerns))
+    else:
+        face.out.print(Screen(frame))
 
 
 def place(url: str) -> str:
@@ -85,8 +76,7 @@ def place(url: str) -> str:
     return f"SQLite {short_path(path)}"
 
 
-def document(seen: Overview, found: list[Concern]) -> dict[str, Any]:
-    """Return the overview as JSON."""
+def document(seen: Overview, found: Sequence[Concern]) -> dict[str, Any]:
     return asdict(seen) | {
         "calls_per_second": seen.calls_per_second,
         "attention": [asdict(one) for one in found],
@@ -97,87 +87,53 @@ def document(seen: Overview, found: list[Concern]) -> dict[str, Any]:
 
 
 class Watch:
-    """One run of the live view, which stays correct while the database is unavailable, and when the terminal changes.
+    """The live view. A thread draws what was read last, with its age while the database does not answer."""
 
-    `read` returns the data, `frame` what to show of them.
-    """
-
-    def __init__(
-        self,
-        face: Face,
-        settings: Settings,
-        read: Callable[[Store], Awaitable[Overview]],
-        frame: Callable[[Overview], Frame],
-    ) -> None:
+    def __init__(self, face: Face, settings: Settings, read: Callable[[Store], Awaitable[Frame]]) -> None:
         self._face = face
         self._settings = settings
         self._read = read
-        self._frame = frame
-        self._over = asyncio.Event()
-        self._shown: Frame
+        self._frame: Frame
         self._trouble: str | None = None
-        self._asked_at = self._answered_at = self._seen_at = time.monotonic()
+        self._asked_at = self._seen_at = time.monotonic()
 
     async def run(self, interval: float) -> None:
-        """Watch until Ctrl-C or SIGTERM.
-
-        Raises:
-            ForgeError: the first read failed, or no later one can succeed.
-        """
-        loop = asyncio.get_running_loop()
+        watching = asyncio.ensure_future(self._watch(interval))
         for ending in not_ignored(signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(ending, self._over.set)
-        settings = self._settings
-        async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
-            watching = asyncio.ensure_future(self._watch(store, interval))
-            over = asyncio.ensure_future(self._over.wait())
-            await asyncio.wait((watching, over), return_when=asyncio.FIRST_COMPLETED)
-            for task in (watching, over):
-                task.cancel()
-            ended, _ = await asyncio.gather(watching, over, return_exceptions=True)
-        if isinstance(ended, Exception):  # a cancellation is not one
-            raise ended
-
-    async def _watch(self, store: Store, interval: float) -> None:
-        self._take(await self._read(store))
-        self._face.err.quiet = True  # notes would disrupt the screen, which shows what matters
+            asyncio.get_running_loop().add_signal_handler(ending, watching.cancel)
         try:
-            with Live(console=self._face.out, screen=True, auto_refresh=False, redirect_stderr=False) as live:
-                asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, self._draw, live)
-                await self._keep(store, live, interval)
+            await watching
+        except asyncio.CancelledError:
+            return
         finally:
             self._face.err.quiet = False
 
-    async def _keep(self, store: Store, live: Live, interval: float) -> None:
-        while True:
-            self._draw(live)
-            spent = self._answered_at - self._asked_at
-            await asyncio.sleep(max(interval - spent, REST * spent, 0.05))
-            reading = asyncio.ensure_future(self._read(store))
-            self._asked_at = time.monotonic()
-            try:
-                while not (await asyncio.wait((reading,), timeout=interval))[0]:
-                    self._draw(live)
-                self._take(reading.result())
-            except StorageError as error:
-                self._trouble = error.message
-                self._answered_at = time.monotonic()
-            finally:
-                reading.cancel()
+    async def _watch(self, interval: float) -> None:
+        settings, out = self._settings, self._face.out
+        async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+            self._frame = await self._read(store)
+            self._face.err.quiet = True  # notes would disrupt the screen, which shows what matters
+            often = max(1.0, 1 / interval)
+            with Live(
+                console=out, screen=True, redirect_stderr=False, refresh_per_second=often, get_renderable=self._screen
+            ) as live:
+                live.refresh()
+                while True:
+                    spent = time.monotonic() - self._asked_at
+                    await asyncio.sleep(max(interval - spent, REST * spent, 0.05))
+                    self._asked_at = time.monotonic()
+                    try:
+                        self._frame, self._trouble = await self._read(store), None
+                        self._seen_at = time.monotonic()
+                    except StorageError as error:
+                        self._trouble = error.message
 
-    def _take(self, seen: Overview) -> None:
-        self._shown, self._trouble = self._frame(seen), None
-        self._answered_at = time.monotonic()
-        self._seen_at = self._answered_at
-
-    def _draw(self, live: Live) -> None:
-        trouble = self._trouble
-        silent = time.monotonic() - self._seen_at
-        waiting = time.monotonic() - self._asked_at
-        if trouble is None and self._asked_at > self._answered_at and waiting > PATIENCE:
-            trouble = f"The database has not answered for {age(waiting)}."
+    def _screen(self) -> Screen:
+        silent, trouble = time.monotonic() - self._seen_at, self._trouble
+        if trouble is None and self._asked_at > self._seen_at and time.monotonic() - self._asked_at > PATIENCE:
+            trouble = f"The database has not answered for {age(silent)}."
         said = None if trouble is None else f" The following is {age(silent)} old. {trouble} "
-        live.update(Screen(replace(self._shown, trouble=said), height=live.console.size.height), refresh=True)
+        return Screen(replace(self._frame, trouble=said), height=self._face.out.size.height)
 
 
 @app.command()
@@ -195,22 +151,40 @@ def stats(
     """Show how calls ended and how long they took, the backlog per queue, calls that do not move, and workers."""
     settings = Settings.load()
 
-    async def read(store: Store) -> dict[str, list[Any]]:
-        workers = [one for one in await store.workers.list() if one.stopped_at is None]
-        return {
-            "calls": await store.history.figures(by, from_rows=from_rows, **chosen),
-            "queues": await store.overviews.backlog(),
-            "stuck": await store.overviews.stuck(lease=settings.lease, patience=BEATS * settings.heartbeat),
-            "workers": [one for one in workers if one.silent_seconds <= settings.lease],
-            "silent": [one for one in workers if one.silent_seconds > settings.lease],
-        }
+    async def read(store: Store) -> tuple[list[CallFigures], Overview]:
+        figures = await store.history.figures(by, from_rows=from_rows, **chosen)
+        return figures, await store.overviews.read(
+            window=1.0, lease=settings.lease, patience=BEATS * settings.heartbeat
+        )
 
-    numbers = with_store(read, settings)
+    calls, seen = with_store(read, settings)
+    live = [one for one in seen.workers if one.worker.silent_seconds <= settings.lease]
+    silent = [one for one in seen.workers if one not in live]
     if face.is_json:
-        face.document({"by": by.value, **{name: [_row(one) for one in some] for name, some in numbers.items()}})
+        face.document(
+            {
+                "by": by.value,
+                "calls": [_row(one) for one in calls],
+                "queues": [_row(one) for one in seen.queues],
+                "stuck": [_row(one) for one in seen.stuck],
+                "workers": [_row(one.worker) for one in live],
+                "silent": [_row(one.worker) for one in silent],
+            }
+        )
         return
-    face.out.width = UNBOUNDED if wide else face.out.width
-    _print(face, by, **numbers)
+    width = face.out.width = UNBOUNDED if wide else face.out.width
+    columns = _figures(by, has_rejected=any(one.rejected for one in calls))
+    _section(face, f"Calls by {by.value}", table(columns, calls, width), "Nothing was run yet.")
+    _section(face, "\nQueues", table(QUEUES, seen.queues, width), "Nothing waits, nothing runs.")
+    if seen.stuck:
+        face.say("\nStuck", style="bold red")
+    for one in seen.stuck:
+        face.say(sentence(one))
+        face.say(f"  {way_out(one)}", style="cyan")
+    _section(face, "\nWorkers", table(WORKERS, live, width), "No worker is alive. Start one with: forge-tools up")
+    if silent:
+        face.say("\nSilent workers", style="bold yellow")
+        face.out.print(table(WORKERS, silent, width))
 
 
 def _row(one: Any) -> dict[str, Any]:
@@ -221,30 +195,6 @@ def _row(one: Any) -> dict[str, Any]:
     return asdict(one)
 
 
-def _print(
-    face: Face,
-    by: Grouping,
-    *,
-    calls: Sequence[CallFigures],
-    queues: Sequence[QueueDepth],
-    stuck: Sequence[StuckCalls],
-    workers: Sequence[WorkerRecord],
-    silent: Sequence[WorkerRecord],
-) -> None:
-    width = face.out.width
-    _section(face, f"Calls by {by.value}", _figures_table(by, calls, width), "Nothing was run yet.")
-    _section(face, "\nQueues", table(_DEPTHS, queues, width), "Nothing waits, nothing runs.")
-    if stuck:
-        face.say("\nStuck", style="bold red")
-    for one in stuck:
-        face.say(sentence(one))
-        face.say(f"  {way_out(one)}", style="cyan")
-    _section(face, "\nWorkers", table(_WORKERS, workers, width), "No worker is alive. Start one with: forge-tools up")
-    if silent:
-        face.say("\nSilent workers", style="bold yellow")
-        face.out.print(table(_WORKERS, silent, width))
-
-
 def _section(face: Face, title: str, shown: Table, nothing: str) -> None:
     face.say(title, style="bold")
     if shown.row_count:
@@ -253,21 +203,8 @@ def _section(face: Face, title: str, shown: Table, nothing: str) -> None:
         face.say(nothing, style="dim")
 
 
-def _figures_table(by: Grouping, calls: Sequence[CallFigures], width: int) -> Table:
-    """Return a row for each tool, or other group: ends, durations of bodies, then waits.
-
-    It shows as many percentiles of the waits as leave room for the row's key.
-    """
-    for waits in WAITS:
-        columns = _figures(by, waits, has_rejected=any(one.rejected for one in calls))
-        widths = [max(map(len, (one.title, *map(one.cell, calls)))) for one in columns]
-        widths[0] = widths[0] if by is Grouping.HOUR else min(widths[0], LEAST_KEY)
-        if sum(widths) + gap(width) * (len(widths) - 1) <= width:
-            return table(columns, calls, width)
-    return table(columns, calls, 0)
-
-
-def _figures(by: Grouping, waits: Sequence[str], *, has_rejected: bool) -> list[Column]:
+def _figures(by: Grouping, *, has_rejected: bool) -> list[Column]:
+    """Return the columns of calls: ends, durations of bodies, then waits."""
     key = Column if by is Grouping.HOUR else flexible
     return [
         key(by.value, lambda one: one.key or "-"),
@@ -275,29 +212,10 @@ def _figures(by: Grouping, waits: Sequence[str], *, has_rejected: bool) -> list[
         number("ok", lambda one: "-" if one.success_rate is None else f"{one.success_rate:.1%}"),
         number("failed", lambda one: str(one.failed)),
         *([number("rejected", lambda one: str(one.rejected))] if has_rejected else []),
-        *(number(name, _percentile("duration_ms", name)) for name in ("p50", "p95", "p99")),
-        *(number(name if at else f"wait {name}", _percentile("wait_ms", name)) for at, name in enumerate(waits)),
+        number("p50", lambda one: took(one.duration_ms.p50)),
+        number("p95", lambda one: took(one.duration_ms.p95)),
+        number("p99", lambda one: took(one.duration_ms.p99)),
+        number("wait p50", lambda one: took(one.wait_ms.p50), least=WIDE),
+        number("wait p95", lambda one: took(one.wait_ms.p95)),
+        number("wait p99", lambda one: took(one.wait_ms.p99), least=WIDE),
     ]
-
-
-def _percentile(times: str, name: str) -> Callable[[CallFigures], str]:
-    return lambda one: took(getattr(getattr(one, times), name))
-
-
-_DEPTHS: tuple[Column, ...] = (
-    Column("queue", lambda one: one.queue),
-    Column("lane", lambda one: one.lane),
-    number("waiting", lambda one: str(one.queued)),
-    number("running", lambda one: str(one.running)),
-    number("oldest", lambda one: "-" if one.oldest_seconds is None else age(one.oldest_seconds)),
-)
-
-_WORKERS: tuple[Column, ...] = (
-    flexible("host", lambda one: one.hostname),
-    number("pid", lambda one: str(one.pid)),
-    Column("lane", lambda one: one.lane),
-    Column("walls", lambda one: one.walls.tier),
-    flexible("queues", lambda one: one.serves),
-    number("slots", lambda one: str(one.slots)),
-    number("seen", lambda one: f"{age(one.silent_seconds)} ago"),
-)

@@ -19,13 +19,14 @@ from rich.table import Column, Table
 from rich.text import Text
 from typer import Option
 
-from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.parameters import example_command
+from forge_tools.cli.services import with_store
 from forge_tools.cli.text import short_path, took
 from forge_tools.cli.worker import worker_argv
 from forge_tools.config import Settings, marker_of
-from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan, forget
+from forge_tools.embedded.stack import EmbeddedStack, StackStatus, WorkerPlan, forget
+from forge_tools.embedded.supervision import ProcessStatus
 from forge_tools.environment import given_secrets
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ShellStatus, ToolCategory, ToolSpec
@@ -92,19 +93,12 @@ def _forget(face: Face, settings: Settings) -> None:
 
 
 def running_shells(settings: Settings) -> str:
-    """List the running shells of this host, for people."""
     ids = [one.id for one in survey(settings.shells_folder) if one.status is ShellStatus.RUNNING]
     return f"{', '.join(ids[:SHOWN_SHELLS])}{', ...' if len(ids) > SHOWN_SHELLS else ''}"
 
 
 def worker_of(plan: WorkerPlan) -> list[str]:
-    """Return the command line of one worker of the stack."""
-    return worker_argv(
-        [
-            *("--lane", plan.lane, "--queues", ",".join(plan.queues), "--concurrency", str(plan.concurrency)),
-            *(word for reference in plan.tools for word in ("--tools", reference)),
-        ]
-    )
+    return worker_argv(plan.arguments)
 
 
 class AnnouncedStack(EmbeddedStack):
@@ -171,15 +165,24 @@ class AnnouncedStack(EmbeddedStack):
             )
 
     def pids(self) -> set[int]:
-        """Return the process ids of the workers."""
         return {one.pid for one in self.workers if one.pid is not None}
 
     def _tell_what_runs(self, pids: Collection[int]) -> None:
-        """Run beside the stop, which waits for no database."""
+        """Name the calls that run on these workers, beside the stop, which waits for no database."""
+        settings = self.settings
+
+        async def read(store: Store) -> list[ExecutionRecord]:
+            known = await store.workers.list(seen_within=settings.lease)
+            instances = {one.id for one in known if one.pid in pids and one.hostname == settings.hostname}
+            page = await store.history.list(status=ExecutionStatus.RUNNING, limit=MOST_RUNNING)
+            return [one for one in page if one.worker_id in instances]
+
         with suppress(ForgeError):
-            running = calls_of(pids, self.settings)
-            if running:
-                self._face.note(_cut(running, self.settings.drain), style="yellow")
+            if running := with_store(read, settings):
+                shown = "".join(f"\n  {one.id} {one.tool}" for one in running[:SHOWN_CALLS])
+                more = f"\n  and {len(running) - SHOWN_CALLS} more" if len(running) > SHOWN_CALLS else ""
+                said = f"These calls are stopped in {settings.drain:g} s unless they end before; a second signal stops them now:"
+                self._face.note(f"{said}{shown}{more}", style="yellow")
 
     def await_workers(self) -> None:
         """Wait in a thread until the workers are ready, or the stack stops."""
@@ -194,30 +197,6 @@ class AnnouncedStack(EmbeddedStack):
             self._face.note(
                 f"Ready. Run a tool in another terminal, as above; {self._way_out} stops everything.", style="green"
             )
-
-
-def calls_of(pids: Collection[int], settings: Settings) -> list[ExecutionRecord]:
-    """Return what runs on those workers of this host.
-
-    Raises:
-        ForgeError: the database cannot answer.
-    """
-
-    async def read(store: Store) -> list[ExecutionRecord]:
-        known = await store.workers.list(seen_within=settings.lease)
-        instances = {one.id for one in known if one.pid in pids and one.hostname == settings.hostname}
-        page = await store.history.list(status=ExecutionStatus.RUNNING, limit=MOST_RUNNING)
-        return [one for one in page if one.worker_id in instances]
-
-    return with_store(read, settings)
-
-
-def _cut(running: Sequence[ExecutionRecord], seconds: float) -> str:
-    shown = "".join(f"\n  {one.id} {one.tool}" for one in running[:SHOWN_CALLS])
-    more = f"\n  and {len(running) - SHOWN_CALLS} more" if len(running) > SHOWN_CALLS else ""
-    return (
-        f"These calls are stopped in {seconds:g} s unless they end before; a second signal stops them now:{shown}{more}"
-    )
 
 
 def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
@@ -235,31 +214,26 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
 
 
 def _overview(status: StackStatus) -> Table:
+    def at(path: str) -> Text:
+        """Make a path in the home relative to it: the last line says where the home is."""
+        inside = Path(path)
+        return Text(str(inside.relative_to(status.home)) if inside.is_relative_to(status.home) else short_path(path))
+
     dim = partial(Column, style="dim", no_wrap=True)
     made = Table.grid(dim(), Column(no_wrap=True), dim(justify="right"), Column(overflow="fold"), padding=(0, 2))
     for process in status.processes:
         is_broker = process.name == "valkey"
-        where = _at(status, status.broker.partition("://")[2] if is_broker else str(process.log))
+        where = at(status.broker.partition("://")[2] if is_broker else str(process.log))
         pid = f"pid {process.pid}" if process.pid else process.state
-        made.add_row("broker" if is_broker else "worker", process.name, pid, Text(where))
+        made.add_row("broker" if is_broker else "worker", process.name, pid, where)
     if not any(process.name == "valkey" for process in status.processes):
         made.add_row("broker", "yours", "", Text(status.broker))
-    made.add_row("database", *_database(status))
+    scheme, _, rest = status.database.partition("://")
+    is_file = scheme.startswith("sqlite")
+    kind = "SQLite" if is_file else scheme.partition("+")[0]
+    made.add_row("database", kind, "", at(rest.removeprefix("/")) if is_file else Text(status.database))
     made.add_row("home", "", "", Text(short_path(str(status.home))))
     return made
-
-
-def _database(status: StackStatus) -> tuple[str, str, Text]:
-    scheme, _, rest = status.database.partition("://")
-    if scheme.startswith("sqlite"):
-        return "SQLite", "", Text(_at(status, rest.removeprefix("/")))
-    return scheme.partition("+")[0], "", Text(status.database)
-
-
-def _at(status: StackStatus, path: str) -> str:
-    """Make a path in the home relative to it: the last line says where the home is."""
-    inside = Path(path)
-    return str(inside.relative_to(status.home)) if inside.is_relative_to(status.home) else short_path(path)
 
 
 def command_line(settings: Settings) -> str:

@@ -25,21 +25,12 @@ def worker(context: typer.Context) -> NoReturn:
 
 
 def worker_argv(arguments: Sequence[str]) -> list[str]:
-    """Return the command line of a worker.
-
-    Raises:
-        ConfigurationError: another package named `workers` would be started instead.
-    """
     require_own_workers()
     return [sys.executable, "-P", "-m", "workers", *arguments]
 
 
 def require_own_workers() -> None:
-    """Check what `python -P -m workers` imports: the package that came with this one, or a namesake before it.
-
-    Raises:
-        ConfigurationError: naming the namesake and how to get it out of the way.
-    """
+    """Check what `python -P -m workers` imports: the package that came with this one, or a namesake before it."""
     ours = Path(forge_tools.__file__).resolve().parents[1] / "workers"
     found = _found()
     if found is None:

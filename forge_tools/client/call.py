@@ -134,36 +134,18 @@ def without_texts(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Ended(NamedTuple):
-    """What is kept of a call, in one object: of up to ten thousand, each more is one that Python's collector walks.
+    """What is kept of a call: of up to ten thousand, each object is one more that Python's collector walks.
 
-    The list is built only when somebody asks for it, which is rare. Times are Unix seconds.
+    `fields` are those of its result. Times are Unix seconds.
     """
 
-    tool_name: str
+    name: str
     arguments: dict[str, Any]
     context: ExecutionContext
     spec: ToolSpec | None
     started: float
     completed: float
-    success: bool
-    output: Any
-    error: str | None
-    duration_ms: float | None
-    metadata: dict[str, Any]
-    error_code: str | None
-    error_details: Any
-
-    @property
-    def result(self) -> ToolResult:
-        return ToolResult(
-            success=self.success,
-            output=self.output,
-            error=self.error,
-            duration_ms=self.duration_ms,
-            metadata=self.metadata,
-            error_code=self.error_code,
-            error_details=self.error_details,
-        )
+    fields: dict[str, Any]
 
 
 class Awaited:
@@ -174,23 +156,8 @@ class Awaited:
 
     def add(self, call: Call, spec: ToolSpec | None, result: ToolResult, started: float) -> None:
         """Record how a call ended; `spec` is its tool, None if unknown."""
-        self._ended.append(
-            _Ended(
-                call.label,
-                call.arguments,
-                call.effective_context,
-                spec,
-                started,
-                time.time(),
-                result.success,
-                result.output,
-                result.error,
-                result.duration_ms,
-                result.metadata,
-                result.error_code,
-                result.error_details,
-            )
-        )
+        told = call.label, call.arguments, call.effective_context
+        self._ended.append(_Ended(*told, spec, started, time.time(), vars(result)))
 
     def list(self) -> list[ToolExecution]:
         """Return the calls with their parameters and contexts as people may see them."""
@@ -201,20 +168,19 @@ class Awaited:
 
 
 def _execution(ended: _Ended) -> ToolExecution:
-    lasted = (ended.duration_ms or 0.0) / 1000
-    parameters, context = _seen(ended)
+    if ended.spec is not None:
+        parameters, context = SecretDetector(ended.spec).seen(ended.arguments, ended.context)
+    else:
+        metadata = without_secrets(ended.context.metadata)
+        parameters, context = without_texts(ended.arguments), ended.context.model_copy(update={"metadata": metadata})
+    result = ToolResult.model_construct(**ended.fields)
     return ToolExecution.model_construct(
-        tool_name=ended.tool_name,
+        tool_name=ended.name,
         parameters=parameters,
         context=context,
-        result=ended.result,
+        result=result,
         started_at=datetime.fromtimestamp(ended.started, UTC),
-        completed_at=datetime.fromtimestamp(max(ended.started + lasted, ended.completed), UTC),
+        completed_at=datetime.fromtimestamp(
+            max(ended.started + (result.duration_ms or 0.0) / 1000, ended.completed), UTC
+        ),
     )
-
-
-def _seen(ended: _Ended) -> tuple[dict[str, Any], ExecutionContext]:
-    if ended.spec is not None:
-        return SecretDetector(ended.spec).seen(ended.arguments, ended.context)
-    metadata = without_secrets(ended.context.metadata)
-    return without_texts(ended.arguments), ended.context.model_copy(update={"metadata": metadata})

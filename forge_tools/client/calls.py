@@ -12,26 +12,30 @@ from typing import Any, Literal, TypeVar
 from forge_tools.artifacts.reader import PartReader
 from forge_tools.broker import open_broker
 from forge_tools.client.call import Awaited, Call
-from forge_tools.client.catalogue import REFRESH_INTERVAL, Catalogue
+from forge_tools.client.catalogue import REFRESH_INTERVAL, SERVED_INTERVAL, Catalogue, unreachable
 from forge_tools.client.connection import Connection
 from forge_tools.client.handle import Handle, listen
-from forge_tools.client.intake import Accepted, Intake, Rejected
+from forge_tools.client.intake import KEY_SECONDS, Intake, Rejected
 from forge_tools.client.links import Claims, conflict, explained, repeated
-from forge_tools.client.submissions import CLOSING, Silence, Submissions, reach
+from forge_tools.client.submissions import CLOSING, Submissions
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, InvalidCallError
 from forge_tools.model import (
     ExecutionContext,
     ExecutionRecord,
-    LinkedExecution,
+    ExecutionStatus,
+    NewExecution,
+    Outcome,
     Position,
     Replay,
     Report,
     Sight,
-    StoredResult,
     ToolResult,
+    new_id,
 )
 from forge_tools.model.content import CONTENT
+from forge_tools.model.places import HOST_PREFIX
+from forge_tools.schema import encode_json
 from forge_tools.storage import Store, ToolChangedError
 from forge_tools.storage.connection.faults import ForbiddenError
 from forge_tools.storage.queue.batcher import Batcher
@@ -198,25 +202,34 @@ class Calls:
             ) from error
         return kept.handle
 
-    def _contents(self, uri: str) -> AsyncIterator[bytes]:
-        return self._connection.store.artifacts.contents(uri)
-
     async def _submit(self, call: Call, replay: Replay | None = None) -> Handle:
         return await self._handle(await self._store(call, self._keep, replay))
+
+    def _contents(self, uri: str) -> AsyncIterator[bytes]:
+        return self._connection.store.artifacts.contents(uri)
 
     async def _handle(self, answer: Handle | Rejected) -> Handle:
         return Handle(answer.new.id, self, await self._refuse(answer)) if isinstance(answer, Rejected) else answer
 
     async def _refuse(self, rejected: Rejected) -> ToolResult:
         """Record a rejected call."""
-        await self._connection.store.queue.record(rejected.new, rejected.outcome)
-        metadata = {**rejected.result.metadata, "execution_id": rejected.new.id}
-        return rejected.result.model_copy(update={"metadata": metadata})
+        new, result = rejected.new, rejected.result
+        outcome = Outcome(
+            id=new.id,
+            attempt=0,
+            token=new_id(),
+            status=ExecutionStatus.REJECTED,
+            error=result.error,
+            error_code=result.error_code,
+            metadata=encode_json(result.metadata, "metadata", self._settings.max_parameter_bytes),
+        )
+        await self._connection.store.queue.record(new, outcome)
+        return result.model_copy(update={"metadata": {**result.metadata, "execution_id": new.id}})
 
     async def _store(
         self,
         call: Call,
-        keep: Callable[[Call, Accepted], Awaitable[T]],
+        keep: Callable[[Call, NewExecution], Awaitable[T]],
         replay: Replay | None = None,
         *,
         is_again: bool = False,
@@ -225,13 +238,13 @@ class Calls:
 
         This is the only way in: a caller who is cancelled meanwhile leaves nothing behind that it did not want.
         """
-        accepted = await self._prepare(call, replay)
-        if isinstance(accepted, Rejected):
-            return accepted
+        new = await self._prepare(call, replay)
+        if isinstance(new, Rejected):
+            return new
         try:
-            return await keep(call, accepted)
+            return await keep(call, new)
         except asyncio.CancelledError:
-            self._connection.begin(self._leave(call, accepted, replay))
+            self._connection.begin(self._leave(call, new, replay))
             raise
         except ToolChangedError as changed:
             if is_again:
@@ -240,28 +253,31 @@ class Calls:
             self._catalogue.learn(changed)
         return await self._store(call, keep, replay, is_again=True)
 
-    async def _leave(self, call: Call, accepted: Accepted, replay: Replay | None) -> None:
+    async def _leave(self, call: Call, new: NewExecution, replay: Replay | None) -> None:
         """Handle a call that nobody awaits any more: cancel it, unless it is detached or has a key."""
         goes_on = call.detached or call.idempotency_key is not None
-        answer = await self._submissions.again(accepted.row)
+        # Storing it again waits for its flush and adds nothing.
+        [answer] = await self._connection.store.queue.submit_many([new])
         if goes_on and isinstance(answer, ToolChangedError):
             await self._submit(call, replay)
         elif answer is None and not goes_on:
-            await self.cancel(accepted.new.id, "the awaiting task was cancelled")
+            await self.cancel(new.id, "the awaiting task was cancelled")
 
-    async def _prepare(self, call: Call, replay: Replay | None) -> Accepted | Rejected:
+    async def _prepare(self, call: Call, replay: Replay | None) -> NewExecution | Rejected:
         """Check a call against a recent enough snapshot, and link it to its key and the execution it repeats."""
         asked, catalogue, now = call, self._catalogue, time.monotonic()
-        if catalogue.snapshot.places.has_sessions:
+        if catalogue.snapshot.has_sessions:
             call = await self._in_workspace_of_session(call)
-        prepared = self._intake.prepare(call, catalogue.snapshot)
-        if catalogue.read_at < now - prepared.most_age:
-            await catalogue.refresh_since(now - prepared.most_age)
-            prepared = self._intake.prepare(call, catalogue.snapshot)
-        if isinstance(prepared, Accepted) and prepared.handle is not None:
-            prepared = await self._reach(call, prepared)
+        new = self._intake.prepare(call, catalogue.snapshot)
+        if isinstance(new, Rejected) or new.encrypted is not None:
+            oldest = now - (new.most_age if isinstance(new, Rejected) else KEY_SECONDS)
+            if catalogue.read_at < oldest:
+                await catalogue.refresh_since(oldest)
+                new = self._intake.prepare(call, catalogue.snapshot)
+        if isinstance(new, NewExecution) and new.queue.startswith(HOST_PREFIX):
+            new = await self._reach(call, new)
         is_linked = asked.idempotency_key is not None or replay is not None
-        return await self._link(asked, prepared, replay) if is_linked and isinstance(prepared, Accepted) else prepared
+        return await self._link(asked, new, replay) if is_linked and isinstance(new, NewExecution) else new
 
     async def _in_workspace_of_session(self, call: Call) -> Call:
         """Return the call with the workspace that its session was bound to, unless it names one."""
@@ -271,49 +287,61 @@ class Calls:
         name = await self._catalogue.workspace_of(context.session_id)
         return call if name is None else replace(call, context=context.model_copy(update={"workspace": name}))
 
-    async def _reach(self, call: Call, accepted: Accepted) -> Accepted | Rejected:
-        answer = await reach(call, accepted, self._catalogue, self._connection.store, self._settings.lease)
-        if not isinstance(answer, Silence):
-            return answer
-        return self._intake.refuse(
-            call,
-            answer.sentence,
-            ErrorCode.SHELL_HOST_UNAVAILABLE,
-            self._catalogue.snapshot,
-            host=answer.hostname,
-            silent_seconds=answer.seconds,
-            retryable=answer.seconds is not None,
-        )
+    async def _reach(self, call: Call, new: NewExecution) -> NewExecution | Rejected:
+        """Refuse a call of a shell that only a dead host could answer: an agent would wait until it expires.
 
-    async def _link(self, call: Call, accepted: Accepted, replay: Replay | None) -> Accepted | Rejected:
+        A host that may be restarting is awaited for a lease; a call that is for later, or names that host's queue
+        itself, waits for any host.
+        """
+        catalogue, store, lease = self._catalogue, self._connection.store, self._settings.lease
+        host, handle = new.queue.removeprefix(HOST_PREFIX), self._intake.handle_of(call, new)
+        if handle is None or call.due_in or call.queue == new.queue:
+            return new
+        try:
+            await catalogue.refresh_since(time.monotonic() - SERVED_INTERVAL)
+            if (new.queue, new.lane) in catalogue.snapshot.workers:
+                return new
+            seconds = await store.workers.silence_of(host, new.lane)
+            shell = await store.shells.find(handle) if seconds is not None and seconds >= lease else None
+        except ForgeError:  # storing the call gives a better error
+            return new
+        if seconds is not None and seconds < lease:
+            patience = new.expires_in if call.expires_in is not None else min(new.expires_in, lease)
+            return replace(new, expires_in=patience)
+        sentence = unreachable(
+            host, seconds, shell if shell is not None and shell.session_id == new.session_id else None
+        )
+        facts = {"host": host, "silent_seconds": seconds, "retryable": seconds is not None}
+        return self._intake.refuse(call, sentence, ErrorCode.SHELL_HOST_UNAVAILABLE, catalogue.snapshot, **facts)
+
+    async def _link(self, call: Call, new: NewExecution, replay: Replay | None) -> NewExecution | Rejected:
         snapshot = self._catalogue.snapshot
         try:
             claim = await self._claims.of(call, snapshot)
         except InvalidCallError as error:
             return self._intake.refuse(call, error.message, error.code, snapshot, errors=error.details)
-        return accepted._replace(link=LinkedExecution(accepted.new, claim, replay))
+        return replace(new, claim=claim, replay=replay)
 
-    async def _run(self, call: Call, accepted: Accepted) -> ToolResult:
+    async def _run(self, call: Call, new: NewExecution) -> ToolResult:
         """Store a call without links and wait for its result, in one step."""
         if self._submissions.is_closing:  # nothing was accepted
             return _failed(ConfigurationError(CLOSING))
         try:
-            return await self._told(await self._submissions.run(accepted.new))
+            return await self._told(await self._submissions.run(new))
         except ToolChangedError:  # not a result yet: the call is checked again
             await asyncio.sleep(0)  # a caller that was cancelled meanwhile stops here
             raise
         except ForgeError as error:
             is_stored = isinstance(error, ConfigurationError)  # the client was closed; else it is not stored
-            return _failed(error, accepted.new.id if is_stored else None)
+            return _failed(error, new.id if is_stored else None)
 
-    async def _keep(self, call: Call, accepted: Accepted) -> Handle | Rejected:
+    async def _keep(self, call: Call, new: NewExecution) -> Handle | Rejected:
         """Store a call. If its key has an execution, it is not stored but stands for that one, if both are the same."""
-        answer = await self._submissions.put_and_tell(accepted.row)
+        answer = await self._submissions.put_and_tell(new)
         if isinstance(answer, ForgeError):
             raise answer.with_traceback(None)  # other calls of the same burst may raise the same error
-        claim = accepted.link.claim if accepted.link else None
-        if answer is None or claim is None:
-            return Handle(accepted.new.id, self, is_known=True)
+        if answer is None or (claim := new.claim) is None:
+            return Handle(new.id, self, is_known=True)
         if answer.fingerprint == claim.fingerprint:
             return Handle(answer.execution_id, self, is_known=True, is_repeat=True)
         error, differing = conflict(claim, answer)
@@ -321,12 +349,12 @@ class Calls:
         return self._intake.refuse(call, error, ErrorCode.IDEMPOTENCY_CONFLICT, self._catalogue.snapshot, **facts)
 
     async def _follow(
-        self, on_report: Callable[[Report], None] | None, call: Call, accepted: Accepted
+        self, on_report: Callable[[Report], None] | None, call: Call, new: NewExecution
     ) -> ToolResult | Rejected:
         """Store a call and wait for the result of the execution it stands for, passing on its reports."""
         execution_id = None
         try:
-            handle = await self._keep(call, accepted)
+            handle = await self._keep(call, new)
             if isinstance(handle, Rejected):
                 return handle
             execution_id = handle.id
@@ -345,12 +373,12 @@ class Calls:
         await tell_of_cancels(self._connection.store, self._settings.broker, ids)
         return [None] * len(ids)
 
-    async def _look_up(self, execution_id: str) -> StoredResult:
+    async def _look_up(self, execution_id: str) -> ToolResult:
         """Find the result of an execution whose notification will not come, or has come; wait out a database outage."""
         while True:
             try:
-                for stored in await self._connection.store.queue.results([execution_id]):
-                    return stored
+                for result in await self._connection.store.queue.results([execution_id]):
+                    return result
                 known = (await self.record(execution_id)).id
             except ForgeError as error:
                 self._results.require_open(execution_id)  # its error is more useful
@@ -360,11 +388,11 @@ class Calls:
             else:
                 return await self._results.wait(known)
 
-    async def _told(self, stored: StoredResult) -> ToolResult:
-        if stored.result.error_code == ErrorCode.BLOCKED:
+    async def _told(self, result: ToolResult) -> ToolResult:
+        if result.error_code == ErrorCode.BLOCKED:
             with suppress(ForgeError):  # its tool leaves the async lane; the next call goes there at once
                 await self._catalogue.refresh()
-        return stored.result.bind(self.parts) if CONTENT in stored.result.metadata else stored.result
+        return result.bind(self.parts) if CONTENT in result.metadata else result
 
 
 async def tell_of_cancels(store: Store, broker_url: str, ids: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Self
 
@@ -13,17 +12,18 @@ from forge_tools.model import (
     Lane,
     Schema,
     ServerState,
+    ShellRecord,
+    ShellStatus,
     ToolCategory,
     ToolSpec,
     ToolVersion,
-    WorkspacePlaces,
 )
 from forge_tools.model.places import host_queue
-from forge_tools.schema import Validator, shown, suggestion
+from forge_tools.schema import shown, suggestion
 from forge_tools.schema.formats import render, require_format
 from forge_tools.secrets.encryption import Encryptor
 from forge_tools.storage import ToolChangedError
-from forge_tools.storage.directory import ANY_TOOL, NO_WALLS, Directory, Walls, Withheld
+from forge_tools.storage.directory import ANY_TOOL, Directory, Withheld
 
 REFRESH_INTERVAL = 1.0
 """When a snapshot refuses a call, it is first read again if it is older than so many seconds."""
@@ -31,80 +31,53 @@ REFRESH_INTERVAL = 1.0
 SERVED_INTERVAL = 5.0
 """For how many seconds the count of who serves what is used."""
 
-NOWHERE = WorkspacePlaces()
+NOTHING = Directory()
 
 ANOTHER_QUEUE = "Call it in another queue, or change FORGE_WALLS_OF there (docs/walls.md)"
 
 
 class Snapshot:
-    """Every enabled tool, by name and alias, and where workspaces are, as of when this was read from SQL.
+    """Every enabled tool, by name and alias, and what else a client must know, as of when this was read from SQL."""
 
-    `disabled` are the disabled tools, `servers` the MCP servers that live workers host.
-    """
-
-    def __init__(
-        self,
-        specs: Sequence[ToolSpec] = (),
-        places: WorkspacePlaces = NOWHERE,
-        disabled: Sequence[ToolSpec] = (),
-        encryption_key: bytes | None = None,
-        servers: tuple[ServerState, ...] = (),
-        *,
-        walls: Walls = NO_WALLS,
-    ) -> None:
-        self._walls = walls
-        self.walls_decide = bool(walls.queues or walls.withheld)
+    def __init__(self, found: Directory = NOTHING) -> None:
+        self._found = found
+        self.has_sessions = found.has_sessions
+        self.servers = found.servers
+        self.workers = found.queues
+        """How many live workers serve each (queue, lane)."""
+        self.walls_decide = bool(found.walls.queues or found.walls.withheld)
         """Whether some calls do not run where their tools otherwise do."""
-        self._encryption_key = encryption_key
-        self.places = places
-        self.servers = servers
-        self._disabled = {name: spec for spec in disabled for name in (spec.name, *spec.aliases)}
         self.sessions: dict[str, str | None] = {}
         """The workspaces of those sessions that were looked up since."""
-        self.specs = tuple(sorted(specs, key=lambda spec: spec.name))
+        self.specs = tuple(sorted(found.enabled, key=lambda spec: spec.name))
         self._by_name = {alias: spec for spec in self.specs for alias in spec.aliases}
         self._by_name.update({spec.name: spec for spec in self.specs})
-        self._validators: dict[str, Validator] = {}
-
-    @classmethod
-    def of(cls, found: Directory, *, before: Self) -> Self:
-        """Build it from what was read. A tool that has not changed stays the same object."""
-        specs = [before.same(spec) for spec in found.enabled]
-        key = found.encryption_key.public if found.encryption_key else None
-        return cls(specs, found.places, found.disabled, key, found.servers, walls=found.walls)
 
     @cached_property
     def encryptor(self) -> Encryptor | None:
         """What encrypts secrets for the workers; None if nobody made a key."""
-        return None if self._encryption_key is None else Encryptor(self._encryption_key)
+        key = self._found.encryption_key
+        return None if key is None else Encryptor(key.public)
 
     def after(self, changed: ToolChangedError) -> Self:
         """Return a snapshot with what an insert reported about a tool."""
-        name, current = changed.tool_name, [] if changed.current is None else [changed.current]
-        enabled = [spec for spec in self.specs if spec.name != name]
-        disabled = [spec for called, spec in self._disabled.items() if called == spec.name != name]
-        (enabled if changed.is_enabled else disabled).extend(current)
-        snapshot = type(self)(enabled, self.places, disabled, self._encryption_key, self.servers, walls=self._walls)
+        current = [] if changed.current is None else [changed.current]
+        enabled, disabled = (
+            [spec for spec in specs if spec.name != changed.tool_name] + (current if is_its else [])
+            for specs, is_its in (
+                (self.specs, changed.is_enabled),
+                (self._found.disabled, not changed.is_enabled),
+            )
+        )
+        snapshot = type(self)(self._found._replace(enabled=enabled, disabled=disabled))
         snapshot.sessions = self.sessions
         return snapshot
 
     def find(self, name: str) -> ToolSpec | None:
         return self._by_name.get(name)
 
-    def same(self, spec: ToolSpec) -> ToolSpec:
-        """Return this snapshot's own definition of the tool if it is equal: what was computed for it stays valid."""
-        mine = self._by_name.get(spec.name)
-        return mine if mine is not None and mine.digest == spec.digest and mine == spec else spec
-
     def find_disabled(self, name: str) -> ToolSpec | None:
-        return self._disabled.get(name)
-
-    def validator(self, spec: ToolSpec) -> Validator:
-        """Return the prepared validator of that tool, built on its first call."""
-        validator = self._validators.get(spec.name)
-        if validator is None:
-            validator = self._validators[spec.name] = Validator.for_spec(spec)
-        return validator
+        return next((spec for spec in self._found.disabled if name in (spec.name, *spec.aliases)), None)
 
     def schemas(self, format: str, category: ToolCategory | None = None) -> list[Schema]:
         """Return schemas in a provider's format, of all tools or one category.
@@ -121,16 +94,15 @@ class Snapshot:
         Raises:
             InvalidCallError: no worker ever had it.
         """
-        hosts = self.places.hosts
+        hosts = self._found.hosts
         if isinstance(workspace, str) and workspace in hosts:
             host = hosts[workspace]
             return None if host is None else host_queue(host)
         known = ", ".join(sorted(hosts)[:20]) or "none; workers are given them in FORGE_WORKSPACES"
-        refused = InvalidCallError(
-            f"Unknown workspace: {shown(workspace)}{suggestion(workspace, hosts)}. Known workspaces: {known}"
+        raise InvalidCallError(
+            f"Unknown workspace: {shown(workspace)}{suggestion(workspace, hosts)}. Known workspaces: {known}",
+            code=ErrorCode.WORKSPACE_NOT_FOUND,
         )
-        refused.code = ErrorCode.WORKSPACE_NOT_FOUND
-        raise refused
 
     def lane_of(self, spec: ToolSpec, queue: str) -> Lane:
         """Where a call of that tool runs, in a queue whose calls may all have to run behind walls.
@@ -138,7 +110,7 @@ class Snapshot:
         Raises:
             InvalidCallError: no live worker gives the walls that it is to have.
         """
-        walls, lane = self._walls, spec.lane
+        walls, lane = self._found.walls, spec.lane
         if lane == "async" and queue in walls.queues:
             if spec.bound_because is not None:
                 said = f"{spec.name} cannot have the walls that queue {queue} asks for: {spec.bound_because}"
@@ -166,9 +138,29 @@ def _withheld(spec: ToolSpec, withheld: Withheld, where: str) -> str:
 
 
 def _unwalled(said: str) -> InvalidCallError:
-    refused = InvalidCallError(said)
-    refused.code = ErrorCode.WALLS_NOT_AVAILABLE
-    return refused
+    return InvalidCallError(said, code=ErrorCode.WALLS_NOT_AVAILABLE)
+
+
+def unreachable(host: str, seconds: float | None, shell: ShellRecord | None) -> str:
+    """Say why a call to the host of a shell would wait for nothing; `seconds` is None if it never had a worker."""
+    if seconds is None:
+        return f"Host '{host}' is unknown: it never had a worker. Compare the id with those that ListShells shows."
+    known = "" if shell is None else f" {shell.id} ({shown(shell.command)}) {_last_known(shell)}"
+    return (
+        f"Host '{host}' cannot be reached: its workers have been silent for {seconds:.0f} s.{known} "
+        "Try again in a minute, or do without it; ListShells shows what is known."
+    )
+
+
+def _last_known(shell: ShellRecord) -> str:
+    match shell.status:
+        case ShellStatus.RUNNING:
+            return "was running at its last report, and may still run there."
+        case ShellStatus.LOST:
+            return "is lost: whether it still runs is unknown."
+        case _:
+            end = f"code {shell.exit_code}" if shell.exit_code is not None else f"signal {shell.signal}"
+            return f"has ended ({shell.status}, {end}); its output is on that host."
 
 
 class Catalogue:
@@ -180,8 +172,6 @@ class Catalogue:
         self.snapshot = self._unread = Snapshot()
         self.read_at = 0.0
         """When the read of this snapshot began, on the monotonic clock."""
-        self.workers: dict[tuple[str, str], int] = {}
-        """How many live workers serve each (queue, lane); one mapping, updated by every read."""
         self._refreshing = asyncio.Lock()
 
     async def refresh(self) -> None:
@@ -189,9 +179,7 @@ class Catalogue:
         began = time.monotonic()
         found = await self._connection.store.directories.read(self._lease)
         if began >= self.read_at:  # otherwise a read that began later has already ended, and knows more
-            self.snapshot, self.read_at = Snapshot.of(found, before=self.snapshot), began
-            self.workers.clear()
-            self.workers.update(found.queues)
+            self.snapshot, self.read_at = Snapshot(found), began
 
     async def refresh_since(self, moment: float) -> None:
         """Make sure that the snapshot was read after `moment`; concurrent callers share the next read."""

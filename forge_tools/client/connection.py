@@ -29,7 +29,7 @@ class Connection:
         self._store: Store | None = None
         self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._steps: set[asyncio.Task[None]] = set()
+        self._steps: set[asyncio.Future[Any]] = set()
 
     async def open(self) -> None:
         """Connect to the database; from now on only this process and this loop may use it."""
@@ -76,9 +76,9 @@ class Connection:
         if self._store is None:
             step.close()
             return
-        task = asyncio.ensure_future(_logged(step))
+        task = asyncio.ensure_future(step)
         self._steps.add(task)
-        task.add_done_callback(self._steps.discard)
+        task.add_done_callback(self._done)
 
     async def until_done(self) -> None:
         """Wait for all steps, including those that they begin."""
@@ -92,11 +92,9 @@ class Connection:
             store, self._store = self._store, None
             await store.close()
 
-
-async def _logged(step: Coroutine[Any, Any, Any]) -> None:
-    try:
-        await step
-    except ExecutionNotFoundError:
-        pass
-    except ForgeError as error:
-        logger.warning("Background step failed", extra={"error": str(error)})
+    def _done(self, step: "asyncio.Future[Any]") -> None:
+        self._steps.discard(step)
+        error = None if step.cancelled() else step.exception()
+        if error is not None and not isinstance(error, ExecutionNotFoundError):
+            is_defect = not isinstance(error, ForgeError)
+            logger.warning("Background step failed", extra={"error": str(error)}, exc_info=error if is_defect else None)

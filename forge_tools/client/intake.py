@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache, partial
-from math import inf
 from typing import Any, NamedTuple
 
 from forge_tools.client.call import Call, without_texts
@@ -14,10 +13,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import EncryptionError, ErrorCode, InvalidCallError
 from forge_tools.model import (
     ExecutionContext,
-    ExecutionStatus,
-    LinkedExecution,
     NewExecution,
-    Outcome,
     RetryPolicy,
     ToolCategory,
     ToolResult,
@@ -47,32 +43,13 @@ NO_KEY = (
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,204}")
 
 
-class Accepted(NamedTuple):
-    """A call that may be submitted; `handle` is the parameter value that names a host.
-
-    `most_age` is the greatest age in seconds of a snapshot that may be used to check it.
-    """
-
-    new: NewExecution
-    handle: str | None = None
-    most_age: float = inf
-    link: LinkedExecution | None = None
-    """What links it to other executions, if anything."""
-
-    @property
-    def row(self) -> NewExecution | LinkedExecution:
-        """What is stored."""
-        return self.link or self.new
-
-
 class Rejected(NamedTuple):
     """A call that is over before it began: the failed result, and the record that keeps it.
 
-    `most_age` is as for an accepted call: its tool may have appeared or changed since.
+    `most_age` is the greatest age in seconds of a snapshot that may reject it: its tool may have appeared or changed since.
     """
 
     new: NewExecution
-    outcome: Outcome
     result: ToolResult
     most_age: float
 
@@ -102,7 +79,7 @@ class Intake:
         self._patterns = Patterns.of(settings.encrypt_patterns)
         self._plans: dict[str, _Plan] = {}
 
-    def prepare(self, call: Call, snapshot: Snapshot) -> Accepted | Rejected:
+    def prepare(self, call: Call, snapshot: Snapshot) -> NewExecution | Rejected:
         """Validate and encode a call. Never raises for a caller's mistake."""
         if call.flaw is not None:
             return self._reject(call, call.flaw, ErrorCode.INVALID_CALL)
@@ -115,8 +92,8 @@ class Intake:
             return self._reject(call, error, ErrorCode.TOOL_NOT_FOUND, **_known(call.name, snapshot))
         try:
             plan = self._plans.get(spec.name)
-            if plan is None or plan.spec is not spec:  # each snapshot has its own specs
-                plan = self._plans[spec.name] = self._planned(spec, snapshot)
+            if plan is None or plan.spec.digest != spec.digest or plan.spec.lane != spec.lane:  # some are moved
+                plan = self._plans[spec.name] = self._planned(spec)
             return self._accept(call, plan, snapshot)
         except InvalidCallError as error:
             required = [parameter.name for parameter in spec.declared if parameter.required]
@@ -124,15 +101,20 @@ class Intake:
         except EncryptionError as error:
             return self._reject(call, error.message, error.code, spec)
 
+    def handle_of(self, call: Call, new: NewExecution) -> str | None:
+        """Return the parameter that names the host of an accepted call, if one does."""
+        plan = self._plans[new.tool]
+        return _handle_among(plan.validator.named(call.arguments), plan.handles) if plan.handles else None
+
     def refuse(self, call: Call, error: str, code: str, snapshot: Snapshot, **metadata: Any) -> Rejected:
         """Reject a call that passed the checks here; keywords become the result's metadata."""
         return self._reject(call, error, code, snapshot.find(call.name), **metadata)
 
-    def _planned(self, spec: ToolSpec, snapshot: Snapshot) -> _Plan:
+    def _planned(self, spec: ToolSpec) -> _Plan:
         queue = _checked_queue(self._settings.queue_for(spec.name, spec.category.value))
         return _Plan(
             spec,
-            snapshot.validator(spec),
+            Validator.for_spec(spec),
             queue,
             tuple(parameter.name for parameter in spec.parameters if parameter.names_host),
             SecretDetector.of(spec, self._patterns),
@@ -157,7 +139,7 @@ class Intake:
             "reply_key": self._reply_key,
         }
 
-    def _accept(self, call: Call, plan: _Plan, snapshot: Snapshot) -> Accepted:
+    def _accept(self, call: Call, plan: _Plan, snapshot: Snapshot) -> NewExecution:
         context = call.effective_context
         parameters, text = self._encode(call.arguments, plan.validator)
         queue = plan.queue if call.queue is None else _checked_queue(call.queue)
@@ -182,7 +164,7 @@ class Intake:
             asked |= self._timing(call, plan.spec, queue)
         if call.retry is not None or call.max_attempts is not None:
             asked |= _asked(call, plan.spec)
-        new = plan.execution(
+        return plan.execution(
             id=id_,
             agent_id=context.agent_id,
             session_id=context.session_id,
@@ -190,7 +172,6 @@ class Intake:
             **asked,
             context=_encode_context(context, self._settings.max_parameter_bytes),
         )
-        return Accepted(new, handle, inf if new.encrypted is None else KEY_SECONDS)
 
     def _encode(self, given: dict[str, Any], validator: Validator) -> tuple[dict[str, Any], str]:
         """Check what was given and encode it once, under the names that the tool uses. Errors name what was given.
@@ -254,16 +235,7 @@ class Intake:
             soft_time_limit=0,
             time_limit=0,
         )
-        outcome = Outcome(
-            id=new.id,
-            attempt=0,
-            token=new_id(),
-            status=ExecutionStatus.REJECTED,
-            error=result.error,
-            error_code=code,
-            metadata=encode_json(result.metadata, "metadata", self._settings.max_parameter_bytes),
-        )
-        return Rejected(new, outcome, result, REFRESH_INTERVAL if code == ErrorCode.VALIDATION_ERROR else 0.0)
+        return Rejected(new, result, REFRESH_INTERVAL if code == ErrorCode.VALIDATION_ERROR else 0.0)
 
 
 def _encrypted(
@@ -331,16 +303,11 @@ def _known(name: str, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _checked_queue(queue: object) -> str:
-    if not isinstance(queue, str) or not _is_queue(queue):
+    if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
         raise InvalidCallError(
             f"Queue {shown(repr(queue))} is not a valid name; use up to 205 letters, digits, '-', '_' and '.'"
         )
     return queue
-
-
-@lru_cache(maxsize=256)
-def _is_queue(name: str) -> bool:
-    return _QUEUE.fullmatch(name) is not None
 
 
 def _check_attempts(call: Call) -> None:

@@ -30,7 +30,7 @@ from forge_tools.model import (
     ToolSpec,
 )
 from forge_tools.model.places import HOST_PREFIX
-from forge_tools.schema import shown
+from forge_tools.schema import Validator, shown
 from forge_tools.storage.connection.drivers import Address
 
 MAX_KEY = 255
@@ -71,7 +71,7 @@ class Claims:
         scope, spec = self._scope(asked, context), snapshot.find(call.name)
         arguments, name = call.arguments, call.name
         if spec is not None:
-            arguments, name = snapshot.validator(spec).effective(arguments), spec.name
+            arguments, name = Validator.for_spec(spec).effective(arguments), spec.name
             plain = {parameter.name: parameter.default for parameter in spec.parameters if not parameter.required}
             # Passing a default explicitly makes the same call, also after an update that adds a parameter.
             arguments = {key: value for key, value in arguments.items() if key not in plain or plain[key] != value}
@@ -96,16 +96,15 @@ class Claims:
 
 def conflict(claim: KeyClaim, holder: Holder) -> tuple[str, list[str]]:
     """Say why a call cannot have its key, which stands for another one; also returns the names of what differs."""
-    if is_comparable(claim.fingerprint, holder.fingerprint):
-        differing = differences(claim.fingerprint, holder.fingerprint)
-        why = f"was used for another call, which differs in: {', '.join(differing)}"
-    else:
-        differing = []
+    differing = differences(claim.fingerprint, holder.fingerprint)
+    if differing is None:
         why = "was used by a client with another digest key, so whether this is the same call is unknown"
+    else:
+        why = f"was used for another call, which differs in: {', '.join(differing)}"
     return (
         f"Idempotency key {claim.key!r} ({claim.scope}) {why}. It belongs to execution {holder.execution_id}: "
         "repeat that call unchanged, or use another key."
-    ), differing
+    ), differing or []
 
 
 def digest_key(settings: Settings) -> bytes:
@@ -141,16 +140,14 @@ def fingerprint(
     return json.dumps({"digest_key": _digest(secret, ["digest key"])[:8], "tool": tool, **parts})
 
 
-def is_comparable(mine: str, theirs: str) -> bool:
-    """Return whether both were made with the same secret."""
-    return bool(json.loads(mine)["digest_key"] == json.loads(theirs)["digest_key"])
+def differences(mine: str, theirs: str) -> list[str] | None:
+    """Name what differs between two calls: the tool, arguments, parts of the context.
 
-
-def differences(mine: str, theirs: str) -> list[str]:
-    """Name what differs between two calls: the tool, arguments, parts of the context; nothing if they are the same."""
-    if mine == theirs:
-        return []
+    None means that nobody knows: their fingerprints were made with different secrets.
+    """
     left, right = json.loads(mine), json.loads(theirs)
+    if left["digest_key"] != right["digest_key"]:
+        return None
     found = ["tool"] if left["tool"] != right["tool"] else []
     for kind, prefix in (("arguments", ""), ("context", "context.")):
         names = sorted({**left[kind], **right[kind]})
@@ -188,17 +185,14 @@ def repeated(
 
 def explained(rejected: Rejected, record: ExecutionRecord, spec: ToolSpec | None) -> Rejected:
     """Add to a rejection which execution it repeats, and that its tool has changed, if that may be why."""
-    error, metadata = rejected.outcome.error or "", {**rejected.result.metadata, "replay_of": record.id}
+    error, metadata = rejected.result.error or "", {**rejected.result.metadata, "replay_of": record.id}
     if spec is not None and spec.digest != record.tool_digest:
         was, is_now = record.tool_version, spec.version
         change = f"is {is_now}, but was {was}" if was != is_now else "has another definition than"
         why = f"{spec.name} {change} when execution {record.id} was made"
         error = f"{error}. {why}"
         metadata["errors"] = [*metadata.get("errors", ()), why]
-    outcome = replace(rejected.outcome, error=error, metadata=json.dumps(metadata))
-    return rejected._replace(
-        outcome=outcome, result=rejected.result.model_copy(update={"error": error, "metadata": metadata})
-    )
+    return rejected._replace(result=rejected.result.model_copy(update={"error": error, "metadata": metadata}))
 
 
 def _checked(asked: object) -> IdempotencyKey:

@@ -4,12 +4,12 @@ import asyncio
 import copy
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forge_tools.broker import REPLY_MARK
 from forge_tools.client.connection import Connection
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.model import StoredResult
+from forge_tools.model import ToolResult
 from forge_tools.secrets.encryption import decrypted_reply, is_cipher_loaded, load_cipher
 from forge_tools.storage import result_of
 
@@ -23,17 +23,12 @@ TOGETHER = 0.05
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class _Poll:
-    """Executions first awaited at about the same time, and when SQL is asked for them if no notification comes."""
+class _Poll(NamedTuple):
+    """Executions that SQL is asked for together, unless a notification comes: first after `interval` seconds, then less often."""
 
-    interval: float
     due: float
+    interval: float
     ids: list[str]
-
-    def back_off(self, now: float) -> None:
-        self.interval = min(self.interval * 1.5, SLOWEST_POLL)
-        self.due = now + self.interval
 
 
 class Results:
@@ -48,8 +43,8 @@ class Results:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._waiting: dict[str, asyncio.Future[StoredResult]] = {}
-        self._others: dict[str, list[asyncio.Future[StoredResult]]] = {}
+        self._waiting: dict[str, asyncio.Future[ToolResult]] = {}
+        self._others: dict[str, list[asyncio.Future[ToolResult]]] = {}
         self._polls: list[_Poll] = []
         self._newest: dict[float, _Poll] = {}
         self._expected: set[str] = set()
@@ -69,7 +64,7 @@ class Results:
         """Record that no notification of those ids will come."""
         self._expected.difference_update(ids)
 
-    async def wait(self, execution_id: str) -> StoredResult:
+    async def wait(self, execution_id: str) -> ToolResult:
         """Wait until the execution is over.
 
         Raises:
@@ -93,27 +88,19 @@ class Results:
         if self._is_closed:
             raise _closed(execution_id)
 
-    def begin(self, execution_id: str, is_expected: bool) -> "asyncio.Future[StoredResult]":
+    def begin(self, execution_id: str, is_expected: bool) -> "asyncio.Future[ToolResult]":
         """Begin to wait, with the returned future, until `end`. SQL is polled later if a notification is expected."""
         if self._is_closed:
             raise _closed(execution_id)
-        future: asyncio.Future[StoredResult] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
         if execution_id in self._waiting:
             self._others.setdefault(execution_id, []).append(future)
             return future
         self._waiting[execution_id] = future
-        interval = SILENCE if is_expected else FIRST_POLL
-        due, newest = asyncio.get_running_loop().time() + interval, self._newest.get(interval)
-        # A poll that has backed off since has another interval.
-        if newest is not None and newest.interval == interval and newest.due >= due - TOGETHER * interval:
-            newest.ids.append(execution_id)
-            return future
-        poll = self._newest[interval] = _Poll(interval, due, [execution_id])
-        self._polls.append(poll)
-        self._watch(poll)
+        self._poll_after(SILENCE if is_expected else FIRST_POLL, [execution_id])
         return future
 
-    def end(self, execution_id: str, future: "asyncio.Future[StoredResult]") -> None:
+    def end(self, execution_id: str, future: "asyncio.Future[ToolResult]") -> None:
         """Forget a wait, however it ended."""
         others = self._others.get(execution_id, [])
         if self._waiting.get(execution_id) is not future:
@@ -140,7 +127,7 @@ class Results:
         else:
             self.ended(named)
 
-    def _decrypted(self, execution_id: str, reply: bytes) -> StoredResult | None:
+    def _decrypted(self, execution_id: str, reply: bytes) -> ToolResult | None:
         """Return the result, unless SQL is faster or this was not encrypted for this client."""
         key = self._connection.reply_key
         if key is None:
@@ -190,13 +177,14 @@ class Results:
         finally:
             self._reading = None
 
-    def _resolve(self, result: StoredResult) -> None:
+    def _resolve(self, result: ToolResult) -> None:
         """Give each waiter its own result, to change as it likes."""
-        self._expected.discard(result.id)
-        for place, future in enumerate(self._pending(result.id)):
+        execution_id = result.metadata["execution_id"]
+        self._expected.discard(execution_id)
+        for place, future in enumerate(self._pending(execution_id)):
             future.set_result(copy.deepcopy(result) if place else result)
 
-    def _pending(self, execution_id: str) -> "Iterator[asyncio.Future[StoredResult]]":
+    def _pending(self, execution_id: str) -> "Iterator[asyncio.Future[ToolResult]]":
         """Yield the futures of waiters without an answer, first come first."""
         first = self._waiting.get(execution_id)
         if first is not None and not first.done():
@@ -204,25 +192,28 @@ class Results:
         if execution_id in self._others:
             yield from [future for future in self._others[execution_id] if not future.done()]
 
-    def _watch(self, poll: _Poll) -> None:
-        """Schedule a read of SQL for when that poll, or an earlier one, is due."""
-        if self._timer is None or poll.due < self._timer.when():
+    def _poll_after(self, interval: float, ids: list[str]) -> None:
+        loop, newest = asyncio.get_running_loop(), self._newest.get(interval)
+        due = loop.time() + interval
+        if newest is not None and newest.due >= due - TOGETHER * interval:
+            newest.ids.extend(ids)
+            return
+        self._newest[interval] = poll = _Poll(due, interval, ids)
+        self._polls.append(poll)
+        if self._timer is None or due < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(poll.due, self._poll)
+            self._timer = loop.call_at(due, self._poll)
 
     def _poll(self) -> None:
-        self._timer, now = None, asyncio.get_running_loop().time()
-        for poll in self._polls:
-            poll.ids = [i for i in poll.ids if i in self._waiting]
-            if poll.due <= now:
-                poll.back_off(now)
-                self._read_soon(poll.ids)
-        self._polls = [poll for poll in self._polls if poll.ids]
-        if self._polls:
-            self._watch(min(self._polls, key=lambda poll: poll.due))
-        else:
-            self._newest.clear()
+        loop, polls = asyncio.get_running_loop(), self._polls
+        now = loop.time()
+        self._polls = [poll for poll in polls if poll.due > now]
+        self._timer = loop.call_at(min(poll.due for poll in self._polls), self._poll) if self._polls else None
+        for poll in polls:
+            if poll.due <= now and (ids := [i for i in poll.ids if i in self._waiting]):
+                self._read_soon(ids)
+                self._poll_after(min(poll.interval * 1.5, SLOWEST_POLL), ids)
 
 
 def _closed(execution_id: str) -> ConfigurationError:

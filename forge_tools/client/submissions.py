@@ -2,33 +2,23 @@
 
 import asyncio
 import logging
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
 
 from forge_tools.broker import Allowance, Message, open_broker
-from forge_tools.client.call import Call
 from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue
 from forge_tools.client.connection import Connection
-from forge_tools.client.intake import Accepted
 from forge_tools.client.results import Results
 from forge_tools.errors import ConfigurationError, ForgeError, SubmitOutcomeUnknownError
 from forge_tools.model import (
-    Holder,
     Lane,
-    LinkedExecution,
     NewExecution,
-    ShellRecord,
-    ShellStatus,
-    StoredResult,
+    ToolResult,
     Wakeup,
-    host_of,
 )
 from forge_tools.model.places import serving_command
-from forge_tools.schema import clean_text, shown
-from forge_tools.storage import Store
+from forge_tools.schema import clean_text
+from forge_tools.storage.rows import Answer
 from forge_tools.time_limits import CeleryLimits
 
 CHECK_SECONDS = 1.0
@@ -47,11 +37,6 @@ CLOSING = "The client is being closed and accepts no more calls; connect a new o
 
 MAX_REASON_CHARS = 500
 
-Answer = Holder | ForgeError | None
-"""Who already had the key of a call, why it is not stored, or None: it is stored."""
-
-Row = TypeVar("Row", NewExecution, LinkedExecution)
-
 logger = logging.getLogger(__name__)
 
 
@@ -64,12 +49,11 @@ class Submissions:
         self.results = Results(connection)
         self._broker = open_broker(broker_url)
         self._allowance = Allowance()
-        self._gathered: list[NewExecution | LinkedExecution] = []
+        self._gathered: list[NewExecution] = []
         self._queued: deque[asyncio.Future[None]] = deque()
         self._is_due = False
         self._unsettled: set[str] = set()
         self._to_tell: dict[str, asyncio.Future[Answer]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._checked: dict[tuple[str, str], float] = {}
         self._check: asyncio.TimerHandle | None = None
         self.is_closing = False
@@ -84,7 +68,7 @@ class Submissions:
             self._queued.append(turn := asyncio.get_running_loop().create_future())
             await turn
 
-    async def run(self, new: NewExecution) -> StoredResult:
+    async def run(self, new: NewExecution) -> ToolResult:
         """Store a call and wait for its result, or for the error that kept it out.
 
         The wait begins first, since a worker may finish before the answer that the call is stored. A call that comes
@@ -95,14 +79,14 @@ class Submissions:
         self._unsettled.add(new.id)
         try:
             if is_alone:
-                await self._send_part([new], self._connection.store.queue.submit_many)
+                await self._send_part([new])
             else:
                 self._gather(new)
             return await future
         finally:
             self.results.end(new.id, future)
 
-    def put_and_tell(self, row: NewExecution | LinkedExecution) -> "asyncio.Future[Answer]":
+    def put_and_tell(self, new: NewExecution) -> "asyncio.Future[Answer]":
         """Store a call whose result may be awaited later; the future returns the outcome of storing it.
 
         Raises:
@@ -110,21 +94,11 @@ class Submissions:
         """
         if self.is_closing:
             raise ConfigurationError(CLOSING)
-        self._unsettled.add(row.id)
-        self._gather(row)
+        self._unsettled.add(new.id)
+        self._gather(new)
         stored: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._to_tell[row.id] = stored
+        self._to_tell[new.id] = stored
         return stored
-
-    async def again(self, row: NewExecution | LinkedExecution) -> Answer:
-        """Store a call again: this waits for its flush, adds nothing, and returns the outcome."""
-        store = self._connection.store
-        answers: Sequence[Answer] = (
-            await store.queue.submit_linked([row])
-            if isinstance(row, LinkedExecution)
-            else await store.queue.submit_many([row])
-        )
-        return answers[0]
 
     async def settle(self) -> None:
         """Take no more calls, and wait until all are stored or refused, within the time limits of storing."""
@@ -132,8 +106,10 @@ class Submissions:
         if self._check is not None:
             self._check.cancel()
         await asyncio.sleep(0)  # calls of this turn of the loop are sent in the next
-        while self._tasks or self._unsettled:  # unlike `gather`, this cancels nothing if it is cancelled
-            await (asyncio.wait(self._tasks) if self._tasks else asyncio.sleep(SETTLED_LOOK))
+        await self._connection.until_done()
+        while self._unsettled:
+            await asyncio.sleep(SETTLED_LOOK)
+            await self._connection.until_done()
 
     async def close(self) -> None:
         """Settle, end every wait, and send the messages that are under way, within a bounded time."""
@@ -141,8 +117,8 @@ class Submissions:
         await self.results.close()
         await self._broker.close()
 
-    def _gather(self, row: NewExecution | LinkedExecution) -> None:
-        self._gathered.append(row)
+    def _gather(self, new: NewExecution) -> None:
+        self._gathered.append(new)
         if not self._is_due:
             self._send_soon()
 
@@ -154,11 +130,11 @@ class Submissions:
     def _send(self) -> None:
         self._is_due = False
         gathered, self._gathered = self._gathered, []
-        if gathered:
-            store = self._connection.store
-            self._send_parts([row for row in gathered if isinstance(row, NewExecution)], store.queue.submit_many)
-            if linked := [row for row in gathered if isinstance(row, LinkedExecution)]:
-                self._send_parts(linked, store.queue.submit_linked)
+        if gathered:  # separately: who waits for a key delays no others
+            linked = [new for new in gathered if new.is_linked]
+            for rows in ([new for new in gathered if not new.is_linked] if linked else gathered, linked):
+                for start in range(0, len(rows), PART):
+                    self._connection.begin(self._send_part(rows[start : start + PART]))
         if len(self._unsettled) < MOST_UNDER_WAY:  # otherwise it is called again when those under way end
             for _ in range(min(PART, len(self._queued))):
                 turn = self._queued.popleft()
@@ -167,20 +143,14 @@ class Submissions:
             if self._queued:
                 self._send_soon()
 
-    def _send_parts(self, rows: Sequence[Row], submit: Callable[[Sequence[Row]], Awaitable[Sequence[Answer]]]) -> None:
-        for start in range(0, len(rows), PART):
-            self._in_background(self._send_part(rows[start : start + PART], submit))
-
-    async def _send_part(
-        self, part: Sequence[Row], submit: Callable[[Sequence[Row]], Awaitable[Sequence[Answer]]]
-    ) -> None:
+    async def _send_part(self, part: Sequence[NewExecution]) -> None:
         """Store calls, then publish those stored. Each always gets an outcome, or its caller would wait for ever."""
         later = [row.id for row in part if row.id in self._to_tell] if self._to_tell else []
         if later and self._broker.is_listening:
             self.results.expect(later)  # before the commit: a worker may be faster than this task
         answers: Sequence[Answer]
         try:
-            answers = await submit(part)
+            answers = await self._connection.store.queue.submit_many(part)
         except ForgeError as refused:
             answers = [refused] * len(part)
         except asyncio.CancelledError as cut_off:
@@ -194,15 +164,13 @@ class Submissions:
                 self._send_soon()
         self._settle(part, answers)
 
-    def _settle(self, part: Sequence[NewExecution | LinkedExecution], answers: Sequence[Answer]) -> None:
+    def _settle(self, part: Sequence[NewExecution], answers: Sequence[Answer]) -> None:
         """Publish what is stored, and give each call of the part its answer."""
         outcomes = list(zip(part, answers, strict=True))
         if refused := [row.id for row, answer in outcomes if answer is not None]:
             self.results.forget(refused)
         try:
-            self._publish(
-                [row.new if isinstance(row, LinkedExecution) else row for row, answer in outcomes if answer is None]
-            )
+            self._publish([new for new, answer in outcomes if answer is None])
         except Exception:  # what is stored is accepted, and workers find it in SQL
             logger.exception("Calls are stored, but not published")
         for row, answer in outcomes:
@@ -230,7 +198,7 @@ class Submissions:
             for part, is_bulk in ((wakeups[:prompt], False), (wakeups[prompt:], True)):
                 if not part:
                     continue
-                for message in Message(queue, lane, part, limits, is_bulk).parts(self._catalogue.workers):
+                for message in Message(queue, lane, part, limits, is_bulk).parts(self._catalogue.snapshot.workers):
                     self._broker.publish(message)
         self._check_served({(new.queue, new.lane) for new in stored})
 
@@ -238,7 +206,7 @@ class Submissions:
         """Warn of queues that nobody serves: of new ones at once, of others now and then, but not during this call."""
         loop = asyncio.get_running_loop()
         if new := places - self._checked.keys():
-            self._in_background(self._warn_of_unserved(new))
+            self._connection.begin(self._warn_of_unserved(new))
         elif self._check is None and any(self._checked[place] < loop.time() - SERVED_INTERVAL for place in places):
             self._check = loop.call_later(CHECK_SECONDS, self._check_again, frozenset(places))
         self._checked.update(dict.fromkeys(new, loop.time()))
@@ -246,7 +214,7 @@ class Submissions:
     def _check_again(self, places: frozenset[tuple[str, str]]) -> None:
         self._check = None
         self._checked.update(dict.fromkeys(places, asyncio.get_running_loop().time()))
-        self._in_background(self._warn_of_unserved(places))
+        self._connection.begin(self._warn_of_unserved(places))
 
     async def _warn_of_unserved(self, places: Iterable[tuple[str, str]]) -> None:
         try:
@@ -254,51 +222,14 @@ class Submissions:
         except ForgeError as error:
             logger.warning("It is not known which workers serve which queues", extra={"error": str(error)})
             return
-        for queue, lane in sorted(set(places) - self._catalogue.workers.keys()):
+        for queue, lane in sorted(set(places) - self._catalogue.snapshot.workers.keys()):
             logger.warning(
                 "No live worker serves queue %s in lane %s; calls wait there until they expire. Start one: %s",
                 *(queue, lane, serving_command(queue, lane)),
             )
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
-
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """A host without a live worker; `seconds` is None if it never had one. `sentence` is for the agent."""
-
-    hostname: str
-    seconds: float | None
-    sentence: str
-
-
-async def reach(call: Call, accepted: Accepted, catalogue: Catalogue, store: Store, lease: float) -> Accepted | Silence:
-    """Refuse a call that only a dead host could answer: an agent would wait until it expires.
-
-    A host that may be restarting is awaited for a lease; a call that is for later, or names that host's queue itself,
-    waits for any host.
-    """
-    new, handle = accepted.new, accepted.handle
-    host = host_of(handle)
-    if handle is None or host is None or call.due_in or call.queue == new.queue:
-        return accepted
-    try:
-        await catalogue.refresh_since(time.monotonic() - SERVED_INTERVAL)
-        if (new.queue, new.lane) in catalogue.workers:
-            return accepted
-        silence = await _silence_of(host, handle, new, store, lease)
-    except ForgeError:  # storing the call gives a better error
-        return accepted
-    if silence is not None:
-        return silence
-    patience = new.expires_in if call.expires_in is not None else min(new.expires_in, lease)
-    return accepted._replace(new=replace(new, expires_in=patience))
-
-
-def _doubtful(calls: Sequence[NewExecution | LinkedExecution], error: BaseException) -> list[ForgeError]:
+def _doubtful(calls: Sequence[NewExecution], error: BaseException) -> list[ForgeError]:
     """Return the error of each call when storing them broke off."""
     return [
         SubmitOutcomeUnknownError(
@@ -312,31 +243,3 @@ def _doubtful(calls: Sequence[NewExecution | LinkedExecution], error: BaseExcept
 def _named(error: BaseException) -> str:
     said = clean_text(str(error))
     return f"{type(error).__name__}: {said[:MAX_REASON_CHARS]}" if said else type(error).__name__
-
-
-async def _silence_of(hostname: str, handle: str, new: NewExecution, store: Store, lease: float) -> Silence | None:
-    """Find out why `new`, which names that host by a shell's id, would wait; None if its worker may be restarting."""
-    seconds = await store.workers.silence_of(hostname, new.lane)
-    if seconds is None:
-        what = f"Host '{hostname}' is unknown: it never had a worker. Compare the id with those that ListShells shows."
-        return Silence(hostname, None, what)
-    if seconds < lease:
-        return None
-    shell = await store.shells.find(handle)
-    known = _known(shell) if shell is not None and shell.session_id == new.session_id else ""
-    what = f"Host '{hostname}' cannot be reached: its workers have been silent for {seconds:.0f} s.{known}"
-    return Silence(
-        hostname, seconds, f"{what} Try again in a minute, or do without it; ListShells shows what is known."
-    )
-
-
-def _known(shell: ShellRecord) -> str:
-    name = f"{shell.id} ({shown(shell.command)})"
-    match shell.status:
-        case ShellStatus.RUNNING:
-            return f" {name} was running at its last report, and may still run there."
-        case ShellStatus.LOST:
-            return f" {name} is lost: whether it still runs is unknown."
-        case _:
-            end = f"code {shell.exit_code}" if shell.exit_code is not None else f"signal {shell.signal}"
-            return f" {name} has ended ({shell.status}, {end}); its output is on that host."

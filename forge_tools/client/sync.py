@@ -15,9 +15,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from forge_tools.client.calls import Calls
 from forge_tools.client.catalogue import Catalogue
-from forge_tools.client.client import ExecutorClient
+from forge_tools.client.client import ExecutorClient, History
 from forge_tools.client.handle import Handle
-from forge_tools.client.history import History
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.model import CallEvent, Media, Report, ToolResult

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from watchfiles import Change, watch
 
+from forge_tools.embedded.stack import WorkerPlan
 from forge_tools.embedded.supervision import SupervisedProcess
 from forge_tools.errors import ConfigurationError
 from forge_tools.project import FILE
@@ -46,15 +47,6 @@ class Listener(Protocol):
         """A worker ended by itself; a replacement is on its way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A worker of each generation: its command line after `workers`, and its log."""
-
-    name: str
-    arguments: Sequence[str]
-    log: str
-
-
 @dataclass(slots=True)
 class _Generation:
     number: int
@@ -65,7 +57,7 @@ class _Generation:
 class GenerationsOfWorkers(SupervisedProcess):
     """The process that forks workers, and the connection to it. If it dies, it is restarted with its workers."""
 
-    def __init__(self, argv: Sequence[str], plans: Sequence[Plan], listener: Listener, **process: Any) -> None:
+    def __init__(self, argv: Sequence[str], plans: Sequence[WorkerPlan], listener: Listener, **process: Any) -> None:
         super().__init__("workers", argv, **process)
         self._program = list(argv)
         self._plans = {plan.name: plan for plan in plans}
@@ -81,7 +73,6 @@ class GenerationsOfWorkers(SupervisedProcess):
         """Of all current workers, including draining ones."""
 
     def start(self) -> None:
-        """Start the forking process and the first workers."""
         with self._lock:
             if self._control is not None:
                 self._control.close()
@@ -143,7 +134,7 @@ class GenerationsOfWorkers(SupervisedProcess):
                 self._coming = None
                 self._signal(generation, signal.SIGKILL)
                 self._listener.refused(
-                    facts.get("said") or f"A new worker ended ({facts['code']}); see {self._plans[name].log}"
+                    facts.get("said") or f"A new worker ended ({facts['code']}); see {self._log_of(name)}"
                 )
         elif serving is not None and generation == serving.number and kind == "ended":
             self._again[name] = time.monotonic() + AGAIN_SECONDS
@@ -156,8 +147,11 @@ class GenerationsOfWorkers(SupervisedProcess):
             self._signal(before.number, signal.SIGTERM)
         self._listener.renewed(time.monotonic() - coming.asked_at)
 
-    def _fork(self, generation: int, plan: Plan) -> None:
-        self._ask(generation=generation, name=plan.name, arguments=list(plan.arguments), log=plan.log)
+    def _fork(self, generation: int, plan: WorkerPlan) -> None:
+        self._ask(generation=generation, name=plan.name, arguments=plan.arguments, log=self._log_of(plan.name))
+
+    def _log_of(self, name: str) -> str:
+        return str(self.log.with_name(f"{name}.log"))
 
     def _signal(self, generation: int, number: int) -> None:
         self._ask(generation=generation, signal=int(number))

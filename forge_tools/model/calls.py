@@ -40,11 +40,6 @@ class ExecutionContext(BaseModel):
     max_output_size: int = 100_000
     metadata: dict[str, Any] = Field(default_factory=dict)
 
-    @property
-    def explicit_timeout(self) -> float | None:
-        """The timeout the caller set, or None if it is only the default (contradiction C07)."""
-        return self.timeout if "timeout" in self.model_fields_set else None
-
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress to whoever follows the call: `done` of `total`, and a message. Callable from any thread.
 

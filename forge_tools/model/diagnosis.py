@@ -1,9 +1,12 @@
 """Why a body failed: what was raised, where in its author's code, and what caused it; or that its process vanished."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, Self
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 _LED = {
     "": "and:",
@@ -49,15 +52,6 @@ class Raised:
     frames: tuple[Frame, ...] = ()
     left_out: int = 0
 
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
-        """Read the result of `asdict`."""
-        names = {field.name for field in fields(cls)}
-        more = {"notes": tuple(told["notes"]), "frames": tuple(Frame(**frame) for frame in told["frames"])}
-        if "causes" in names:
-            more["causes"] = tuple(Raised.of(one) for one in told["causes"])
-        return cls(**{name: value for name, value in told.items() if name in names} | more)
-
     @property
     def frame(self) -> Frame | None:
         """The innermost line of the author's code; if there is none, of any code."""
@@ -88,12 +82,12 @@ class Diagnosis(Raised):
 
     causes: tuple[Raised, ...] = ()
 
-    @classmethod
-    def read(cls, told: Any) -> Self | None:
+    @staticmethod
+    def read(told: Any) -> "Diagnosis | None":
         """Read the result of `as_dict`; None for anything else."""
         try:
-            return cls.of(told)
-        except (AttributeError, KeyError, TypeError):
+            return _reader().validate_python(told)
+        except ValidationError:
             return None
 
     def as_dict(self) -> dict[str, Any]:
@@ -117,6 +111,11 @@ class Diagnosis(Raised):
         for cause in self.causes:
             told += ["", _LED[cause.how], *cause.lines()]
         return "\n".join(told)
+
+
+@cache
+def _reader() -> TypeAdapter[Diagnosis]:
+    return TypeAdapter(Diagnosis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

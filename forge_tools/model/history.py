@@ -61,16 +61,6 @@ class Grouping(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredResult:
-    """The final outcome of an execution, as read back."""
-
-    id: str
-    status: ExecutionStatus
-    attempt: int
-    result: ToolResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One body start, or (with `started_at` None) the end of an execution that never started one."""
 

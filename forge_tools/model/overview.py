@@ -95,17 +95,6 @@ class CallFigures:
         return self.succeeded / ended if ended else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueDepth:
-    """How many calls wait and run in one lane of one queue. `oldest_seconds` is the age of the oldest waiting call."""
-
-    queue: str
-    lane: str
-    queued: int
-    running: int
-    oldest_seconds: float | None
-
-
 class StuckReason(StrEnum):
     """Why calls make no progress although they should."""
 

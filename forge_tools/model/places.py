@@ -1,8 +1,7 @@
 """Where things are: the queues of hosts, workspaces by name, and shells that outlive the calls that started them."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -44,17 +43,6 @@ class WorkspaceRecord(NamedWorkspace):
     is_live: bool
     has_stopped: bool
     silent_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspacePlaces:
-    """Where the known workspaces are: the host of each bound one, None for shared ones.
-
-    `has_sessions` is true if any session has a workspace of its own.
-    """
-
-    hosts: Mapping[str, str | None] = field(default_factory=dict)
-    has_sessions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

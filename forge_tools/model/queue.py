@@ -86,6 +86,39 @@ class Asked:
     max_attempts: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """A caller's name for one call: submitting it again under that name gives the same execution.
+
+    `scope` is where the name applies, by default FORGE_IDEMPOTENCY_SCOPE; `ttl` is how many seconds it applies after
+    the execution ends, by default FORGE_IDEMPOTENCY_TTL.
+    """
+
+    key: str
+    scope: str | None = None
+    ttl: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyClaim:
+    """A key as stored. `fingerprint` is a JSON text of keyed digests that identify the call without its values."""
+
+    scope: str
+    key: str
+    fingerprint: str
+    ttl: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Which execution is submitted again, by whom and why."""
+
+    of: str
+    actor: str
+    reason: str = ""
+    dry_run: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewExecution(Asked):
     """A call as it is inserted. `parameters`, `context` and `options` are JSON texts; times are in seconds from now.
@@ -94,6 +127,7 @@ class NewExecution(Asked):
     decrypt.
 
     `reply_to` is the client to notify; its result may be encrypted with `reply_key` on the way.
+    `claim` and `replay` link it to other executions, in the same transaction.
     `issued_at` is the Unix time inside the id; the database rejects ids more than an hour off its own clock.
     """
 
@@ -108,6 +142,12 @@ class NewExecution(Asked):
     expires_in: float = 600.0
     delay: float = 0.0
     reply_to: str | None = None
+    claim: KeyClaim | None = None
+    replay: Replay | None = None
+
+    @property
+    def is_linked(self) -> bool:
+        return self.claim is not None or self.replay is not None
 
     @property
     def issued_at(self) -> float:
@@ -115,7 +155,8 @@ class NewExecution(Asked):
 
     @property
     def size(self) -> int:
-        return len(self.parameters) + len(self.context) + len(self.options) + len(self.encrypted or "")
+        told = (self.parameters, self.context, self.options, self.encrypted, self.claim and self.claim.fingerprint)
+        return sum(len(text) for text in told if text)
 
 
 class Wakeup(NamedTuple):
@@ -214,56 +255,6 @@ class Outcome:
     def size(self) -> int:
         said = (self.output, self.error, self.error_details, self.diagnosis, self.metadata)
         return sum(len(text) for text in said if text)
-
-
-@dataclass(frozen=True, slots=True)
-class IdempotencyKey:
-    """A caller's name for one call: submitting it again under that name gives the same execution.
-
-    `scope` is where the name applies, by default FORGE_IDEMPOTENCY_SCOPE; `ttl` is how many seconds it applies after
-    the execution ends, by default FORGE_IDEMPOTENCY_TTL.
-    """
-
-    key: str
-    scope: str | None = None
-    ttl: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyClaim:
-    """A key as stored. `fingerprint` is a JSON text of keyed digests that identify the call without its values."""
-
-    scope: str
-    key: str
-    fingerprint: str
-    ttl: float
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """Which execution is submitted again, by whom and why."""
-
-    of: str
-    actor: str
-    reason: str = ""
-    dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LinkedExecution:
-    """A call, inserted in one transaction with its links to others."""
-
-    new: NewExecution
-    claim: KeyClaim | None = None
-    replay: Replay | None = None
-
-    @property
-    def id(self) -> str:
-        return self.new.id
-
-    @property
-    def size(self) -> int:
-        return self.new.size + (len(self.claim.fingerprint) if self.claim else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,8 +209,8 @@ class ToolSpec(BaseModel):
 
         It is the caller's explicit value, else the tool's default, else 120 s; then capped by `maximum`.
         """
-        if (explicit := context.explicit_timeout) is not None:
-            seconds, source = explicit, "call"
+        if "timeout" in context.model_fields_set:
+            seconds, source = context.timeout, "call"
         elif self.timeout is not None:
             seconds, source = self.timeout, "tool"
         else:

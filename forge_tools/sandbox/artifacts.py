@@ -188,9 +188,8 @@ class FolderArtifacts:
         with self._locked():
             if not self._files.are_there(gathered.id, numbers):
                 for number in numbers:
-                    self._files.write(
-                        gathered.id, number, pack(gathered.read(number * PART_BYTES, PART_BYTES), media_type)
-                    )
+                    data = gathered.read(number * PART_BYTES, PART_BYTES)
+                    self._files.write(gathered.id, number, pack(data, media_type))
             self._files.touch(gathered.id)
             session.mkdir(mode=0o700, exist_ok=True)
             self._mark.write_text(str(gathered.size))

@@ -11,7 +11,7 @@ import os
 import resource
 import site
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
@@ -72,9 +72,12 @@ def decode(kind: str, told: dict[str, Any]) -> None:
 
 def limit() -> None:
     """Limit the resources for decoding; exceeding them ends in a MemoryError, or ends this process."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    for what, most in (
+        (resource.RLIMIT_AS, MEMORY_BYTES),
+        (resource.RLIMIT_CPU, CPU_SECONDS),
+        (resource.RLIMIT_FSIZE, 0),
+    ):
+        resource.setrlimit(what, (most, most))
 
 
 def image(file: IO[bytes], side: int, most_bytes: int) -> tuple[dict[str, Any], bytes]:
@@ -126,18 +129,13 @@ def pages(file: IO[bytes], first: int, last: int) -> tuple[dict[str, Any], bytes
     """Return pages of a PDF as images, one after the other; the facts hold their sizes."""
     import pypdfium2  # type: ignore[import-untyped]  # it has no stubs
 
-    document = pypdfium2.PdfDocument(file)
-    images = list(rendered(document, first, min(last, len(document))))
+    document, images = pypdfium2.PdfDocument(file), list[bytes]()
+    for number in range(first - 1, min(last, len(document))):
+        page = document[number]
+        scale = min(2.0, RENDERED_SIDE / max(*page.get_size(), 1))  # whatever size the page claims
+        images.append(packed(page.render(scale=scale).to_pil(), "PNG"))
     facts = {"pages": len(document), "last": first + len(images) - 1, "sizes": list(map(len, images))}
     return facts, b"".join(images)
-
-
-def rendered(document: Any, first: int, last: int) -> Iterator[bytes]:
-    """Yield one image for each page, of bounded size whatever size the page claims."""
-    for number in range(first - 1, last):
-        page = document[number]
-        scale = min(2.0, RENDERED_SIDE / max(*page.get_size(), 1))
-        yield packed(page.render(scale=scale).to_pil(), "PNG")
 
 
 def page(file: IO[bytes], url: str, charset: str, form: str, selector: str | None) -> tuple[dict[str, Any], bytes]:
@@ -185,10 +183,7 @@ def _markdown(html: str) -> str:
 
 
 KINDS: dict[str, Callable[..., tuple[dict[str, Any], bytes]]] = {
-    "image": image,
-    "text": text,
-    "pages": pages,
-    "page": page,
+    one.__name__: one for one in (image, text, pages, page)
 }
 LIBRARIES = {
     "image": ("PIL.Image", "PIL.PngImagePlugin", "PIL.JpegImagePlugin", "PIL.GifImagePlugin", "PIL.WebPImagePlugin"),

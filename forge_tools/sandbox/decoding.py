@@ -9,7 +9,8 @@ from typing import Any
 from forge_tools.errors import SandboxError
 from forge_tools.model.content import human
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER
-from forge_tools.sandbox.processes.commands import Completed, Spawner, run
+from forge_tools.sandbox.processes.commands import run
+from forge_tools.sandbox.processes.spawner import Spawner
 
 SECONDS = 30.0
 UNDECODABLE = "UNDECODABLE"
@@ -22,11 +23,7 @@ _NEEDED_BY = dict.fromkeys(("selectolax", "html_to_markdown"), ("web", "ENGINE_N
 async def decoded(
     name: str, source: int | bytes, what: str, seconds: float, **told: Any
 ) -> tuple[dict[str, Any], bytes]:
-    """Decode bytes or an open file; return facts and bytes. The output of the process is trusted no more than the file.
-
-    Raises:
-        SandboxError: it cannot be decoded, or this host lacks the required software.
-    """
+    """Decode bytes or an open file; return facts and bytes. The output of the process is trusted no more than the file."""
     output, folder = bytearray(), os.open("/", OPEN_FOLDER | getattr(os, "O_PATH", 0))  # which walls do not refuse
 
     def take(chunk: bytes) -> bool:
@@ -50,7 +47,12 @@ async def decoded(
     try:
         facts: dict[str, Any] = json.loads(output[:end])
     except ValueError:
-        facts = {"error": _ending(done, seconds)}
+        why = f"its decoder ended with {f'signal {done.signal}' if done.signal else f'code {done.exit_code}'}"
+        if done.timed_out:
+            why = f"decoding it took longer than {min(SECONDS, seconds):g}s"
+        elif done.stopped:
+            why = f"its decoded form is larger than {human(_MOST_OUTPUT)}"
+        facts = {"error": why}
     if "missing" in facts:
         missing = facts["missing"]
         extra, code = _NEEDED_BY.get(missing.partition(".")[0], ("media", "BINARY_FILE"))
@@ -65,11 +67,3 @@ async def decoded(
 def _decoder(program: Path, what: str) -> Spawner:
     """Keep a decoder ready that has the libraries for this kind of file."""
     return Spawner(program=(str(program), what))
-
-
-def _ending(done: Completed, seconds: float) -> str:
-    if done.timed_out:
-        return f"decoding it took longer than {min(SECONDS, seconds):g}s"
-    if done.stopped:
-        return f"its decoded form is larger than {human(_MOST_OUTPUT)}"
-    return f"its decoder ended with {f'signal {done.signal}' if done.signal else f'code {done.exit_code}'}"

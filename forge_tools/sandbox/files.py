@@ -6,7 +6,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.paths.files import Replacement, remove_file, replace_file, temporary_name
 from forge_tools.sandbox.paths.folders import scan
-from forge_tools.sandbox.paths.refusals import NOT_FOUND, refusal
+from forge_tools.sandbox.paths.refusals import NOT_FOUND, refusing
 from forge_tools.sandbox.paths.workspace import Workspace
 
 
@@ -27,11 +27,12 @@ class Files:
 
     def read(self, path: str) -> bytes:
         """Read a whole file."""
-        with self._workspace.open_file(path) as file, open(file.fd, "rb", closefd=False) as stream:
-            try:
-                return stream.read()
-            except OSError as error:
-                raise refusal(error, file.name, "read") from error
+        with (
+            self._workspace.open_file(path) as file,
+            open(file.fd, "rb", closefd=False) as stream,
+            refusing(file.name, "read"),
+        ):
+            return stream.read()
 
     def write(self, path: str, data: bytes) -> None:
         """Write a whole file, all or nothing, and create missing folders."""

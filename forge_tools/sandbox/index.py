@@ -24,6 +24,8 @@ CREATE TABLE IF NOT EXISTS files (sight TEXT PRIMARY KEY, digest TEXT NOT NULL) 
 CREATE TABLE IF NOT EXISTS facts (digest TEXT PRIMARY KEY, names TEXT NOT NULL, words TEXT NOT NULL, facts TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS skipped (digest TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
 """
+_USED = """SELECT (page_count - freelist_count) * page_size
+FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()"""
 
 
 class Kept(NamedTuple):
@@ -72,10 +74,7 @@ class HostIndex:
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
-            [[used]] = connection.execute(
-                "SELECT (page_count - freelist_count) * page_size "
-                "FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()"
-            )
+            [[used]] = connection.execute(_USED)
             for table in ("files", "facts") if used > _MOST_BYTES else ():
                 connection.execute(f"DELETE FROM {table}")
             connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", sights)
@@ -149,9 +148,8 @@ def _sight(seen: Seen) -> str | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    try:
+    with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         facts = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o022
+        return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o022
+    return False

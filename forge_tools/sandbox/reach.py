@@ -1,8 +1,11 @@
 """What the calls of an executor may reach on the host that runs them: folders, shells, artifacts, documents."""
 
+import threading
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -17,9 +20,9 @@ from forge_tools.model import (
     ShellRecord,
 )
 from forge_tools.model.artifacts import TEXT
-from forge_tools.sandbox.documents import ProcessDocuments
+from forge_tools.model.documents import MAX_CHANGED, MAX_DOCUMENTS, is_at, is_below, too_many, too_many_changed
 from forge_tools.sandbox.paths.confinement import Root
-from forge_tools.sandbox.processes.walled import CommandWalls
+from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.web.access import Web
 
 
@@ -37,20 +40,10 @@ class Artifacts(Protocol):
         limit: int | None = None,
         media_type: str = TEXT,
     ) -> Artifact:
-        """Store the bytes, at most `limit` instead of `max_bytes`; the same bytes again give the same artifact.
-
-        Raises:
-            SandboxError: they are more than the limit, or the session's quota is used up.
-        """
-        ...
+        """Store the bytes, at most `limit` instead of `max_bytes`; the same bytes again give the same artifact."""
 
     async def open(self, handle: str, context: ExecutionContext) -> int:
-        """Return a descriptor, for the caller to close, of a regular file with all of its bytes.
-
-        Raises:
-            SandboxError: there is no such artifact, or it has expired.
-        """
-        ...
+        """Return a descriptor, for the caller to close, of a regular file with all of its bytes."""
 
 
 class ShellBook(Protocol):
@@ -58,13 +51,11 @@ class ShellBook(Protocol):
 
     async def record(self, shell: ShellRecord) -> None:
         """Record the state of one of this host's shells."""
-        ...
 
     async def find(self, id: str) -> ShellRecord | None: ...
 
     async def of_session(self, session_id: str | None) -> list[ShellRecord]:
         """List the shells of a session on all hosts, the oldest first."""
-        ...
 
 
 class Documents(Protocol):
@@ -74,8 +65,7 @@ class Documents(Protocol):
     """Whether they outlive this process."""
 
     async def find(self, scope: DocumentScope, under: str, words: Sequence[str] | None, limit: int) -> list[Document]:
-        """List the document at `under` and those below it, by path; with `words`, only those with each of them."""
-        ...
+        """List the document at `under` and those below it that were written last, by path; with `words`, those with each."""
 
     async def read(self, scope: DocumentScope, path: str) -> Document | None: ...
 
@@ -89,7 +79,53 @@ class Documents(Protocol):
         Raises:
             ToolFailure: there would be too many of them, or `revise` refuses.
         """
-        ...
+
+
+class ProcessDocuments:
+    """Documents in the memory of this process, which end with it. No version number is reused, even after a deletion."""
+
+    is_durable = False
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: defaultdict[DocumentScope, dict[str, Document]] = defaultdict(dict)
+        self._versions: defaultdict[tuple[DocumentScope, str], int] = defaultdict(int)
+
+    async def find(self, scope: DocumentScope, under: str, words: Sequence[str] | None, limit: int) -> list[Document]:
+        wanted = [word.lower() for word in words or ()]
+        with self._lock:
+            below = [one for one in self._kept[scope].values() if is_below(one.path, under)]
+        found = [one for one in below if all(word in f"{one.path}\n{one.content}".lower() for word in wanted)]
+        latest = sorted(found, key=lambda one: one.updated_at, reverse=True)[:limit]
+        return sorted(latest, key=lambda one: one.path)
+
+    async def read(self, scope: DocumentScope, path: str) -> Document | None:
+        return self._kept[scope].get(path)
+
+    async def change(
+        self, scope: DocumentScope, paths: Sequence[str], revise: Revise, writer: DocumentWriter
+    ) -> dict[str, Document]:
+        with self._lock:
+            kept = self._kept[scope]
+            contents = revise(self._at(scope, paths))
+            if len((kept.keys() | contents) - {path for path, new in contents.items() if new is None}) > MAX_DOCUMENTS:
+                raise too_many(scope)
+            for path, content in contents.items():
+                self._versions[scope, path] += 1
+                kept.pop(path, None)
+                if content is not None:
+                    version, now = self._versions[scope, path], datetime.now(UTC)
+                    kept[path] = Document(
+                        path=path, version=version, content=content, author=writer.author, updated_at=now
+                    )
+            return self._at(scope, paths)
+
+    def _at(self, scope: DocumentScope, paths: Sequence[str]) -> dict[str, Document]:
+        kept = self._kept[scope]
+        found = {path: one for path, one in kept.items() if any(is_at(path, asked) for asked in paths)}
+        if len(found) > MAX_CHANGED:
+            raise too_many_changed(paths[0].rstrip("/"))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

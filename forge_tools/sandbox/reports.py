@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 from forge_tools.model import SCOPE, CallScope, ExecutionContext, Output, Progress, Report, Reporter, Stream, Told
 from forge_tools.sandbox.processes.output import ScrubbedText, scrubbed_text
@@ -59,7 +60,8 @@ class ReportBuffer(Reporter):
         self._is_split = False
         self._room = MOST_BYTES
         self._due = 0.0
-        self._rows = self._number = 0
+        self._rows = 0
+        self._numbers = count(1)
         self._decoders: dict[Stream, Any] = {}
 
     @property
@@ -130,8 +132,8 @@ class ReportBuffer(Reporter):
         """Add a text; the middle of one too long to keep is only counted, without a copy if it is ASCII."""
         if len(text) > 4 * PART_BYTES and text.isascii():
             self._add(text[:PART_BYTES].encode(), of)
-            self._skip(len(text) - 3 * PART_BYTES)
-            text = text[-2 * PART_BYTES :]
+            self._skip(len(text) - 2 * PART_BYTES)
+            text = text[-PART_BYTES:]
         self._add(text.encode("utf-8", "backslashreplace"), of)
 
     def _add(self, data: bytes, of: "_Source") -> None:
@@ -141,13 +143,8 @@ class ReportBuffer(Reporter):
             data = data[room:]
         if data:
             self._is_split = True
-            self._tail.add(data[-2 * PART_BYTES :], of)
-            self._left_out += max(0, len(data) - 2 * PART_BYTES)
-            if self._tail.size > 2 * PART_BYTES:
-                self._cut_tail()
-
-    def _cut_tail(self) -> None:
-        self._left_out += self._tail.cut(self._tail.size - PART_BYTES)
+            self._tail.add(data[-PART_BYTES:], of)
+            self._left_out += max(0, len(data) - PART_BYTES) + self._tail.cut(self._tail.size - PART_BYTES)
 
     def _skip(self, count: int) -> None:
         """Leave a gap here, and drop what was kept since the last one."""
@@ -156,13 +153,12 @@ class ReportBuffer(Reporter):
 
     def _take_progress(self) -> list[Told]:
         progress, self._progress = self._progress, None
-        return [] if progress is None else [Told(self._next(), *progress)]
+        return [] if progress is None else [Told(next(self._numbers), *progress)]
 
     def _take_output(self, *, is_last: bool = False) -> list[Told]:
         """Take all; once there is no room for that, all but the end, which stays here for the last take."""
         if not (self._head.parts or self._tail.parts or self._left_out or (is_last and self._decoders)):
             return []
-        self._cut_tail()
         is_full = not is_last and self._head.size + self._tail.size > self._room - PART_BYTES
         told = self._take_text(is_last=is_last, keeps_end=is_full)
         self._rows += bool(told)
@@ -210,25 +206,18 @@ class ReportBuffer(Reporter):
     def _row(self, text: str, of: "_Source", left_out: int = 0) -> list[Told]:
         if not (text or left_out):
             return []
-        return [Told(self._next(), None, None, text, min(left_out, _MOST_COUNTED), *of)]
-
-    def _next(self) -> int:
-        self._number += 1
-        return self._number
+        return [Told(next(self._numbers), None, None, text, min(left_out, _MOST_COUNTED), *of)]
 
 
 _Source = tuple[Stream, int | None]
 """The stream, and the level of a log message."""
 
 
-class _Stretch:
+class _Stretch(NamedTuple):
     """Consecutive output of one source."""
 
-    __slots__ = ("data", "of")
-
-    def __init__(self, data: bytes | bytearray, of: _Source) -> None:
-        self.data = bytearray(data)
-        self.of = of
+    data: bytearray
+    of: _Source
 
 
 class _Stretches:
@@ -242,10 +231,10 @@ class _Stretches:
 
     def add(self, data: bytes | bytearray, of: _Source) -> None:
         if self.parts and self.parts[-1].of == of:
-            self.parts[-1].data += data
+            self.parts[-1].data.extend(data)
         else:
             self.size += SWITCH_BYTES if self.parts else 0
-            self.parts.append(_Stretch(data, of))
+            self.parts.append(_Stretch(bytearray(data), of))
         self.size += len(data)
 
     def cut(self, excess: int) -> int:
@@ -276,10 +265,7 @@ class _Stretches:
 
 
 class DirectReporter(Reporter):
-    """Passes each report on at once, on the reporting thread, every time.
-
-    Exceptions of the listener are not handled here.
-    """
+    """Passes each report on at once, on the reporting thread; a listener that fails stops nothing."""
 
     def __init__(self, listener: Callable[[Report], None]) -> None:
         self._listener = listener

@@ -16,6 +16,7 @@ from pathlib import Path
 from forge_tools.artifacts.reader import after_last_line, next_line
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, Descriptor
+from forge_tools.sandbox.walls.commands import make_locked
 
 CHUNK_BYTES = 256 << 10
 TOO_LARGE = "ARTIFACT_TOO_LARGE"
@@ -81,27 +82,22 @@ class Spool(UnnamedFile):
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield what was kept, with a line in place of the rest; the spool is closed at the end."""
         try:
-            if self.holds is None:
-                for start in range(0, self.size, CHUNK_BYTES):
-                    yield self._read(start, min(self.size, start + CHUNK_BYTES))
-                return
-            head, tail = self._head_end(), self._tail_start()
+            head, tail = self._ends() if self.holds else (self.size, self.size)
             for start in range(0, head, CHUNK_BYTES):
                 yield self._read(start, min(head, start + CHUNK_BYTES))
-            yield f"[... {tail - head:,} bytes left out: the limit for an artifact is {self._head + self._ring:,} ...]\n".encode()
+            if tail > head:
+                limit = f"the limit for an artifact is {self._head + self._ring:,}"
+                yield f"[... {tail - head:,} bytes left out: {limit} ...]\n".encode()
             for start in range(tail, self.size, CHUNK_BYTES):
                 yield self._read(start, min(self.size, start + CHUNK_BYTES))
         finally:
             self.close()
 
-    def _head_end(self) -> int:
-        start = max(0, self._head - _LINE_ROOM)
-        return start + after_last_line(self._read(start, self._head))
-
-    def _tail_start(self) -> int:
-        """Skip as much more as the marker takes, so that the whole stays within the limit."""
-        start = self.size - self._ring + min(_MARKER_ROOM, self._ring)
-        return start + next_line(self._read(start, min(self.size, start + _LINE_ROOM)))
+    def _ends(self) -> tuple[int, int]:
+        """Return where the head ends, and where the tail begins: later by the marker, so that the whole stays within the limit."""
+        head, tail = max(0, self._head - _LINE_ROOM), self.size - self._ring + min(_MARKER_ROOM, self._ring)
+        head += after_last_line(self._read(head, self._head))
+        return head, tail + next_line(self._read(tail, min(self.size, tail + _LINE_ROOM)))
 
     def _read(self, start: int, end: int) -> bytes:
         """Read by positions in all that was written."""
@@ -219,9 +215,9 @@ class Recent:
         self.close()
 
 
-def new_scratch() -> str:
-    """Return where what runs behind walls may make and lock a folder, which `remove_leftovers` removes once it is abandoned."""
-    return f"{tempfile.gettempdir()}/{SCRATCH}{secrets.token_hex(6)}"
+def new_scratch(prefix: str = SCRATCH) -> str:
+    """Return where a folder may be made and locked, which `remove_leftovers` removes once it is abandoned."""
+    return f"{tempfile.gettempdir()}/{prefix}{secrets.token_hex(6)}"
 
 
 @contextmanager
@@ -232,8 +228,8 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
     the processes that it forked. None of those removes the folder.
     """
     remove_leftovers(Path(tempfile.gettempdir()), prefix)
-    path, folder = _made(prefix)
-    owner = os.getpid()
+    path, owner = Path(new_scratch(prefix)), os.getpid()
+    folder = make_locked(str(path))
     try:
         yield path
     finally:
@@ -250,26 +246,12 @@ def remove_leftovers(parent: Path, prefix: str) -> None:
             with suppress(OSError):  # a link or a file, somebody else's, or gone by now
                 folder = os.open(path, ENTER_FOLDER)
                 try:
-                    facts = os.fstat(folder)  # as `mkdtemp` creates it for this user, whoever may pass through it?
+                    facts = os.fstat(folder)  # as it is made for this user, whoever may pass through it?
                     if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) & ~0o011 == 0o700:
                         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         _remove(path, folder)
                 finally:
                     os.close(folder)
-
-
-def _made(prefix: str) -> tuple[Path, int]:
-    """Create and lock the folder; another starting process may find it before it is locked, and remove it."""
-    while True:
-        path = Path(tempfile.mkdtemp(prefix=prefix))
-        with suppress(FileNotFoundError):
-            folder = os.open(path, ENTER_FOLDER)
-            with suppress(OSError):  # without locks, nobody can mistake it for abandoned
-                fcntl.flock(folder, fcntl.LOCK_EX)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(path.lstat(), os.fstat(folder)):
-                    return path, folder
-            os.close(folder)
 
 
 def _remove(path: Path, folder: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import ValidationError
 
-from forge_tools.model import ServerState, ToolSpec, WorkerWalls, WorkspacePlaces
+from forge_tools.model import ServerState, ToolSpec, WorkerWalls
 from forge_tools.schema import decode_json
 from forge_tools.storage.rows import clean, spec_of
 
@@ -82,14 +82,17 @@ class Directory(NamedTuple):
     workers serve each (queue, lane).
     """
 
-    enabled: list[ToolSpec]
-    disabled: list[ToolSpec]
-    places: WorkspacePlaces
-    encryption_key: PublicKey | None
+    enabled: Sequence[ToolSpec] = ()
+    disabled: Sequence[ToolSpec] = ()
+    hosts: Mapping[str, str | None] = MappingProxyType({})
+    """Where each workspace is; None if it is shared."""
+    has_sessions: bool = False
+    """Whether any session has a workspace of its own."""
+    encryption_key: PublicKey | None = None
     """The newest that is not retired."""
-    servers: tuple[ServerState, ...]
-    queues: Counter[tuple[str, str]]
-    walls: Walls
+    servers: tuple[ServerState, ...] = ()
+    queues: Mapping[tuple[str, str], int] = MappingProxyType({})
+    walls: Walls = NO_WALLS
 
 
 class Directories:
@@ -136,7 +139,8 @@ class Directories:
         return Directory(
             enabled,
             disabled,
-            WorkspacePlaces(hosts=hosts, has_sessions=bool(told["has_sessions"])),
+            hosts,
+            bool(told["has_sessions"]),
             PublicKey(told["key"][0], base64.b64decode(told["key"][1])) if told["key"] else None,
             tuple(state for host, _, _, states, _ in workers for state in servers_of(host, states)),
             Counter((queue, lane) for _, lane, queues, _, _ in workers for queue in queues),

@@ -15,7 +15,6 @@ from forge_tools.model import (
     NewExecution,
     Outcome,
     Replay,
-    StoredResult,
     ToolResult,
     ToolSpec,
 )
@@ -197,8 +196,8 @@ def unstorable(outcome: Outcome, error: UnstorableRowError) -> Outcome:
     )
 
 
-def stored_result(execution_id: str, row: Any) -> StoredResult:
-    """Build the result from the values of `RESULT`, as callers get it."""
+def stored_result(execution_id: str, row: Any) -> ToolResult:
+    """Build the result from the values of `RESULT`, as callers get it: its metadata has the execution's id."""
     told: dict[str, Any] = {
         name: value if value is None or name not in _JSON_RESULTS else decode_json(value)
         for name, value in zip(RESULT, row, strict=True)
@@ -207,8 +206,7 @@ def stored_result(execution_id: str, row: Any) -> StoredResult:
     told["metadata"] |= {"execution_id": execution_id, "attempt": attempt}
     if told["diagnosis"] is not None:
         told["diagnosis"] = Diagnosis.read(told["diagnosis"])
-    result = ToolResult(success=status == ExecutionStatus.SUCCEEDED, **told)
-    return StoredResult(id=execution_id, status=status, attempt=attempt, result=result)
+    return ToolResult(success=status == ExecutionStatus.SUCCEEDED, **told)
 
 
 def result_text(outcome: Outcome) -> bytes:
@@ -216,7 +214,7 @@ def result_text(outcome: Outcome) -> bytes:
     return json.dumps([outcome.attempt, *outcome_values(outcome)]).encode()
 
 
-def result_of(execution_id: str, text: bytes) -> StoredResult:
+def result_of(execution_id: str, text: bytes) -> ToolResult:
     """Undo `result_text`."""
     return stored_result(execution_id, json.loads(text))
 

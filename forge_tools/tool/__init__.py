@@ -2,10 +2,9 @@
 
 from forge_tools.errors import ToolFailure
 from forge_tools.tool.decorator import FunctionTool, tool
-from forge_tools.tool.dependencies import Depends, engine
+from forge_tools.tool.dependencies import Depends, Setting, engine
 from forge_tools.tool.factory import ToolFactory
 from forge_tools.tool.loading import admit, load_engine, load_project, load_settings, load_tools, require_walled
-from forge_tools.tool.setting import Setting
 
 __all__ = [
     "Depends",

@@ -33,9 +33,8 @@ from forge_tools.schema import Validator, clean_text, formats, is_of_type
 from forge_tools.secrets.detection import as_shown
 from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, scrubbed, scrubber_of
 from forge_tools.time_limits import timed_out_after
-from forge_tools.tool.dependencies import Depends, dependencies_of, has_engine, settings_in, with_dependencies
+from forge_tools.tool.dependencies import Depends, Named, dependencies_of, has_engine, settings_in, with_dependencies
 from forge_tools.tool.failures import diagnosis_of, failure_of
-from forge_tools.tool.setting import Named
 
 __all__ = [
     "BaseTool",
@@ -50,6 +49,10 @@ __all__ = [
 
 MAX_SHOWN_CHARS = 200
 """How much of one value dry runs and logs show."""
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = 20
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = MAX_SHOWN_CHARS
 
 _logger = logging.getLogger("forge_tools.tools")
 
@@ -317,13 +320,3 @@ def brief(value: Any) -> str:
     except Exception:  # noqa: BLE001 the repr of a foreign object is foreign code too
         text = f"<{type(value).__name__}>"
     return clean_text(text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}...")
-
-
-def _short() -> reprlib.Repr:
-    short = reprlib.Repr()
-    short.maxlist = short.maxtuple = short.maxdict = short.maxset = 20
-    short.maxstring = short.maxother = short.maxlong = MAX_SHOWN_CHARS
-    return short
-
-
-_SHORT = _short()

@@ -25,7 +25,7 @@ from forge_tools.sandbox.artifacts import keep_text
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.refusals import escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.sandbox.processes.output import omissions, position_after, scrubbed_chunks
+from forge_tools.sandbox.processes.output import scrubbed_chunks, shortened
 from forge_tools.sandbox.reach import REACH, Artifacts
 from forge_tools.sandbox.spools import CHUNK_BYTES
 from forge_tools.secrets.scrubber import scrubbed
@@ -109,29 +109,8 @@ async def limit_output(result: ToolResult, context: ExecutionContext, seconds: f
 
 
 def shorten(text: str, limit: int, kept: Mapping[str, str] = MappingProxyType({})) -> tuple[str, dict[str, Any]]:
-    """Keep head (40 %) and tail of `text` within `limit` characters, marker included; return it and what was cut.
-
-    Cuts move to a line end within 10 % of the limit. A limit too small for the marker gives only the marker.
-    """
-    total, lines = len(text), text.count("\n") + 1
-    longest = omissions(total, lines, {"offset": lines, "column": total}, kept)
-    form = next((at for at, marker in enumerate(longest) if len(marker) <= limit), -1)
-    budget = max(0, limit - len(longest[form]) - 2)
-    head, tail = budget * 2 // 5, total - (budget - budget * 2 // 5)
-    slack = limit // 10
-    if (line_end := text.rfind("\n", max(0, head - slack), head)) >= 0:
-        head = line_end
-    if (line_end := text.find("\n", tail, tail + slack)) >= 0:
-        tail = line_end + 1
-    breaks = text.count("\n", head, tail)  # without copying what may be megabytes
-    omitted_lines = breaks + 1 - text.startswith("\n", head, tail) - text.endswith("\n", head, tail)
-    at = position_after(text[: head + (head > 0 and text[head] == "\n")])
-    parts = (text[:head], omissions(tail - head, omitted_lines, at, kept)[form], text[tail:])
-    shown = text[:head].count("\n") + text[tail:].count("\n") + bool(head) + bool(total - tail)
-    facts: dict[str, Any] = {"truncated": True, "total_chars": total, "total_lines": lines, "shown_lines": shown}
-    if artifact := kept.get("artifact"):
-        facts["next"] = {"tool": "Read", "file_path": artifact, **at}
-    return "\n".join(part for part in parts if part), facts
+    """Keep head and tail of `text` within `limit` characters, as `shortened` does; return it and what was cut."""
+    return shortened(text, text, chars=len(text), newlines=text.count("\n"), limit=limit, kept=kept)
 
 
 def _failure(result: ToolResult, problems: list[str]) -> dict[str, Any]:

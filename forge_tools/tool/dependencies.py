@@ -1,16 +1,22 @@
-"""What a body receives besides its parameters: created when first needed, and cleaned up afterwards."""
+"""What a body receives besides its parameters: made when first needed and cleaned up, or set by name on its host."""
 
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from pydantic import SecretBytes, SecretStr, TypeAdapter, ValidationError
+
+from forge_tools.config import Settings
+from forge_tools.environment import given_secrets, variable
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.model import ExecutionContext
-from forge_tools.tool.setting import Named, Setting, secrets_among
+from forge_tools.secrets.detection import SecretSource
+
+_NOTHING = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,63 @@ class Depends:
     per: Literal["worker", "call"] = "worker"
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """In `Annotated[int, Setting("WEATHER_LIMIT", 10)]`: a parameter that callers do not see, and that the host fills.
+
+    Its value is the environment variable of that name, converted to the type. A `SecretStr` is a secret:
+    `FORGE_SECRET_<name>`, or the file of that name in FORGE_SECRETS_DIR; it is scrubbed like the secrets of a call.
+    Without a default it must exist when a worker starts.
+    """
+
+    name: str
+    default: Any = field(default=_NOTHING, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Returns the value of a setting, in the type of its parameter."""
+
+    setting: Setting
+    type: Any
+
+    @property
+    def is_secret(self) -> bool:
+        return isinstance(self.type, type) and issubclass(self.type, SecretStr | SecretBytes)
+
+    def __call__(self) -> Any:
+        """Return the value in this process."""
+        return self.read(SecretSource(given_secrets(), Settings.load().secrets_dir) if self.is_secret else None)
+
+    def read(self, secrets: SecretSource | None) -> Any:
+        """Return the value; `secrets` provides it if it is a secret.
+
+        Raises:
+            ConfigurationError, SecretNotFoundError: it is missing or does not fit.
+        """
+        name, default = self.setting.name, self.setting.default
+        if secrets is not None and self.is_secret:
+            text = secrets.get(name) if default is not _NOTHING else secrets.secret(name)
+        else:
+            text = variable(name)
+        if text is None and default is _NOTHING:
+            raise ConfigurationError(
+                f"{name} is not set. Set it in the environment of every worker that hosts the tool."
+            )
+        return default if text is None else self._parsed(text)
+
+    def _parsed(self, text: str) -> Any:
+        adapter: TypeAdapter[Any] = TypeAdapter(self.type)
+        try:
+            return adapter.validate_python(text)
+        except ValidationError as error:
+            try:
+                return adapter.validate_json(text)  # lists and objects
+            except ValidationError:
+                said = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
+                raise ConfigurationError(f"{self.setting.name} is not valid: {said}.") from None
+
+
 def engine() -> Any:
     """In `Annotated[Index | None, Depends(engine)]`: the engine of this host, None if it has none (spec S1-10).
 
@@ -39,23 +102,21 @@ class Dependencies:
     """What was created for one process, on one loop; `overrides` replace functions that would create it, for tests."""
 
     def __init__(self, overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None = None) -> None:
-        self._overrides = overrides or {}
+        self.overrides = overrides or {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._kept: dict[Callable[..., Any], asyncio.Future[Any]] = {}
         self._ends = AsyncExitStack()
         self._told: dict[Named, Any] = {}
-
-    def has_other(self, make: Callable[..., Any]) -> bool:
-        """Whether something replaces what `make` would create."""
-        return make in self._overrides
 
     def secrets_in(self, settings: Collection[Named]) -> list[str]:
         """Return the texts of the secrets among these; a missing one fails when it is requested."""
         for one in settings:
             if one.is_secret and one not in self._told:
                 with suppress(ForgeError):
-                    self._told[one] = self._overrides.get(one, one)()
-        return secrets_among(self._told[one] for one in settings if one in self._told)
+                    self._told[one] = self.overrides.get(one, one)()
+        told = (self._told.get(one) for one in settings)
+        found = [value.get_secret_value() for value in told if isinstance(value, SecretStr | SecretBytes)]
+        return [one.decode(errors="replace") if isinstance(one, bytes) else one for one in found]
 
     async def get(self, one: Depends, context: ExecutionContext | None, call: AsyncExitStack) -> Any:
         """Return the value of `one`; a value created for the call ends with `call`."""
@@ -83,7 +144,7 @@ class Dependencies:
             await self._ends.aclose()
 
     async def _make(self, make: Callable[..., Any], context: ExecutionContext | None, ends: AsyncExitStack) -> Any:
-        make = self._overrides.get(make, make)
+        make = self.overrides.get(make, make)
         given = {name: await self.get(one, context, ends) for name, one in dependencies_of(make).items()}
         for name in (name for name, kind in _hints(make).items() if kind is ExecutionContext and name != "return"):
             if context is None:
@@ -106,7 +167,7 @@ DEPENDENCIES: ContextVar[Dependencies | None] = ContextVar("forge_dependencies",
 def has_engine() -> bool:
     """Whether this call runs on a host with an engine."""
     shared = DEPENDENCIES.get()
-    return shared is not None and shared.has_other(engine)
+    return shared is not None and engine in shared.overrides
 
 
 def dependency_in(annotation: Any) -> Depends | None:

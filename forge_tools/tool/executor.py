@@ -103,11 +103,14 @@ class ToolExecutor:
         self._registry = registry if registry is not None else ToolRegistry()
         self._default_context = default_context or ExecutionContext(working_dir=".")
         self._max_timeout = max_timeout
-        self._reach = reach
+        self.reach = reach
+        """What its tools may touch on this host; None where that is the caller's to say."""
         self._dependencies = Dependencies(overrides)
         self._calls: deque[_Call] = deque(maxlen=history_limit)
         self._lock = threading.Lock()
-        self._stats = _Stats()
+        self._counts = Counter[str]()
+        self._by_tool = Counter[str]()
+        self._total_ms = 0.0
 
     async def execute(self, tool_name: str, context: ExecutionContext, /, **kwargs: Any) -> ToolResult:
         """Call a tool; whatever is wrong with the call, or goes wrong in it, is a failed result.
@@ -202,15 +205,6 @@ class ToolExecutor:
         formats.require_format(format)
         return [formats.render(tool.spec, format) for tool in self._registry.list_by_category(category)]
 
-    @property
-    def reach(self) -> Reach | None:
-        """What its tools may touch on this host; None where that is the caller's to say."""
-        return self._reach
-
-    @reach.setter
-    def reach(self, reach: Reach) -> None:
-        self._reach = reach
-
     def specs(self) -> list[ToolSpec]:
         """Return the tools as data, in the order of registration."""
         return [tool.spec for tool in self._registry.list_all()]
@@ -232,7 +226,15 @@ class ToolExecutor:
         `rejected_count` counts what never reached a body: unknown tools, which count nowhere else, and invalid parameters.
         """
         with self._lock:
-            return self._stats.as_dict()
+            total = self._by_tool.total()
+            return {
+                "total_executions": total,
+                "success_count": self._counts["succeeded"],
+                "error_count": total - self._counts["succeeded"],
+                "rejected_count": self._counts["rejected"],
+                "average_execution_time_ms": self._total_ms / total if total else 0,
+                "executions_by_tool": dict(self._by_tool),
+            }
 
     async def _call(self, name: str, arguments: dict[str, Any], context: object, options: CallOptions) -> ToolResult:
         tool = self._registry.get(name) if isinstance(name, str) else None
@@ -245,7 +247,7 @@ class ToolExecutor:
         also = self._dependencies.secrets_in(tool.named_settings) if tool.named_settings else ()
         scrubber = scrubber_of(tool.spec, arguments, metadata=context.metadata, also=also)
         around: list[tuple[ContextVar[Any], object]]
-        around = [(REACH, self._reach), (DEPENDENCIES, self._dependencies), (CONCEALED, scrubber)]
+        around = [(REACH, self.reach), (DEPENDENCIES, self._dependencies), (CONCEALED, scrubber)]
         tokens = [(variable, variable.set(value)) for variable, value in around if value is not None]
         try:
             _log_start(tool.spec, arguments, context)
@@ -253,11 +255,11 @@ class ToolExecutor:
             with in_scope(context, scope, scrubber) as own:
                 result = await _attempts(tool, arguments, own, scope, options)
             if scope.attached or holds_parts(result.output):
-                result = await with_parts(result, context, scope.attached or (), _left(tool.spec, context, result))
+                result = await with_parts(result, context, scope.attached or (), scope.remaining or 0.0)
             if scrubber is not None:
                 result = scrubber.result(result)
             if is_overlong(result, context.max_output_size):
-                result = await limit_output(result, context, _left(tool.spec, context, result))
+                result = await limit_output(result, context, scope.remaining or 0.0)
         except BaseException as error:
             self._record(tool, arguments, context, _interruption(tool.spec, arguments, error))
             raise
@@ -285,7 +287,7 @@ class ToolExecutor:
         hint = suggestion(name, self._registry.list_names())
         _logger.warning("%s%s", error, hint, extra={"error_code": ErrorCode.TOOL_NOT_FOUND})
         with self._lock:
-            self._stats.rejected += 1
+            self._counts["rejected"] += 1
         known = f"there are: {', '.join(self._registry.list_names()) or 'none'}"
         result = ToolResult.fail(error, error_code=ErrorCode.TOOL_NOT_FOUND, hint=hint.strip(" ()") or known)
         result.duration_ms = 0.0
@@ -303,7 +305,10 @@ class ToolExecutor:
     def _record(self, tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, result: ToolResult) -> None:
         with self._lock:
             self._calls.append(_Call(tool, arguments, context, result, time.time()))
-            self._stats.count(tool.spec.name, result)
+            self._by_tool[tool.spec.name] += 1
+            self._counts["succeeded"] += result.success
+            self._counts["rejected"] += result.error_code == ErrorCode.VALIDATION_ERROR
+            self._total_ms += result.duration_ms or 0.0
         _log_end(tool.spec, result)
 
 
@@ -343,11 +348,6 @@ async def _attempt(
     if done.duration_ms is None:
         done.duration_ms = (time.perf_counter() - started) * 1000
     return done
-
-
-def _left(spec: ToolSpec, context: ExecutionContext, result: ToolResult) -> float:
-    """Seconds that a call has left once its body has returned."""
-    return spec.timeout_for(context)[0] - (result.duration_ms or 0.0) / 1000
 
 
 def _interruption(spec: ToolSpec, arguments: Mapping[str, Any], error: BaseException) -> ToolResult:
@@ -399,27 +399,3 @@ def _log_end(spec: ToolSpec, result: ToolResult) -> None:
         _logger.warning("Slow tool: %s took %.0fms", spec.name, duration, extra=extra)
     if _logger.isEnabledFor(logging.DEBUG):
         _logger.debug("Result of %s: %s", spec.name, brief(result.output), extra=extra)
-
-
-class _Stats:
-    def __init__(self) -> None:
-        self.total = self.succeeded = self.rejected = 0
-        self.duration_ms = 0.0
-        self.by_tool: Counter[str] = Counter()
-
-    def count(self, tool: str, result: ToolResult) -> None:
-        self.total += 1
-        self.succeeded += result.success
-        self.rejected += result.error_code == ErrorCode.VALIDATION_ERROR
-        self.duration_ms += result.duration_ms or 0.0
-        self.by_tool[tool] += 1
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "total_executions": self.total,
-            "success_count": self.succeeded,
-            "error_count": self.total - self.succeeded,
-            "rejected_count": self.rejected,
-            "average_execution_time_ms": self.duration_ms / self.total if self.total else 0,
-            "executions_by_tool": dict(self.by_tool),
-        }

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType, TracebackType
@@ -99,15 +99,8 @@ def failure_of(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) 
 def diagnosis_of(error: BaseException, scrubber: Scrubber | None) -> Diagnosis:
     """What people are told of an exception: which it is, where it was raised, and what led to it."""
     for size in _SIZES:
-        first, *others = (_raised(one, how, scrubber, size) for one, how in islice(_chain(error), size.causes + 1))
-        found = Diagnosis(
-            type=first.type,
-            message=first.message,
-            notes=first.notes,
-            frames=first.frames,
-            left_out=first.left_out,
-            causes=tuple(others),
-        )
+        first, *causes = (_facts(one, how, scrubber, size) for one, how in islice(_chain(error), size.causes + 1))
+        found = Diagnosis(**first, causes=tuple(Raised(**cause) for cause in causes))
         if len(encode_json(found.as_dict(), "diagnosis", 1 << 30)) <= MOST_BYTES:
             break
     return found
@@ -233,23 +226,19 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, How]]:
             waiting.append((found.__context__, "context"))
 
 
-def _raised(error: BaseException, how: How, scrubber: Scrubber | None, size: _Size) -> Raised:
-    notes = getattr(error, "__notes__", None)
+def _facts(error: BaseException, how: How, scrubber: Scrubber | None, size: _Size) -> dict[str, Any]:
+    """Return the fields of a `Raised`."""
+    kind, notes = type(error), getattr(error, "__notes__", None)
     frames, left_out = _frames(error.__traceback__, size.frames)
-    return Raised(
-        type=_cut(_name(type(error)), size.text, None),
-        message=_shortened(said_by(error, scrubber), size.message),
-        how=how,
-        notes=tuple(_cut(str(note), size.text, scrubber) for note in notes[:5]) if isinstance(notes, list) else (),
-        frames=tuple(frame.shown(scrubber, size) for frame in frames),
-        left_out=left_out,
-    )
-
-
-def _name(kind: type[BaseException]) -> str:
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    return {
+        "type": _cut(f"{module}{kind.__qualname__}", size.text, None),
+        "message": _shortened(said_by(error, scrubber), size.message),
+        "how": how,
+        "notes": tuple(_cut(str(note), size.text, scrubber) for note in notes[:5]) if isinstance(notes, list) else (),
+        "frames": tuple(frame.shown(scrubber, size) for frame in frames),
+        "left_out": left_out,
+    }
 
 
 class _Place(NamedTuple):
@@ -274,61 +263,32 @@ class _Place(NamedTuple):
 
 
 def _frames(trace: TracebackType | None, most: int) -> tuple[list[_Place], int]:
-    """The first and the last frames of the author's code and what that calls, and how many are between them."""
-    head: list[_Place] = []
-    tail: deque[_Place] = deque(maxlen=most - most // 3)
-    count = 0
-    for place in _repeats(_begun(_foreign(trace))):
-        count += 1 + place.repeated
-        if len(head) < most // 3:
-            head.append(place)
-        else:
-            tail.append(place)
-    kept = [*head, *tail]
-    return kept, count - sum(1 + place.repeated for place in kept)
+    """The first and the last frames of the author's code and what that calls, and how many are between them.
 
-
-def _foreign(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
-    """Yield every frame that is not ours; those of the built-in tools count as their author's."""
-    for frame, line in walk_tb(trace):
-        module = str(frame.f_globals.get("__name__", ""))
-        if _root(module) not in _OURS or module.startswith(_OUR_TOOLS):
-            yield frame, line
-
-
-def _begun(frames: Iterator[tuple[FrameType, int]]) -> Iterator[_Place]:
-    """From the first frame on that is not the standard library's, whose threads and loops carry bodies.
-
-    The package of that frame is the author's, even where it was installed; where there is none, all frames are kept.
+    Frames of the standard library before these are left out: its threads and loops carry bodies. The package of the
+    first frame is the author's, even where it was installed; where there is none, the last frames are kept.
     """
-    skipped: list[_Place] = []
-    root: str | None = None
-    for frame, line in frames:
-        module = str(frame.f_globals.get("__name__", ""))
-        code = frame.f_code
-        if root is None and not _is_stdlib(code.co_filename):
-            root, skipped = _root(module), []
-        place = _Place(code.co_filename, line, code.co_qualname, module, root or "")
-        if root is None:
-            skipped = [*skipped, place][-50:]
-        else:
-            yield place
-    yield from skipped
+    found = [(frame, line, module) for frame, line in walk_tb(trace) if not _is_ours(module := _module(frame))]
+    begin = next((at for at, (frame, *_) in enumerate(found) if not _is_stdlib(frame.f_code.co_filename)), None)
+    root = "" if begin is None else _root(found[begin][2])
+    places = [
+        place._replace(repeated=sum(1 for _ in same) - 1)
+        for place, same in groupby(
+            _Place(frame.f_code.co_filename, line, frame.f_code.co_qualname, module, root)
+            for frame, line, module in (found[-50:] if begin is None else found[begin:])
+        )
+    ]
+    kept = places if len(places) <= most else [*places[: most // 3], *places[most // 3 - most :]]
+    return kept, sum(1 + place.repeated for place in places) - sum(1 + place.repeated for place in kept)
 
 
-def _repeats(places: Iterator[_Place]) -> Iterator[_Place]:
-    """Merge repetitions of the same line into one place."""
-    last: _Place | None = None
-    repeated = 0
-    for place in places:
-        if place == last:
-            repeated += 1
-            continue
-        if last is not None:
-            yield last._replace(repeated=repeated)
-        last, repeated = place, 0
-    if last is not None:
-        yield last._replace(repeated=repeated)
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_ours(module: str) -> bool:
+    """Whether a frame of that module is left out; those of the built-in tools count as their author's."""
+    return _root(module) in _OURS and not module.startswith(_OUR_TOOLS)
 
 
 def _is_stdlib(file: str) -> bool:

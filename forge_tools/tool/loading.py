@@ -123,19 +123,18 @@ def require_walled(settings: Settings, tools: Sequence[BaseTool]) -> None:
         _require_known("tool", [name for name in asked if not name.startswith(CATEGORY)], sorted(known), where)
 
 
-def admit(
-    tools: Sequence[BaseTool], categories: Collection[str] | None = None, names: Collection[str] | None = None
-) -> list[BaseTool]:
-    """Keep the tools of these categories and of these names or aliases; None admits all.
+def admit(tools: Sequence[BaseTool], categories: Collection[str] | None = None) -> list[BaseTool]:
+    """Keep the tools of these categories; None admits all.
 
     Raises:
-        ConfigurationError: for an unknown category or name, or when nothing is left.
+        ConfigurationError: for an unknown category, or when nothing is left.
     """
+    if categories is None:
+        return list(tools)
     _require_known("category", categories, [category.value for category in ToolCategory])
-    _require_known("tool", names, [name for tool in tools for name in (tool.spec.name, *tool.spec.aliases)])
-    kept = [tool for tool in tools if _is_admitted(tool, categories, names)]
+    kept = [tool for tool in tools if tool.spec.category in categories]
     if tools and not kept:
-        raise ConfigurationError(f"These categories and names together admit none of the {len(tools)} tools.")
+        raise ConfigurationError(f"These categories admit none of the {len(tools)} tools.")
     return kept
 
 
@@ -328,14 +327,8 @@ def _no_tool(found: Any, what: str) -> str:
     )
 
 
-def _require_known(kind: str, asked: Collection[str] | None, known: Sequence[str], where: str = "") -> None:
-    for name in asked or ():
+def _require_known(kind: str, asked: Collection[str], known: Sequence[str], where: str = "") -> None:
+    for name in asked:
         if name not in known:
             there_are = f"There are: {', '.join(sorted(known)) or 'none'}."
             raise ConfigurationError(f"{where}There is no {kind} '{shown(name)}'{suggestion(name, known)}. {there_are}")
-
-
-def _is_admitted(tool: BaseTool, categories: Collection[str] | None, names: Collection[str] | None) -> bool:
-    if categories is not None and tool.spec.category not in categories:
-        return False
-    return names is None or any(name in names for name in (tool.spec.name, *tool.spec.aliases))

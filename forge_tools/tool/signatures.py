@@ -56,11 +56,7 @@ def asked_types(annotation: Any) -> tuple[Any, ...]:
 
 
 class _RecursiveTypeError(ValueError):
-    """A type contains itself; `name` is the name of that type."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    """A type contains itself; the argument is its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +196,8 @@ class Signature:
         except _RecursiveTypeError as error:
             raise self._refusal(
                 name,
-                f"has the type {error.name}, which contains itself; schemas for models are written out. Take "
-                f"`dict[str, Any]` and call `{error.name}.model_validate` inside, or give it a fixed depth.",
+                f"has the type {error}, which contains itself; schemas for models are written out. Take "
+                f"`dict[str, Any]` and call `{error}.model_validate` inside, or give it a fixed depth.",
             ) from error
 
     def _default(self, name: str, field: FieldInfo, adapter: TypeAdapter[Any]) -> Any:

@@ -23,7 +23,7 @@ READERS = {
     "forge_tools/environment.py": "secrets, settings of tools, names that nothing reads",
     "forge_tools/sandbox/processes/environment.py": "builds what a process may see, and marks what a body starts",
     "forge_tools/embedded/stack.py": "hands its own environment on to the servers and workers it starts",
-    "forge_tools/cli/pictures.py": "asks what terminal this is",
+    "forge_tools/cli/live.py": "asks what terminal this is",
     "workers/lanes/process_state.py": "puts back what a tool changed",
     "workers/lanes/child.py": "forgets URLs and passwords before any tool runs",
 }

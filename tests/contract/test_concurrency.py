@@ -70,7 +70,7 @@ async def test_four_processes_lose_no_update_and_run_nothing_twice(store: Store,
     assert [process.returncode for process in processes] == [0] * 4, processes
     assert sum(int(process.stdout) for process in processes) == 200
     results = await store.queue.results([new.id for new in calls])
-    ran = Counter(stored.result.output for stored in results)
+    ran = Counter(stored.output for stored in results)
     assert {name: count for name, count in ran.items() if count} == {
         f"instance-{n}": int(process.stdout) for n, process in enumerate(processes) if int(process.stdout)
     }

@@ -10,8 +10,7 @@ from sqlalchemy import update
 from forge_tools.errors import ToolFailure
 from forge_tools.model import Document, DocumentScope, DocumentWriter
 from forge_tools.model.documents import KEPT_VERSIONS, MAX_CHANGED, MAX_DOCUMENTS
-from forge_tools.sandbox.documents import ProcessDocuments
-from forge_tools.sandbox.reach import Documents
+from forge_tools.sandbox.reach import Documents, ProcessDocuments
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.retention import DELETED_SECONDS, SESSION_SECONDS

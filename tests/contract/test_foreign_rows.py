@@ -169,7 +169,7 @@ async def test_a_result_that_is_not_json_says_so_and_no_other_waits(store: Store
     bad, good = [await submitted(store) for _ in range(2)]
     await finished(store, [bad, good])
     await spoil(store, "execution_attempts", column, "'{'", f"execution_id = '{bad}'")
-    told = {one.id: one.result for one in await store.queue.results([bad, good])}
+    told = {one.metadata["execution_id"]: one for one in await store.queue.results([bad, good])}
     assert told[good].success
     assert "unreadable" in getattr(told[bad], column)
     assert (column == "output") == ("unreadable" in told[bad].to_text())  # what models are told
@@ -254,10 +254,10 @@ async def test_a_finish_whose_number_is_taken_ends_its_call_and_no_other_waits(s
     bad, good = await running(store), await running(store)
     await forge(store, _attempt_of(bad.id, is_final=False))
     assert await store.queue.finish_many([ended(bad), ended(good)]) == [Kept.REPLACED, Kept.WHOLE]
-    results = {one.id: one for one in await store.queue.results([bad.id, good.id])}
-    assert results[good.id].result.success
-    assert results[bad.id].result.error_code == ErrorCode.UNSTORABLE
-    assert "another process had already recorded" in str(results[bad.id].result.error)
+    results = {one.metadata["execution_id"]: one for one in await store.queue.results([bad.id, good.id])}
+    assert results[good.id].success
+    assert results[bad.id].error_code == ErrorCode.UNSTORABLE
+    assert "another process had already recorded" in str(results[bad.id].error)
 
 
 async def test_a_call_that_a_restore_put_back_in_the_queue_keeps_its_end(store: Store) -> None:
@@ -267,7 +267,7 @@ async def test_a_call_that_a_restore_put_back_in_the_queue_keeps_its_end(store: 
         await overdue(store, id_)
     assert await store.transitions.sweep() == [back, other]
     [result] = await store.queue.results([back])
-    assert result.status == ExecutionStatus.SUCCEEDED
+    assert result.success
 
 
 def _attempt_of(execution_id: str, *, is_final: bool) -> str:

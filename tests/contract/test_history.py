@@ -55,7 +55,7 @@ async def test_a_failed_attempt_keeps_its_diagnosis_and_is_found_by_it(store: St
     assert Diagnosis.read((await store.history.get(failed.id)).diagnosis) == why
     assert [Diagnosis.read(one.diagnosis) for one in await store.history.attempts(retried.id)] == [why]
     [result] = await store.queue.results([failed.id])
-    assert result.result.diagnosis == why
+    assert result.diagnosis == why
     for text in ("KeyError", "look_up", "t.py"):
         assert [one.id for one in await store.history.list(error_text=text)] == [failed.id]
     [broken] = (await store.overviews.read(window=60.0, lease=15.0, patience=5.0)).failures
@@ -258,9 +258,9 @@ async def test_backlog_counts_what_waits_and_runs_per_queue_and_lane(store: Stor
     for changes in ({}, {"queue": "background"}, {"queue": "background"}):
         await submitted(store, **changes)
     await finished(store, [await submitted(store)])
-    background, default = await store.overviews.backlog()
-    assert (background.queue, background.lane, background.queued, background.running) == ("background", "async", 2, 0)
-    assert (default.queue, default.queued, default.running) == ("default", 1, 1)
+    background, default = (await store.overviews.read(window=60.0, lease=15.0, patience=5.0)).queues
+    assert (background.queue, background.lane, background.waiting, background.running) == ("background", "async", 2, 0)
+    assert (default.queue, default.waiting, default.running) == ("default", 1, 1)
     assert background.oldest_seconds is not None
     assert 0 <= background.oldest_seconds < 30
 
@@ -268,6 +268,6 @@ async def test_backlog_counts_what_waits_and_runs_per_queue_and_lane(store: Stor
 async def test_an_empty_history_is_empty(store: Store) -> None:
     assert await store.history.list() == []
     assert await store.history.figures() == []
-    assert await store.overviews.backlog() == []
+    assert (await store.overviews.read(window=60.0, lease=15.0, patience=5.0)).queues == ()
     assert await store.history.attempts("nope") == []
     assert await store.history.events(new_id()) == []

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from forge_tools.errors import SubmitOutcomeUnknownError
-from forge_tools.model import ExecutionStatus, Holder, KeyClaim, LinkedExecution, Replay
+from forge_tools.model import ExecutionStatus, Holder, KeyClaim, NewExecution, Replay
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection.pool import PINNED
 from forge_tools.storage.statements import postgres_statement
@@ -26,8 +26,8 @@ CREATE TRIGGER slow AFTER INSERT ON idempotency_keys FOR EACH ROW EXECUTE FUNCTI
 """Lets a test hold a key between its insert and its commit."""
 
 
-def keyed() -> LinkedExecution:
-    return LinkedExecution(call(), KeyClaim("shared", "k", "{}", 60.0))
+def keyed() -> NewExecution:
+    return call(claim=KeyClaim("shared", "k", "{}", 60.0))
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def proxy(migrated_postgres: str) -> AsyncIterator[Proxy]:
 async def store(proxy: Proxy) -> AsyncIterator[Store]:
     """A Store behind the proxy whose statement is prepared, so that the next reply is that of a commit."""
     async with await open_store(proxy.url, patience=2.0) as opened:
-        await opened.queue.submit_linked([LinkedExecution(call())])
+        await opened.queue.submit_many([call(claim=KeyClaim("shared", "another", "{}", 60.0))])
         yield opened
 
 
@@ -60,34 +60,34 @@ async def test_a_keyed_submit_whose_commit_reply_is_lost_is_stored_once_and_is_n
     original = await submitted(store)
     row = replace(keyed(), replay=Replay(original, "ann"))
     proxy.replies_to_lose = 1
-    assert await store.queue.submit_linked([row]) == [None]
+    assert await store.queue.submit_many([row]) == [None]
     assert proxy.lost.is_set()
-    assert await statuses(store, [row.new.id]) == {row.new.id: ExecutionStatus.QUEUED}
+    assert await statuses(store, [row.id]) == {row.id: ExecutionStatus.QUEUED}
     assert [event.kind for event in await store.history.events(original)] == ["replayed"]
 
 
 async def test_after_an_unknown_outcome_the_key_knows(store: Store, proxy: Proxy) -> None:
     proxy.replies_to_lose, proxy.stays_away_after_loss = 1, True
     first, second = keyed(), keyed()
-    [error] = await store.queue.submit_linked([first])
+    [error] = await store.queue.submit_many([first])
     assert isinstance(error, SubmitOutcomeUnknownError)
-    assert error.execution_id == first.new.id
+    assert error.execution_id == first.id
     await proxy.come_back()
-    assert await store.queue.submit_linked([second]) == [Holder(first.new.id, "{}")]
+    assert await store.queue.submit_many([second]) == [Holder(first.id, "{}")]
 
 
 async def test_a_submit_that_is_still_committing_when_it_is_repeated_is_waited_for(
     store: Store, proxy: Proxy, blocker: asyncpg.Connection
 ) -> None:
     row = keyed()
-    submitting = asyncio.create_task(store.queue.submit_linked([row]))
+    submitting = asyncio.create_task(store.queue.submit_many([row]))
     await blocked_statements(blocker, 1)
     await proxy.go_away()
     await proxy.come_back()
     await blocked_statements(blocker, 2)
     await blocker.close()
     assert await submitting == [None]
-    assert await statuses(store, [row.new.id]) == {row.new.id: ExecutionStatus.QUEUED}
+    assert await statuses(store, [row.id]) == {row.id: ExecutionStatus.QUEUED}
 
 
 async def test_a_rival_waits_for_the_first_to_commit_and_is_told_of_it(
@@ -95,13 +95,13 @@ async def test_a_rival_waits_for_the_first_to_commit_and_is_told_of_it(
 ) -> None:
     first, second = keyed(), keyed()
     async with await open_store(migrated_postgres) as other:
-        submitting = asyncio.create_task(store.queue.submit_linked([first]))
+        submitting = asyncio.create_task(store.queue.submit_many([first]))
         await blocked_statements(blocker, 1)
-        rivalling = asyncio.create_task(other.queue.submit_linked([second]))
+        rivalling = asyncio.create_task(other.queue.submit_many([second]))
         await blocked_statements(blocker, 2)
         await blocker.close()
         assert await submitting == [None]
-        assert await rivalling == [Holder(first.new.id, "{}")]
+        assert await rivalling == [Holder(first.id, "{}")]
 
 
 async def test_a_rival_takes_the_key_of_a_submitter_that_was_killed_before_its_commit(
@@ -109,9 +109,9 @@ async def test_a_rival_takes_the_key_of_a_submitter_that_was_killed_before_its_c
 ) -> None:
     first, second = keyed(), keyed()
     async with await open_store(migrated_postgres) as other:
-        submitting = asyncio.create_task(store.queue.submit_linked([first]))
+        submitting = asyncio.create_task(store.queue.submit_many([first]))
         await blocked_statements(blocker, 1)
-        rivalling = asyncio.create_task(other.queue.submit_linked([second]))
+        rivalling = asyncio.create_task(other.queue.submit_many([second]))
         await blocked_statements(blocker, 2)
         await proxy.go_away()
         await blocker.execute(
@@ -120,7 +120,7 @@ async def test_a_rival_takes_the_key_of_a_submitter_that_was_killed_before_its_c
         await submitting
         await blocker.close()
         assert await rivalling == [None]
-        assert await statuses(other, [first.new.id, second.new.id]) == {second.new.id: ExecutionStatus.QUEUED}
+        assert await statuses(other, [first.id, second.id]) == {second.id: ExecutionStatus.QUEUED}
     await proxy.come_back()
 
 

@@ -13,7 +13,8 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 
-from forge_tools.cli.checks import Level, check_connections
+from forge_tools.cli.checks import Level
+from forge_tools.cli.doctor import check_connections
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import ExecutionStatus, Wakeup

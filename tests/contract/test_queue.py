@@ -50,9 +50,9 @@ async def test_a_result_that_is_asked_for_twice_is_two_results(store: Store) -> 
     await finished(store, [id_])
 
     first, second = await store.queue.results([id_, id_])
-    first.result.metadata["mine"] = True
+    first.metadata["mine"] = True
 
-    assert "mine" not in second.result.metadata
+    assert "mine" not in second.metadata
 
 
 async def test_a_claim_carries_what_the_worker_needs(store: Store) -> None:
@@ -106,13 +106,13 @@ async def test_a_finished_call_gives_its_result_as_it_was_written(store: Store) 
     outcome = ended(claim, output=NASTY, duration_ms=12.5, metadata='{"lines":3}')
     assert await finish_one(store, outcome)
     [stored] = await store.queue.results([new_id(), claim.id])
-    assert (stored.id, stored.status, stored.attempt) == (claim.id, ExecutionStatus.SUCCEEDED, 1)
-    assert stored.result.success
-    assert stored.result.output == {
+    assert (await store.history.get(claim.id)).status == ExecutionStatus.SUCCEEDED
+    assert stored.success
+    assert stored.output == {
         "text": "\0 \ud800 \udfff €", "number": 1.0, "big": 12345678901234567890, "key \0": [None, True]
     }  # fmt: skip
-    assert stored.result.duration_ms == 12.5
-    assert stored.result.metadata == {"lines": 3, "execution_id": stored.id, "attempt": 1}
+    assert stored.duration_ms == 12.5
+    assert stored.metadata == {"lines": 3, "execution_id": claim.id, "attempt": 1}
 
 
 @pytest.mark.parametrize("value", ["1.0", "1", '"1"', "null", "1e400", '"\\u0000"', "[]", "-0.0"])
@@ -127,9 +127,9 @@ async def test_a_failure_keeps_error_code_and_details(store: Store) -> None:
     outcome = ended(claim, ExecutionStatus.FAILED, error="no", error_code="TOOL_ERROR", error_details='{"at":[1]}')
     assert await finish_one(store, outcome)
     [stored] = await store.queue.results([claim.id])
-    assert not stored.result.success
-    assert (stored.result.error, stored.result.error_code) == ("no", "TOOL_ERROR")
-    assert stored.result.error_details == {"at": [1]}
+    assert not stored.success
+    assert (stored.error, stored.error_code) == ("no", "TOOL_ERROR")
+    assert stored.error_details == {"at": [1]}
 
 
 async def test_plain_texts_with_nul_and_lone_surrogates_are_made_storable(store: Store) -> None:
@@ -137,7 +137,7 @@ async def test_plain_texts_with_nul_and_lone_surrogates_are_made_storable(store:
     claim = await claimed(store, id_)
     assert await finish_one(store, ended(claim, ExecutionStatus.FAILED, error="bad \0 \udc80 byte"))
     [stored] = await store.queue.results([id_])
-    assert stored.result.error == "bad \\x00 \\udc80 byte"
+    assert stored.error == "bad \\x00 \\udc80 byte"
     assert (await store.history.get(id_)).agent_id == "a\\ud800"
 
 
@@ -156,7 +156,7 @@ async def test_a_fenced_off_finish_changes_nothing_and_is_kept_as_late(store: St
     stranger = ended(claim, output='"second"', token=new_id())
     assert await store.queue.finish_many([stranger, stranger]) == [False, False]
     [stored] = await store.queue.results([claim.id])
-    assert stored.result.output == "first"
+    assert stored.output == "first"
     [event] = await store.history.events(claim.id)
     assert event.kind == "late"
     assert event.detail["output"] == '"second"'
@@ -207,7 +207,7 @@ async def test_a_retry_that_no_attempt_is_left_for_is_the_end(store: Store) -> N
     claim = await running(store, max_attempts=1)
     assert await finish_one(store, ended(claim, ExecutionStatus.FAILED, error="flaky", retry_in=0.0))
     [stored] = await store.queue.results([claim.id])
-    assert (stored.status, stored.result.error) == (ExecutionStatus.FAILED, "flaky")
+    assert ((await store.history.get(claim.id)).status, stored.error) == (ExecutionStatus.FAILED, "flaky")
 
 
 async def test_a_retry_of_a_call_whose_cancel_was_asked_is_the_end(store: Store) -> None:
@@ -283,10 +283,9 @@ async def test_a_result_that_the_database_refuses_becomes_a_failed_result_alone(
     outcomes[3] = replace(outcomes[3], output='"\ud800"')
     whole = Kept.WHOLE
     assert await store.queue.finish_many(outcomes) == [whole, whole, whole, Kept.REPLACED, whole]
-    results = {stored.id: stored for stored in await store.queue.results([claim.id for claim in claims])}
-    bad = results.pop(claims[3].id)
-    assert (bad.status, bad.result.error_code) == (ExecutionStatus.FAILED, "UNSTORABLE")
-    assert all(stored.result.output == "fine" for stored in results.values())
+    results = await store.queue.results([claim.id for claim in claims])
+    assert [stored.output for stored in results] == ["fine"] * 3 + [None, "fine"]
+    assert [stored.error_code for stored in results if not stored.success] == ["UNSTORABLE"]
 
 
 async def test_a_large_batch_goes_through_in_bounded_flushes(store: Store) -> None:
@@ -302,7 +301,7 @@ async def test_twenty_megabytes_of_output_come_back_whole(store: Store) -> None:
     claim = await running(store)
     assert await finish_one(store, ended(claim, output='"' + "é" * 10_000_000 + '"'))
     [stored] = await store.queue.results([claim.id])
-    assert len(stored.result.output) == 10_000_000
+    assert len(stored.output) == 10_000_000
 
 
 def shifted(id_: str, seconds: float) -> str:

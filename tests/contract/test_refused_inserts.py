@@ -1,11 +1,12 @@
 """The contract of the insert as a judge, on every database: a call is stored only by the definition that counts, in one statement."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from forge_tools.errors import ForgeError
-from forge_tools.model import LinkedExecution, NewExecution, ToolCategory, ToolParameter, ToolSpec, Wakeup
+from forge_tools.model import KeyClaim, NewExecution, ToolCategory, ToolParameter, ToolSpec, Wakeup
 from forge_tools.storage import Store, ToolChangedError
 from tests.contract.calls import SCOPE, call, instance, statuses
 
@@ -16,8 +17,12 @@ SECOND = FIRST.model_copy(update={"version": "1.1.0", "parameters": (PATTERN,)})
 Insert = Callable[[Store, Sequence[NewExecution]], Awaitable[Sequence[object]]]
 INSERTS: dict[str, Insert] = {
     "alone": lambda store, rows: store.queue.submit_many(rows),
-    "linked": lambda store, rows: store.queue.submit_linked([LinkedExecution(row, None, None) for row in rows]),
+    "linked": lambda store, rows: store.queue.submit_many([replace(row, claim=key_of(row)) for row in rows]),
 }
+
+
+def key_of(row: NewExecution) -> KeyClaim:
+    return KeyClaim("shared", row.id, "{}", 60.0)
 
 
 @pytest.fixture(params=INSERTS)

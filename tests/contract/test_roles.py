@@ -118,7 +118,7 @@ async def test_a_client_submits_a_worker_runs_and_the_client_reads_what_came_of_
     assert await walter.queue.due(SCOPE, 5) == [Wakeup(new.id, 0)]
     await worked_off(walter, new.id, output='"done"')
     [result] = await alice.queue.results([new.id])
-    assert result.result.output == "done"
+    assert result.output == "done"
     assert (await alice.history.get(new.id)).status is ExecutionStatus.SUCCEEDED
     [row] = await sql(logins.owner, "SELECT submitted_by FROM executions")
     assert row["submitted_by"] == logins.names["alice"]
@@ -390,8 +390,8 @@ async def test_a_worker_seals_an_auditor_verifies_and_a_keeper_prunes(
         assert (await verified(ada)).executions == 1
         assert len(await ada.history.list()) == 3
         assert [one.calls for one in await ada.history.figures()] == [3]
-        assert [one.queued for one in await ada.overviews.backlog()] == [2]
-        assert await ada.overviews.stuck(lease=15.0, patience=60.0) == []
+        seen = await ada.overviews.read(window=60.0, lease=15.0, patience=60.0)
+        assert ([one.waiting for one in seen.queues if one.waiting], seen.stuck) == ([2], ())
         for statement in (
             "DELETE FROM executions",
             "SELECT encrypted FROM execution_queue",

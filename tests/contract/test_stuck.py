@@ -13,7 +13,7 @@ from tests.contract.calls import instance, running, scope, submitted
 
 
 async def stuck(store: Store) -> list[StuckCalls]:
-    return await store.overviews.stuck(lease=15, patience=10)
+    return list((await store.overviews.read(window=1.0, lease=15, patience=10)).stuck)
 
 
 async def served(store: Store, name: str = "instance-1", tool: str = "Grep", **changes: Any) -> None:

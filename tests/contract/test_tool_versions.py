@@ -156,7 +156,7 @@ async def test_calls_that_only_another_version_could_run_say_what_they_need_and_
     late = update(execution_queue).values(not_before=from_now(-11.0))
     await store.database.write(lambda connection: connection.execute(late))
 
-    [stuck] = await store.overviews.stuck(lease=15, patience=10)
+    [stuck] = (await store.overviews.read(window=1.0, lease=15, patience=10)).stuck
 
     assert stuck.reason == StuckReason.OTHER_VERSION
     assert stuck.wanted == (f"1.0.0 ({FIRST.digest})" if pin else "Grep@1")

@@ -49,7 +49,7 @@ async def silence(store: Store, name: str, seconds: float = 100.0) -> None:
 
 
 async def hosts(store: Store) -> dict[str, str | None]:
-    return dict((await store.directories.read(LEASE)).places.hosts)
+    return dict((await store.directories.read(LEASE)).hosts)
 
 
 async def home(store: Store, claim: Claim, at: Scope, name: str = "repo") -> Moved | Stranded | None:
@@ -268,10 +268,10 @@ async def test_a_worker_alone_on_a_host_that_had_it_does_not_take_the_call_in_a_
 
 async def test_a_session_works_in_the_workspace_it_was_bound_to_last(store: Store) -> None:
     await start(store, "a", named())
-    assert not (await store.directories.read(LEASE)).places.has_sessions
+    assert not (await store.directories.read(LEASE)).has_sessions
     for name in ("docs", "repo"):
         await store.workspaces.bind_session("s1", name)
-    assert (await store.directories.read(LEASE)).places.has_sessions
+    assert (await store.directories.read(LEASE)).has_sessions
     assert [await store.directories.workspace_of(one) for one in ("s1", "s2")] == ["repo", None]
     await store.workspaces.bind_session("s1", None)
     assert await store.directories.workspace_of("s1") is None
@@ -280,7 +280,7 @@ async def test_a_session_works_in_the_workspace_it_was_bound_to_last(store: Stor
 async def test_a_session_stays_bound_when_no_worker_has_any_workspace(store: Store) -> None:
     """Else its calls would run in whatever is the unnamed workspace."""
     await store.workspaces.bind_session("s1", "repo")
-    assert (await store.directories.read(LEASE)).places.has_sessions
+    assert (await store.directories.read(LEASE)).has_sessions
 
 
 async def test_any_text_names_a_session_and_none_of_it_fails_a_call(store: Store) -> None:

@@ -186,7 +186,7 @@ def in_the_background() -> Iterator[None]:
 def warm_command() -> WarmInterpreter:
     """What forks the commands that a test runs to their end; those that it watches or kills start from nothing."""
     return WarmInterpreter(
-        "forge_tools.cli.main", "forge_tools.cli.database", "forge_tools.client", "forge_tools.cli.up"
+        "forge_tools.cli.main", "forge_tools.cli.services", "forge_tools.client", "forge_tools.cli.up"
     )
 
 

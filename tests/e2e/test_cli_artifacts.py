@@ -57,7 +57,7 @@ def test_a_reader_that_has_seen_enough_ends_it_silently(cli: Cli, handle: str) -
         assert running.stdout.read(2) == b"1\n"
         running.stdout.close()
         assert running.stderr.read() == b""
-    assert running.returncode == 0
+    assert running.returncode == 1
 
 
 def test_a_page_comes_out_alone_and_the_way_on_beside_it(cli: Cli, handle: str) -> None:

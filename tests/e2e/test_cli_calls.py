@@ -147,7 +147,7 @@ def test_waiting_has_an_end_and_the_call_goes_on(cli: Cli) -> None:
     begun = cli.run("run", "Wait", "seconds=30", "--background").stdout.strip()
     done = cli.run("show", begun, "--timeout", "0.5")
     assert done.returncode == 1
-    assert "It keeps running." in done.stderr
+    assert "It keeps running;" in done.stderr
     assert cli.json("cancel", begun[:23])["outcome"] == "requested"
     assert cli.json("show", begun, "--wait", code=1)["status"] == "cancelled"
     assert "already ended" in cli.run("cancel", begun).stdout
@@ -169,7 +169,9 @@ def test_a_call_that_nobody_serves_is_warned_about_and_cancelled_at_once(cli: Cl
     assert "No live worker serves queue nowhere" in begun.stderr
     problem = cli.run("doctor")
     assert problem.returncode == 1
-    assert "nowhere, process lane: no live worker serves it" in " ".join(problem.stdout.split())
+    assert "1 call waits in queue nowhere, process lane, which no live worker serves" in " ".join(
+        problem.stdout.split()
+    )
     assert cli.json("cancel", begun.stdout.strip(), "--reason", "a test")["outcome"] == "cancelled"
     assert "a test" in cli.run("show", begun.stdout.strip()).stdout
 

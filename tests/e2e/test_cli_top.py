@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.cli.database import with_store
+from forge_tools.cli.services import with_store
 from forge_tools.config import Settings
 from forge_tools.storage.migrate import upgrade
 from tests.contract.calls import submitted

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.embedded import stack_holder
+from forge_tools.embedded.home import stack_holder
 from tests.e2e.cli_driver import TOOLS, Cli, Up, is_gone
 from tests.waiting import wait_until
 

@@ -111,7 +111,8 @@ async def test_calls_of_a_pinned_definition_that_nobody_hosts_wait_are_named_and
 
     async with await open_store(fresh_fleet.settings.database) as store, asyncio.timeout(60):
         while (
-            not (found := await store.overviews.stuck(lease=15, patience=1)) or found[0].reason == StuckReason.NOT_TAKEN
+            not (found := (await store.overviews.read(window=1.0, lease=15, patience=1)).stuck)
+            or found[0].reason == StuckReason.NOT_TAKEN
         ):
             await asyncio.sleep(0.2)  # one that stopped while the machine was busy may count as alive for a lease
     [stuck] = found

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from forge_tools.config import Settings
-from forge_tools.sandbox.processes.commands import LAUNCHER
+from forge_tools.sandbox.processes.spawner import LAUNCHER
 from forge_tools.sandbox.walls.privileges import drop_capabilities
 from forge_tools.sandbox.walls.probe import given
 from tests.e2e.cli_driver import Cli, Up

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forge_tools.base import ExecutionContext
-from forge_tools.cli.database import with_store
+from forge_tools.cli.services import with_store
 from forge_tools.config import Settings
 from forge_tools.model import new_id
 from forge_tools.registry import ScopedRegistry, ToolRegistry

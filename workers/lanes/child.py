@@ -22,13 +22,13 @@ from typing import Any, NoReturn
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.model import CallScope, Claim, ExecutionContext, ExecutionStatus, Outcome, Told, ToolResult
+from forge_tools.sandbox.configured import User
 from forge_tools.sandbox.processes.endings import has_unmarked_descendants, reap_adopted
 from forge_tools.sandbox.processes.environment import Marking
 from forge_tools.sandbox.processes.trees import adopt_orphans, descendants
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.sandbox.walls.privileges import drop_capabilities, gain_nothing, open_up
 from forge_tools.sandbox.walls.profile import Profile
-from forge_tools.sandbox.walls.user import User
 from forge_tools.tool.executor import ToolExecutor
 from workers.capture import ChildOutput, Pipes, siblings_ends
 from workers.lanes.base import execute, outcome_of_task, scope_of

@@ -15,16 +15,15 @@ from typing import Any
 from forge_tools.config import Settings, broker_socket
 from forge_tools.mcp.hosted.configuration import ServerWalls
 from forge_tools.model import THE_TOOL, Claim, Lane, ToolCategory, ToolSpec, ToolWalls, WorkerWalls
-from forge_tools.sandbox.configured import commands_of, least_for
+from forge_tools.sandbox.configured import User, commands_of, least_for
 from forge_tools.sandbox.paths.confinement import Root
-from forge_tools.sandbox.processes.walled import CommandWalls, LandlockWalls, NamespaceWalls
+from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import SCRATCH, scratch_folder
 from forge_tools.sandbox.walls import landlock
 from forge_tools.sandbox.walls.commands import LANDLOCK, NAMESPACE
 from forge_tools.sandbox.walls.probe import TIERS, Given, given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
-from forge_tools.sandbox.walls.user import User
 from forge_tools.setting_types import CATEGORY, QUEUE
 
 HIGHEST = LANDLOCK
@@ -154,12 +153,16 @@ def behind_walls(settings: Settings, reach: Reach) -> Reach:
 def _command_walls(tier: str, network: str, settings: Settings, reach: Reach) -> CommandWalls:
     if tier == "plain":
         return CommandWalls()
-    cache = settings.cache / "commands"
-    if tier == HIGHEST:
-        return LandlockWalls(network, closed=tuple(_closed(settings, reach)), opened=settings.walls_paths, cache=cache)
     own = tuple(_own(settings, reach))
-    others = [str(root.path.absolute()) for root in reach.all_roots()]
-    return NamespaceWalls(network, closed=(*own, *others), hidden=own, opened=settings.walls_paths, cache=cache)
+    others = (str(root.path.absolute()) for root in reach.all_roots())
+    return CommandWalls(
+        tier,
+        network,
+        closed=tuple(_closed(settings, reach)) if tier == HIGHEST else (*own, *others),
+        hidden=own,
+        opened=settings.walls_paths,
+        cache=settings.cache / "commands",
+    )
 
 
 def server_walls(settings: Settings, reach: Reach) -> ServerWalls:

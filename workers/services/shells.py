@@ -5,9 +5,10 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError, SandboxError, UnstorableRowError
@@ -16,7 +17,7 @@ from forge_tools.sandbox.processes.trees import start_ticks
 from forge_tools.sandbox.shells.host import forget, renew, survey
 from forge_tools.sandbox.shells.supervisor import kernel_id
 from forge_tools.storage.shells import Shells
-from workers.services.service import Leadership, Service
+from workers.services.service import Service
 
 LOCK = "watch.lock"
 CHECK_SECONDS = 60.0
@@ -25,6 +26,8 @@ SIZE_SECONDS = 30.0
 """How often a row is updated if its shell only wrote output."""
 COMPLAINT_SECONDS = 600.0
 NEVER = float("-inf")
+
+Found = TypeVar("Found")
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +61,12 @@ class ShellWatch(Service):
         self._complaint = ("", NEVER)
 
     async def step(self) -> None:
-        """Check; log problems now and then, not every two seconds. A database outage is no reason for shells to end."""
+        """Check; log problems now and then, not every two seconds."""
         try:
             await self.look()
         except (ForgeError, OSError) as error:
             self._checked_at = NEVER  # in an outage others may have given our shells up
             self._complain(str(error))
-            await self._renew_meanwhile()
 
     async def look(self) -> None:
         """Report changes since the last check. Now and then compare what is reported as running with what is there."""
@@ -74,23 +76,28 @@ class ShellWatch(Service):
         is_first = self._checked_at == NEVER
         is_due = is_first or (bool(self._told) and self._clock() - self._checked_at >= CHECK_SECONDS)
         runs = any(shell.status == ShellStatus.RUNNING for shell, _ in self._told.values())
+        if is_due:  # before anything else: an outage of the database, however long, is no reason for shells to end
+            await self._in_folder(renew)
         # Asked before the check, so that whatever is reported as running has its folder by then.
         said = await self._shells.running_of(self._hostname) if is_first or (is_due and runs) else None
-        seen = self._own(await asyncio.to_thread(_seen, self._folder)) if self._folder.is_dir() else []
+        seen = self._own(await self._in_folder(survey))
         await self._tell(seen, said)
         if said is not None:
             await self._miss(said, seen)
         if is_due:
             self._checked_at = self._clock()
-            await asyncio.to_thread(_look_after, self._folder, self._kept)
-        if any(shell.status == ShellStatus.RUNNING for shell, _ in self._forget_vanished(seen)):
+            await self._in_folder(partial(forget, older_than_seconds=self._kept))
+        here = {shell.id for shell in seen}
+        vanished = [self._told.pop(id_)[0] for id_ in list(self._told) if id_ not in here]
+        if any(shell.status == ShellStatus.RUNNING for shell in vanished):
             self._checked_at = NEVER
 
-    async def _renew_meanwhile(self) -> None:
-        """Renew the shells' leases: a database outage, however long, is no reason for shells to end."""
-        if self._lock is not None:
-            with suppress(ForgeError, OSError):
-                await asyncio.to_thread(_renew, self._folder)
+    async def _in_folder(self, work: Callable[[Path], Found]) -> Found:
+        """Do blocking work in the folder of the shells. What runs in them may write anything there; no worker may end because of it."""
+        try:
+            return await asyncio.to_thread(work, self._folder)
+        except Exception as error:
+            raise SandboxError(f"The shells in {self._folder} cannot be read: {error!r}") from error
 
     def _may_watch(self) -> bool:
         """Hold the lock of the folder, which the kernel drops with us; without a folder there is none to hold."""
@@ -127,13 +134,12 @@ class ShellWatch(Service):
     async def _tell(self, seen: Sequence[ShellRecord], said: Sequence[ShellRecord] | None) -> None:
         """Write what is new, and what lives but is not reported so: it was given up while this host was away."""
         now = self._clock()
-        running = None if said is None else {shell.id for shell in said}
-        news = [
-            shell
-            for shell in seen
-            if self._is_new(shell, now)
-            or (running is not None and shell.status == ShellStatus.RUNNING and shell.id not in running)
-        ]
+        given_up = set[str]()
+        if said is not None:
+            given_up = {shell.id for shell in seen if shell.status == ShellStatus.RUNNING}.difference(
+                s.id for s in said
+            )
+        news = [shell for shell in seen if shell.id in given_up or self._is_new(shell, now)]
         await self._write(news)
         self._told.update({shell.id: (shell, now) for shell in news})
 
@@ -155,7 +161,6 @@ class ShellWatch(Service):
         return last.size != shell.size and now - told_at >= SIZE_SECONDS
 
     async def _miss(self, said: Sequence[ShellRecord], seen: Sequence[ShellRecord]) -> None:
-        """Give up shells that are reported as running here, but are not."""
         here = {shell.id for shell in seen}
         missing = [shell for shell in said if shell.id not in here]
         gone = [shell.id for shell in missing if not _is_alive(shell)]
@@ -167,12 +172,7 @@ class ShellWatch(Service):
                 "Give all workers of a host the same FORGE_SHELLS, and each host its own FORGE_HOSTNAME."
             )
 
-    def _forget_vanished(self, seen: Sequence[ShellRecord]) -> list[tuple[ShellRecord, float]]:
-        here = {shell.id for shell in seen}
-        return [self._told.pop(id_) for id_ in list(self._told) if id_ not in here]
-
     def _complain(self, what: str) -> None:
-        """Log a problem now and then, not every two seconds."""
         last, said_at = self._complaint
         if what != last or self._clock() - said_at >= COMPLAINT_SECONDS:
             self._complaint = (what, self._clock())
@@ -187,77 +187,27 @@ class DesertedShells(Service):
     leader_only = True
     starts_at_once = True
 
-    def __init__(
-        self,
-        shells: Shells,
-        settings: Settings,
-        leadership: Leadership,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(settings.shell_interval)
+    def __init__(self, shells: Shells, settings: Settings) -> None:
+        super().__init__(settings.shell_lost_after / 4)
         self._shells = shells
         self._lost_after = settings.shell_lost_after
-        self._leadership = leadership
-        self._clock = clock
-        self._asked_at = self._alert_until = NEVER
         self._suspects: set[str] = set()
-        self._known: Set[str] | None = None
 
     async def step(self) -> None:
         """Mark shells as lost whose host had no worker at two checks in a row.
 
         A clock that was set, and an outage after which nobody has sent a heartbeat yet, look the same once.
         """
-        if not self._is_time():
-            return
-        self._asked_at = self._clock()
         suspects = await self._shells.deserted_hosts(self._lost_after)
         lost = await self._shells.desert(suspects & self._suspects, self._lost_after)
         self._suspects = suspects
-        if suspects:
-            self._alert_until = self._asked_at + self._lost_after
         if lost:
             logger.warning("Their host no longer has a worker; these shells are lost", extra={"shells": lost})
 
     def lead_is_lost(self) -> None:
-        self._known = None
-
-    def _is_time(self) -> bool:
-        """Return whether to check: often while workers that just went may have deserted a host, otherwise rarely."""
-        now, living = self._clock(), self._leadership.living
-        if self._known is None or self._known - living:
-            self._alert_until = now + 2 * self._lost_after
-        self._known = living
-        return now - self._asked_at >= self._lost_after * (0.25 if now < self._alert_until else 4.0)
-
-
-def _seen(folder: Path) -> list[ShellRecord]:
-    with _files_of_others(folder):
-        return survey(folder)
-
-
-def _renew(folder: Path) -> None:
-    with _files_of_others(folder):
-        renew(folder)
-
-
-def _look_after(folder: Path, kept_seconds: float) -> None:
-    if folder.is_dir():
-        with _files_of_others(folder):
-            renew(folder)
-            forget(folder, kept_seconds)
-
-
-@contextmanager
-def _files_of_others(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # what runs in shells may write anything there; no worker may end because of that
-        raise SandboxError(f"The shells in {folder} cannot be read: {error!r}") from error
+        self._suspects = set()
 
 
 def _is_alive(shell: ShellRecord) -> bool:
-    """Return whether its supervisor is a process of this machine."""
     started = start_ticks(shell.pid)
     return started != 0 and (shell.kernel, shell.start_ticks) == (kernel_id(), started)

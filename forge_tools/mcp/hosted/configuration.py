@@ -18,13 +18,12 @@ from pydantic.alias_generators import to_camel
 from forge_tools.environment import expanded
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import Tier, is_secret_name
-from forge_tools.sandbox.processes.commands import SPAWNER, Spawner
 from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.processes.spawner import SPAWNER, Spawner
 from forge_tools.sandbox.spools import new_scratch
 from forge_tools.sandbox.walls.commands import NAMESPACE
 from forge_tools.sandbox.walls.probe import TIERS, Given, keeps_to
-from forge_tools.sandbox.walls.profile import parts
-from forge_tools.sandbox.walls.view import behind_landlock, of_machine, of_workspace
+from forge_tools.sandbox.walls.profile import behind_landlock, of_machine, of_workspace, parts
 from forge_tools.sandbox.web.egress import variables
 from forge_tools.schema import shown
 from forge_tools.setting_types import Network

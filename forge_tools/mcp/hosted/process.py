@@ -17,7 +17,7 @@ from mcp.types.jsonrpc import jsonrpc_message_adapter
 
 from forge_tools.mcp.hosted.configuration import Server, ServerWalls
 from forge_tools.mcp.stdio import Lines, LongLine, encoded, refusal
-from forge_tools.sandbox.processes.control import ControlLine
+from forge_tools.sandbox.processes.commands import ControlLine
 from forge_tools.sandbox.processes.streams import plain
 from forge_tools.sandbox.web.egress import Egress
 

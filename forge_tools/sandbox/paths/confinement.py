@@ -6,6 +6,7 @@ import fcntl
 import os
 import posixpath
 import stat
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -159,9 +160,6 @@ class OpenRoot(Descriptor):
         """Open like `open_to_read` if that cannot block; None if it might, or fails.
 
         It cannot block if the kernel has every name on the path in memory. Kernels before Linux 5.12 cannot tell.
-
-        Raises:
-            SandboxError: it is protected.
         """
         if not is_offered(os.fstat(self.fd).st_dev):
             return None
@@ -172,11 +170,7 @@ class OpenRoot(Descriptor):
         return None if fd is None else self.admit(fd, shown, inside)
 
     def admit(self, fd: int, shown: str, inside: str | None = None) -> Handle:
-        """Return a handle for what was opened below the root, if it may be read. Pass `inside` if the path has no link.
-
-        Raises:
-            SandboxError: it is protected, or was moved out meanwhile.
-        """
+        """Return a handle for what was opened below the root, if it may be read. Pass `inside` if the path has no link."""
         handle = Handle(fd, shown, self)
         try:
             if inside is None:
@@ -194,11 +188,7 @@ class OpenRoot(Descriptor):
         return _below(path, self._real_path) if found is None else found
 
     def below_of_target(self, target: str) -> str:
-        """Do the same for the target of a link.
-
-        Raises:
-            OSError: it leads outside (EXDEV).
-        """
+        """Do the same for the target of a link; one that leads outside is an OSError (EXDEV)."""
         if (below := self.below(target)) is None:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         return below
@@ -277,7 +267,10 @@ def true_path(fd: int) -> str:
 def meet(fd: int, device: int) -> None:
     """Find out, when blocking does no harm, whether the file system of an open file supports reads that never wait."""
     if device not in _offering:
-        _offering[device] = bool(_NOWAIT) and _offers(fd)
+        try:
+            _offering[device] = bool(_NOWAIT) and os.preadv(fd, [bytearray(1)], 0, _NOWAIT) >= 0
+        except OSError as error:
+            _offering[device] = error.errno == errno.EAGAIN  # it would block now, and reports that
 
 
 def is_offered(device: int) -> bool:
@@ -305,21 +298,6 @@ def _below(path: str, folder: str) -> str | None:
     return "/".join(parts[len(above) :]) or "." if parts[: len(above)] == above else None
 
 
-def _offers(fd: int) -> bool:
-    try:
-        os.preadv(fd, [bytearray(1)], 0, _NOWAIT)
-    except OSError as error:
-        return error.errno == errno.EAGAIN  # it would block now, and reports that
-    return True
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
-_HOW_BYTES = ctypes.sizeof(_OpenHow)
-
-
 @cache
 def _syscall() -> Callable[..., int]:
     function = ctypes.CDLL(None, use_errno=True).syscall
@@ -329,16 +307,15 @@ def _syscall() -> Callable[..., int]:
 
 
 @lru_cache(maxsize=32)
-def _how(flags: int, resolve: int) -> tuple[int, _OpenHow]:
-    """Return the address of the argument of openat2 and its content; a few of them serve every open."""
-    how = _OpenHow(flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | resolve)
-    return ctypes.addressof(how), how
+def _how(flags: int, resolve: int) -> bytes:
+    """Return the argument of openat2: flags, mode, resolution. A few of them serve every open."""
+    return struct.pack("QQQ", flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | resolve)
 
 
 def _openat2(root: int, path: str, flags: int, resolve: int = 0) -> int:
-    encoded, (how, _), call = os.fsencode(path), _how(flags, resolve), _syscall()
+    encoded, how, call = os.fsencode(path), _how(flags, resolve), _syscall()
     for _ in range(_MAX_RACES):
-        fd = call(_SYS_OPENAT2, root, encoded, how, _HOW_BYTES)
+        fd = call(_SYS_OPENAT2, root, encoded, how, len(how))
         if fd >= 0:
             return fd
         code = ctypes.get_errno()

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE
 from forge_tools.sandbox.paths.places import Check, Place, require_own
-from forge_tools.sandbox.paths.refusals import MAX_NAME_BYTES, PERMISSION_DENIED, STALE, escape_path, refusal
+from forge_tools.sandbox.paths.refusals import MAX_NAME_BYTES, PERMISSION_DENIED, STALE, escape_path, refusal, refusing
 
 KEPT_BYTES = 64 << 20
 """Up to this size, the bytes themselves are kept."""
@@ -84,18 +84,13 @@ class Snapshot:
 
 
 def take_snapshot(place: Place, check: Check) -> Snapshot | None:
-    """Read the regular file at a place; None if nothing is there.
-
-    Raises:
-        SandboxError: it cannot be read, or is no regular file.
-    """
+    """Read the regular file at a place; None if nothing is there."""
     fd = place.open()
     if fd is None:
         return None
     try:
-        return _read(fd, check)
-    except OSError as error:
-        raise refusal(error, place.shown, "read") from error
+        with refusing(place.shown, "read"):
+            return _read(fd, check)
     finally:
         os.close(fd)
 
@@ -138,11 +133,9 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
     `check` is called between pieces; if it raises, the old file stays as it was, and no temporary one is left.
     """
     mode = 0o600 if replacement.seen else 0o666
-    try:
+    with refusing(place.shown, "write"):
         unnamed = _open_unnamed(place.fd, mode)
         fd = os.open(temporary, _CREATE, mode, dir_fd=place.fd) if unnamed is None else unnamed
-    except OSError as error:
-        raise refusal(error, place.shown, "write") from error
     try:
         try:
             _fill(fd, replacement, check)
@@ -166,14 +159,12 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
 
 def set_executable(place: Place, replacement: Replacement) -> None:
     """Change only the execute bits of the existing file."""
-    try:
+    with refusing(place.shown, "change the mode of"):
         fd = os.open(place.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=place.fd)
         try:
             os.fchmod(fd, replacement.mode(0))
         finally:
             os.close(fd)
-    except OSError as error:
-        raise refusal(error, place.shown, "change the mode of") from error
 
 
 @dataclass(slots=True)
@@ -207,10 +198,7 @@ def survey(place: Place, check: Check) -> Survey:
 def remove_tree(place: Place, check: Check) -> None:
     """Delete the folder at a place.
 
-    Anything added to it after a survey must pass the same checks.
-
-    Raises:
-        SandboxError: something in it is protected or cannot be deleted, or the folder was moved; says if a part is gone.
+    Anything added to it after a survey must pass the same checks. A refusal says if a part is gone.
     """
     removed = 0
 
@@ -228,17 +216,15 @@ def remove_tree(place: Place, check: Check) -> None:
     except SandboxError as error:
         if not removed:
             raise
-        files = f"{removed:,} file{'' if removed == 1 else 's'}"
-        what = f"{error.message}. The rest is unchanged; {files} of {place.shown.rstrip('/')} {'is' if removed == 1 else 'are'} deleted"
-        raise SandboxError(what, error.code) from error
+        files = "1 file" if removed == 1 else f"{removed:,} files"
+        gone = f"{files} of {place.shown.rstrip('/')} {'is' if removed == 1 else 'are'} deleted"
+        raise SandboxError(f"{error.message}. The rest is unchanged; {gone}", error.code) from error
 
 
 def remove_file(place: Place) -> None:
     """Delete what is at a place and is no folder; for a link, the link itself."""
-    try:
+    with refusing(place.shown, "delete"):
         os.unlink(place.name, dir_fd=place.fd)
-    except OSError as error:
-        raise refusal(error, place.shown, "delete") from error
 
 
 def _read(fd: int, check: Check) -> Snapshot:
@@ -322,8 +308,7 @@ def _copy_attributes(place: Place, fd: int) -> None:
             os.close(old)
 
 
-@dataclass(slots=True)
-class _Level:
+class _Level(NamedTuple):
     name: str
     identity: tuple[int, int]
     folders: list[str]
@@ -332,18 +317,16 @@ class _Level:
 def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
     """Walk a tree of any depth with two open handles; each way back up must lead to where it came from."""
     levels: list[_Level] = []
-    try:
+    with refusing(place.shown, "delete"):
         folder = os.open(place.name, ENTER_FOLDER, dir_fd=place.fd)
         try:
-            levels.append(_Level(place.name, _identity_of(folder), []))
-            levels[-1].folders = _visited(place, levels, folder, visit)
+            levels.append(_visited(place, levels, place.name, folder, visit))
             while True:
                 check()
                 if levels[-1].folders:
                     name = levels[-1].folders.pop()
                     folder = _step(folder, name)
-                    levels.append(_Level(name, _identity_of(folder), []))
-                    levels[-1].folders = _visited(place, levels, folder, visit)
+                    levels.append(_visited(place, levels, name, folder, visit))
                     continue
                 done = levels.pop()
                 if not levels:
@@ -355,20 +338,19 @@ def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
         finally:
             os.close(folder)
         leave(place.fd, place.name)
-    except OSError as error:
-        raise refusal(error, place.shown, "delete") from error
 
 
-def _visited(place: Place, levels: list[_Level], folder: int, visit: Visit) -> list[str]:
-    """Refuse protected entries and visit the rest; return its folders, the first one last."""
-    shown = "/".join([place.shown, *(escape_path(level.name) for level in levels[1:])])
+def _visited(place: Place, above: list[_Level], name: str, folder: int, visit: Visit) -> _Level:
+    """Refuse protected entries and visit the rest; return the level with its folders, the first one last."""
+    shown = "/".join([place.shown, *(escape_path(level) for level in [*(one.name for one in above), name][1:])])
     _require_deletable(folder, os.fstat(place.fd).st_dev, shown)
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
         place.root.root.protection.check(entry.name, f"{shown}/{escape_path(entry.name)}", is_write=True)
     visit(folder, shown, entries)
-    return [entry.name for entry in reversed(entries) if entry.is_dir(follow_symlinks=False)]
+    folders = [entry.name for entry in reversed(entries) if entry.is_dir(follow_symlinks=False)]
+    return _Level(name, _identity_of(folder), folders)
 
 
 def _step(folder: int, name: str) -> int:
@@ -386,7 +368,5 @@ def _require_deletable(folder: int, device: int, shown: str) -> None:
     if os.fstat(folder).st_dev != device:
         raise SandboxError(f"{shown} is a mounted file system; it is not deleted", PERMISSION_DENIED)
     if not os.access(".", os.R_OK | os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
-        mode = f"{stat.S_IMODE(os.fstat(folder).st_mode):04o}"
-        raise SandboxError(
-            f"Permission denied: the content of {shown} cannot be deleted (mode {mode})", PERMISSION_DENIED
-        )
+        what = f"cannot be deleted (mode {stat.S_IMODE(os.fstat(folder).st_mode):04o})"
+        raise SandboxError(f"Permission denied: the content of {shown} {what}", PERMISSION_DENIED)

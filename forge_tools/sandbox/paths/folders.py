@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE, OPEN_FOLDER, Descriptor, Handle, OpenRoot
-from forge_tools.sandbox.paths.refusals import OUTSIDE, escape_path, refusal
+from forge_tools.sandbox.paths.refusals import OUTSIDE, escape_path, refusal, refusing
 
 Sighting = tuple[int, int, int]
 """Device, inode and time of the last change of a folder. The kernel sets that time, and nobody can set it back."""
@@ -165,10 +165,8 @@ class Entry:
 
 def scan(folder: Handle) -> list[Entry]:
     """List an open folder in arbitrary order."""
-    try:
+    with refusing(folder.name, "list"):
         found = _listed(folder.fd)
-    except OSError as error:
-        raise refusal(error, folder.name, "list") from error
     kinds = zip(Kind, (found.files, found.folders, found.links, found.others), strict=True)
     return [Entry(name, kind) for kind, names in kinds for name in names]
 
@@ -187,16 +185,10 @@ def look_at(folder: Handle, entry: Entry) -> None:
 
 
 def enter(folder: Handle, name: str) -> Handle:
-    """Open a folder in a folder; a link put in its place meanwhile is refused.
-
-    Raises:
-        SandboxError: it cannot be opened, or is protected.
-    """
+    """Open a folder in a folder; a link put in its place meanwhile is refused."""
     shown = escape_path(name) if folder.name == "." else f"{folder.name.rstrip('/')}/{escape_path(name)}"
-    try:
+    with refusing(shown):
         fd = os.open(name, ENTER_FOLDER, dir_fd=folder.fd)
-    except OSError as error:
-        raise refusal(error, shown) from error
     return folder.root.admit(fd, shown)
 
 

@@ -44,28 +44,22 @@ class Entry:
 
 
 class Journal:
-    """The entry of one execution. Without an execution id, or if nothing can be written, there is none.
+    """The entry of the execution that a context belongs to. Without an execution id, or if nothing can be written, there is none.
 
     Every method must be called while the folder of the file is locked.
     """
 
-    def __init__(self, root: OpenRoot, execution_id: str | None, tool: str, parameters: Mapping[str, Any]) -> None:
-        self._root = root
-        self._name = _digest(execution_id) if execution_id else None
-        # The id identifies the execution; the same id with another call is another action.
-        self._call = _digest(json.dumps([tool, dict(parameters)], sort_keys=True)) if execution_id else ""
-
-    @classmethod
-    def for_call(cls, context: ExecutionContext, root: OpenRoot, tool: str, parameters: Mapping[str, Any]) -> "Journal":
-        """Return the journal of the execution that the context belongs to."""
+    def __init__(self, context: ExecutionContext, root: OpenRoot, tool: str, parameters: Mapping[str, Any]) -> None:
         execution_id = context.metadata.get(EXECUTION_ID)
-        return cls(root, execution_id if isinstance(execution_id, str) else None, tool, parameters)
+        self._root = root
+        self._name = _digest(execution_id) if execution_id and isinstance(execution_id, str) else None
+        # The id identifies the execution; the same id with another call is another action.
+        self._call = _digest(json.dumps([tool, dict(parameters)], sort_keys=True)) if self._name else ""
 
     def recall(self, place: Place, seen: Seen) -> ToolResult | None:
         """Return the result of this very execution if it has done its work before, else None.
 
-        Raises:
-            SandboxError: it was interrupted, and somebody else has changed the file since (OUTCOME_UNKNOWN).
+        Refuses if it was interrupted, and somebody else has changed the file since (OUTCOME_UNKNOWN).
         """
         folder = self._open()
         if folder is None:
@@ -75,13 +69,17 @@ class Journal:
         if entry is None or entry.call != self._call:
             return None
         if not is_done:
-            if entry.temporary and _is_removed(entry.temporary, place.fd):
-                return None
+            if entry.temporary:
+                with suppress(FileNotFoundError):
+                    os.unlink(entry.temporary, dir_fd=place.fd)
+                    return None
             now = seen()
             if now == entry.before:
                 return None
             if now != entry.after:
-                raise _unknown(place.shown)
+                what = f"An earlier attempt of this call was interrupted while it changed {place.shown}, and the file "
+                what += "has changed since: whether it took effect is unknown. Read the file, then decide"
+                raise SandboxError(what, ErrorCode.OUTCOME_UNKNOWN)
         result = ToolResult.model_validate(entry.result)
         return result.model_copy(update={"metadata": result.metadata | {"replayed": True}})
 
@@ -93,7 +91,11 @@ class Journal:
         entry = Entry(self._call, before, after, temporary, result.model_dump(mode="json"))
         with folder:
             try:
-                _write(folder.fd, self._name, json.dumps(asdict(entry)).encode("utf-8", "surrogatepass"))
+                with os.fdopen(os.open(f"{self._name}.new", _WRITE, 0o600, dir_fd=folder.fd), "wb") as file:
+                    file.write(json.dumps(asdict(entry)).encode("utf-8", "surrogatepass"))
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.rename(f"{self._name}.new", f"{self._name}.json", src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
                 with suppress(FileNotFoundError):
                     os.unlink(f"{self._name}.done", dir_fd=folder.fd)
                 if self._name.startswith("00"):  # occasionally is enough
@@ -147,22 +149,6 @@ def _make(root: Folder) -> None:
             file.write(b"*\n")
 
 
-def _write(folder: int, name: str, data: bytes) -> None:
-    with os.fdopen(os.open(f"{name}.new", _WRITE, 0o600, dir_fd=folder), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(f"{name}.new", f"{name}.json", src_dir_fd=folder, dst_dir_fd=folder)
-
-
-def _is_removed(name: str, folder: int) -> bool:
-    try:
-        os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def _prune(folder: Folder) -> None:
     oldest = time.time() - KEPT_SECONDS
     for name in folder.entries().files:
@@ -171,10 +157,3 @@ def _prune(folder: Folder) -> None:
         with suppress(FileNotFoundError):  # another writer has finished with it, or prunes too
             if folder.stat(name).st_mtime < oldest:
                 os.unlink(name, dir_fd=folder.fd)
-
-
-def _unknown(shown: str) -> SandboxError:
-    what = f"An earlier attempt of this call was interrupted while it changed {shown}, and the file has changed since: "
-    return SandboxError(
-        f"{what}whether it took effect is unknown. Read the file, then decide", ErrorCode.OUTCOME_UNKNOWN
-    )

@@ -24,6 +24,7 @@ from forge_tools.sandbox.paths.refusals import (
     not_a_file,
     parts_of,
     refusal,
+    refusing,
     similar_names,
 )
 
@@ -54,25 +55,17 @@ class Place(Descriptor):
 
     def status(self) -> os.stat_result | None:
         """Return what is there now, a link itself rather than its target; None if nothing is."""
-        if self.missing:
-            return None
-        try:
-            return os.stat(self.name, dir_fd=self.fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise refusal(error, self.shown) from error
+        with refusing(self.shown), suppress(FileNotFoundError):
+            return None if self.missing else os.stat(self.name, dir_fd=self.fd, follow_symlinks=False)
+        return None
 
     def open(self) -> int | None:
         """Open the regular file there for reading; None if there is nothing."""
-        if self.missing:
+        fd = None
+        with refusing(self.shown), suppress(FileNotFoundError):
+            fd = None if self.missing else os.open(self.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=self.fd)
+        if fd is None:
             return None
-        try:
-            fd = os.open(self.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=self.fd)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise refusal(error, self.shown) from error
         mode = os.fstat(fd).st_mode
         if not stat.S_ISREG(mode):
             os.close(fd)
@@ -221,18 +214,18 @@ def _no_name(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Sandbo
 
 def _open_folder(root: OpenRoot, parts: list[str], shown: str) -> tuple[int, list[str]]:
     """Open the deepest existing folder of a path; return it and the missing names below it."""
-    for cut in range(len(parts), -1, -1):
+    cut = len(parts)
+    while True:
         try:
             folder = root.open("/".join(parts[:cut]) or ".", OPEN_FOLDER)
+            break
         except FileNotFoundError:
             if not cut:
                 raise
-            continue
-        missing = parts[cut:]
-        if missing:
-            _refuse_dead_end(folder, missing, shown)
-        return folder, missing
-    raise AssertionError("the root itself is always the last that is tried")
+            cut -= 1
+    if missing := parts[cut:]:
+        _refuse_dead_end(folder, missing, shown)
+    return folder, missing
 
 
 def _refuse_dead_end(folder: int, missing: list[str], shown: str) -> None:

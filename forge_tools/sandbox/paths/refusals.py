@@ -6,7 +6,8 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import zip_longest
@@ -127,6 +128,15 @@ def refusal(error: OSError, shown: str, doing: str = "open") -> SandboxError:
     return SandboxError(f"Cannot {doing} {shown}: {os.strerror(code)}", kind)
 
 
+@contextmanager
+def refusing(shown: str, doing: str = "open") -> Iterator[None]:
+    """Turn the kernel's errors into refusals."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(error, shown, doing) from error
+
+
 def outside(shown: str) -> SandboxError:
     """Say that a path leads out of the workspace."""
     return refusal(OSError(errno.EXDEV, ""), shown)
@@ -155,15 +165,12 @@ class Protection:
         path = f"/{path}".casefold()
         for found in self._secret.finditer(path):
             if not self._harmless.match(found[0]):
-                raise _refused(
-                    shown, f"{escape_path(found[0][1:])} may hold secrets, which tools neither read nor write"
-                )
-        inner = self._internal.search(path) if is_write else None
-        if inner:
-            why = (
-                f"{escape_path(inner[0][1:])} may only be changed by its own commands, such as git; tools only read it"
-            )
-            raise _refused(shown, why)
+                what = f"{escape_path(found[0][1:])} may hold secrets, which tools neither read nor write. "
+                what += "Leave it out, use a file without secrets (.env.example), or ask a person to do this step"
+                raise SandboxError(f"Path is protected by policy: {shown}: {what}", PROTECTED)
+        if is_write and (inner := self._internal.search(path)):
+            what = f"{escape_path(inner[0][1:])} may only be changed by its own commands, such as git; tools only read it. "
+            raise SandboxError(f"Path is protected by policy: {shown}: {what}Run that command with Bash", PROTECTED)
 
     def hides(self, name: str) -> bool:
         """Whether an entry of that name cannot be read."""
@@ -195,13 +202,6 @@ def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
     """Return an expression for a slash and the name after it, to search a whole path at once; cached for all calls."""
     names = "|".join("".join(_WILD.get(char, re.escape(char)) for char in one.casefold()) for one in patterns)
     return re.compile(rf"/(?:{names})(?=/|\Z)" if names else r"(?!)")
-
-
-def _refused(shown: str, why: str) -> SandboxError:
-    way_out = "Leave it out, use a file without secrets (.env.example), or ask a person to do this step"
-    if "commands" in why:
-        way_out = "Run that command with Bash"
-    return SandboxError(f"Path is protected by policy: {shown}: {why}. {way_out}", PROTECTED)
 
 
 def _escape(char: str, then: str) -> str:

@@ -19,6 +19,7 @@ from forge_tools.sandbox.paths.refusals import (
     outside,
     parts_of,
     refusal,
+    refusing,
     unescape_path,
 )
 from forge_tools.sandbox.reach import REACH, Reach
@@ -107,10 +108,8 @@ class Workspace:
         asked = self._locate(unescape_path(path))
         if path.endswith("/"):
             asked = asked._replace(inside=f"{asked.inside}/", shown=f"{asked.shown}/")
-        try:
+        with refusing(asked.shown):
             place = find_place(asked.root, asked.inside, asked.shown, follow=follow)
-        except OSError as error:
-            raise refusal(error, asked.shown) from error
         try:
             asked.root.check(place.fd, asked.shown, [*place.missing, place.name], is_write=True)
         except SandboxError:

@@ -1,7 +1,6 @@
-"""Commands of tools: forked by a program kept ready, read with bounded memory, ended with their whole tree."""
+"""Commands of tools: started by a `Spawner`, read with bounded memory, ended with their whole tree."""
 
 import asyncio
-import atexit
 import errno
 import os
 import signal
@@ -9,22 +8,15 @@ import socket
 import sys
 import sysconfig
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from contextvars import Context
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.confinement import true_path
-from forge_tools.sandbox.processes.control import ControlLine
-from forge_tools.sandbox.processes.environment import child_environment
-from forge_tools.sandbox.processes.launcher import REQUEST_LENGTH
-from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, SHELL
+from forge_tools.sandbox.processes.spawner import SPAWNER
 from forge_tools.sandbox.web.egress import Egress
 
 Sink = Callable[[bytes], bool | None]
@@ -40,13 +32,7 @@ _SLACK_SECONDS = 1.0  # beyond the grace, for the launcher to find and kill a tr
 
 _cleaning: set[asyncio.Future[None]] = set()
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh")
-LAUNCHER = str(Path(__file__).with_name("launcher.py"))
-
-UMASK = 0o022
-"""What commands start with."""
-
-_TRIES = 4
-_PATIENCE = 5.0  # seconds for the program to take a request, or to end
+_ENDS = {"exit", "signal", "error"}
 
 
 @cache
@@ -88,22 +74,19 @@ async def run(  # noqa: PLR0913  all but the command are named
     stderr: Sink | None = None,
     stdin: bytes | int = b"",
     grace: float = 2.0,
-    start: Callable[..., socket.socket] | None = None,
+    start: Callable[..., socket.socket] = SPAWNER.start,
     egress: Egress | None = None,
 ) -> Completed:
     """Run `command` in the open folder handle `folder` and feed what it writes to the sinks.
 
-    `start` is that of a `Spawner` with walls; without it there are none. `egress` is the proxy of a network that has one.
+    `start` is that of the walls `Around` it, by default none. `egress` is the proxy of a network that has one.
 
     Without `stderr` both streams go to `stdout` in true order. The command is over when its own process is; what it leaves
     behind is stopped. When this returns or raises, cancellation included, nothing of the process tree is left.
-
-    Raises:
-        SandboxError: the command could not be started.
     """
     running = _Running(command[0], egress)
     try:
-        spawn = partial(start or SPAWNER.start, command, environment, folder=folder, grace=grace)
+        spawn = partial(start, command, environment, folder=folder, grace=grace)
         running.start(spawn, stdin, [stdout] if stderr is None else [stdout, stderr])
         await asyncio.wait({running.over, running.enough}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if running.over.done():
@@ -114,124 +97,57 @@ async def run(  # noqa: PLR0913  all but the command are named
     return running.outcome(timed_out=timed_out)
 
 
-class Forker:
-    """Keeps a program ready that takes requests and forks for each. Safe from many threads; a forked child makes its own.
+class ControlLine:
+    """Collects the reports as `facts` and calls `changed` after each, on the running loop.
 
-    The program is Python with `arguments`, started when it is needed; its standard input is the socket on which each request
-    comes as one byte with handles, the first of them a control socket on which the rest follows. At the end of file it ends.
+    `egress` serves the proxy of the command, if its network has one; it belongs to whoever gave it.
     """
 
-    def __init__(self, arguments: Sequence[str], environment: Callable[[], dict[str, str]]) -> None:
-        self._arguments = arguments
-        self._environment = environment
-        self._lock = threading.Lock()
-        self._requests: socket.socket | None = None
-        self.pid = 0
-        atexit.register(self.close)
-        os.register_at_fork(after_in_child=self._forget)
+    def __init__(self, control: socket.socket, changed: Callable[[], None], egress: Egress | None = None) -> None:
+        self.facts: dict[str, int] = {}
+        self.is_closed = False
+        """Whether nothing of the tree is left, or its supervisor was killed and the kernel killed the tree with it."""
+        self._control = control
+        self._changed = changed
+        self._egress = egress
+        self._rest = b""
+        self._loop = asyncio.get_running_loop()
+        control.setblocking(False)  # noqa: FBT003  the method takes no keyword
+        self._loop.add_reader(control, self._hear)
 
-    def request(self, handles: Sequence[int], fields: Sequence[str]) -> socket.socket:
-        """Send a request and return our end of its control socket.
+    @property
+    def has_ended(self) -> bool:
+        """Whether the command itself is over, or never started."""
+        return bool(self.facts.keys() & _ENDS)
 
-        Raises:
-            OSError: the program cannot be started, or takes no request.
-        """
-        for _ in range(_TRIES - 1):
-            # Somebody killed it meanwhile. A request that is cut off has no effect, so it may be sent again.
-            with suppress(BrokenPipeError, ConnectionResetError):
-                return self._request(handles, fields)
-        return self._request(handles, fields)
+    def end(self) -> None:
+        """Have the tree ended."""
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """End the program, and with it the commands of a `Spawner`."""
-        with self._lock:
-            self._stop()
+        self._loop.remove_reader(self._control)
+        self._control.close()
 
-    def _request(self, handles: Sequence[int], fields: Sequence[str]) -> socket.socket:
-        ours, theirs = socket.socketpair()
+    def _hear(self) -> None:
         try:
-            with theirs:
-                self._ask([theirs.fileno(), *handles])
-            _send(ours, fields)
-        except BaseException:
-            ours.close()
-            raise
-        return ours
-
-    def _ask(self, handles: list[int]) -> None:
-        with self._lock:
-            requests = self._requests or Context().run(self._launch)  # it is not the body's that needs it first
-            try:
-                socket.send_fds(requests, [b"."], handles)
-            except (BrokenPipeError, ConnectionResetError):
-                self._stop()  # the next request gets a new one
-                raise
-
-    def _launch(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        environment = self._environment()
-        marks = [f"{name}={environment[name]}" for name in (INSTANCE, SHELL) if name in environment]
-        with theirs:
-            self.pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-I", "-S", *self._arguments, *marks],  # its environment is closed to others
-                environment,
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
-                    (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, 1, 2),
-                ],
-                setsid=True,
-                setsigmask=(),
-            )
-        self._requests = ours
-        return ours
-
-    def _stop(self) -> None:
-        if self._requests is not None:
-            self._requests.close()
-            self._requests = None
-            _reap(self.pid)
-
-    def _forget(self) -> None:
-        # Only the handle: the program is our parent's child, and must see the end of file when our parent ends.
-        self._lock = threading.Lock()
-        if self._requests is not None:
-            self._requests.close()
-            self._requests = None
-
-
-class Spawner(Forker):
-    """Starts commands that end with us, behind `walls` (the words of `walls/commands.py`).
-
-    `program` is one that takes requests like the launcher.
-    """
-
-    def __init__(self, walls: Sequence[str] = (), program: Sequence[str] = (LAUNCHER, "--serve")) -> None:
-        super().__init__([*program, str(len(walls)), *walls], _launcher_environment)
-        self.walls = walls
-
-    def start(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        folder: int,
-        streams: tuple[int, int, int],
-        grace: float,
-        shown: Sequence[str] = (),
-    ) -> socket.socket:
-        """Start `command` in `folder` and return its control socket: status lines come out, closing it ends the tree.
-
-        `shown` is what this one is shown besides, where there are walls.
-
-        Raises:
-            OSError: the launcher cannot be started, or takes no request.
-        """
-        words = [true_path(folder), *shown] if self.walls else []
-        fields = [str(grace), str(UMASK), str(len(command)), str(len(words)), *command, *words]
-        fields += [f"{name}={value}" for name, value in environment.items()]
-        return self.request([folder, *streams], fields)
+            data, handles, _, _ = socket.recv_fds(self._control, 4096, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, handles = b"", []
+        if handles and self._egress is not None:
+            self._egress.serve(socket.socket(fileno=handles[0]))
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            kind, number = line.split()
+            self.facts[kind.decode()] = int(number)
+        if not data or "gone" in self.facts:
+            self.is_closed = True
+            if not self.has_ended:  # somebody killed its supervisor, and the kernel killed the command
+                self.facts["signal"] = signal.SIGKILL
+            self._loop.remove_reader(self._control)
+        self._changed()
 
 
 class _Running:
@@ -280,12 +196,11 @@ class _Running:
                 self._line.close()
 
     def outcome(self, *, timed_out: bool) -> Completed:
-        failure, self._failure = self._failure, None
         try:
-            if failure is not None:
-                raise failure
+            if self._failure is not None:
+                raise self._failure
         finally:
-            del failure  # its traceback has this frame
+            self._failure = None  # its traceback has this frame, which knows us
         facts = {} if self._line is None else self._line.facts
         if "error" in facts:
             raise self._refusal(facts["error"])
@@ -392,29 +307,3 @@ async def _finish(cleanup: Coroutine[Any, Any, None]) -> None:
     _cleaning.add(task)
     task.add_done_callback(_cleaning.discard)
     await asyncio.shield(task)
-
-
-def _send(control: socket.socket, fields: Sequence[str]) -> None:
-    request = b"\0".join(os.fsencode(field) for field in fields)
-    control.settimeout(_PATIENCE)
-    control.sendall(REQUEST_LENGTH.pack(len(request)) + request)
-
-
-def _launcher_environment() -> dict[str, str]:
-    environment = child_environment()
-    environment.pop(EXECUTION, None)  # it outlives the body that needs it first
-    return environment
-
-
-def _reap(pid: int) -> None:
-    """Wait for a program that has to end; one that does not is killed, and what it forked ends by itself."""
-    deadline = time.monotonic() + _PATIENCE
-    with suppress(ChildProcessError):  # somebody else in this process reaps every child
-        while os.waitpid(pid, os.WNOHANG) == (0, 0):
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-            time.sleep(0.002)
-
-
-SPAWNER = Spawner()
-"""The one of this process."""

@@ -162,13 +162,19 @@ def end(
     /proc only the process group of `root` is ended.
     """
     if sys.platform != "linux" or not _CAN_HANDLE:
-        return _end_group(root)
+        if root is None or not root.send(0):
+            return 0
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(root.pid, signal.SIGKILL)
+        return 1
     search = _Search(mark, root, within, started or {}, {os.getpid(), *spare})
     limit, deadline = (time.monotonic() + seconds for seconds in (LONGEST, PATIENCE))
     ended: set[int] = set()
     quiet = rounds = 0
     while quiet < search.quiet_looks(rounds) and time.monotonic() < deadline:
-        found = search.stop_all(deadline)
+        found = dict[int, ProcessHandle]()
+        while time.monotonic() < deadline and search.stop_more(found):
+            pass
         for handle in found.values():
             handle.send(signal.SIGKILL)
         for handle in found.values():
@@ -187,7 +193,7 @@ def end(
 
 
 class _Search:
-    """Searches for what belongs to a mark. `is_unsure` after a search that must be repeated."""
+    """Searches for what belongs to a mark, as `end` describes. `is_unsure` after a search that must be repeated."""
 
     def __init__(
         self,
@@ -197,12 +203,8 @@ class _Search:
         started: Mapping[int, int],
         spare: Collection[int],
     ) -> None:
-        self._mark = mark
+        self._mark, self._root, self._within, self._started, self._spare = mark, root, within, started, spare
         self._is_attempt = mark.startswith(EXECUTION.encode())
-        self._root = root
-        self._within = within
-        self._started = started
-        self._spare = spare
         self.is_unsure = False
 
     def quiet_looks(self, rounds: int) -> int:
@@ -211,14 +213,8 @@ class _Search:
             return FORK_BOMB_LOOKS
         return QUIET_LOOKS if self._is_tree or rounds else 1
 
-    def stop_all(self, deadline: float) -> dict[int, ProcessHandle]:
-        """Stop and hold what belongs to the mark, until nothing more is found that could still start another."""
-        found: dict[int, ProcessHandle] = {}
-        while time.monotonic() < deadline and self._stop_more(found):
-            pass
-        return found
-
-    def _stop_more(self, found: dict[int, ProcessHandle]) -> bool:
+    def stop_more(self, found: dict[int, ProcessHandle]) -> bool:
+        """Stop and hold what belongs to the mark; return whether something was found that could have started another."""
         processes: list[Process] = []
         marks: dict[int, frozenset[bytes]] = {}
         self.is_unsure = is_growing = False
@@ -321,11 +317,3 @@ def _is_newborn(process: Process) -> bool:
     born_at = process.ticks / os.sysconf("SC_CLK_TCK")
     now = time.clock_gettime(time.CLOCK_BOOTTIME)  # which also counts from the start of the machine
     return process.parent != _KERNEL and now - born_at < _NEWBORN_SECONDS
-
-
-def _end_group(root: ProcessHandle | None) -> int:
-    if root is None or not root.send(0):
-        return 0
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(root.pid, signal.SIGKILL)
-    return 1

@@ -10,10 +10,10 @@ from typing import Any
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE
 
-_NAMES = (f"{INSTANCE}=".encode(), f"{EXECUTION}=".encode())
 _ENVIRONMENT = slice(47, 49)  # env_start and env_end among the fields of /proc/PID/stat that follow the name
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _MARKS = (INSTANCE, EXECUTION)  # they identify a process that outlived its body
+_NAMES = tuple(f"{mark}=".encode() for mark in _MARKS)
 _DEFAULTS = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/"}
 # The same results on every host, and no interactive prompts.
 _FIXED = {
@@ -28,9 +28,7 @@ _FIXED = {
     "NO_COLOR": "1",
 }
 _RESERVED = ("LD_", "DYLD_", "FORGE_", "BASH_FUNC_")
-_RESERVED_NAMES = frozenset(
-    {"PATH", "BASH_ENV", "ENV", "IFS", "SHELLOPTS", "BASHOPTS", "PS4", "PYTHONPATH", "PYTHONHOME"}
-)
+_RESERVED_NAMES = {"PATH", "BASH_ENV", "ENV", "IFS", "SHELLOPTS", "BASHOPTS", "PS4", "PYTHONPATH", "PYTHONHOME"}
 _MAX_VARIABLES = 64
 
 
@@ -76,26 +74,23 @@ class Marking:
     """
 
     def __init__(self) -> None:
-        self._instance = os.environ.get(INSTANCE)
+        self._of_worker = [instance_mark(os.environ[INSTANCE])] if INSTANCE in os.environ else []
         self._region = _move_environment()
         self.clear()
 
     def put(self, execution_id: str, attempt: int) -> None:
         """Mark this process with that attempt from now on."""
         os.environ[EXECUTION] = f"{execution_id}.{attempt}"
-        self._show([*self._instance_marks(), attempt_mark(execution_id, attempt)])
+        self._show(attempt_mark(execution_id, attempt))
 
     def clear(self) -> None:
         """Mark it with the worker only."""
         os.environ.pop(EXECUTION, None)
-        self._show(self._instance_marks())
+        self._show()
 
-    def _instance_marks(self) -> list[bytes]:
-        return [instance_mark(self._instance)] if self._instance else []
-
-    def _show(self, marks: Iterable[bytes]) -> None:
+    def _show(self, *marks: bytes) -> None:
         start, end = self._region
-        text = b"".join(mark + b"\0" for mark in marks)
+        text = b"".join(mark + b"\0" for mark in (*self._of_worker, *marks))
         if not start or len(text) > end - start:
             return
         ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
@@ -128,9 +123,8 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def _check(name: str, value: str) -> None:
     if not name or "=" in name or "\0" in name or not name.isprintable() or "\0" in value:
-        raise _invalid(
-            f"env variable {name!r} cannot be passed to a process: names must not be empty or contain `=`, values must not contain NUL"
-        )
+        why = "names must not be empty or contain `=`, values must not contain NUL"
+        raise _invalid(f"env variable {name!r} cannot be passed to a process: {why}")
     if name in _RESERVED_NAMES or name.startswith(_RESERVED):
         raise _invalid(f"env may not set {name}: it changes which programs run. Set it inside the command instead")
 

@@ -21,7 +21,7 @@ import sys
 import time
 from collections import namedtuple
 from collections.abc import Callable, Sequence
-from functools import partial
+from itertools import chain
 
 if __name__ == "__main__":  # -I omits even its own package from the path
     sys.path.append(__file__.rpartition("/forge_tools/")[0])
@@ -31,10 +31,9 @@ from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans,
 from forge_tools.sandbox.walls.commands import Enclosure, enclosure, fork
 from forge_tools.sandbox.walls.privileges import harden
 
-REQUEST_LENGTH = struct.Struct(">I")
 Start = Callable[[list[bytes], dict[bytes, bytes], Sequence[int]], int]  # command, environment, streams: the pid
-Fork = Callable[..., "Spare"]
 
+_LENGTH = struct.Struct(">I")
 _PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}  # reset for a command, whatever we ignore
@@ -136,7 +135,6 @@ class Supervisor:
         return descendants(os.getpid(), with_shells=not self._spares_shells)
 
     def _reap(self) -> bool:
-        """Collect every ended child, including adopted ones; return whether any child is left."""
         is_any_left, code = reap(self._child)
         if code is not None and self._status is None:  # the number may belong to another process by now
             self._status = self._tell(status_of(code))
@@ -170,16 +168,12 @@ class Spare:
                     os._exit(0)
 
     def take(self, handles: list[int]) -> bool:
-        """Let it supervise the request of these handles; False if somebody has killed it."""
-        try:
-            socket.send_fds(self._ours, [b"."], handles)
-        except OSError:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Release it: an idle one ends."""
-        self._ours.close()
+        """Let it supervise the request of these handles, if any; False if somebody has killed it. An idle one ends."""
+        with self._ours:
+            try:
+                return bool(handles) and socket.send_fds(self._ours, [b"."], handles) > 0
+            except OSError:
+                return False
 
 
 def ready() -> Signals:
@@ -192,26 +186,43 @@ def serve(walls: Sequence[str], start: Start) -> None:
     """Provide a supervisor for each request until the owner closes its end of the socket, and outlive them all.
 
     A request is one byte with five handles: control socket, working directory, standard input, output and error. The
-    command follows over its control socket: its length (`REQUEST_LENGTH`), then, separated by NULs, the grace in
-    seconds, the umask, the numbers of arguments and of words on its walls, the arguments, these words, the environment.
+    rest follows over its control socket, as `packed` lists: the grace in seconds, the umask, the command, words on
+    its walls, the environment.
     """
-    os.closerange(3, 1 << 20)
     adopt_orphans()
-    requests = socket.socket(fileno=os.dup(0))
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    signals = Signals(signal.SIGCHLD)
+    requests, signals = open_requests(), Signals(signal.SIGCHLD)
     supervisors: set[int] = set()
-    fork_spare = partial(Spare, walls, start)
     spare = None
     is_open = True
+
+    def another(*handles: int) -> Spare | None:
+        """Fork one without the handles of a request; None if no process is available."""
+        with contextlib.suppress(OSError):
+            spare = Spare(walls, start, requests.fileno(), *handles)
+            supervisors.add(spare.pid)
+            return spare
+        return None
+
     while is_open or supervisors:
         has_request, _ = signals.wait(None, requests.fileno() if is_open else -1)
         _reap_supervisors(supervisors)
         if has_request:
-            is_open = _accept(requests, supervisors, spare, fork_spare)
-            if spare:  # used, or unusable
-                spare.close()
-            spare = _another(supervisors, fork_spare, requests.fileno()) if is_open else None
+            data, handles, _, _ = socket.recv_fds(requests, 1, 5)
+            is_open = bool(data)
+            is_taken = spare is not None and spare.take(handles)
+            if is_open and not is_taken and (fresh := another(*handles)):
+                fresh.take(handles)  # without one, the requester sees its control socket close
+            for handle in handles:
+                os.close(handle)
+            spare = another() if is_open else None
+
+
+def open_requests() -> socket.socket:
+    """Return the socket of requests, which a program that takes them has as its standard input, and nothing else open."""
+    os.closerange(3, 1 << 20)
+    requests = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    return requests
 
 
 def main(arguments: list[str]) -> int:
@@ -279,56 +290,26 @@ def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequen
     raise missing
 
 
-def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None, fork_spare: Fork) -> bool:
-    """Give the next request to a supervisor; return whether there can be more."""
-    data, handles, _, _ = socket.recv_fds(requests, 1, 5)
-    if data and not (spare and spare.take(handles)):
-        fresh = _another(supervisors, fork_spare, requests.fileno(), *handles)
-        if fresh:  # without one, the requester sees its control socket close
-            fresh.take(handles)
-            fresh.close()
-    for handle in handles:
-        os.close(handle)
-    return bool(data)
-
-
-def _another(supervisors: set[int], fork_spare: Fork, *private: int) -> Spare | None:
-    """Fork one without the `private` handles; None if no process is available."""
-    with contextlib.suppress(OSError):
-        spare = fork_spare(*private)
-        supervisors.add(spare.pid)
-        return spare
-    return None
-
-
 def _serve_next(requests: socket.socket, walls: Enclosure, start: Start) -> None:
     signals = ready()
     walls.prepare()
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
     requests.close()
     signals.wait(0)  # earlier signals were not for the command
-    if data:
-        _serve_one(signals, walls, start, *handles)
-
-
-def _serve_one(signals: Signals, walls: Enclosure, start: Start, control: int, folder: int, *streams: int) -> None:
-    keep_private(control, folder, *streams)
-    fields = receive(control).split(b"\0")
-    grace, umask, arguments, words = float(fields[0]), *map(int, fields[1:4])
-    command, shown, variables = (
-        fields[4 : 4 + arguments],
-        fields[4 + arguments :][:words],
-        fields[4 + arguments + words :],
-    )
+    if not data:
+        return
+    control, folder, *streams = handles
+    keep_private(*handles)
+    (grace,), (umask,), command, shown, variables = receive(control)
     environment = dict(field.split(b"=", 1) for field in variables)
     walls.give_way_out(control)
 
     def start_behind() -> int:
         walls.enter(folder, list(map(os.fsdecode, shown)))
-        os.umask(umask)
+        os.umask(int(umask))
         return walls.start(lambda: start(command, environment, streams), streams[0])
 
-    supervisor = Supervisor(control, grace, report=control, kill_leftovers=True, spares_shells=False)
+    supervisor = Supervisor(control, float(grace), report=control, kill_leftovers=True, spares_shells=False)
     supervisor.run(signals, start_behind, (folder, *streams))
     walls.leave()
 
@@ -340,18 +321,27 @@ def keep_private(*handles: int) -> None:
             os.set_inheritable(handle, False)  # noqa: FBT003  the function takes no keyword
 
 
-def receive(control: int) -> bytes:
-    """Read a request from its control socket.
+def packed(*lists: Sequence[str]) -> bytes:
+    """Return a request as it is sent: its length, then, separated by NULs, how long the lists are, and what is in them."""
+    counts = ",".join(str(len(one)) for one in lists)
+    request = b"\0".join(os.fsencode(field) for field in chain([counts], *lists))
+    return _LENGTH.pack(len(request)) + request
+
+
+def receive(control: int) -> list[list[bytes]]:
+    """Read the lists of a request from its control socket.
 
     Raises:
         EOFError: the requester vanished before it sent its request.
     """
     with os.fdopen(control, "rb", closefd=False) as stream:
-        (length,) = REQUEST_LENGTH.unpack(stream.read(REQUEST_LENGTH.size))
+        (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
         request = stream.read(length)
     if len(request) < length:
         raise EOFError
-    return request
+    counts, *fields = request.split(b"\0")
+    rest = iter(fields)
+    return [[next(rest) for _ in range(int(count))] for count in counts.split(b",")]
 
 
 def _reap_supervisors(supervisors: set[int]) -> None:

@@ -4,17 +4,16 @@ import codecs
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from forge_tools.sandbox.processes.streams import CONTROL, StreamScrubber, plain
+from forge_tools.sandbox.processes.streams import CONTROL, StreamScrubber, is_plain, plain
 from forge_tools.sandbox.spools import Spool
 from forge_tools.secrets.scrubber import CONCEALED, LEAST, Scrubber
 
-_CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
 _OTHERWISE = "; filter the output or write it to a file"
 _MAX_HELD = 8192  # characters of an unfinished line or escape that may still change
 
@@ -27,7 +26,8 @@ def stream_scrubber(scrubber: Scrubber) -> StreamScrubber:
 def forms_in_streams(scrubber: Scrubber | None) -> list[bytes]:
     """Return what to search for: secrets in all their forms, and what a terminal leaves of them."""
     forms = scrubber.forms if scrubber is not None else []
-    return list(dict.fromkeys((*forms, *_left_of(forms))))
+    left = (plain(_decoded(form)) for form in forms)  # it drops escapes and the line ends of Windows
+    return list(dict.fromkeys((*forms, *(_encoded(text) for text in left if len(text) >= LEAST))))
 
 
 def scrubbed_chunks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -92,14 +92,6 @@ async def _without(secrets: StreamScrubber, chunks: AsyncIterator[bytes]) -> Asy
         yield rest
 
 
-def _left_of(forms: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield what a terminal leaves of each secret: it drops escapes and the line ends of Windows."""
-    for form in forms:
-        left = plain(_decoded(form))
-        if len(left) >= LEAST:
-            yield _encoded(left)
-
-
 def _encoded(text: str) -> bytes:
     """Encode; a lone surrogate, which is not a character, passes unchanged."""
     return text.encode("utf-8", "surrogatepass")
@@ -118,7 +110,8 @@ class HeadTail:
     def __init__(self, limit: int, whole_bytes: int = 0) -> None:
         self._limit = max(limit, 1)
         self._whole_bytes, self._whole_from = whole_bytes, limit
-        self._spool: Spool | None = None
+        self.whole: Spool | None = None
+        """What is kept of a text that is longer than the limit, to be read once."""
         self._head: list[str] = []
         self._head_room = limit * 2 // 5
         self._tail: deque[str] = deque()
@@ -141,16 +134,10 @@ class HeadTail:
             self._head_room -= len(part)
             text = text[len(part) :]
         if text:
-            self._keep_tail(text[-self._limit :])
-
-    @property
-    def lines(self) -> int:
-        return self.newlines + (self._last not in ("", "\n"))
-
-    @property
-    def whole(self) -> Spool | None:
-        """What is kept of a text that is longer than the limit, to be read once."""
-        return self._spool
+            self._tail.append(text[-self._limit :])
+            self._tail_chars += len(self._tail[-1])
+            while self._tail_chars - len(self._tail[0]) >= self._limit:
+                self._tail_chars -= len(self._tail.popleft())
 
     def show(self, limit: int, kept: Mapping[str, str] = MappingProxyType({})) -> tuple[str, dict[str, Any]]:
         """Return the text within `limit` characters (at most the limit it was created with), and its metadata.
@@ -158,51 +145,47 @@ class HeadTail:
         `kept` is what `keep_text` returned of the whole.
         """
         head, tail = "".join(self._head), "".join(self._tail)
-        facts: dict[str, Any] = {"truncated": False, "total_chars": self.chars, "total_lines": self.lines}
-        if self.chars <= limit:
-            return head + tail, facts | {"shown_lines": self.lines}
-        longest = omissions(self.chars, self.lines, {"offset": self.lines, "column": self.chars}, kept, _OTHERWISE)
-        form = next((at for at, marker in enumerate(longest) if len(marker) <= limit), -1)
-        room = max(0, limit - len(longest[form]) - 2)
-        first, last = self._cut(head, room * 2 // 5), self._cut_tail(head + tail, room - room * 2 // 5)
-        omitted = self.chars - len(first) - len(last)
-        lines = self.newlines - first.count("\n") - last.count("\n")
-        at = position_after(first)
-        parts = (first.removesuffix("\n"), omissions(omitted, max(lines, 1), at, kept, _OTHERWISE)[form], last)
-        shown = [part.removesuffix("\n").count("\n") + 1 for part in (first, last) if part]
-        facts |= {"truncated": True, "shown_lines": sum(shown)}
-        if artifact := kept.get("artifact"):
-            facts["next"] = {"tool": "Read", "file_path": artifact, **at}
-        return "\n".join(part for part in parts if part), facts
+        if self.chars > limit:
+            known = {"chars": self.chars, "newlines": self.newlines, "limit": limit}
+            return shortened(head, head + tail, **known, kept=kept, otherwise=_OTHERWISE)
+        lines = self.newlines + (self._last not in ("", "\n"))
+        facts = {"truncated": False, "total_chars": self.chars, "total_lines": lines, "shown_lines": lines}
+        return head + tail, facts
 
     def _spool_up(self, text: str) -> None:
         """Write to the file too; if there is no room, only what is in memory is kept."""
         try:
-            if self._spool is None:
-                self._spool = Spool(self._whole_bytes)
-                self._spool.write("".join([*self._head, *self._tail]).encode())
-            self._spool.write(text.encode())
+            if self.whole is None:
+                self.whole = Spool(self._whole_bytes)
+                self.whole.write("".join([*self._head, *self._tail]).encode())
+            self.whole.write(text.encode())
         except OSError:
-            self._spool, self._whole_bytes = None, 0
+            self.whole, self._whole_bytes = None, 0
 
-    def _keep_tail(self, text: str) -> None:
-        self._tail.append(text)
-        self._tail_chars += len(text)
-        while self._tail_chars - len(self._tail[0]) >= self._limit:
-            self._tail_chars -= len(self._tail.popleft())
 
-    @staticmethod
-    def _cut(text: str, room: int) -> str:
-        """Cut at the end of a line if one ends in the last tenth of the room."""
-        end = text.rfind("\n", room - room // 10, room) + 1
-        return text[: end or room]
+def shortened(
+    head: str, tail: str, *, chars: int, newlines: int, limit: int, kept: Mapping[str, str], otherwise: str = ""
+) -> tuple[str, dict[str, Any]]:
+    """Keep 40 % of `limit` from the head of a text and the rest from its tail, marker included; return it and what was cut.
 
-    @staticmethod
-    def _cut_tail(text: str, room: int) -> str:
-        if not room:
-            return ""
-        start = text.find("\n", len(text) - room, len(text) - room + room // 10) + 1
-        return text[start or len(text) - room :]
+    `head` and `tail` are what there is of both ends, or the whole. Cuts move to a line end within 10 % of the limit. A
+    limit too small for the marker gives only the marker.
+    """
+    lines = newlines + (not tail.endswith("\n"))
+    longest = omissions(chars, lines, {"offset": lines, "column": chars}, kept, otherwise)
+    form = next((at for at, marker in enumerate(longest) if len(marker) <= limit), -1)
+    room, slack = max(0, limit - len(longest[form]) - 2), limit // 10
+    end, start = room * 2 // 5, len(tail) - (room - room * 2 // 5)
+    first = head[: head.rfind("\n", max(0, end - slack), end) + 1 or end]
+    start = tail.find("\n", start, start + slack) + 1 or start
+    last, at = tail[start:], position_after(first)
+    omitted = newlines - first.count("\n") - last.count("\n") + (tail[start - 1 : start] != "\n")
+    marker = omissions(chars - len(first) - len(last), omitted, at, kept, otherwise)[form]
+    shown = sum(part.removesuffix("\n").count("\n") + 1 for part in (first, last) if part)
+    facts: dict[str, Any] = {"truncated": True, "total_chars": chars, "total_lines": lines, "shown_lines": shown}
+    if artifact := kept.get("artifact"):
+        facts["next"] = {"tool": "Read", "file_path": artifact, **at}
+    return "\n".join(part for part in (first.removesuffix("\n"), marker, last) if part), facts
 
 
 def omissions(
@@ -227,15 +210,15 @@ def position_after(text: str) -> dict[str, int]:
 
 
 class TerminalText:
-    """Feeds the bytes of a terminal's output to a `HeadTail` as the text that a person would finally see.
+    """Passes the bytes of a terminal's output on to `add` as the text that a person would finally see.
 
     UTF-8, other bytes as U+FFFD; no colours or cursor movements; of a line rewritten with carriage returns the last
     state; other control characters as visible escapes. The secrets of the running call are removed before anything is
     counted or cut: half of one would not be found, and its replacement may be longer.
     """
 
-    def __init__(self, kept: HeadTail) -> None:
-        self._kept = kept
+    def __init__(self, add: Callable[[str], None]) -> None:
+        self._add = add
         scrubber = CONCEALED.get()
         self._stream = stream_scrubber(scrubber) if scrubber else None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -243,8 +226,7 @@ class TerminalText:
         self._is_clean = True
 
     def feed(self, data: bytes) -> None:
-        # A test at memory speed, so that gigabytes of plain output cost next to nothing.
-        self._is_clean = self._is_clean and len(data.translate(None, _CONTROLS)) == len(data)
+        self._is_clean = self._is_clean and is_plain(data)
         text = self._held + self._decoder.decode(data)
         end = text.rfind("\n") + 1
         self._give(self._plain(text[:end]))
@@ -254,13 +236,13 @@ class TerminalText:
         self._give(self._plain(self._held + self._decoder.decode(b"", final=True)))
         self._held = ""
         if self._stream is not None and (rest := self._stream.rest()):
-            self._kept.add(rest.decode())
+            self._add(rest.decode())
 
     def _give(self, text: str) -> None:
         if self._stream is not None:
             text = self._stream.feed(text.encode()).decode()
         if text:
-            self._kept.add(text)
+            self._add(text)
 
     def _hold(self, rest: str) -> None:
         """Hold an unfinished line back: a carriage return may still replace it, an escape in it may be incomplete."""

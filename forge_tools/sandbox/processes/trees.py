@@ -89,11 +89,11 @@ def descendants(ancestor: int, *, with_shells: bool = False) -> list[Process]:
     So are programs that keep shells which outlive their calls, with all that is below them. The kernel's own lists of
     children are read, so that a busy machine costs no more; a child may be missing while a sibling of it ends.
     """
-    below = _children if _LISTS_CHILDREN else families().get
+    all_families = {} if _LISTS_CHILDREN else families()
     found = [Process(ancestor, 0, 0)]
     for process in found:
-        children = below(process.pid) or ()
-        found.extend(child for child in children if with_shells or not is_keeper(marks_of(child.pid)))
+        listed = map(process_of, child_pids(process.pid)) if _LISTS_CHILDREN else all_families.get(process.pid, ())
+        found.extend(child for child in listed if child and (with_shells or not is_keeper(marks_of(child.pid))))
     return found[1:]
 
 
@@ -137,19 +137,15 @@ def environment_of(pid: int) -> bytes:
 
     Of one that keeps its environment to itself, or is another user's, its arguments: `Forker` puts the marks there, too.
     """
-    try:
-        return _read(f"/proc/{pid}/environ")
-    except PermissionError:
-        with contextlib.suppress(OSError):
-            return _read(f"/proc/{pid}/cmdline") or b"?"
-    except OSError:
-        pass
+    for name in ("environ", "cmdline"):
+        try:
+            with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123  as above
+                return file.read() or (b"" if name == "environ" else b"?")
+        except PermissionError:
+            continue
+        except OSError:
+            break
     return b"?"
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:  # noqa: PTH123  as above
-        return file.read()
 
 
 def process_of(pid: int) -> Process | None:
@@ -170,8 +166,7 @@ def process_table() -> Iterator[Process]:
         yield from _process_table_of_ps()
         return
     for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):  # noqa: PTH208  as above
-        process = process_of(pid)
-        if process is not None:
+        if process := process_of(pid):
             yield process
 
 
@@ -183,10 +178,6 @@ def child_pids(pid: int, thread: int = 0) -> list[int]:
             with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:  # noqa: PTH123  as above
                 found += map(int, file.read().split())
     return found
-
-
-def _children(pid: int) -> list[Process]:
-    return [child for child in map(process_of, child_pids(pid)) if child]
 
 
 def _process_table_of_ps() -> Iterator[Process]:

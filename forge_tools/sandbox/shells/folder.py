@@ -105,9 +105,7 @@ class Output:
         except OSError:
             return b""
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return b""
-            return os.pread(fd, limit, offset)
+            return os.pread(fd, limit, offset) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
         except OSError:
             return b""
         finally:
@@ -170,15 +168,12 @@ class ShellFolder(Descriptor):
             os.utime(LEASE, dir_fd=self.fd, follow_symlinks=False)
 
     def runtime_seconds(self) -> float | None:
-        """Return how long it has been running, or ran; None if unknown. Setting the clock changes nothing."""
+        """Return how long it has been running, or ran; None if unknown."""
         facts = self.facts()
-        if facts.get("state") != ShellStatus.RUNNING:
-            runtime: float | None = facts.get("runtime_s")
-            return runtime
-        ticks: int = facts.get("start_ticks", 0)
-        if not ticks:
-            return max(0.0, round(time.time() - float(self._asked.get("started_at", 0)), 3))
-        return round(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 3)
+        runtime: float | None = facts.get("runtime_s")
+        if facts.get("state") == ShellStatus.RUNNING:
+            runtime = max(0.0, round(time.time() - float(self._asked.get("started_at", 0)), 3))
+        return runtime
 
     def quiet_seconds(self) -> float | None:
         """Return how long ago it last wrote something; None if it never has."""
@@ -201,14 +196,11 @@ class ShellFolder(Descriptor):
         except OSError:
             return False
         try:
-            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
-                return False
-            os.write(fd, order)
+            return stat.S_ISFIFO(os.fstat(fd).st_mode) and os.write(fd, order) > 0
         except OSError:
             return False
         finally:
             os.close(fd)
-        return True
 
     def _settle(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Record that its end is unknown; end whatever runs unsupervised."""
@@ -216,7 +208,7 @@ class ShellFolder(Descriptor):
             _sweep(self.id, facts)
         facts = facts | {"state": ShellStatus.LOST.value, "ended_at": time.time(), "size": self.output.size}
         with suppress(OSError):
-            restate(self.fd, STATUS, facts)
+            restate(self.fd, facts)
         return facts
 
     def _described(self, facts: dict[str, Any]) -> ShellRecord:
@@ -263,7 +255,6 @@ def _sweep(handle: str, facts: dict[str, Any]) -> None:
 
 
 def _signal(facts: dict[str, Any], number: int) -> bool:
-    """Send a signal to the supervisor; return whether it exists."""
     supervisor = ProcessHandle(facts.get("pid", 0))
     try:
         return _is_supervised(facts) and supervisor.send(number)  # held first, as above

@@ -9,7 +9,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -18,12 +18,11 @@ from pathlib import Path
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ShellRecord, ShellStatus, host_of, shell_id
 from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, true_path
-from forge_tools.sandbox.processes.commands import SPAWN_FAILED, UMASK, Forker
+from forge_tools.sandbox.processes.commands import SPAWN_FAILED
 from forge_tools.sandbox.processes.environment import child_environment
-from forge_tools.sandbox.processes.launcher import Status
 from forge_tools.sandbox.processes.output import forms_in_streams
+from forge_tools.sandbox.processes.spawner import UMASK, Around, Forker
 from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, KEEPS, SHELL, Process, families, start_ticks
-from forge_tools.sandbox.processes.walled import UNWALLED, Around
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.supervisor import LEASE, ORDERS, RECORD, STATUS, WRITE, replace
@@ -43,15 +42,14 @@ _ROOT = str(Path(__file__).parents[3])
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 _PATIENCE_SECONDS = 10.0
 _STARTING_SECONDS = 60.0
-_MAX_FOLDERS = 8
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LISTENING = "0A"
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _MAX_HANDLES = 4096  # for one process; a server with more connections opened its port before them
 
-# The finished shells of each folder: their records do not change, and a host keeps many for days.
-_over: dict[Path, dict[str, tuple[tuple[int, ...] | None, ShellRecord]]] = {}
+# The finished shells in a folder: their records do not change, and a host keeps many for days.
+_over: dict[Path, dict[str, tuple[tuple[int, ...], ShellRecord]]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +88,9 @@ def shells_folder(reach: Reach, *, is_made: bool = False) -> Path:
         status = folder.lstat()
     except FileNotFoundError:
         return folder
-    except (OSError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        what = (
-            f"The folder for shells that outlive a call cannot be used: {reason}. Give the executor Reach(shells=...)"
-        )
-        raise SandboxError(what, SPAWN_FAILED) from error
+    except OSError as error:
+        why = f"cannot be used: {error.strerror}. Give the executor Reach(shells=...)"
+        raise SandboxError(f"The folder for shells that outlive a call {why}", SPAWN_FAILED) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         what = "The folder for shells that outlive a call must be our own, and nobody else may write to it (0700)"
         raise SandboxError(what, SPAWN_FAILED)
@@ -110,7 +105,7 @@ def start(
     *,
     place: int,
     stdin: bytes,
-    around: Around = UNWALLED,
+    around: Around,
 ) -> ShellFolder:
     """Start `command` in the open folder handle `place`, behind the walls `around` it; return the shell's folder, for the caller to close.
 
@@ -163,7 +158,11 @@ def survey(folder: Path) -> list[ShellRecord]:
     """
     known, over, records = _over.get(folder, {}), {}, []
     for name in _names(folder):
-        identity, kept = _identity(folder, name), known.get(name)
+        try:
+            seen = os.stat(f"{folder}/{name}/{STATUS}", follow_symlinks=False)  # noqa: PTH116  a host keeps thousands
+        except OSError:
+            continue
+        identity, kept = (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns), known.get(name)
         if kept is None or kept[0] != identity:
             shell = find(folder, name)
             if shell is None:
@@ -171,10 +170,9 @@ def survey(folder: Path) -> list[ShellRecord]:
             with shell:
                 kept = identity, shell.record()
         records.append(kept[1])
-        if identity is not None and kept[1].status is not ShellStatus.RUNNING:
+        if kept[1].status is not ShellStatus.RUNNING:
             over[name] = kept
-    if len(_over) >= _MAX_FOLDERS:
-        _over.clear()
+    _over.clear()
     _over[folder] = over
     return sorted(records, key=lambda record: (record.started_at, record.id))
 
@@ -206,15 +204,6 @@ def _names(folder: Path) -> list[str]:
         return sorted(os.listdir(folder))  # noqa: PTH208  names are all that is wanted
     except OSError:
         return []
-
-
-def _identity(folder: Path, name: str) -> tuple[int, ...] | None:
-    """Return what identifies the state of a shell's status file; None if there is none."""
-    try:
-        seen = os.stat(f"{folder}/{name}/{STATUS}", follow_symlinks=False)  # noqa: PTH116  a host keeps thousands
-    except OSError:
-        return None
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
 def _open(folder: Path, id: str) -> ShellFolder | None:
@@ -257,7 +246,8 @@ def _usage(supervisor: int, children: Mapping[int, Sequence[Process]]) -> Usage:
     # Processes that a supervisor has reaped count on its account; its own usage is not the shell's.
     ticks = _ticks(supervisor, slice(13, 15)) + sum(_ticks(process.pid, slice(11, 15)) for process in tree)
     pids = [process.pid for process in tree]
-    return Usage(len(pids), sum(map(_pages, pids)) * _PAGE, round(ticks / _TICKS, 2), listening_ports(pids))
+    ports = {port for pid in pids for port in _ports(pid)}
+    return Usage(len(pids), sum(map(_pages, pids)) * _PAGE, round(ticks / _TICKS, 2), tuple(sorted(ports)))
 
 
 def _pages(pid: int) -> int:
@@ -272,13 +262,14 @@ def _ticks(pid: int, fields: slice) -> int:
     return 0
 
 
-def listening_ports(pids: Iterable[int]) -> tuple[int, ...]:
-    """List the ports that any of these processes listens on, in each one's network namespace."""
-    found: set[int] = set()
-    for pid in pids:
-        if sockets := set(_sockets(pid)):
-            found.update(port for port, inode in _listeners(pid) if inode in sockets)
-    return tuple(sorted(found))
+def _ports(pid: int) -> Iterator[int]:
+    if sockets := set(_sockets(pid)):
+        for table in ("tcp", "tcp6"):
+            with suppress(OSError):  # as above; or no IPv6
+                for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                    fields = line.split()
+                    if fields[3] == _LISTENING and fields[9] in sockets:
+                        yield int(fields[1].rpartition(":")[2], 16)
 
 
 def _sockets(pid: int) -> Iterator[str]:
@@ -288,16 +279,6 @@ def _sockets(pid: int) -> Iterator[str]:
             with suppress(OSError):
                 if found := _SOCKET.fullmatch(os.readlink(f"{folder}/{number}")):  # noqa: PTH115  thousands of them
                     yield found[1]
-
-
-def _listeners(pid: int) -> Iterator[tuple[int, str]]:
-    """Yield the port and the inode of each listening socket in the network namespace of a process."""
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError):  # as above; or no IPv6
-            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == _LISTENING:
-                    yield int(fields[1].rpartition(":")[2], 16), fields[9]
 
 
 def _shell_environment(id: str, env: Mapping[str, str]) -> dict[str, str]:
@@ -333,18 +314,18 @@ def _ask(
 ) -> None:
     withheld = [base64.b64encode(form).decode() for form in forms_in_streams(CONCEALED.get())]
     walls = [true_path(place), *around.walls, *around.shown] if around.walls else []
-    counts = (UMASK, len(command), len(withheld), len(walls))
-    fields = [str(shell.lease_seconds), str(shell.spool_bytes), *map(str, counts), *command, *withheld, *walls]
-    fields += [f"{name}={value}" for name, value in environment.items()]
+    limits = [str(shell.lease_seconds), str(shell.spool_bytes), str(UMASK)]
+    variables = [f"{name}={value}" for name, value in environment.items()]
     with tempfile.TemporaryFile() as file:
         file.write(stdin)
         file.seek(0)
-        with KEEPER.request([place, own.fd, file.fileno()], fields) as control:
+        handles = [place, own.fd, file.fileno()]
+        with KEEPER.request(handles, limits, command, withheld, walls, variables) as control:
             line = _answer(control, own)
     if not line.endswith(b"\n"):
         raise OSError(0, "no answer from its supervisor")
     kind, number = line.split()
-    if Status(kind.decode(), int(number)).kind == "error":
+    if kind == b"error":
         raise OSError(int(number), os.strerror(int(number)))
 
 
@@ -377,10 +358,11 @@ def _refusal(number: int) -> SandboxError:
     return SandboxError(f"The shell could not be started: {reason}", SPAWN_FAILED)
 
 
-def _keepers_environment() -> dict[str, str]:
-    """Add a separate mark, since the processes it forks show its environment and must be spared too."""
-    return _shell_environment(f"{KEEPS}{os.getpid()}.{secrets.token_hex(4)}", {})
+class _Keeper(Forker):
+    def environment(self) -> dict[str, str]:
+        """Add a separate mark, since the processes it forks show its environment and must be spared too."""
+        return _shell_environment(f"{KEEPS}{os.getpid()}.{secrets.token_hex(4)}", {})
 
 
-KEEPER = Forker(["-c", _PROGRAM, _ROOT], _keepers_environment)
+KEEPER = _Keeper(["-c", _PROGRAM, _ROOT])
 """The forker of supervisors in this process."""

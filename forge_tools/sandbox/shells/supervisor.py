@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 
 from forge_tools.sandbox.processes.endings import Ending
-from forge_tools.sandbox.processes.launcher import Status, keep_private, receive, spawn, status_of
+from forge_tools.sandbox.processes.launcher import Status, keep_private, open_requests, receive, spawn, status_of
 from forge_tools.sandbox.processes.streams import StreamScrubber
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap, start_ticks
 from forge_tools.sandbox.walls import namespaces
@@ -61,19 +61,17 @@ def replace(folder: int, name: str, content: Mapping[str, object]) -> None:
         raise
 
 
-def restate(folder: int, name: str, content: Mapping[str, object]) -> None:
-    """Replace a small file, or rewrite it in place, which works even on a full disk.
+def restate(folder: int, content: Mapping[str, object]) -> None:
+    """Replace the status, or rewrite it in place, which works even on a full disk.
 
     It grows by at least a byte, so that a changed size shows a new version.
     """
     try:
-        replace(folder, name, content)
+        replace(folder, STATUS, content)
     except OSError:
-        fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            os.pwrite(fd, json.dumps(content).encode().ljust(os.fstat(fd).st_size + 1), 0)
-        finally:
-            os.close(fd)
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(STATUS, flags, dir_fd=folder), "wb") as file:
+            file.write(json.dumps(content).encode().ljust(os.fstat(file.fileno()).st_size + 1))
 
 
 @cache
@@ -172,7 +170,7 @@ class Shell:
         Raises:
             OSError: it cannot be started.
         """
-        pid = os.getpid() if self._numbers is None else self._numbers.own()
+        pid = os.getpid() if self._numbers is None else self._numbers.own
         self._facts = {"pid": pid, "start_ticks": start_ticks(os.getpid()), "kernel": kernel_id()}
         replace(self._folder, STATUS, self._facts)  # else there is no room, and the shell would be invisible
         self._output, write = os.pipe()
@@ -199,14 +197,12 @@ class Shell:
                 self._end(signal.SIGTERM, _STOP_GRACE, "stop")
             if self._lease.is_over():
                 self._end(signal.SIGTERM, _STOP_GRACE, "lease")
-            seconds = self._step()
-        self._drain(signals)
+            if self._ending is not None:
+                seconds = self._ending.step(self._tree(), self._child, is_over=self._status is not None)
+        patience = time.monotonic() + _DRAIN_SECONDS
+        while self._output >= 0 and self._pump() and (remaining := patience - time.monotonic()) > 0:
+            signals.wait(remaining, self._output)
         self._conclude()
-
-    def _step(self) -> float | None:
-        if self._ending is None:
-            return self._lease.every
-        return self._ending.step(self._tree(), self._child, is_over=self._status is not None)
 
     def _pump(self) -> bool:
         """Read once; return whether there may be more."""
@@ -219,11 +215,6 @@ class Shell:
             os.close(self._output)
             self._output = -1
         return bool(data)
-
-    def _drain(self, signals: Signals) -> None:
-        patience = time.monotonic() + _DRAIN_SECONDS
-        while self._output >= 0 and self._pump() and (remaining := patience - time.monotonic()) > 0:
-            signals.wait(remaining, self._output)
 
     def _obey(self) -> None:
         """Execute the orders. Each is a line: a signal, and the seconds after which what still runs is killed."""
@@ -246,7 +237,6 @@ class Shell:
         return list(descendants(os.getpid(), with_shells=True))
 
     def _reap(self) -> bool:
-        """Collect every ended child, including adopted ones; return whether any child is left."""
         is_any_left, code = reap(self._child)
         if code is not None and self._status is None:  # the number may belong to another process by now
             self._status = status_of(code)
@@ -271,7 +261,7 @@ class Shell:
 
     def _tell(self) -> None:
         with suppress(OSError):  # the folder is gone: the shell continues anyway
-            restate(self._folder, STATUS, self._facts)
+            restate(self._folder, self._facts)
 
 
 class _Lease:
@@ -302,15 +292,12 @@ def serve() -> None:
     """Fork a supervisor for each request until the end of file.
 
     A request is one byte with four handles: control socket, working directory, folder of the shell, standard input. The
-    rest follows over its control socket, separated by NULs: seconds of the lease, bytes of the spool, the umask, the
-    numbers of arguments, of secret texts and of words on its walls, the arguments, these texts in base64, the words, the
-    environment. The words are none, or the path of the folder and those of `walls/commands.py`. The answer is a line:
-    `started 0` or `error ERRNO`.
+    rest follows over its control socket, as `packed` lists: the seconds of the lease, bytes of the spool and umask; the
+    command; secret texts in base64; words on its walls, none or the path of the folder and those of `walls/commands.py`;
+    the environment. The answer is a line: `started 0` or `error ERRNO`.
     """
     harden()
-    os.closerange(3, 1 << 20)
-    requests = socket.socket(fileno=os.dup(0))
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    requests = open_requests()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody needs to wait for supervisors
     while True:
         data, handles, _, _ = socket.recv_fds(requests, 1, 4)
@@ -330,27 +317,28 @@ def serve() -> None:
 def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
     os.setsid()
     keep_private(control, place, folder, stdin)
-    fields = receive(control).split(b"\0")
-    lease, limit, umask, *counts = float(fields[0]), *map(int, fields[1:6])
-    rest = iter(fields[6:])
-    command, texts, words = ([next(rest) for _ in range(count)] for count in counts)
-    withheld, environment = list(map(base64.b64decode, texts)), dict(field.split(b"=", 1) for field in rest)
+    (lease, limit, umask), command, texts, words, variables = receive(control)
+    withheld, environment = list(map(base64.b64decode, texts)), dict(field.split(b"=", 1) for field in variables)
     walls = list(map(os.fsdecode, words))
-    around = enclosure(walls[1:])
+    around, is_apart = enclosure(walls[1:]), walls[1:2] == [NAMESPACE]
     try:
-        is_apart = bool(walls) and walls[1] == NAMESPACE
-        if is_apart and not _is_inside(walls[2], control, place, folder, stdin):
-            return  # the supervisor goes on in them
+        outside, inside = socket.socketpair()
+        if is_apart and namespaces.fork(network=walls[2]):  # the supervisor goes on in them
+            for handle in (inside.detach(), control, place, folder, stdin):
+                os.close(handle)
+            _serve_way_out(walls[2], outside)
+            return
+        outside.close()
         adopt_orphans()
         signals = Signals(*_STOPS, signal.SIGCHLD)
         numbers = namespaces.Numbers() if is_apart else None
-        shell = Shell(folder, lease_seconds=lease, spool_bytes=limit, withheld=withheld, numbers=numbers)
-        if is_apart:
-            namespaces.furnish(walls[3:])
-        else:
-            around.prepare()
+        shell = Shell(folder, lease_seconds=float(lease), spool_bytes=int(limit), withheld=withheld, numbers=numbers)
+        around.prepare()
+        around.give_way_out(inside.fileno())
+        if not (is_apart and namespaces.has_proxy(walls[2])):  # else it serves until this is closed
+            inside.close()
         around.enter(place, walls[:1])
-        os.umask(umask)
+        os.umask(int(umask))
         shell.start(command, environment, stdin, around)
     except OSError as error:
         os.write(control, f"error {error.errno or errno.EINVAL}\n".encode())
@@ -365,25 +353,11 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
     around.leave()
 
 
-def _is_inside(network: str, *handles: int) -> bool:
-    """Fork into namespaces; what stays outside, without the handles, returns once the proxy of that network is not needed."""
-    ours, theirs = socket.socketpair()
-    if namespaces.fork(network=network) == 0:
-        ours.close()
-        if namespaces.has_proxy(network):
-            with namespaces.open_way_out() as listener:
-                socket.send_fds(theirs, [b"."], [listener.fileno()])
-            theirs.detach()  # the proxy serves until it is closed
-        theirs.close()
-        return True
-    theirs.close()
-    for handle in handles:
-        os.close(handle)
-    with ours:
-        _, listeners, _, _ = socket.recv_fds(ours, 1, 1)
-        if listeners:
-            # Not earlier: asyncio and what the proxy needs take a third of a second, which no other shell has to spend.
-            from forge_tools.sandbox.web.egress import serve_while_open
+def _serve_way_out(network: str, line: socket.socket) -> None:
+    """Be the proxy of a shell in namespaces, if its network has one, until the other end of the line is closed."""
+    _, listeners, _, _ = socket.recv_fds(line, 64, 1)
+    if listeners:
+        # Not earlier: asyncio and what the proxy needs take a third of a second, which no other shell has to spend.
+        from forge_tools.sandbox.web.egress import serve_while_open
 
-            serve_while_open(network, socket.socket(fileno=listeners[0]), ours)
-    return False
+        serve_while_open(network, socket.socket(fileno=listeners[0]), line)

@@ -30,11 +30,11 @@ class Enclosure:
 
     def prepare(self) -> None:
         """Do what is possible before the command is known."""
-        if self._refusal is None:
-            try:
+        try:
+            if self._refusal is None:
                 self._prepare()
-            except OSError as error:
-                self._refusal = error
+        except OSError as error:
+            self._refusal = error
 
     def _prepare(self) -> None:
         pass
@@ -102,10 +102,12 @@ class _Landlock(Enclosure):
         super().enter(folder, words)
         self._shown += words[1:]
         for path in _of("own", self._shown):
-            self._lock = _made(path)
+            self._lock = make_locked(path)
             for home in _of("home", self._shown):
-                for below in _of("ln", self._shown):
-                    _link(f"{home}/{below}", f"{path}/{below}")
+                for target, link in ((f"{home}/{below}", f"{path}/{below}") for below in _of("ln", self._shown)):
+                    if os.path.lexists(target) and not os.path.lexists(link):  # a folder above may be linked already
+                        os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
+                        os.symlink(target, link)
         self._rules.allow(_of("ro", words), (*_of("rw", words), *_of("own", self._shown)))
 
     def start(self, spawn: Callable[[], int], stdin: int) -> int:
@@ -152,26 +154,22 @@ def fork(words: Sequence[str]) -> tuple[int, OSError | None]:
     return os.fork(), None
 
 
-def _of(kind: str, words: Sequence[str]) -> Iterator[str]:
-    return (path for word, _, path in (entry.partition(":") for entry in words) if word == kind)
-
-
-def _made(path: str) -> int:
+def make_locked(path: str) -> int:
     """Make a folder and lock it, which shows that its process lives (`spools.remove_leftovers`); it may be removed before."""
     while True:
         os.mkdir(path, 0o700)
         with contextlib.suppress(FileNotFoundError):
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            if os.path.samestat(os.lstat(path), os.fstat(folder)):
-                return folder
+            with contextlib.suppress(OSError):  # without locks, nobody can mistake it for abandoned
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.lstat(path), os.fstat(folder)):
+                    return folder
             os.close(folder)
 
 
-def _link(target: str, link: str) -> None:
-    if os.path.lexists(target) and not os.path.lexists(link):  # a folder above may be linked already
-        os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
-        os.symlink(target, link)
+def _of(kind: str, words: Sequence[str]) -> Iterator[str]:
+    return (path for word, _, path in (entry.partition(":") for entry in words) if word == kind)
 
 
 def _remove(folder: str) -> None:

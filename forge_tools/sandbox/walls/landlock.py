@@ -66,7 +66,8 @@ class Ruleset:
         self._rights = write_rights(version)
         tcp = _TCP if version >= _TCP_SINCE and not network else 0
         scopes = _SCOPES if version >= _SCOPES_SINCE else 0
-        attributes = struct.pack("QQQ", self._rights, tcp, scopes)[: _length(version)]
+        known = 24 if version >= _SCOPES_SINCE else 16 if version >= _TCP_SINCE else 8  # bytes: more are refused
+        attributes = struct.pack("QQQ", self._rights, tcp, scopes)[:known]
         self._handle = checked("syscall", _CREATE_RULESET, attributes, len(attributes), 0)
 
     def allow(self, read: Iterable[str], write: Iterable[str]) -> None:
@@ -102,11 +103,6 @@ class Ruleset:
 
 def _families(network: bool) -> frozenset[int]:
     return seccomp.INTERNET if network else frozenset()
-
-
-def _length(version: int) -> int:
-    """Bytes of the attributes that the version knows: more are refused."""
-    return 24 if version >= _SCOPES_SINCE else 16 if version >= _TCP_SINCE else 8
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

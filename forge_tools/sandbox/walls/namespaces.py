@@ -149,16 +149,13 @@ class Numbers:
 
     def __init__(self) -> None:
         self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def own(self) -> int:
-        """That of this process."""
-        return int(os.readlink("self", dir_fd=self._proc))
+        self.own = int(os.readlink("self", dir_fd=self._proc))
 
     def of_first_child(self) -> int:
         """That of the first child that this process still has; 0 where the kernel keeps no list of them."""
-        own = self.own()
         with contextlib.suppress(OSError, IndexError):
-            handle = os.open(f"{own}/task/{own}/children", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+            path = f"{self.own}/task/{self.own}/children"
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
             try:
                 return int(os.read(handle, 64).split()[0])
             finally:
@@ -191,7 +188,8 @@ def _leave(line: socket.socket, network: str) -> None:
         if not line.recv(16):  # who asked is gone
             os._exit(0)
         if apart:
-            _raise_loopback()
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+                fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH22x", b"lo", _UP))
         pid = os.fork()
     except OSError as error:
         pid = -(error.errno or errno.EINVAL)
@@ -205,22 +203,15 @@ def _map_users(pid: int) -> None:
     if os.geteuid() == 0:
         with contextlib.suppress(PermissionError):
             for kind in ("uid_map", "gid_map"):
-                _write(f"/proc/{pid}/{kind}", _same(kind))
+                with open(f"/proc/self/{kind}", "rb") as file:
+                    ranges = [line.split() for line in file]
+                _write(
+                    f"/proc/{pid}/{kind}", b"".join(b"%s %s %s\n" % (first, first, many) for first, _, many in ranges)
+                )
             return
     _write(f"/proc/{pid}/setgroups", b"deny")
     _write(f"/proc/{pid}/uid_map", b"%d %d 1" % (os.geteuid(), os.geteuid()))
     _write(f"/proc/{pid}/gid_map", b"%d %d 1" % (os.getegid(), os.getegid()))
-
-
-def _same(kind: str) -> bytes:
-    with open(f"/proc/self/{kind}", "rb") as file:
-        ranges = [line.split() for line in file]
-    return b"".join(b"%s %s %s\n" % (first, first, count) for first, _, count in ranges)
-
-
-def _raise_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH22x", b"lo", _UP))
 
 
 def _make_proc() -> None:
@@ -245,10 +236,6 @@ def _make_devices() -> None:
     for name, kind, options in (("pts", "devpts", b"newinstance,ptmxmode=0666,mode=620"), ("shm", "tmpfs", _SHARED)):
         os.mkdir(f"/dev/{name}")
         _mount(kind, f"/dev/{name}", kind, _NO_SUID | _NO_EXEC * (kind == "devpts"), options)
-
-
-def _show_read_only(path: str) -> None:
-    _show_at(path, _READ_ONLY)
 
 
 def _show_at(path: str, flags: int = 0) -> None:
@@ -278,11 +265,12 @@ def _hide(path: str) -> None:
         _mount(f"{_OLD}/dev/null", path, flags=_BIND)
 
 
-_SHOWING = {"ro": _show_read_only, "rw": _show_at, "ln": _copy_link, "own": _give, "hide": _hide}
+_SHOWING = {
+    "ro": lambda path: _show_at(path, _READ_ONLY), "rw": _show_at, "ln": _copy_link, "own": _give, "hide": _hide,
+}  # fmt: skip
 
 
 def _place(path: str, *, is_folder: bool) -> None:
-    """Create the mount point."""
     if os.path.lexists(path):
         return
     if is_folder:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import NoReturn
 
 from forge_tools.sandbox.walls import landlock, namespaces
@@ -50,27 +50,18 @@ def keeps_to(tier: str, network: str) -> bool:
 @cache
 def given() -> Given:
     """Try the tiers, once for a process; takes milliseconds."""
-    return probe()
-
-
-def probe() -> Given:
-    """Try the tiers."""
     if not ON_LINUX:
         return Given("none", 0, *["walls need Linux"] * 2)
-    version, without = landlock.abi(), _lack_of_namespaces()
+    version = landlock.abi()
+    trials = (("unshare", lambda: os.getpid() == 1), ("mount", _furnished))
+    lacks = (f"{what}: {why}" for what, trial in trials if (why := _refused(partial(_in_namespaces, trial))))
+    without = next(lacks, "")
     if not (why := _refused(_walled)):
         return Given("landlock", version, "", without)
     what = f"landlock: {why}"
     if not (closed := _refused(_closed)):
         return Given("plain", version, what, without)
     return Given("none", version, f"{what}; plain: {closed}", without)
-
-
-def _lack_of_namespaces() -> str:
-    for what, attempt in (("unshare", _set_apart), ("mount", _furnished)):
-        if why := _refused(attempt):
-            return f"{what}: {why}"
-    return ""
 
 
 def _refused(attempt: Callable[[], bool]) -> str:
@@ -102,28 +93,16 @@ def _walled() -> bool:
     return _fails(lambda: os.listdir("/")) and _fails(lambda: socket.socket(socket.AF_INET).close())
 
 
-def _set_apart() -> bool:
-    return _in_namespaces(lambda: os.getpid() == 1)
-
-
 def _furnished() -> bool:
-    """Whether a process there sees another root than ours: some systems allow all but to mount."""
+    """Whether a process there gets another root than ours: some systems allow all but to mount."""
     ours = os.stat("/")
-
-    def attempt() -> bool:
-        namespaces.furnish(["ro:/usr", "own:/usr"])
-        namespaces.close_off()
-        return not os.path.samestat(ours, os.stat("/")) and not os.listdir("/usr")
-
-    return _in_namespaces(attempt)
+    namespaces.furnish(["ro:/usr", "own:/usr"])
+    namespaces.close_off()
+    return not os.path.samestat(ours, os.stat("/")) and not os.listdir("/usr")
 
 
 def _in_namespaces(attempt: Callable[[], bool]) -> bool:
-    """Called in a child of ours, whose own child is in them.
-
-    Raises:
-        OSError: they cannot be had, or the attempt raised it.
-    """
+    """Called in a child of ours, whose own child is in them. The error that the attempt raised there is raised here."""
     checked("prctl", _ADOPT_ORPHANS, 1, 0, 0, 0)
     if (pid := namespaces.fork(network=namespaces.NONE)) == 0:
         _end_with(attempt)

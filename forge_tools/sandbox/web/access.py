@@ -62,7 +62,7 @@ class Web:
         if any(not one.isprintable() or one in ' \\"<>' for one in url):
             raise SandboxError("The URL has a character that must be escaped", URL_INVALID)
         host = _ascii_host(parts.hostname or "")
-        if port not in self.ports and not self._is_allowed_host(host):
+        if port not in self.ports and host not in self.allowed:
             ports = ", ".join(map(str, self.ports))
             raise SandboxError(f"Port {port} is not allowed; {ports} are. See FORGE_WEB_PORTS", URL_BLOCKED)
         shown = f"[{host}]" if ":" in host else host
@@ -81,19 +81,11 @@ class Web:
             raise ToolFailure(f"The host {host} is unknown: {error.strerror}", code=DNS_ERROR, retry=True) from error
         except UnicodeError as error:
             raise SandboxError(f"{host} is not a host name", URL_INVALID) from error
-        if not self._is_allowed_host(host):
-            for one in map(ipaddress.ip_address, found):
-                if not is_public(one) and not self._is_allowed(one):
-                    raise SandboxError(
-                        f"{host} is not a public address. An operator may allow it: FORGE_WEB_ALLOWED", URL_BLOCKED
-                    )
+        for one in map(ipaddress.ip_address, found if host not in self.allowed else ()):
+            if not is_public(one) and not any(one in network for network in _networks(self.allowed)):
+                what = f"{host} is not a public address. An operator may allow it: FORGE_WEB_ALLOWED"
+                raise SandboxError(what, URL_BLOCKED)
         return found
-
-    def _is_allowed_host(self, host: str) -> bool:
-        return host in self.allowed
-
-    def _is_allowed(self, address: Address) -> bool:
-        return any(one.version == address.version and address in one for one in _networks(self.allowed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +117,7 @@ class Connector:
     def __init__(self, web: Web, sockets: Any) -> None:
         self._web = web
         self._sockets = sockets
+        self.sleep = sockets.sleep
 
     async def connect_tcp(self, host: str, port: int, *args: Any, **options: Any) -> Any:
         """Connect to the first address that answers; if none does, raise the error of the last."""
@@ -134,12 +127,8 @@ class Connector:
                 return await self._sockets.connect_tcp(address, port, *args, **options)
         return await self._sockets.connect_tcp(addresses[-1], port, *args, **options)
 
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
 
 def _inside(address: ipaddress.IPv6Address) -> Iterator[Address]:
-    """Yield the IPv4 addresses embedded in an IPv6 address."""
     if address.ipv4_mapped:
         yield address.ipv4_mapped
     if address.sixtofour:
@@ -152,18 +141,12 @@ def _inside(address: ipaddress.IPv6Address) -> Iterator[Address]:
 
 def _networks(allowed: Iterable[str]) -> Iterator[Network]:
     for one in allowed:
-        try:
+        with suppress(ValueError):  # the name of a host
             yield ipaddress.ip_network(one)
-        except ValueError:
-            continue  # the name of a host
 
 
 def _ascii_host(host: str) -> str:
-    """Return the host as passed to the system; an internationalized name must be what it appears to be.
-
-    Raises:
-        SandboxError: it is not a host name.
-    """
+    """Return the host as passed to the system; an internationalized name must be what it appears to be."""
     host = host.lower().removesuffix(".")
     if not host or "%" in host:
         raise SandboxError("The URL has no host", URL_INVALID)

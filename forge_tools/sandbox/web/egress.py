@@ -8,7 +8,7 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -129,7 +129,9 @@ class Egress:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 addresses = await self._resolve(host, port)
-                if all(rule.is_any_below for rule in rules) and not all(map(_is_public, addresses)):
+                if all(rule.is_any_below for rule in rules) and not all(
+                    is_public(ipaddress.ip_address(one)) for one in addresses
+                ):
                     self._note(place)
                     what = f"The address of {place} is not public, and only a pattern allows that name"
                     raise _RefusedError("403 Forbidden", what)
@@ -163,47 +165,30 @@ def serve_while_open(network: str, listener: socket.socket, line: socket.socket)
 class _RefusedError(Exception):
     """Why the proxy does not pass a request on."""
 
-    def __init__(self, status: str, text: str) -> None:
-        super().__init__(text)
-        self._status = status
-
     def response(self) -> bytes:
-        body = f"{self}.\n".encode()
-        head = f"HTTP/1.1 {self._status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        status, text = self.args
+        body = f"{text}.\n".encode()
+        head = (
+            f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
         return head.encode() + body
 
 
 def _asked(head: bytes) -> tuple[str, int, bytes]:
-    """Return the host and port that a request is for, and what to send there first: nothing for a tunnel.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return the host and port that a request is for, and what to send there first: nothing for a tunnel."""
     line, *rest = head.decode("latin-1").split("\r\n")
     method, target, version = line.split(" ")
     if method == "CONNECT":
         host, _, number = target.rpartition(":")
-        return _name(host.strip("[]")), int(number), b""
+        return host.strip("[]").lower().removesuffix("."), int(number), b""
     parts = urlsplit(target)
     if parts.scheme != "http" or not parts.hostname:
         raise ValueError(target)
     path = parts._replace(scheme="", netloc="").geturl() or "/"
-    request = [f"{method} {path} {version}", *_passed_on(rest)]
-    return _name(parts.hostname), parts.port or 80, "\r\n".join(request).encode("latin-1")
-
-
-def _passed_on(fields: Sequence[str]) -> Iterator[str]:
-    """Drop what is between the client and the proxy. One request a connection, so that the next is judged, too."""
-    yield "Connection: close"
-    yield from (one for one in fields if not one.lower().startswith(("connection:", "proxy-", "keep-alive:")))
-
-
-def _is_public(address: str) -> bool:
-    return is_public(ipaddress.ip_address(address))
-
-
-def _name(host: str) -> str:
-    return host.lower().removesuffix(".")
+    # Without what is between the client and the proxy; one request a connection, so that the next is judged, too.
+    fields = [field for field in rest if not field.lower().startswith(("connection:", "proxy-", "keep-alive:"))]
+    request = [f"{method} {path} {version}", "Connection: close", *fields]
+    return parts.hostname.removesuffix("."), parts.port or 80, "\r\n".join(request).encode("latin-1")
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

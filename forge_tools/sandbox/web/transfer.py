@@ -4,8 +4,8 @@ import asyncio
 import codecs
 import re
 import zlib
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import SplitResult, urljoin
@@ -65,7 +65,8 @@ async def get(
         SandboxError: it leads to where tools may not go.
         ToolFailure: it cannot be fetched, or exceeds the limits.
     """
-    return await _within(seconds, _follow(web, url, dict(headers or {}), follow_off_host=follow_off_host))
+    async with _within(seconds):
+        return await _follow(web, url, dict(headers or {}), follow_off_host=follow_off_host)
 
 
 async def post(web: Web, url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> Response:
@@ -74,17 +75,18 @@ async def post(web: Web, url: str, body: bytes, headers: Mapping[str, str], seco
     Raises:
         SandboxError, ToolFailure: as in `get`.
     """
-    return await _within(seconds, _once(web, web.checked(url), "POST", dict(headers), body))
+    async with _within(seconds):
+        return await _once(web, web.checked(url), "POST", dict(headers), body)
 
 
-async def _within(seconds: float, fetching: Coroutine[Any, Any, Response]) -> Response:
+@asynccontextmanager
+async def _within(seconds: float) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(seconds):
-            return await fetching
+            yield
     except TimeoutError as error:
-        raise ToolFailure(
-            f"The server did not send the whole response within {seconds:g}s", code=ErrorCode.TIMEOUT, retry=True
-        ) from error
+        what = f"The server did not send the whole response within {seconds:g}s"
+        raise ToolFailure(what, code=ErrorCode.TIMEOUT, retry=True) from error
 
 
 async def _follow(web: Web, url: str, headers: dict[str, str], *, follow_off_host: bool) -> Response:
@@ -230,7 +232,6 @@ def _require_room(size: int, limit: int) -> None:
 
 @contextmanager
 def _explained(parts: SplitResult, httpcore: Any) -> Iterator[None]:
-    """Translate library exceptions for people and models."""
     try:
         yield
     except (SandboxError, ToolFailure):

@@ -29,7 +29,6 @@ from forge_tools.model import (
     ExecutionStatus,
     FailedCalls,
     Overview,
-    QueueDepth,
     QueueLoad,
     StuckCalls,
     StuckReason,
@@ -58,7 +57,12 @@ class Overviews:
         self._database = database
 
     async def read(self, *, window: float, lease: float, patience: float) -> Overview:
-        """Read everything. Figures cover calls ended in the last `window` seconds; for the other two see `stuck`."""
+        """Read everything. Figures cover calls ended in the last `window` seconds.
+
+        Calls are stuck, the worst first, that run on a worker silent for a `lease`, or for a lease beyond their time
+        limit; or that have been due for `patience` seconds while a worker that serves them has free slots, or while none
+        of those that serve their queue hosts the tool.
+        """
         async with self._database.reading() as connection:
             now = await database_now(connection)
             since = now - timedelta(seconds=window)
@@ -79,32 +83,6 @@ class Overviews:
                 stuck=tuple(stuck),
                 demoted=await _demoted(connection),
             )
-
-    async def backlog(self) -> list[QueueDepth]:
-        """Return what waits and runs now, by queue and lane."""
-        waiting = case((QUEUED, executions.c.queued_at))
-        query = (
-            select(
-                live.queue,
-                live.lane,
-                func.count(waiting).label("queued"),
-                func.sum(case((RUNNING, 1), else_=0)).label("running"),
-                seconds_between(func.min(waiting), from_now(0.0)).label("oldest_seconds"),
-            )
-            .join(executions, executions.c.id == live.id)
-            .group_by(live.queue, live.lane)
-            .order_by(live.queue, live.lane)
-        )
-        return [QueueDepth(**row._asdict()) for row in await self._database.rows(query)]
-
-    async def stuck(self, *, lease: float, patience: float) -> list[StuckCalls]:
-        """Return the calls that should progress and do not, the worst first.
-
-        They run on a worker silent for a `lease`, or for a lease beyond their time limit; or they have been due for `patience`
-        seconds while a worker that serves them has free slots, or while none of those that serve their queue hosts the tool.
-        """
-        async with self._database.reading() as connection:
-            return await stuck_in(connection, await read_load(connection, patience=patience), lease=lease)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ from forge_tools.errors import ForgeError, StorageError
 from forge_tools.model import (
     Claim,
     Holder,
-    LinkedExecution,
     NewExecution,
     Outcome,
     Scope,
-    StoredResult,
+    ToolResult,
     Wakeup,
 )
 from forge_tools.storage.connection.drivers import Address, Owner
@@ -66,7 +65,7 @@ class PostgresHotPath:
             return [None]
         return _refusals(rows, await self._run("submit", **_asked(rows)))
 
-    async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
+    async def submit_linked(self, rows: Sequence[NewExecution]) -> list[Answer]:
         """Run one statement; two if somebody holds one of the keys."""
         answers: list[Answer] = [KEY_TAKEN] * len(rows)
         left = list(range(len(rows)))
@@ -115,8 +114,8 @@ class PostgresHotPath:
                 effects[index] = mine
         return effects
 
-    async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
-        found: list[StoredResult | None] = [None] * len(ids)
+    async def results(self, ids: Sequence[str]) -> list[ToolResult | None]:
+        found: list[ToolResult | None] = [None] * len(ids)
         for ord_, *values in await self._run("results", ids=ids):
             found[ord_ - 1] = stored_result(ids[ord_ - 1], values)
         return found
@@ -144,14 +143,13 @@ class PostgresHotPath:
     async def close(self) -> None:
         await self._connections.close()
 
-    async def _submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
+    async def _submit_linked(self, rows: Sequence[NewExecution]) -> list[Answer]:
         """Store what can be stored; answer `KEY_TAKEN` for a key that was freed meanwhile."""
-        new = [row.new for row in rows]
         links = _by_name(_LINKS, [_link_values(row) for row in rows])
         answers: list[Answer] = [None] * len(rows)
-        settled = await self._run("submit_linked", **_asked(new), **links)
+        settled = await self._run("submit_linked", **_asked(rows), **links)
         for ord_, skew, *current in settled:
-            answers[ord_ - 1] = None if skew is None else refusal(new[ord_ - 1], skew, *current)
+            answers[ord_ - 1] = None if skew is None else refusal(rows[ord_ - 1], skew, *current)
         known = {row[0] - 1 for row in settled}
         held = [index for index, row in enumerate(rows) if row.claim is not None and index not in known]
         if held:
@@ -159,7 +157,7 @@ class PostgresHotPath:
                 answers[index] = answer
         return answers
 
-    async def _holders(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
+    async def _holders(self, rows: Sequence[NewExecution]) -> list[Answer]:
         """Free the expired keys of `rows` and say who holds the others; `KEY_TAKEN` if nobody does."""
         keys = [_link_values(row)[:2] for row in rows]
         found = await self._run("holders", **_by_name(_LINKS[:2], keys))
@@ -209,18 +207,18 @@ def _asked_of(new: NewExecution) -> dict[str, object]:
     return {**asked_by_name(new), "encrypted": new.encrypted, "issued_at": new.issued_at, "reply_key": new.reply_key}
 
 
-def _link_values(row: LinkedExecution) -> tuple[object, ...]:
+def _link_values(row: NewExecution) -> tuple[object, ...]:
     """Return the values of `_LINKS`."""
     claim, replay = row.claim, row.replay
     key = (None,) * 4 if claim is None else (clean(claim.scope), clean(claim.key), claim.fingerprint, float(claim.ttl))
-    return (*key, *((None,) * 4 if replay is None else (replay.of, clean(replay.actor), *links(row.new.id, replay))))
+    return (*key, *((None,) * 4 if replay is None else (replay.of, clean(replay.actor), *links(row.id, replay))))
 
 
-def _answer(row: LinkedExecution, holder: Holder | None) -> Answer:
+def _answer(row: NewExecution, holder: Holder | None) -> Answer:
     """Return None if the holder is the call itself: the reply to its commit was lost."""
     if holder is None:
         return KEY_TAKEN
-    return None if holder.execution_id == row.new.id else holder
+    return None if holder.execution_id == row.id else holder
 
 
 def _flags(count: int, rows: Sequence[Any]) -> list[bool]:

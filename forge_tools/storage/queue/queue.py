@@ -11,11 +11,10 @@ from forge_tools.model import (
     Claim,
     Holder,
     Kept,
-    LinkedExecution,
     NewExecution,
     Outcome,
     Scope,
-    StoredResult,
+    ToolResult,
     Wakeup,
     is_id,
 )
@@ -45,29 +44,22 @@ class ExecutionQueue:
         self._submits: Batcher[NewExecution, None] = Batcher(
             hot.submit, limits, size=lambda new: new.size, give_up=_submit_failed
         )
-        self._linked: Batcher[LinkedExecution, Holder | None] = Batcher(
-            hot.submit_linked,
-            limits,
-            size=lambda row: row.size,
-            give_up=lambda row, error: _submit_failed(row.new, error),
+        self._linked: Batcher[NewExecution, Holder | None] = Batcher(
+            hot.submit_linked, limits, size=lambda new: new.size, give_up=_submit_failed
         )
         self._records: Batcher[Record, None] = Batcher(hot.record, limits, size=lambda row: row[0].size + row[1].size)
         self._finishes: Batcher[Outcome, bool] = Batcher(hot.finish, limits, size=lambda outcome: outcome.size)
-        self._results: Batcher[str, StoredResult | None] = Batcher(hot.results, limits)
+        self._results: Batcher[str, ToolResult | None] = Batcher(hot.results, limits)
         self._claims: dict[Scope, Batcher[Ask, Claim | None]] = {}
 
-    async def submit_many(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        """Commit `rows` as queued; returns one error or None for each, in order. Submitting an id again changes nothing."""
-        self._hot.guard()
-        return await self._submits.add_many(rows)
-
-    async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        """Commit calls as queued, each with its idempotency key and links in one transaction; returns answers in order.
+    async def submit_many(self, rows: Sequence[NewExecution]) -> list[Answer]:
+        """Commit `rows` as queued, each in one transaction with its key and what it repeats; returns answers in order.
 
         A call is not stored if another execution holds its key. Submitting an id again changes nothing.
         """
         self._hot.guard()
-        return await self._linked.add_many(rows)
+        batcher: Batcher[NewExecution, Any] = self._linked if any(new.is_linked for new in rows) else self._submits
+        return await batcher.add_many(rows)
 
     async def record(self, new: NewExecution, outcome: Outcome) -> None:
         """Commit, as attempt 0, an execution that is over when it arrives, such as a rejected one."""
@@ -114,7 +106,7 @@ class ExecutionQueue:
                 kept[index] = Kept.REPLACED
         return kept
 
-    async def results(self, ids: Sequence[str]) -> list[StoredResult]:
+    async def results(self, ids: Sequence[str]) -> list[ToolResult]:
         """Return the results of those `ids` that have ended."""
         self._hot.guard()
         found = _values(await self._results.put([id_ for id_ in ids if is_id(id_)]))

@@ -19,11 +19,10 @@ from forge_tools.model import (
     Claim,
     Holder,
     KeyClaim,
-    LinkedExecution,
     NewExecution,
     Outcome,
     Scope,
-    StoredResult,
+    ToolResult,
     Wakeup,
 )
 from forge_tools.model.queue import id_time
@@ -74,7 +73,7 @@ class SqliteHotPath:
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
         return await self._writer.run(_in_transaction, _submit, rows)
 
-    async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
+    async def submit_linked(self, rows: Sequence[NewExecution]) -> list[Answer]:
         return await self._writer.run(_in_transaction, _submit_linked, rows)
 
     async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]:
@@ -92,7 +91,7 @@ class SqliteHotPath:
     async def due(self, scope: Scope, limit: int) -> list[Wakeup]:
         return await self._reader.run(_due, scope, limit)
 
-    async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
+    async def results(self, ids: Sequence[str]) -> list[ToolResult | None]:
         return await self._reader.run(_results, ids)
 
     async def read(self, name: str, **values: object) -> list[Any]:
@@ -241,8 +240,8 @@ def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: st
     return None if inserted else _ALREADY_THERE
 
 
-def _submit_linked(connection: sqlite3.Connection, row: LinkedExecution, clock: Clock) -> Answer:
-    claim, replay, new = row.claim, row.replay, row.new
+def _submit_linked(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> Answer:
+    claim, replay = new.claim, new.replay
     if claim is not None and (holder := _holder(connection, claim, clock)) is not None:
         return None if holder.execution_id == new.id else holder
     if (refused := _submit(connection, new, clock)) is not None:
@@ -350,6 +349,6 @@ def _due(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[Wakeu
     ]
 
 
-def _results(connection: sqlite3.Connection, ids: Sequence[str]) -> list[StoredResult | None]:
+def _results(connection: sqlite3.Connection, ids: Sequence[str]) -> list[ToolResult | None]:
     found = {id_: row for id_, *row in connection.execute(sql("results"), {"ids": json.dumps(ids)})}
     return [stored_result(id_, found[id_]) if id_ in found else None for id_ in ids]

@@ -114,8 +114,13 @@ class _Call:
     async def run(self, folder: Handle, *options: str) -> tuple[HeadTail, Completed]:
         artifacts = REACH.get().artifacts
         whole_bytes = artifacts.max_bytes if artifacts else 0
-        kept = HeadTail(self._room, whole_bytes) if options else _Shown(self._room, whole_bytes, self._context)
-        terminal, egress = TerminalText(kept), self._around.egress()
+        kept = HeadTail(self._room, whole_bytes)
+
+        def show(text: str) -> None:
+            kept.add(text)
+            self._context.emit(text)  # followers of the call see it as it comes
+
+        terminal, egress = TerminalText(kept.add if options else show), self._around.egress()
         try:
             completed = await run(
                 [*find_shell(), *options, "-c", self.asked.command],
@@ -125,7 +130,7 @@ class _Call:
                 stdout=terminal.feed,
                 stdin=self._stdin,
                 grace=self._grace,
-                start=self._walls.starting(self._around),
+                start=self._around.start,
                 egress=egress,
             )
         except asyncio.CancelledError:  # nobody gets its result; its output is found through the execution
@@ -151,31 +156,25 @@ class _Call:
             error = f"Command timed out after {round(self.seconds, 2):g}s and was stopped with all it started."
             error += f" Output so far:\n{text}" if text.strip() else " It had written nothing."
             return ToolResult.fail(error, error_code=ErrorCode.TIMEOUT, **facts)
-        notes = _notes(completed)
-        if completed.signal:
-            facts["signal"] = signal_name(completed.signal)
+        more, notes = _ending(completed)
+        facts |= more
         if self._refused:
             facts["refused_hosts"] = self._refused
-        if completed.leftovers:
-            facts["leftovers"] = completed.leftovers
         if notes and text and not text.endswith("\n"):
             text += "\n"
         return ToolResult.ok(text + "\n".join(notes) or "(no output)", **facts)
 
     async def start(self, folder: Handle) -> ToolResult:
         """Start the command in an open folder as a shell that outlives this call and the worker that runs it."""
-        shells, asked = Shells(self._context), self.asked
+        shells = Shells(self._context)
         with await self._started(shells, folder) as shell:
             record = shell.record()
             with suppress(ForgeError):  # the shell runs anyway, and its host updates the book later
                 await shells.note(record)
-        text = f"Started in the background as {shell.id}.\n"
-        text += (
-            f'Read what it writes with BashOutput(bash_id="{shell.id}"), end it with KillShell(shell_id="{shell.id}").'
-        )
-        facts = {"cwd": folder.name, "description": asked.description, "walls": self._walls.tier}
-        facts["status"] = str(record.status)
-        return ToolResult.ok(text, bash_id=shell.id, **facts)
+        text = f"Started in the background as {shell.id}.\nRead what it writes with "
+        text += f'BashOutput(bash_id="{shell.id}"), end it with KillShell(shell_id="{shell.id}").'
+        facts = {"cwd": folder.name, "description": self.asked.description, "walls": self._walls.tier}
+        return ToolResult.ok(text, bash_id=shell.id, status=str(record.status), **facts)
 
     async def _started(self, shells: Shells, folder: Handle) -> ShellFolder:
         context, execution_id = self._context, self._context.metadata.get(EXECUTION_ID)
@@ -205,18 +204,6 @@ class _Call:
             raise
 
 
-class _Shown(HeadTail):
-    """Output that followers of the call see as it comes."""
-
-    def __init__(self, limit: int, whole_bytes: int, context: ExecutionContext) -> None:
-        super().__init__(limit, whole_bytes)
-        self._context = context
-
-    def add(self, text: str) -> None:
-        super().add(text)
-        self._context.emit(text)
-
-
 def _check_command(command: str) -> None:
     size = len(_encoded("command", command))
     if "\0" in command:
@@ -242,14 +229,16 @@ def _encoded(what: str, text: str) -> bytes:
         raise InvalidCallError(f"{what} contains half a surrogate pair, which is not a character") from None
 
 
-def _notes(completed: Completed) -> list[str]:
-    notes = []
+def _ending(completed: Completed) -> tuple[dict[str, Any], list[str]]:
+    facts, notes = dict[str, Any](), []
     if completed.leftovers:
+        facts["leftovers"] = completed.leftovers
         what = counted(completed.leftovers, "background process was", "background processes were")
         keeps = "it" if completed.leftovers == 1 else "them"
         notes.append(f"[{what} stopped when the command ended; run_in_background=true keeps {keeps}]")
     if completed.signal:
-        notes.append(f"[killed by {signal_name(completed.signal)}]")
+        facts["signal"] = signal_name(completed.signal)
+        notes.append(f"[killed by {facts['signal']}]")
     elif completed.exit_code:
         notes.append(f"[exit code: {completed.exit_code}]")
-    return notes
+    return facts, notes

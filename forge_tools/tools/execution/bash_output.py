@@ -1,19 +1,22 @@
 """BashOutput: the output of a background shell, as pages of lines that can be read, awaited and searched."""
 
 import asyncio
+import codecs
 import re
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
 from forge_tools.sandbox.processes.commands import run
 from forge_tools.sandbox.processes.environment import child_environment
-from forge_tools.sandbox.processes.streams import plain
+from forge_tools.sandbox.processes.streams import is_plain, plain
 from forge_tools.sandbox.shells.folder import Output, Piece, ShellFolder
 from forge_tools.tools.builtin import Deadline, ReadingTool, option, parameters_of
 from forge_tools.tools.execution.shells import HANDLE, Shells, facts_of, state_of
@@ -34,7 +37,6 @@ _SPECIAL = frozenset("\\.+*?()|[]{}^$")
 # Parts of an expression that look like a line break but are none; and those that are.
 _HARMLESS = re.compile(r"\\[^n]|\[(?:\\.|[^\]\\])+\]", re.DOTALL)
 _LINE_BREAKS = ("\n", "\\n")
-_CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
 _LONGEST_CHARACTER = 4  # bytes: with less, a page might hold no character and never advance
 _LONGEST_ESCAPE = 256
 _UNFINISHED_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*|[ -/]*)\Z")
@@ -136,13 +138,11 @@ def read_page(output: Output, since: int, limit: int, size: int, *, is_over: boo
 
     Plain lines that all fit into `room` characters may be returned as one: that saves most of the time of a page.
     """
-    before = max(0, since - 3)
-    read = output.read(before, limit + since - before)
-    pieces = _from(read, since)
-    has_all = sum(len(piece.data) for piece in read) < limit + since - before
+    pieces = output.read(since, limit)
+    has_all = sum(len(piece.data) for piece in pieces) < limit
     end = max(size, pieces[-1].end if pieces else 0) if has_all else pieces[-1].end
     found = Page(max(end, min(since, size)), has_more=not has_all and end < size)
-    at = since if not pieces else min(since, pieces[0].start)
+    at = since
     if pieces and pieces[-1].end == end and (found.has_more or not is_over):
         pieces[-1] = _whole(pieces[-1], can_wait=not found.has_more)
         found.next = end = pieces[-1].end
@@ -159,12 +159,7 @@ def read_page(output: Output, since: int, limit: int, size: int, *, is_over: boo
 
 def fitting(lines: Sequence[Line], room: int) -> int:
     """Count how many lines, from the first on, fit into the room."""
-    used = 0
-    for index, line in enumerate(lines):
-        used += len(line.text)
-        if used > room:
-            return index
-    return len(lines)
+    return bisect_right(list(accumulate(len(line.text) for line in lines)), room)
 
 
 def head_of(line: Line, output: Output, room: int) -> Line:
@@ -210,14 +205,11 @@ class Pattern:
         if completed.timed_out:
             raise SandboxError(f"Searching for {self._text[:200]} took more than {limit:.2g}s", ErrorCode.TIMEOUT)
         if completed.exit_code not in (0, 1):
-            raise self._refusal(complaints.decode("utf-8", "replace"))
+            said = complaints.decode("utf-8", "replace")
+            if refused := refusal(self._text, None, said):
+                raise SandboxError(refused.message.partition(" (to search")[0], refused.code)
+            raise SandboxError(f"Searching for {self._text[:200]} failed: {said.strip()[:200]}", "INVALID_REGEX")
         return [int(number[1]) - 1 for number in _NUMBER.finditer(found)]
-
-    def _refusal(self, complaints: str) -> SandboxError:
-        refused = refusal(self._text, None, complaints)
-        if refused is None:
-            return SandboxError(f"Searching for {self._text[:200]} failed: {complaints.strip()[:200]}", "INVALID_REGEX")
-        return SandboxError(refused.message.partition(" (to search")[0], refused.code)
 
 
 class ShellReader:
@@ -337,45 +329,19 @@ class ShellReader:
         return page
 
 
-def _from(pieces: list[Piece], since: int) -> list[Piece]:
-    """Drop everything before a position; a character that spans it is kept whole."""
-    if not pieces:
-        return []
-    first = pieces[0]
-    cut = max(0, since - first.start)
-    lead = next((cut - back for back in range(min(3, cut) + 1) if not _is_inside(first.data, cut - back)), cut)
-    if lead < cut and lead + _length(first.data[lead]) > cut:
-        cut = lead
-    rest = [Piece(first.start + cut, first.data[cut:]), *pieces[1:]]
-    return [piece for piece in rest if piece.data]
-
-
-def _is_inside(data: bytes, index: int) -> bool:
-    return index < len(data) and 0x80 <= data[index] < 0xC0
-
-
-def _length(lead: int) -> int:
-    """Return the length of a character by its first byte."""
-    return 1 if lead < 0xC0 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
-
-
 def _whole(piece: Piece, *, can_wait: bool) -> Piece:
     """Drop an unfinished character or escape sequence at the end; where it is everything, only if it `can_wait` for the rest."""
-    data = piece.data
-    for back in range(1, min(3, len(data)) + 1):
-        if not _is_inside(data, len(data) - back):
-            if _length(data[-back]) > back and (back < len(data) or can_wait):
-                data = data[:-back]
-            break
-    if unfinished := _UNFINISHED_ESCAPE.search(data[-_LONGEST_ESCAPE:]):
-        rest = data[: len(data) - len(unfinished[0])]
-        data = rest if rest or can_wait else data
-    return Piece(piece.start, data)
+    data, decoder = piece.data, codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data[-_LONGEST_CHARACTER:])
+    escape = _UNFINISHED_ESCAPE.search(data[-_LONGEST_ESCAPE:])
+    unfinished = len(decoder.getstate()[0]) or (len(escape[0]) if escape else 0)
+    rest = data[: len(data) - unfinished]
+    return Piece(piece.start, rest if rest or can_wait else data)
 
 
 def _lines(piece: Piece, room: int = 0) -> list[Line]:
     lines, at = [], piece.start
-    is_clean = len(piece.data.translate(None, _CONTROLS)) == len(piece.data)
+    is_clean = is_plain(piece.data)
     if is_clean and 0 < len(piece.data) <= room:
         return [Line(piece.start, piece.end, piece.data.decode("utf-8", "replace"))]
     for raw in piece.data.split(b"\n"):
@@ -388,7 +354,7 @@ def _lines(piece: Piece, room: int = 0) -> list[Line]:
 
 
 def _answer(shell: ShellFolder, record: ShellRecord, since: int, page: Page, facts: dict[str, Any]) -> ToolResult:
-    runtime, age = shell.runtime_seconds(), shell.quiet_seconds()
+    runtime = shell.runtime_seconds()
     facts = {
         **facts_of(record),
         "since": since,
@@ -397,7 +363,7 @@ def _answer(shell: ShellFolder, record: ShellRecord, since: int, page: Page, fac
         "dropped_bytes": page.dropped,
         "truncated": page.has_more,
         "runtime_s": runtime,
-        "last_output_age_s": age,
+        "last_output_age_s": shell.quiet_seconds(),
         **facts,
     }
     if page.has_more:
@@ -406,17 +372,12 @@ def _answer(shell: ShellFolder, record: ShellRecord, since: int, page: Page, fac
     if text and not text.endswith("\n"):
         text += "\n"
     notes = _notes(facts)
-    is_done = record.status is not ShellStatus.RUNNING and not page.has_more
-    how = _how(record, runtime)
-    on = f"; {'more follows' if page.has_more else 'go on'} with since={page.next}"
-    notes.append(f"[{how}{'' if is_done else on}]")
-    return ToolResult.ok((text or "(no new output)\n") + "\n".join(notes), **facts)
-
-
-def _how(record: ShellRecord, runtime: float | None) -> str:
-    if runtime is None:
-        return state_of(record)
-    return f"{state_of(record)} {'for' if record.status is ShellStatus.RUNNING else 'after'} {runtime:g}s"
+    is_running, how = record.status is ShellStatus.RUNNING, state_of(record)
+    if runtime is not None:
+        how += f" {'for' if is_running else 'after'} {runtime:g}s"
+    if is_running or page.has_more:
+        how += f"; {'more follows' if page.has_more else 'go on'} with since={page.next}"
+    return ToolResult.ok((text or "(no new output)\n") + "\n".join([*notes, f"[{how}]"]), **facts)
 
 
 def _notes(facts: dict[str, Any]) -> list[str]:

@@ -30,7 +30,6 @@ HANDLE: dict[str, Any] = {"min_length": 1, "max_length": 256, "names_host": True
 
 _MAX_NAMED = 3
 _MAX_LABEL = 60
-_NOTE_ROOM = 150
 _SHOWN_PORTS = 10
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.02
 _PATIENCE_SECONDS = 12.0  # beyond the grace: for processes stuck in the kernel, which KILL reaches late
@@ -101,18 +100,19 @@ class Shells:
         shown = ", ".join(map(named, running[-_MAX_NAMED:]))
         more = f" and {len(running) - _MAX_NAMED} more; see ListShells" if len(running) > _MAX_NAMED else ""
         tail = f"Running: {shown}{more}" if running else "None is running"
-        return SandboxError(f"No shell {_brief(handle)} in this session. {tail}", SHELL_NOT_FOUND)
+        brief = handle if len(handle) <= 80 else f"{handle[:77]}..."
+        brief = brief if brief.isprintable() else ascii(brief)
+        return SandboxError(f"No shell {brief} in this session. {tail}", SHELL_NOT_FOUND)
 
 
-def label(shell: ShellRecord) -> str:
-    """Return a name for people: its description, else the start of its command."""
+def _label(shell: ShellRecord) -> str:
     text = " ".join((shell.description or shell.command).split())
     return text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 3]}..."
 
 
 def named(shell: ShellRecord) -> str:
     """Return its id and label."""
-    return f"{shell.id} ({label(shell)})"
+    return f"{shell.id} ({_label(shell)})"
 
 
 def exit_of(shell: ShellRecord) -> str | None:
@@ -161,9 +161,10 @@ class ListShells(ReadingTool):
         facts = [_listed_facts(shell, usage.get(shell.id)) for shell in found]
         lines = [_listed_line(shell, usage.get(shell.id)) for shell in found]
         running = sum(shell.status is ShellStatus.RUNNING for shell in found)
-        text = _fit(lines, context.max_output_size) or "No shell has been started in this session"
-        more = {"unknown": shells.unknown} if shells.unknown else {}
-        text += f"\n[the shells of other hosts are not known: {shells.unknown}]" if shells.unknown else ""
+        text, more = "\n".join(lines) or "No shell has been started in this session", {}
+        if shells.unknown:
+            more = {"unknown": shells.unknown}
+            text += f"\n[the shells of other hosts are not known: {shells.unknown}]"
         return ToolResult.ok(text, shells=facts, running=running, total=len(found), **more)
 
 
@@ -188,27 +189,12 @@ def _listed_facts(shell: ShellRecord, usage: Usage | None) -> dict[str, Any]:
 
 
 def _listed_line(shell: ShellRecord, usage: Usage | None) -> str:
-    parts = [f"{shell.id}  {label(shell)}", state_of(shell)]
-    parts.append(f"since {shell.started_at:%Y-%m-%d %H:%M:%S} UTC")
-    parts.append(f"{shell.size:,} bytes written")
+    since = f"since {shell.started_at:%Y-%m-%d %H:%M:%S} UTC"
+    parts = [f"{shell.id}  {_label(shell)}", state_of(shell), since, f"{shell.size:,} bytes written"]
     if usage is not None:
-        parts.append(counted(usage.processes, "process", "processes"))
-        parts.append(f"{usage.rss_bytes / 1e6:.1f} MB")
+        parts += [counted(usage.processes, "process", "processes"), f"{usage.rss_bytes / 1e6:.1f} MB"]
         parts += [f"listens on {', '.join(map(str, usage.ports[:_SHOWN_PORTS]))}"] if usage.ports else []
     return "; ".join(parts)
-
-
-def _fit(lines: list[str], max_chars: int) -> str:
-    """Keep the last lines, which are the newest, if there is not room for all."""
-    room = max(1, max_chars - _NOTE_ROOM)
-    shown: list[str] = []
-    for line in reversed(lines):
-        room -= len(line) + 1
-        if room < 0 and shown:
-            break
-        shown.append(line)
-    left_out = [f"[{len(lines) - len(shown):,} older ones left out]"] if len(shown) < len(lines) else []
-    return "\n".join([*left_out, *reversed(shown)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,11 +224,11 @@ class KillShell(BuiltinTool):
         asked, shells, deadline = Order(**options), Shells(context), Deadline(context.timeout)
         shell = shells.open(asked.shell_id)
         if shell is None:
-            return await self._elsewhere(shells, asked.shell_id)
+            return await _elsewhere(shells, asked.shell_id)
         with shell:
-            before = await deadline.run(shell.record)
-            if before.status is not ShellStatus.RUNNING:
-                return _over(before)
+            record = await deadline.run(shell.record)
+            if context.dry_run or record.status is not ShellStatus.RUNNING:
+                return await deadline.run(lambda: _foreseen(record, asked))
             grace = min(asked.grace_ms / 1000, deadline.remaining / 2)
             shell.order(asked.signal, grace)
             await _ended(shell, min(grace + _PATIENCE_SECONDS, deadline.remaining))
@@ -253,26 +239,24 @@ class KillShell(BuiltinTool):
         return ToolResult.fail(what, error_code=ErrorCode.TIMEOUT, bash_id=after.id, status=str(after.status))
 
     async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        asked, shells, deadline = Order(**options), Shells(context), Deadline(context.timeout)
-        shell = shells.open(asked.shell_id)
-        if shell is None:
-            return await self._elsewhere(shells, asked.shell_id)
-        with shell:
-            record = await deadline.run(shell.record)
-        usage = (await deadline.run(lambda: usage_of([record]))).get(record.id)
-        if usage is None:
-            return _over(record)
-        how = "kill" if asked.signal == "KILL" else f"send SIG{asked.signal} to"
-        text = f"[Dry Run] Would {how} {named(record)}: {counted(usage.processes, 'process', 'processes')}"
-        text += "" if asked.signal == "KILL" else f", and kill what is left after {asked.grace_ms / 1000:g}s"
-        return ToolResult.ok(text, bash_id=record.id, status=str(record.status), processes=usage.processes)
+        return await self._execute(context, **options)
 
-    async def _elsewhere(self, shells: Shells, handle: str) -> ToolResult:
-        """Report a finished shell of another host; refuse if it is running."""
-        record = await shells.elsewhere(handle)
-        if record is not None and record.status is not ShellStatus.RUNNING:
-            return _over(record)
-        raise await shells.refusal(handle)
+
+async def _elsewhere(shells: Shells, handle: str) -> ToolResult:
+    record = await shells.elsewhere(handle)
+    if record is not None and record.status is not ShellStatus.RUNNING:
+        return _over(record)
+    raise await shells.refusal(handle)
+
+
+def _foreseen(record: ShellRecord, asked: Order) -> ToolResult:
+    usage = usage_of([record]).get(record.id)
+    if usage is None:
+        return _over(record)
+    how = "kill" if asked.signal == "KILL" else f"send SIG{asked.signal} to"
+    text = f"[Dry Run] Would {how} {named(record)}: {counted(usage.processes, 'process', 'processes')}"
+    text += "" if asked.signal == "KILL" else f", and kill what is left after {asked.grace_ms / 1000:g}s"
+    return ToolResult.ok(text, bash_id=record.id, status=str(record.status), processes=usage.processes)
 
 
 async def _ended(shell: ShellFolder, seconds: float) -> None:
@@ -299,8 +283,3 @@ def _stopped(record: ShellRecord, facts: dict[str, Any]) -> ToolResult:
         text += f". {counted(left, 'process', 'processes')} could not be ended"
     more = {"already_exited": False, "processes": processes, "took_s": seconds, "left": left or 0}
     return ToolResult.ok(text, **facts_of(record), **more)
-
-
-def _brief(handle: str) -> str:
-    text = handle if len(handle) <= 80 else f"{handle[:77]}..."
-    return text if text.isprintable() else ascii(text)

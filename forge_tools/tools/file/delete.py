@@ -77,7 +77,7 @@ class Delete(BuiltinTool):
 
         def work() -> ToolResult:
             with workspace.place(asked.file_path, follow=False) as place, place.locked(deadline.check):
-                journal = Journal.for_call(context, place.root, self.name, call)
+                journal = Journal(context, place.root, self.name, call)
                 if done := journal.recall(place, lambda: _identity(place)):
                     return done  # this very execution did it before a crash
                 found, told = asked.planned(place, deadline.check)

@@ -74,7 +74,7 @@ class ChangingTool(BuiltinTool):
                     place.make_folders()
                 try:
                     with place.locked(check):
-                        journal = Journal.for_call(context, place.root, self.name, options)
+                        journal = Journal(context, place.root, self.name, options)
                         done = journal.recall(place, lambda: etag_at(place, check))
                         return done or _apply(place, planner, journal, check)
                 except BaseException:

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from forge_tools.cli import doctor as fleet
 from forge_tools.cli.attention import sentence, way_out
-from forge_tools.config import Settings
-from forge_tools.model import QueueDepth, StuckCalls, StuckReason
+from forge_tools.model import StuckCalls, StuckReason
 
 ONE = StuckCalls(
     reason=StuckReason.OWNER_GONE,
@@ -49,10 +47,3 @@ def test_each_reason_is_a_sentence_with_a_way_out(reason: StuckReason, said: str
 
 def test_many_calls_are_counted() -> None:
     assert sentence(replace(ONE, count=3)).startswith("3 calls of Grep")
-
-
-def test_a_queue_of_a_host_says_where_to_start_its_worker() -> None:
-    waiting = QueueDepth(queue="host.gpu-1", lane="process", queued=1, running=0, oldest_seconds=2.0)
-    lonely = fleet.Fleet(live=[], silent=[], tools=[], backlog=[waiting])
-    [found] = fleet.check_queues(lonely, Settings())
-    assert found.way_out == "on host gpu-1: forge-tools worker --lane process"

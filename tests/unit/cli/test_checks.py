@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.cli.checks import Level, check_connections, check_machine
+from forge_tools.cli.checks import Level, check_machine
+from forge_tools.cli.doctor import check_connections
 from forge_tools.config import Settings
 from forge_tools.sandbox.walls.namespaces import limits_processes
 from forge_tools.sandbox.walls.probe import given

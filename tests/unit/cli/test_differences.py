@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.cli.database import with_store
+from forge_tools.cli.services import with_store
 from forge_tools.cli.tools import Difference, differences
 from forge_tools.model import Capabilities, ToolCategory, ToolParameter, ToolSpec, new_id
 from tests.contract.calls import claimed, ended, finish_one, instance, submitted

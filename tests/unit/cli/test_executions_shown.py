@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 
-from forge_tools.cli.history import Rows, document, rows_table
+from forge_tools.cli.history import LISTED, Rows, document
 from forge_tools.cli.live import describe
-from forge_tools.cli.text import as_json, facts
+from forge_tools.cli.text import as_json, facts, table
 from forge_tools.model import ExecutionRecord, ExecutionStatus
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -50,7 +50,7 @@ def record(**fields: object) -> ExecutionRecord:
 
 def drawn(width: int, *records: ExecutionRecord) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
-    console.print(rows_table(Rows.EXECUTIONS, records, width))
+    console.print(table(LISTED[Rows.EXECUTIONS].columns, records, width))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 

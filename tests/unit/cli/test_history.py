@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from forge_tools.cli.history import Rows, refuse_unfitting, rows_table
+from forge_tools.cli.history import LISTED, Rows, refuse_unfitting
+from forge_tools.cli.text import table
 from forge_tools.model import AttemptRecord, EventRecord, ExecutionStatus
 
 ID = "01a20085-ebef-714c-9e2e-1760aec55ed5"
@@ -46,14 +47,14 @@ def drawn(shown: Table, width: int) -> str:
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_an_attempt_is_a_line_with_its_error_where_there_is_room(width: int) -> None:
-    text = drawn(rows_table(Rows.ATTEMPTS, [ATTEMPT], width), width)
+    text = drawn(table(LISTED[Rows.ATTEMPTS].columns, [ATTEMPT], width), width)
     assert all(word in text for word in (ID[:23], " 2 ", "Grep", "failed", "1.0 s"))
     assert ("disk\\x1b[2J" in text, "host-1 11" in text) == (True, width == 140)
 
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_an_event_is_a_line_with_its_detail_where_there_is_room(width: int) -> None:
-    text = drawn(rows_table(Rows.EVENTS, [EVENT], width), width)
+    text = drawn(table(LISTED[Rows.EVENTS].columns, [EVENT], width), width)
     assert all(word in text for word in ("cancel", "ada\\x1b[31m", ID[:23], "Grep"))
     assert "reason=slow" in text
 

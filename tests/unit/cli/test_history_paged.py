@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from forge_tools.cli.database import with_store
+from forge_tools.cli.services import with_store
 from forge_tools.model import ExecutionRecord
 from forge_tools.storage import Store
 from forge_tools.storage.history.history import History
@@ -76,7 +76,7 @@ def test_programs_get_a_line_a_call_without_what_may_be_large(run: Command) -> N
 
 def test_behind_the_oldest_there_is_nothing_older(run: Command) -> None:
     oldest = with_store(oldest_id)
-    assert run("--before", oldest) == (0, "No execution is older.\n", "")
+    assert run("--before", oldest) == (0, "No older execution matches.\n", "")
     assert run("--before", oldest, "--tool", "Grep") == (0, "No older execution matches.\n", "")
     assert run("--of", "attempts")[1] == "No attempt has ended yet.\n"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.cli.database import with_store
+from forge_tools.cli.services import with_store
 from forge_tools.client import SyncExecutorClient
 from forge_tools.config import Settings
 from forge_tools.model import ExecutionContext, new_id

@@ -1,20 +1,16 @@
 """What `forge-tools top` reports as needing attention, and how it fits its content into a terminal."""
 
 import io
-import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 from rich.console import Console
 
 from forge_tools.cli.attention import Concern, concerns
-from forge_tools.cli.screen import Frame, Screen, save
+from forge_tools.cli.screen import Frame, Screen
 from forge_tools.cli.top import place
-from forge_tools.errors import ConfigurationError
 from forge_tools.model import (
     CallFigures,
     DemotedTool,
@@ -101,7 +97,7 @@ def test_a_stack_that_works_needs_no_attention() -> None:
     [
         ({"queues": (queue(queue="gpu", waiting=2, oldest_seconds=75.0, workers=0),)}, "now",
          "2 calls wait in queue gpu, process lane, which no live worker serves, for 1m", "--queues gpu"),
-        ({"workers": ()}, "soon", "No worker is alive", "forge-tools up"),
+        ({"workers": ()}, "now", "No worker is alive", "forge-tools up"),
         ({"stuck": (StuckCalls(reason=StuckReason.NOT_TAKEN, queue="default", lane="async", tool="Grep", count=1,
                                seconds=75.0, example="01a2"),)}, "now", "workers with free slots do not take it", "logs"),
         ({"failures": failures(status=ExecutionStatus.LOST, calls=1)}, "now", "1 call of Grep lost with a worker", "show 01a2"),
@@ -232,23 +228,6 @@ def test_nothing_at_all_can_be_shown() -> None:
         "No call ended in 60s.",
     ):
         assert said in text
-
-
-def test_a_picture_fetches_nothing_and_shows_what_the_screen_does(tmp_path: Path) -> None:
-    save(Screen(Frame(overview(workers=(worker("<host>&"),)), [], "SQLite forge.db")), tmp_path / "top.svg")
-
-    picture = (tmp_path / "top.svg").read_text()
-
-    assert [*re.findall(r"https?://[^\"' )]+", picture)] == ["http://www.w3.org/2000/svg"]
-    root = ET.fromstring(picture)
-    text = " ".join("".join(root.itertext()).split())
-    for said in ("1.7 calls/s", "Nothing needs attention.", "<host>&", "3 of 8 slots run"):
-        assert said in text
-
-
-def test_a_picture_that_cannot_be_written_says_where(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"nowhere/top\.svg cannot be written: No such file"):
-        save(Screen(Frame(overview(), [], "x")), tmp_path / "nowhere" / "top.svg")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from forge_tools.cli.database import with_store
+from forge_tools.cli.services import with_store
 from forge_tools.model import ToolCategory, ToolSpec, ToolWalls, new_id
 from tests.unit.cli.conftest import Command
 

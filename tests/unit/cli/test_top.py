@@ -8,7 +8,6 @@ from forge_tools.cli.face import Face
 from forge_tools.cli.screen import Frame
 from forge_tools.cli.top import Watch
 from forge_tools.config import Settings
-from forge_tools.model import Overview
 from forge_tools.storage import Store
 from tests.migrated import migrated
 from tests.unit.cli.conftest import Command
@@ -22,14 +21,11 @@ def settings(tmp_path: Path) -> Settings:
 
 
 async def test_a_mistake_of_ours_is_not_taken_for_its_end(settings: Settings) -> None:
-    async def look(store: Store) -> Overview:
-        return await store.overviews.read(window=60, lease=15, patience=10)
-
-    def broken(seen: Overview) -> Frame:
+    async def broken(store: Store) -> Frame:
         raise TypeError("no frame for this")
 
     with pytest.raises(TypeError, match="no frame"):
-        await Watch(Face(), settings, look, broken).run(1.0)
+        await Watch(Face(), settings, broken).run(1.0)
 
 
 def test_rejections_have_a_column_of_their_own_if_there_are_any(command: Command) -> None:

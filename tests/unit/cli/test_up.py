@@ -7,7 +7,8 @@ import pytest
 
 from forge_tools.cli.up import command_line, until_ready
 from forge_tools.config import Settings
-from forge_tools.embedded import ProcessStatus, StackStatus
+from forge_tools.embedded.stack import StackStatus
+from forge_tools.embedded.supervision import ProcessStatus
 from forge_tools.errors import StackError
 from tests.migrated import migrated
 

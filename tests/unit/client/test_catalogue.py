@@ -10,6 +10,7 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, Err
 from forge_tools.model import ExecutionContext, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import open_store
 from forge_tools.storage.connection.database import Database
+from forge_tools.storage.directory import Directory
 from tests.unit.client.conftest import ECHO, publish
 
 LOGIN = ToolSpec(
@@ -35,7 +36,7 @@ def age(client: ExecutorClient) -> None:
 @pytest.mark.parametrize("name", ["Login", "sign_in"])
 def test_a_disabled_tool_is_refused_by_any_name_and_its_secrets_are_not_kept(name: str) -> None:
     prepared = Intake(Settings.load(), "me").prepare(
-        Call(name, {"token": "s3cret"}), Snapshot([ECHO], disabled=[LOGIN])
+        Call(name, {"token": "s3cret"}), Snapshot(Directory([ECHO], disabled=[LOGIN]))
     )
 
     assert isinstance(prepared, Rejected)
@@ -124,7 +125,7 @@ async def test_a_client_that_never_read_the_catalogue_does_not_say_that_it_is_em
 READ = ToolSpec(name="Read", description="Read.", category=ToolCategory.FILE, aliases=("cat", "Grep"))
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE)
 FETCH = ToolSpec(name="Fetch", description="Fetch.", category=ToolCategory.WEB)
-SNAPSHOT = Snapshot([READ, GREP, FETCH])
+SNAPSHOT = Snapshot(Directory([READ, GREP, FETCH]))
 
 
 def test_a_tool_is_found_by_name_and_alias() -> None:
@@ -145,21 +146,3 @@ def test_schemas_come_sorted_by_name_and_by_category() -> None:
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(ValueError, match="yaml"):
         SNAPSHOT.schemas("yaml")
-
-
-def test_a_validator_is_prepared_once_per_tool() -> None:
-    assert SNAPSHOT.validator(READ) is SNAPSHOT.validator(READ)
-
-
-async def test_a_tool_that_is_as_before_stays_the_same_object_when_the_catalogue_is_read_again(
-    settings: Settings,
-) -> None:
-    async with ExecutorClient(settings) as client:
-        before = client.catalogue.snapshot.find("Echo")
-        await client.catalogue.refresh()
-        again = client.catalogue.snapshot.find("Echo")
-        await publish(settings, ECHO.model_copy(update={"description": "Say it once more."}))
-        await client.catalogue.refresh()
-
-        assert again is before
-        assert client.catalogue.snapshot.find("Echo") != before

@@ -7,10 +7,11 @@ import pytest
 
 from forge_tools.client.call import Awaited, Call
 from forge_tools.client.catalogue import Snapshot
-from forge_tools.client.intake import Accepted, Intake
+from forge_tools.client.intake import Intake
 from forge_tools.config import Settings
-from forge_tools.model import ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.model import NewExecution, ToolCategory, ToolParameter, ToolResult, ToolSpec
 from forge_tools.secrets.encryption import KeyFolder, Opener
+from forge_tools.storage.directory import Directory, PublicKey
 from tests.unit.client.test_intake import CONTEXT, GREET, rejected
 
 PLAIN = ToolSpec(
@@ -21,10 +22,12 @@ PLAIN = ToolSpec(
 )
 
 
-def encrypting(keys: KeyFolder, call: Call) -> Accepted:
+def encrypting(keys: KeyFolder, call: Call) -> NewExecution:
     public = keys.new()
-    prepared = Intake(Settings.load(), "submitter").prepare(call, Snapshot([GREET, PLAIN], encryption_key=public))
-    assert isinstance(prepared, Accepted), prepared
+    prepared = Intake(Settings.load(), "submitter").prepare(
+        call, Snapshot(Directory([GREET, PLAIN], encryption_key=PublicKey("k", public)))
+    )
+    assert isinstance(prepared, NewExecution), prepared
     return prepared
 
 
@@ -39,13 +42,13 @@ def test_metadata_with_a_secret_is_encrypted_like_a_parameter(keys: KeyFolder) -
     one = encrypting(keys, Call("Plain", {"who": "hunter22 says"}, context))
 
     assert "hunter22" not in repr(one)
-    assert json.loads(one.new.parameters) == {"who": "[redacted] says"}
-    assert json.loads(one.new.context)["metadata"] == {
+    assert json.loads(one.parameters) == {"who": "[redacted] says"}
+    assert json.loads(one.context)["metadata"] == {
         "trace": "t-1", "auth": {"api_key": "[redacted]"}, "note": "with [redacted]"
     }  # fmt: skip
-    assert one.new.encrypted_names == ("who", "context.metadata")
-    bound = {"execution_id": one.new.id, "tool": "Plain", "shown": one.new.parameters}
-    assert Opener(keys).open(one.new.encrypted or "", **bound)["metadata"] == metadata
+    assert one.encrypted_names == ("who", "context.metadata")
+    bound = {"execution_id": one.id, "tool": "Plain", "shown": one.parameters}
+    assert Opener(keys).open(one.encrypted or "", **bound)["metadata"] == metadata
 
 
 def test_metadata_that_quotes_a_secret_parameter_is_encrypted_and_other_metadata_is_not(keys: KeyFolder) -> None:
@@ -53,8 +56,8 @@ def test_metadata_that_quotes_a_secret_parameter_is_encrypted_and_other_metadata
     for metadata, names in ((quoting, ("key", "context.metadata")), (plain, ("key",))):
         call = Call("Greet", {"who": "Ada", "key": "hunter22"}, CONTEXT.model_copy(update={"metadata": metadata}))
         one = encrypting(keys, call)
-        assert one.new.encrypted_names == names
-        assert "hunter22" not in one.new.context
+        assert one.encrypted_names == names
+        assert "hunter22" not in one.context
 
 
 def test_a_refused_call_shows_no_secret_of_its_metadata() -> None:
@@ -62,7 +65,7 @@ def test_a_refused_call_shows_no_secret_of_its_metadata() -> None:
     for call in (Call("Greet", {"who": 3}, context), Call("Gret", {}, context), Call("Plain", {"who": "Ada"}, context)):
         one = rejected(call)
         assert json.loads(one.new.context)["metadata"] == {"password": "[redacted]", "n": 1}
-        assert "hunter22" not in repr((one.new, one.outcome))
+        assert "hunter22" not in repr((one.new, one.result))
 
 
 def test_what_a_client_lists_of_its_calls_shows_no_secret_of_their_metadata() -> None:

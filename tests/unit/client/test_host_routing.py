@@ -11,24 +11,25 @@ from sqlalchemy import select, update
 
 from forge_tools.client import Call, ExecutorClient
 from forge_tools.client.catalogue import Snapshot
-from forge_tools.client.intake import Accepted, Intake
+from forge_tools.client.intake import Intake
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode
 from forge_tools.model import (
     ExecutionContext,
     ExecutionStatus,
+    NewExecution,
     ShellRecord,
     ShellStatus,
     ToolCategory,
     ToolParameter,
     ToolSpec,
     WorkerRecord,
-    WorkspacePlaces,
     new_id,
     shell_id,
 )
 from forge_tools.model.places import host_queue
 from forge_tools.storage import open_store
+from forge_tools.storage.directory import Directory
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import executions, workers
 from tests.migrated import database
@@ -48,49 +49,48 @@ PEEK = ToolSpec(
 )
 
 
-def routed(queue: str | None = None, **parameters: Any) -> Accepted:
-    prepared = Intake(Settings.load(routes={"Peek": "shells"}), "me").prepare(
-        Call("Peek", parameters, CONTEXT, queue=queue), Snapshot([PEEK])
-    )
-    assert isinstance(prepared, Accepted), prepared
-    return prepared
+def routed(queue: str | None = None, **parameters: Any) -> tuple[str, str | None]:
+    """The queue of a call, and the handle that decided it."""
+    intake = Intake(Settings.load(routes={"Peek": "shells"}), "me")
+    call = Call("Peek", parameters, CONTEXT, queue=queue)
+    prepared = intake.prepare(call, Snapshot(Directory([PEEK])))
+    assert isinstance(prepared, NewExecution), prepared
+    return prepared.queue, intake.handle_of(call, prepared)
 
 
 @pytest.mark.parametrize("name", ["bash_id", "shell_id"])
 @pytest.mark.parametrize("queue", [None, "background", "host.b"])
 def test_a_handle_sends_the_call_to_its_host_whatever_was_asked_for(name: str, queue: str | None) -> None:
-    call = routed(queue, **{name: ON_A})
-
-    assert (call.new.queue, call.handle) == ("host.a.example_1", ON_A)
+    assert routed(queue, **{name: ON_A}) == ("host.a.example_1", ON_A)
 
 
 def test_a_workspace_that_the_context_names_does_not_send_the_call_to_another_host() -> None:
     context = ExecutionContext(working_dir=".", workspace="on-b", session_id="s", timeout=7)
-    snapshot = Snapshot([PEEK], WorkspacePlaces(hosts={"on-b": "b"}))
+    snapshot = Snapshot(Directory([PEEK], hosts={"on-b": "b"}))
     prepared = Intake(Settings.load(), "me").prepare(Call("Peek", {"bash_id": ON_A}, context), snapshot)
 
-    assert isinstance(prepared, Accepted)
-    sent = json.loads(prepared.new.context)
-    assert (sent["workspace"], sent["session_id"], prepared.new.timeout_source) == (None, "s", "call")
+    assert isinstance(prepared, NewExecution)
+    sent = json.loads(prepared.context)
+    assert (sent["workspace"], sent["session_id"], prepared.timeout_source) == (None, "s", "call")
     assert context.workspace == "on-b"
 
 
 @pytest.mark.parametrize("value", ["", "sh_a", "sh__0123456789ab", f"{ON_A} ", f"{ON_A}\n", "sh_a/b_0123456789ab"])
 def test_what_is_not_a_handle_is_for_the_tool_to_answer(value: str) -> None:
-    call = routed(bash_id=value)
-
-    assert (call.new.queue, call.handle) == ("shells", None)
+    assert routed(bash_id=value) == ("shells", None)
 
 
 def test_the_longest_hostname_still_names_a_queue() -> None:
-    assert routed(bash_id=shell_id("h" * 200, "0" * 12)).new.queue == host_queue("h" * 200)
+    assert routed(bash_id=shell_id("h" * 200, "0" * 12))[0] == host_queue("h" * 200)
 
 
 def test_a_handle_in_another_parameter_names_no_host() -> None:
-    prepared = Intake(Settings.load(), "me").prepare(Call("Echo", {"message": ON_A}, CONTEXT), Snapshot([ECHO]))
+    prepared = Intake(Settings.load(), "me").prepare(
+        Call("Echo", {"message": ON_A}, CONTEXT), Snapshot(Directory([ECHO]))
+    )
 
-    assert isinstance(prepared, Accepted)
-    assert (prepared.new.queue, prepared.handle) == ("default", None)
+    assert isinstance(prepared, NewExecution)
+    assert prepared.queue == "default"
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import pytest
 
 from forge_tools.client.call import Call
 from forge_tools.client.catalogue import Snapshot
-from forge_tools.client.intake import MAX_ATTEMPTS, Accepted, Intake, Rejected
+from forge_tools.client.intake import MAX_ATTEMPTS, Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.model import (
     Capabilities,
     ExecutionContext,
-    ExecutionStatus,
+    NewExecution,
     RetryPolicy,
     ToolCategory,
     ToolParameter,
@@ -23,7 +23,7 @@ from forge_tools.model import (
     WorkerWalls,
 )
 from forge_tools.secrets.encryption import KeyFolder, Opener
-from forge_tools.storage.directory import Walls, Withheld
+from forge_tools.storage.directory import Directory, PublicKey, Walls, Withheld
 
 GREET = ToolSpec(
     name="Greet",
@@ -40,18 +40,18 @@ GREET = ToolSpec(
     lane="async",
     timeout=7.0,
 )
-SNAPSHOT = Snapshot([GREET])
+SNAPSHOT = Snapshot(Directory([GREET]))
 CONTEXT = ExecutionContext(working_dir=".", agent_id="agent", session_id="session")
 CALL = Call("Greet", {"who": "Ada"}, CONTEXT)
 
 
-def prepare(call: Call, **settings: Any) -> Accepted | Rejected:
+def prepare(call: Call, **settings: Any) -> NewExecution | Rejected:
     return Intake(Settings.load(**settings), "submitter").prepare(call, SNAPSHOT)
 
 
-def accepted(call: Call, **settings: Any) -> Accepted:
+def accepted(call: Call, **settings: Any) -> NewExecution:
     prepared = prepare(call, **settings)
-    assert isinstance(prepared, Accepted), prepared
+    assert isinstance(prepared, NewExecution), prepared
     return prepared
 
 
@@ -62,7 +62,7 @@ def rejected(call: Call, **settings: Any) -> Rejected:
 
 
 def test_an_accepted_call_carries_all_a_worker_needs() -> None:
-    new = accepted(CALL).new
+    new = accepted(CALL)
 
     assert (new.tool, new.tool_key, new.tool_version, new.lane) == ("Greet", "Greet@2", "2.3.4", "async")
     assert (new.agent_id, new.session_id, new.reply_to) == ("agent", "session", "submitter")
@@ -71,30 +71,30 @@ def test_an_accepted_call_carries_all_a_worker_needs() -> None:
 
 
 def test_aliases_are_resolved_and_defaults_left_to_the_worker() -> None:
-    new = accepted(Call("hello", {"name": "Ada"}, CONTEXT)).new
+    new = accepted(Call("hello", {"name": "Ada"}, CONTEXT))
 
     assert json.loads(new.parameters) == {"who": "Ada"}
 
 
 def test_a_call_without_a_context_gets_the_plain_one() -> None:
-    assert json.loads(accepted(Call("Greet", {"who": "Ada"})).new.context)["working_dir"] == "."
+    assert json.loads(accepted(Call("Greet", {"who": "Ada"})).context)["working_dir"] == "."
 
 
 def test_sensitive_values_are_encrypted_for_workers_before_anything_is_stored(tmp_path: Path) -> None:
     keys = KeyFolder(tmp_path)
     public = keys.new()
-    snapshot = Snapshot([GREET], encryption_key=public)
+    snapshot = Snapshot(Directory([GREET], encryption_key=PublicKey("k", public)))
 
     one = Intake(Settings.load(), "submitter").prepare(
         Call("Greet", {"who": "Ada", "key": "hunter22"}, CONTEXT), snapshot
     )
 
-    assert isinstance(one, Accepted)
+    assert isinstance(one, NewExecution)
     assert "hunter22" not in repr(one)
-    assert json.loads(one.new.parameters) == {"who": "Ada", "key": "[redacted]"}
-    assert one.new.encrypted_names == ("key",)
-    bound = {"execution_id": one.new.id, "tool": "Greet", "shown": one.new.parameters}
-    assert Opener(keys).open(one.new.encrypted or "", **bound) == {"hidden": {"key": "hunter22"}}
+    assert json.loads(one.parameters) == {"who": "Ada", "key": "[redacted]"}
+    assert one.encrypted_names == ("key",)
+    bound = {"execution_id": one.id, "tool": "Greet", "shown": one.parameters}
+    assert Opener(keys).open(one.encrypted or "", **bound) == {"hidden": {"key": "hunter22"}}
 
 
 def test_a_secret_is_refused_where_there_is_no_key_to_encrypt_it_with() -> None:
@@ -114,8 +114,8 @@ def test_patterns_are_hidden_in_rejected_calls_too() -> None:
 def test_a_reference_to_a_secret_is_no_secret_and_needs_no_key() -> None:
     one = accepted(Call("Greet", {"who": "Ada", "key": "secret://GREETING_KEY"}, CONTEXT))
 
-    assert json.loads(one.new.parameters)["key"] == "secret://GREETING_KEY"
-    assert one.new.encrypted is None
+    assert json.loads(one.parameters)["key"] == "secret://GREETING_KEY"
+    assert one.encrypted is None
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_whatever_is_wrong_with_a_call_its_secret_is_not_recorded(call: Call) ->
     one = rejected(call)
 
     assert "hunter22" not in one.new.parameters
-    assert "hunter22" not in repr(one.outcome)
+    assert "hunter22" not in repr(one.result)
 
 
 def test_a_rejected_call_shows_no_sensitive_value_either() -> None:
@@ -145,21 +145,21 @@ def test_a_rejected_call_shows_no_sensitive_value_either() -> None:
     ("asked", "queue"), [(None, "default"), ("background", "background"), ("host.box-1", "host.box-1")]
 )
 def test_the_queue_is_the_callers_choice_or_the_default(asked: str | None, queue: str) -> None:
-    assert accepted(replace(CALL, queue=asked)).new.queue == queue
+    assert accepted(replace(CALL, queue=asked)).queue == queue
 
 
 def test_configuration_routes_a_tool_or_its_category() -> None:
-    assert accepted(CALL, routes={"Greet": "gpu"}).new.queue == "gpu"
-    assert accepted(CALL, routes={"other": "slow"}).new.queue == "slow"
+    assert accepted(CALL, routes={"Greet": "gpu"}).queue == "gpu"
+    assert accepted(CALL, routes={"other": "slow"}).queue == "slow"
 
 
 def test_a_background_call_may_wait_longer() -> None:
-    assert accepted(CALL).new.expires_in == 600.0
-    assert accepted(replace(CALL, queue="background")).new.expires_in == 86_400.0
+    assert accepted(CALL).expires_in == 600.0
+    assert accepted(replace(CALL, queue="background")).expires_in == 86_400.0
 
 
 def test_a_delayed_call_expires_after_it_is_due_and_not_before() -> None:
-    new = accepted(replace(CALL, delay=1000.0, expires_in=5.0)).new
+    new = accepted(replace(CALL, delay=1000.0, expires_in=5.0))
 
     assert (new.delay, new.expires_in) == (1000.0, 1005.0)
 
@@ -167,18 +167,18 @@ def test_a_delayed_call_expires_after_it_is_due_and_not_before() -> None:
 def test_the_operators_maximum_caps_a_timeout_and_says_so() -> None:
     call = replace(CALL, context=CONTEXT.model_copy(update={"timeout": 1e9}))
 
-    new = accepted(call, max_timeout=60.0).new
+    new = accepted(call, max_timeout=60.0)
 
     assert new.timeout == 60.0
     assert "operator maximum" in new.timeout_source
 
 
 def test_attempts_are_the_callers_choice_within_reason() -> None:
-    assert accepted(replace(CALL, max_attempts=5)).new.max_attempts == 5
+    assert accepted(replace(CALL, max_attempts=5)).max_attempts == 5
 
 
 def test_a_policy_travels_with_the_row_and_counts_its_attempts() -> None:
-    new = accepted(replace(CALL, retry=RetryPolicy(4, 1.5, backoff=2))).new
+    new = accepted(replace(CALL, retry=RetryPolicy(4, 1.5, backoff=2)))
 
     assert new.max_attempts == 4
     assert json.loads(new.options) == {
@@ -187,7 +187,7 @@ def test_a_policy_travels_with_the_row_and_counts_its_attempts() -> None:
 
 
 def test_without_a_policy_the_row_asks_for_no_retry() -> None:
-    assert accepted(replace(CALL, max_attempts=5)).new.options == "{}"
+    assert accepted(replace(CALL, max_attempts=5)).options == "{}"
 
 
 def test_the_policy_of_a_tool_counts_unless_the_call_has_its_own() -> None:
@@ -196,7 +196,8 @@ def test_the_policy_of_a_tool_counts_unless_the_call_has_its_own() -> None:
     )
     mine = RetryPolicy(2, 1.0)
     rows = [
-        Intake(Settings.load(), "me").prepare(call, Snapshot([tool])).new for call in (CALL, replace(CALL, retry=mine))
+        Intake(Settings.load(), "me").prepare(call, Snapshot(Directory([tool])))
+        for call in (CALL, replace(CALL, retry=mine))
     ]
 
     assert [(row.max_attempts, json.loads(row.options)["retry"]["delay_seconds"]) for row in rows] == [
@@ -254,8 +255,6 @@ def test_what_a_caller_gets_wrong_is_rejected_with_a_sentence(change: dict[str, 
 
     assert said in (one.result.error or "")
     assert one.result.error_code == (ErrorCode.INVALID_CALL if call.flaw else ErrorCode.VALIDATION_ERROR)
-    assert (one.outcome.status, one.outcome.error) == (ExecutionStatus.REJECTED, one.result.error)
-    assert one.new.id == one.outcome.id
     json.loads(one.new.parameters)
 
 
@@ -302,8 +301,8 @@ def test_a_context_is_stored_as_it_is_at_each_call() -> None:
 
     def stored() -> dict[str, Any]:
         prepared = intake.prepare(Call("Greet", {"who": "Ada"}, context), SNAPSHOT)
-        assert isinstance(prepared, Accepted)
-        text = prepared.new.context
+        assert isinstance(prepared, NewExecution)
+        text = prepared.context
         assert text == json.dumps(context.model_dump(), separators=(",", ":"))
         return json.loads(text)
 
@@ -319,19 +318,29 @@ def test_a_context_field_that_cannot_be_compared_harms_nobody() -> None:
     context.working_dir = ["no", "text"]  # type: ignore[assignment]  # what a careless caller does
 
     with pytest.warns(UserWarning, match="serializ"):
-        assert json.loads(accepted(Call("Greet", {"who": "Ada"}, context)).new.context)["working_dir"] == ["no", "text"]
+        assert json.loads(accepted(Call("Greet", {"who": "Ada"}, context)).context)["working_dir"] == ["no", "text"]
 
 
 def test_a_new_definition_counts_from_its_snapshot_on() -> None:
     intake = Intake(Settings.load(), "me")
     newer = ToolSpec(**GREET.model_dump() | {"version": "3.0.0", "parameters": GREET.parameters[1:]})
 
-    first, second = (intake.prepare(CALL, snapshot) for snapshot in (SNAPSHOT, Snapshot([newer])))
+    first, second = (intake.prepare(CALL, snapshot) for snapshot in (SNAPSHOT, Snapshot(Directory([newer]))))
 
-    assert isinstance(first, Accepted)
+    assert isinstance(first, NewExecution)
     assert isinstance(second, Rejected)
     assert second.result.error == "Unknown parameter 'who'"
     assert second.new.tool_key == "Greet@3"
+
+
+def test_a_tool_that_was_moved_is_called_in_its_new_lane() -> None:
+    intake = Intake(Settings.load(), "me")
+    moved = GREET.model_copy(update={"lane": "process"})
+    vars(moved)["digest"] = GREET.digest  # that of its definition, which is as before
+
+    lanes = [intake.prepare(CALL, Snapshot(Directory([spec]))).lane for spec in (GREET, moved)]
+
+    assert lanes == ["async", "process"]
 
 
 @pytest.mark.parametrize(
@@ -368,7 +377,7 @@ def test_a_rejected_call_of_a_tool_without_secrets_does_not_show_what_says_that_
     plain = GREET.model_copy(update={"parameters": GREET.parameters[:1]})
     call = Call("Greet", {"who": "Ada", "password": "hunter22"}, CONTEXT)
 
-    one = Intake(Settings.load(), "submitter").prepare(call, Snapshot([plain]))
+    one = Intake(Settings.load(), "submitter").prepare(call, Snapshot(Directory([plain])))
 
     assert isinstance(one, Rejected)
     assert json.loads(one.new.parameters) == {"who": "Ada", "password": "[redacted]"}
@@ -388,7 +397,7 @@ def walled(name: str = "Greet", queue: str = "default", lane: str = "async", who
 
 
 def refused(walls: Walls, *, spec: ToolSpec = GREET, call: Call = CALL) -> str:
-    prepared = Intake(Settings.load(), "me").prepare(call, Snapshot([spec], walls=walls))
+    prepared = Intake(Settings.load(), "me").prepare(call, Snapshot(Directory([spec], walls=walls)))
     assert isinstance(prepared, Rejected), prepared
     assert prepared.result.error_code == ErrorCode.WALLS_NOT_AVAILABLE
     return prepared.result.error or ""
@@ -422,9 +431,9 @@ def test_calls_in_a_queue_that_asks_for_walls_run_in_the_process_lane_or_are_ref
     low = replace(CALL, queue="low")
 
     def lane(call: Call) -> str:
-        prepared = Intake(Settings.load(), "me").prepare(call, Snapshot([GREET], walls=raised))
-        assert isinstance(prepared, Accepted), prepared
-        return prepared.new.lane
+        prepared = Intake(Settings.load(), "me").prepare(call, Snapshot(Directory([GREET], walls=raised)))
+        assert isinstance(prepared, NewExecution), prepared
+        return prepared.lane
 
     assert (lane(low), lane(CALL)) == ("process", "async")
     assert "Greet cannot have the walls that queue low asks for: it has" in refused(raised, spec=asks, call=low)

@@ -13,7 +13,7 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.client.submissions import PART
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ExecutionNotFoundError, ForgeError
-from forge_tools.model import ExecutionContext, LinkedExecution, NewExecution, ToolParameter
+from forge_tools.model import ExecutionContext, NewExecution, ToolParameter
 from forge_tools.storage import open_store
 from forge_tools.storage.directory import Directories, Directory
 from forge_tools.storage.history.view import tool_executions
@@ -252,14 +252,14 @@ async def test_a_call_that_is_cancelled_while_it_is_stored_is_recorded_only_if_i
 async def test_a_keyed_call_that_is_cancelled_while_its_tool_is_replaced_goes_on_by_the_new_definition(
     settings: Settings, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit_many, began, go_on = ExecutionQueue.submit_linked, asyncio.Event(), asyncio.Event()
+    submit_many, began, go_on = ExecutionQueue.submit_many, asyncio.Event(), asyncio.Event()
 
-    async def held(queue: ExecutionQueue, rows: Sequence[LinkedExecution]) -> list[Answer]:
+    async def held(queue: ExecutionQueue, rows: Sequence[NewExecution]) -> list[Answer]:
         began.set()
         await go_on.wait()
         return await submit_many(queue, rows)
 
-    monkeypatch.setattr(ExecutionQueue, "submit_linked", held)
+    monkeypatch.setattr(ExecutionQueue, "submit_many", held)
     submitting = asyncio.ensure_future(client.submit("Echo", {"message": "x"}, CONTEXT, idempotency_key="k"))
     await began.wait()
     await publish(settings, NEWER)

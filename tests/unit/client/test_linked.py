@@ -16,7 +16,7 @@ from forge_tools.model import (
     ExecutionContext,
     ExecutionStatus,
     IdempotencyKey,
-    LinkedExecution,
+    NewExecution,
     ToolResult,
 )
 from forge_tools.storage.queue.queue import ExecutionQueue
@@ -208,14 +208,14 @@ async def test_a_caller_that_ends_while_its_call_is_stored_leaves_it_to_the_next
 async def test_a_call_whose_submit_had_no_answer_is_found_under_its_key(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = ExecutionQueue.submit_linked
+    store = ExecutionQueue.submit_many
 
-    async def cut_off(self: ExecutionQueue, rows: Sequence[LinkedExecution]) -> Any:
+    async def cut_off(self: ExecutionQueue, rows: Sequence[NewExecution]) -> Any:
         await store(self, rows)
-        return [SubmitOutcomeUnknownError("It may have been stored.", row.new.id) for row in rows]
+        return [SubmitOutcomeUnknownError("It may have been stored.", row.id) for row in rows]
 
     with monkeypatch.context() as patched:
-        patched.setattr(ExecutionQueue, "submit_linked", cut_off)
+        patched.setattr(ExecutionQueue, "submit_many", cut_off)
         lost = await client.call("Echo", {"message": "x"}, CONTEXT, idempotency_key="k")
 
     assert lost.error_code == ErrorCode.OUTCOME_UNKNOWN

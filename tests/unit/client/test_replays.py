@@ -13,7 +13,7 @@ from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.model import (
     ExecutionContext,
     ExecutionStatus,
-    LinkedExecution,
+    NewExecution,
     ToolResult,
     ToolSpec,
 )
@@ -173,14 +173,14 @@ async def _over(client: ExecutorClient, tool: str, parameters: dict[str, Any]) -
 async def _interrupted_replay(client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Replay a cancelled call, and cancel whoever does so while the replay is being stored."""
     first = await _over(client, "Echo", {"message": "x"})
-    store, began, go_on = ExecutionQueue.submit_linked, asyncio.Event(), asyncio.Event()
+    store, began, go_on = ExecutionQueue.submit_many, asyncio.Event(), asyncio.Event()
 
-    async def slow(self: ExecutionQueue, rows: Sequence[LinkedExecution]) -> Any:
+    async def slow(self: ExecutionQueue, rows: Sequence[NewExecution]) -> Any:
         began.set()
         await go_on.wait()
         return await store(self, rows)
 
-    monkeypatch.setattr(ExecutionQueue, "submit_linked", slow)
+    monkeypatch.setattr(ExecutionQueue, "submit_many", slow)
     replaying = asyncio.ensure_future(client.calls.replay(first, **options))
     await began.wait()
     replaying.cancel()

@@ -14,7 +14,7 @@ from forge_tools.client import results
 from forge_tools.client.connection import Connection
 from forge_tools.client.results import SILENCE, Results
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError
-from forge_tools.model import ExecutionStatus, StoredResult, ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.secrets.encryption import encrypted_reply, new_reply_key
 from forge_tools.storage.rows import RESULT
 from tests.waiting import reached
@@ -28,7 +28,7 @@ class Sql:
         self.reads: list[list[str]] = []
         self.failures = 0
 
-    async def results(self, ids: Sequence[str]) -> list[StoredResult]:
+    async def results(self, ids: Sequence[str]) -> list[ToolResult]:
         self.reads.append(list(ids))
         await asyncio.sleep(0)
         if self.failures:
@@ -37,10 +37,8 @@ class Sql:
         return [stored(i) for i in ids if i in self.over]
 
 
-def stored(execution_id: str) -> StoredResult:
-    return StoredResult(
-        id=execution_id, status=ExecutionStatus.SUCCEEDED, attempt=1, result=ToolResult.ok(execution_id)
-    )
+def stored(execution_id: str) -> ToolResult:
+    return ToolResult.ok(execution_id, execution_id=execution_id)
 
 
 KEY = new_reply_key()
@@ -78,7 +76,7 @@ async def waiter(sql: Sql) -> AsyncIterator[Results]:
     await waiter.close()
 
 
-async def soon(waiter: Results, execution_id: str) -> StoredResult:
+async def soon(waiter: Results, execution_id: str) -> ToolResult:
     """Wait, but for less than the silence after which an expected id is polled."""
     async with asyncio.timeout(SILENCE * 0.6):
         return await waiter.wait(execution_id)
@@ -93,7 +91,7 @@ async def test_a_notification_ends_the_wait_with_one_read(sql: Sql, waiter: Resu
     sql.over.add("a")
     waiter.ended(["a"])
 
-    assert (await waiting).result.output == "a"
+    assert (await waiting).output == "a"
     assert sql.reads == [["a"]]
 
 
@@ -102,13 +100,13 @@ async def test_what_ended_before_anybody_waited_is_read_at_once(sql: Sql, waiter
     sql.over.add("a")
     waiter.ended(["a"])
 
-    assert (await soon(waiter, "a")).id == "a"
+    assert (await soon(waiter, "a")).output == "a"
 
 
 async def test_what_brings_no_notification_is_read_at_once(sql: Sql, waiter: Results) -> None:
     sql.over.add("a")
 
-    assert (await soon(waiter, "a")).id == "a"
+    assert (await soon(waiter, "a")).output == "a"
 
 
 async def test_an_expected_id_whose_notification_is_lost_is_polled(sql: Sql, waiter: Results) -> None:
@@ -131,7 +129,7 @@ async def test_a_new_wait_is_not_held_up_by_the_slow_poll_of_another(sql: Sql, w
 
     sql.over.add("quick")
 
-    assert (await quick).id == "quick"
+    assert (await quick).output == "quick"
     slow.cancel()
 
 
@@ -145,7 +143,7 @@ async def test_one_of_two_waiters_may_be_cancelled(sql: Sql, waiter: Results) ->
     await asyncio.sleep(0)
     waiter.ended(["a"])
 
-    assert (await second).id == "a"
+    assert (await second).output == "a"
     assert first.cancelled()
 
 
@@ -157,7 +155,7 @@ async def test_lost_notifications_are_made_up_for_by_reading(sql: Sql, waiter: R
 
     waiter.missed()
 
-    assert [(await waiting).id, (await soon(waiter, "b")).id] == ["a", "b"]
+    assert [(await waiting).output, (await soon(waiter, "b")).output] == ["a", "b"]
 
 
 async def test_what_was_not_submitted_after_all_is_not_expected(waiter: Results) -> None:
@@ -174,7 +172,7 @@ async def test_a_database_that_is_away_is_asked_again(
     sql.failures = 2
     sql.over.add("a")
 
-    assert (await soon(waiter, "a")).id == "a"
+    assert (await soon(waiter, "a")).output == "a"
     assert "polling continues" in caplog.text
 
 
@@ -232,7 +230,7 @@ async def test_a_result_that_rides_in_its_notification_ends_the_wait_without_a_r
     waiter.hear(reply("a"))
 
     found = await waiting
-    assert (found.result.output, found.attempt, sql.reads) == ("carried", 1, [])
+    assert (found.output, found.metadata["attempt"], sql.reads) == ("carried", 1, [])
 
 
 @pytest.mark.parametrize(
@@ -255,7 +253,7 @@ async def test_what_cannot_be_read_of_a_notification_has_sql_read(sql: Sql, wait
 
     waiter.hear(heard)
 
-    assert ((await waiting).result.output, sql.reads) == ("a", [["a"]])
+    assert ((await waiting).output, sql.reads) == ("a", [["a"]])
 
 
 async def test_a_result_that_comes_before_anybody_waits_or_once_more_is_read_from_sql(
@@ -264,7 +262,7 @@ async def test_a_result_that_comes_before_anybody_waits_or_once_more_is_read_fro
     sql.over.add("a")
     waiter.expect(["a"])
     waiter.hear(reply("a"))
-    assert (await soon(waiter, "a")).result.output == "a"
+    assert (await soon(waiter, "a")).output == "a"
 
     waiter.hear(reply("a"))
     assert sql.reads == [["a"]]
@@ -282,5 +280,5 @@ async def test_the_first_result_is_read_from_sql_while_what_decrypts_is_loaded(
     await asyncio.sleep(0.01)
     waiter.hear(reply("a"))
 
-    assert (await waiting).result.output == "a"
+    assert (await waiting).output == "a"
     await reached(lambda: loaded, 30)

@@ -9,7 +9,7 @@ import pytest
 from forge_tools.broker.redis import RedisBroker
 from forge_tools.client import Call, ExecutorClient, submissions
 from forge_tools.client.catalogue import Snapshot
-from forge_tools.client.intake import Accepted, Intake, Rejected
+from forge_tools.client.intake import Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError, SubmitOutcomeUnknownError
 from forge_tools.model import ExecutionContext, ExecutionStatus, NewExecution
@@ -32,7 +32,7 @@ async def test_the_first_calls_of_a_burst_are_on_their_way_before_the_last_is_pr
     prepared: list[Call] = []
     parts: list[tuple[int, int]] = []
 
-    def note(intake: Intake, call: Call, snapshot: Snapshot) -> Accepted | Rejected:
+    def note(intake: Intake, call: Call, snapshot: Snapshot) -> NewExecution | Rejected:
         prepared.append(call)
         return prepare(intake, call, snapshot)
 
@@ -152,10 +152,10 @@ async def test_a_defect_in_storing_is_told_to_many_and_to_a_keyed_call_too(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = Call("Echo", {"message": "x"}, CONTEXT)
-    monkeypatch.setattr(ExecutionQueue, "submit_many", failing_once(ExecutionQueue.submit_many))
-    monkeypatch.setattr(ExecutionQueue, "submit_linked", failing_once(ExecutionQueue.submit_linked))
-
+    store = ExecutionQueue.submit_many
+    monkeypatch.setattr(ExecutionQueue, "submit_many", failing_once(store))
     [error] = await client.calls.submit_many([call])
+    monkeypatch.setattr(ExecutionQueue, "submit_many", failing_once(store))
     result = await client.call("Echo", {"message": "x"}, CONTEXT, idempotency_key="build-17")
 
     assert isinstance(error, SubmitOutcomeUnknownError)

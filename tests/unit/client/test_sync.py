@@ -19,10 +19,10 @@ from forge_tools.client import Call, ExecutorClient, Handle, SyncExecutorClient,
 from forge_tools.client import sync as module
 from forge_tools.client.calls import Calls
 from forge_tools.client.catalogue import Catalogue
-from forge_tools.client.history import History
+from forge_tools.client.client import History
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ForgeError, ResultTimeoutError
-from forge_tools.model import ExecutionContext, ExecutionStatus, StoredResult, ToolCategory
+from forge_tools.model import ExecutionContext, ExecutionStatus, ToolCategory, ToolResult
 from forge_tools.storage.queue.queue import ExecutionQueue
 from tests.waiting import wait_until
 
@@ -76,7 +76,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(results, "SLOWEST_POLL", results.FIRST_POLL)
     asked, read = list[str](), ExecutionQueue.results
 
-    async def noted(queue: ExecutionQueue, ids: Sequence[str]) -> list[StoredResult]:
+    async def noted(queue: ExecutionQueue, ids: Sequence[str]) -> list[ToolResult]:
         asked.extend(ids)
         return await read(queue, ids)
 

@@ -8,20 +8,21 @@ import pytest
 from forge_tools.client import Call, ExecutorClient
 from forge_tools.client.catalogue import Catalogue, Snapshot
 from forge_tools.client.connection import Connection
-from forge_tools.client.intake import Accepted, Intake, Rejected
+from forge_tools.client.intake import Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.model import (
     ExecutionContext,
     NamedWorkspace,
+    NewExecution,
     ToolCategory,
     ToolParameter,
     ToolSpec,
     WorkerRecord,
-    WorkspacePlaces,
     new_id,
 )
 from forge_tools.storage import Store, open_store
+from forge_tools.storage.directory import Directory
 
 TEXT = ToolSpec(name="Text", description="Any.", category=ToolCategory.OTHER)
 OUTPUT = ToolSpec(
@@ -30,11 +31,11 @@ OUTPUT = ToolSpec(
     category=ToolCategory.EXECUTION,
     parameters=(ToolParameter(name="shell", type="string", description="Which.", names_host=True),),
 )
-PLACES = WorkspacePlaces(hosts={"repo": "box-1", "docs": None})
-SNAPSHOT = Snapshot([TEXT, OUTPUT], PLACES)
+HOSTS = {"repo": "box-1", "docs": None}
+SNAPSHOT = Snapshot(Directory([TEXT, OUTPUT], hosts=HOSTS))
 
 
-def prepare(workspace: Any, name: str = "Text", parameters: Any = None, **fields: Any) -> Accepted | Rejected:
+def prepare(workspace: Any, name: str = "Text", parameters: Any = None, **fields: Any) -> NewExecution | Rejected:
     context = ExecutionContext.model_construct(
         **ExecutionContext(working_dir=".").model_dump() | {"workspace": workspace}
     )
@@ -56,15 +57,15 @@ def test_a_call_goes_to_the_host_of_its_workspace_unless_it_asks_for_a_queue(
     workspace: str | None, asked: str | None, queue: str
 ) -> None:
     prepared = prepare(workspace, queue=asked)
-    assert isinstance(prepared, Accepted)
-    assert prepared.new.queue == queue
-    assert json.loads(prepared.new.context)["workspace"] == workspace
+    assert isinstance(prepared, NewExecution)
+    assert prepared.queue == queue
+    assert json.loads(prepared.context)["workspace"] == workspace
 
 
 def test_a_handle_is_reached_on_its_host_even_when_the_workspace_is_no_longer_known() -> None:
     prepared = prepare("gone", "Output", {"shell": "sh_box-2_0123456789ab"})
-    assert isinstance(prepared, Accepted)
-    assert (prepared.new.queue, json.loads(prepared.new.context)["workspace"]) == ("host.box-2", None)
+    assert isinstance(prepared, NewExecution)
+    assert (prepared.queue, json.loads(prepared.context)["workspace"]) == ("host.box-2", None)
 
 
 @pytest.mark.parametrize("workspace", ["rep", "", "REPO", "x" * 10_000, "a\x00b"])
@@ -90,9 +91,9 @@ def test_a_workspace_that_is_almost_right_is_suggested() -> None:
 
 def test_a_handle_that_names_a_host_counts_more_than_a_workspace() -> None:
     prepared = prepare("repo", "Output", {"shell": "sh_box-2_0123456789ab"})
-    assert isinstance(prepared, Accepted)
-    assert prepared.new.queue == "host.box-2"
-    assert json.loads(prepared.new.context)["workspace"] is None  # or box-2 would send it on
+    assert isinstance(prepared, NewExecution)
+    assert prepared.queue == "host.box-2"
+    assert json.loads(prepared.context)["workspace"] is None  # or box-2 would send it on
 
 
 async def announce(store: Store, *names: str, host: str = "box-1") -> None:

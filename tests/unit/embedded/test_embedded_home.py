@@ -2,12 +2,15 @@
 
 import os
 import pwd
+import socket
 import stat
 from pathlib import Path
 
 import pytest
 
-from forge_tools.embedded.home import HomeLock, open_home, private_folder, stack_holder
+from forge_tools.embedded import home as home_module
+from forge_tools.embedded import valkey
+from forge_tools.embedded.home import HomeLock, open_home, prepare_socket, private_folder, stack_holder
 from forge_tools.errors import StackError
 
 
@@ -17,9 +20,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def take(home: Path) -> HomeLock:
-    lock = HomeLock(home)
-    lock.acquire(patience=0, end_leftover=lambda: "Valkey (pid 7)", is_stopping=lambda: False)
-    return lock
+    return HomeLock(home).acquire()
 
 
 def mode(path: Path) -> int:
@@ -102,7 +103,9 @@ def test_a_holder_that_has_not_yet_written_its_name_is_told_of(home: Path) -> No
     lock.release()
 
 
-def test_the_folder_is_not_free_while_the_old_server_holds_it(home: Path) -> None:
+def test_the_folder_is_not_free_while_the_old_server_holds_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(valkey, "end_leftover", lambda _: "Valkey (pid 7)")
+    monkeypatch.setattr(home_module, "LEFTOVER_SECONDS", 0.0)
     lock = take(home)
     inherited = os.dup(lock.server_fd)
     lock.release()
@@ -118,6 +121,14 @@ def test_a_lock_that_is_a_link_is_not_followed(home: Path, tmp_path: Path) -> No
     with pytest.raises(StackError, match="lock cannot be used"):
         take(home)
     assert not (tmp_path / "precious").exists()
+
+
+def test_a_stale_socket_is_removed(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "v.sock"))
+    prepare_socket(tmp_path / "v.sock", tmp_path)
+    prepare_socket(tmp_path / "v.sock", tmp_path)
+    assert not (tmp_path / "v.sock").exists()
 
 
 def test_a_private_folder_is_neither_a_link_nor_open(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.config import Settings
-from forge_tools.embedded import EmbeddedStack
-from forge_tools.embedded.stack import plan_workers, settings_environment
+from forge_tools.embedded.stack import EmbeddedStack, plan_workers, settings_environment
 
 
 def test_background_calls_have_processes_of_their_own() -> None:

@@ -38,14 +38,6 @@ def test_the_server_listens_on_its_socket_only() -> None:
     assert options["--maxmemory-policy"] == "noeviction"
 
 
-def test_a_stale_socket_is_removed(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / "v.sock"))
-    valkey.prepare_socket(tmp_path / "v.sock", tmp_path)
-    valkey.prepare_socket(tmp_path / "v.sock", tmp_path)
-    assert not (tmp_path / "v.sock").exists()
-
-
 def test_nobody_answers_on_a_socket_that_is_not_there_or_dead(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "v.sock"))
@@ -71,12 +63,3 @@ def _answer_once(server: socket.socket, said: bytes) -> bytes:
         asked = connection.recv(64)
         connection.sendall(said)
     return asked
-
-
-def test_broken_data_is_set_aside_and_the_lock_stays(tmp_path: Path) -> None:
-    data = tmp_path / "valkey"
-    (data / "appendonlydir").mkdir(parents=True)
-    (data / "lock").touch()
-    aside = valkey.set_aside(data)
-    assert [entry.name for entry in data.iterdir()] == ["lock"]
-    assert (aside / "appendonlydir").is_dir()

@@ -54,7 +54,7 @@ def test_calls_carry_session_and_client(local: Local, tmp_path: Path) -> None:
 
     assert (context.session_id, context.agent_id, context.dry_run) == ("s-1", "client/2", True)
     assert context.metadata == {"mcp": {"task": True}}
-    assert context.explicit_timeout is None
+    assert "timeout" not in context.model_fields_set
 
 
 def test_a_server_without_a_given_session_makes_one_of_its_own(local: Local) -> None:

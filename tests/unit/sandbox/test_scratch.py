@@ -107,17 +107,17 @@ def test_a_link_that_takes_the_place_of_a_leftover_leads_nowhere(
 
 
 def test_who_loses_a_folder_before_it_is_locked_makes_another(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, make = list[str](), tempfile.mkdtemp
+    made, make = list[str](), os.mkdir
 
-    def make_and_lose(prefix: str) -> str:
-        made.append(make(prefix=prefix))
+    def make_and_lose(path: str, mode: int) -> None:
+        make(path, mode)
+        made.append(path)
         if len(made) < 3:
             remove_leftovers(tmp, PREFIX)
-        return made[-1]
 
-    monkeypatch.setattr(spools.tempfile, "mkdtemp", make_and_lose)
+    monkeypatch.setattr(os, "mkdir", make_and_lose)
     with scratch_folder(PREFIX) as folder:
-        assert [str(folder)] == made[2:]
+        assert made == [str(folder)] * 3
         remove_leftovers(tmp, PREFIX)
         assert folder.is_dir()
 

@@ -45,7 +45,7 @@ def test_a_long_late_output_is_cut() -> None:
 
 
 def test_what_a_record_gives_is_a_column_or_steers_the_statement() -> None:
-    assert {field.name for field in fields(NewExecution)} - {*ASKED} == {"encrypted", "reply_key"}
+    assert {field.name for field in fields(NewExecution)} - {*ASKED} == {"encrypted", "reply_key", "claim", "replay"}
     steers = {"id", "attempt", "token", "retry_in", "give_back"}
     assert {field.name for field in fields(Outcome)} - {*OUTCOME} == steers
 

@@ -88,7 +88,7 @@ def test_cuts_prefer_whole_lines_and_say_what_is_missing() -> None:
     shown = [line for line in lines if line != marker]
     assert all(len(line) == 4 for line in shown)
     assert facts["shown_lines"] == len(shown)
-    assert marker == f"[... {4999 - len(shown) * 5 + 2:,} characters ({1000 - len(shown):,} lines) omitted ...]"
+    assert marker == f"[... {4999 - len(shown) * 5 + 1:,} characters ({1000 - len(shown):,} lines) omitted ...]"
     assert 1.2 < (len(shown) - lines.index(marker)) / lines.index(marker) < 1.8
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forge_tools.model import ExecutionContext, ToolResult
-from forge_tools.sandbox.processes.walled import CommandWalls, LandlockWalls, NamespaceWalls
+from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.walls.namespaces import HOST
 from forge_tools.sandbox.walls.privileges import open_up
@@ -26,8 +26,8 @@ def of_each_tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
     cache = tmp_path_factory.mktemp("cache")
     made = [
         CommandWalls(),
-        LandlockWalls(HOST, closed=[tempfile.gettempdir()], opened=(), cache=cache),
-        NamespaceWalls(HOST, closed=(), hidden=(), opened=(), cache=cache),
+        CommandWalls("landlock", HOST, closed=[tempfile.gettempdir()], opened=(), cache=cache),
+        CommandWalls("namespace", HOST, closed=(), hidden=(), opened=(), cache=cache),
     ]
     by_tier = {walls.tier: walls for walls in made}
     yield {tier: by_tier[given().of_commands(tier)] for tier in TIERS}

@@ -18,7 +18,7 @@ from typing import Any
 
 from forge_tools.model import ExecutionContext
 from forge_tools.sandbox import decoding
-from forge_tools.sandbox.processes.commands import SPAWNER
+from forge_tools.sandbox.processes.spawner import SPAWNER
 from forge_tools.tools import BUILTINS
 from tests.descriptors import descriptors
 from tests.unit.tools.every_tool import FINE, WRONG, executor, fill

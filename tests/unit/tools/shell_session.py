@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.model import ExecutionContext, ShellRecord, ToolResult
-from forge_tools.sandbox.processes.walled import CommandWalls
+from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools import Bash, BashOutput, KillShell, ListShells
 from tests.shell_hosts import shell_host

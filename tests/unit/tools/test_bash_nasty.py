@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.model import ToolResult
-from forge_tools.sandbox.processes.walled import CommandWalls
+from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.walls.probe import TIERS
 from forge_tools.tools.execution.bash import Bash
 from tests.waiting import wait_until

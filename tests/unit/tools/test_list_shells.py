@@ -88,15 +88,6 @@ async def test_a_book_that_cannot_be_read_costs_only_what_is_elsewhere(
     assert (await calls.output("sh_h1_000000000000")).error_code == "SHELL_NOT_FOUND"
 
 
-async def test_the_newest_are_shown_where_there_is_not_room_for_all(calls: Session) -> None:
-    handles = [await calls.start("exit 0") for _ in range(8)]
-    result = await calls.other(max_output_size=450).shells()
-    first, *lines = result.output.splitlines()
-    assert first == f"[{8 - len(lines)} older ones left out]"
-    assert [line.split()[0] for line in lines] == handles[8 - len(lines) :]
-    assert len(result.output) <= 450
-
-
 async def test_a_dry_run_lists_as_well(calls: Session) -> None:
     result = await calls.other(dry_run=True).shells()
     assert result.output == "[Dry Run] No shell has been started in this session"

@@ -71,16 +71,6 @@ def test_text_that_comes_in_any_parts_is_never_torn(text: str, cuts: list[int]) 
     assert (shown, at) == (text, len(data))
 
 
-@given(text=st.text(PRINTABLE, min_size=1, max_size=40), since=st.integers(0, 160))
-def test_reading_may_start_inside_a_character(text: str, since: int) -> None:
-    data = text.encode()
-    with spooled(data) as output:
-        since = min(since, len(data))
-        found = read_page(output, since, 1 << 16, len(data), is_over=True)
-        start = next(at for at in range(since, -1, -1) if at == len(data) or not 0x80 <= data[at] < 0xC0)
-        assert "".join(line.text for line in found.lines) == data[start:].decode()
-
-
 @pytest.mark.parametrize("line", ["é" * 50, "x" * 99, "\x1b[31m" * 30 + "red"])
 @pytest.mark.parametrize("room", [1, 2, 7])
 def test_a_line_may_be_cut_into_parts_that_are_the_whole(line: str, room: int) -> None:

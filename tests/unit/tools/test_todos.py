@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from forge_tools.model import SCOPE, CallScope, DocumentScope, DocumentWriter, ToolResult
-from forge_tools.sandbox.documents import ProcessDocuments
+from forge_tools.sandbox.reach import ProcessDocuments
 from forge_tools.testing import InlineExecutor
 from forge_tools.tools import TodoRead, TodoWrite
 

@@ -48,7 +48,7 @@ async def ends_of(settings: Settings, ids: Sequence[str]) -> list[ToolResult]:
             return len(await store.queue.results(ids)) == len(ids)
 
         await reached(are_over, seconds=30)
-        return [one.result for one in await store.queue.results(ids)]
+        return await store.queue.results(ids)
 
 
 async def test_a_worker_ends_calls_that_cannot_be_read_and_runs_the_others(

@@ -201,7 +201,7 @@ def read(notified: tuple[str, str]) -> ToolResult | None:
     """The result in a notification, as its client reads it."""
     ids, _, reply = notified[1].encode("latin-1").partition(REPLY_MARK)
     text = decrypted_reply(KEY, ids.decode(), reply)
-    return None if text is None else result_of(ids.decode(), text).result
+    return None if text is None else result_of(ids.decode(), text)
 
 
 async def test_a_small_result_that_comes_with_few_others_rides_in_its_notification() -> None:

@@ -258,7 +258,8 @@ async def test_after_an_outage_rows_are_compared_at_once_and_it_is_said_once(
         raise outage.pop()
 
     with monkeypatch.context() as patch:
-        patch.setattr(watch, "look", away)
+        patch.setattr(host.store.shells.__class__, "running_of", away)
+        host.now += CHECK_SECONDS
         keeping = asyncio.create_task(keep(watch, Leadership("any")))
         await reached(lambda: not outage)
         patch.undo()

@@ -45,7 +45,7 @@ def test_a_call_whose_message_was_lost_is_found_and_run(play: Play) -> None:
         lost = await submitted(simulation.store)
         await asyncio.sleep(3 * HEARTBEAT)
         assert [claim.id for claim in one.lane.ran] == [lost]
-        assert (await simulation.store.queue.results([lost]))[0].result.success
+        assert (await simulation.store.queue.results([lost]))[0].success
 
     play(scenario)
 
@@ -80,7 +80,7 @@ def test_what_a_dead_worker_ran_is_run_by_another_a_lease_later_and_not_before(p
         await asyncio.sleep(6 * HEARTBEAT)
 
         assert [(claim.id, claim.attempt) for claim in other.lane.ran] == [(call, 2)]
-        assert (await simulation.store.queue.results([call]))[0].result.success
+        assert (await simulation.store.queue.results([call]))[0].success
         assert other.errors == []
 
     play(scenario)

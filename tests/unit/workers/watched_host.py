@@ -10,7 +10,6 @@ from forge_tools.model import ShellRecord, ShellStatus, shell_id
 from forge_tools.sandbox.shells.supervisor import kernel_id
 from forge_tools.storage import Store
 from forge_tools.storage.shells import Shells
-from workers.services.service import Leadership
 from workers.services.shells import DesertedShells, ShellWatch
 
 GONE = 2**22 + 1
@@ -44,13 +43,12 @@ class Host:
         self.forgotten: list[float] = []
         self.renewed = 0
         self.now = 1000.0
-        self.leadership = Leadership("this one")
 
     def watch(self) -> ShellWatch:
         return ShellWatch(Counted(self), self.settings, clock=lambda: self.now)
 
     def deserted(self) -> DesertedShells:
-        return DesertedShells(Counted(self), self.settings, self.leadership, clock=lambda: self.now)
+        return DesertedShells(Counted(self), self.settings)
 
     def survey(self, folder: Path) -> list[ShellRecord]:
         assert folder == self.settings.shells_folder
@@ -78,10 +76,6 @@ class Counted(Shells):
         if seen:
             self._host.statements.append("record")
         await super().record_many(seen)
-
-    async def deserted_hosts(self, seconds: float) -> set[str]:
-        self._host.statements.append("deserted_hosts")
-        return await super().deserted_hosts(seconds)
 
     async def running_of(self, hostname: str) -> list[ShellRecord]:
         self._host.statements.append("running_of")

@@ -14,8 +14,9 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.processes import commands
-from forge_tools.sandbox.processes.commands import SPAWNER, Completed, Spawner, run
+from forge_tools.sandbox.processes.commands import Completed, run
 from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.processes.spawner import SPAWNER, Spawner
 from tests.descriptors import descriptors
 from tests.waiting import wait_until
 
@@ -244,7 +245,7 @@ def test_a_forked_child_makes_its_own_launcher(tmp_path: Path) -> None:
     script = """
 import asyncio, os, sys
 from forge_tools.sandbox.processes.commands import run
-from forge_tools.sandbox.processes.commands import SPAWNER
+from forge_tools.sandbox.processes.spawner import SPAWNER
 folder = os.open("/", os.O_RDONLY)
 def call():
     return asyncio.run(run(["true"], folder=folder, environment={"PATH": "/bin:/usr/bin"}, timeout=9, stdout=bool))
@@ -277,7 +278,7 @@ def test_a_closed_spawner_starts_again_when_asked(tmp_path: Path) -> None:
 async def test_a_stopped_launcher_holds_up_neither_the_call_nor_the_end(
     bash: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forge_tools.sandbox.processes.commands._PATIENCE", 0.2)
+    monkeypatch.setattr("forge_tools.sandbox.processes.spawner._PATIENCE", 0.2)
     await bash("true")
     os.kill(SPAWNER.pid, signal.SIGSTOP)
     with pytest.raises(SandboxError, match="could not be started"):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.sandbox.processes import launcher
-from forge_tools.sandbox.processes.launcher import REQUEST_LENGTH, Status
+from forge_tools.sandbox.processes.launcher import Status, packed
 from tests.waiting import wait_until
 
 SCRIPT = launcher.__file__
@@ -239,9 +239,8 @@ class Requests:
         ours, theirs = socket.socketpair()
         folder, null = os.open("/", os.O_RDONLY), os.open(os.devnull, os.O_RDWR)
         socket.send_fds(self.socket, [b"."], [theirs.fileno(), folder, null, null, null])
-        fields = [str(grace), "18", str(len(command)), "0", *command, f"PATH={os.environ['PATH']}"]
-        request = "\0".join(fields).encode()
-        ours.sendall(raw if raw is not None else REQUEST_LENGTH.pack(len(request)) + request)
+        request = packed([str(grace)], ["18"], command, [], [f"PATH={os.environ['PATH']}"])
+        ours.sendall(request if raw is None else raw)
         for handle in (folder, null):
             os.close(handle)
         theirs.close()
@@ -294,7 +293,7 @@ def test_serving_it_looks_for_programs_in_the_path_of_the_request(requests: Requ
 
 
 def test_a_request_that_breaks_off_starts_nothing(requests: Requests) -> None:
-    control = requests.ask("true", raw=REQUEST_LENGTH.pack(100) + b"0.3\x0018\x001\x000\x00true")
+    control = requests.ask("true", raw=packed(["0.3"], ["18"], ["true"], [], [])[:-1])
     control.shutdown(socket.SHUT_WR)
     assert answer(control) == {}
     assert answer(requests.ask("true"))["exit"] == 0

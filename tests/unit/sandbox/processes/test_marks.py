@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.processes.commands import Spawner
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import Marking, attempt_mark, child_environment, instance_mark
+from forge_tools.sandbox.processes.spawner import Spawner
 from forge_tools.sandbox.processes.trees import INSTANCE, marks_of
 from forge_tools.sandbox.walls.privileges import drop_capabilities
 from tests.fleet import ROOT

@@ -13,8 +13,8 @@ from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.commands import Completed, run
 from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.processes.trees import child_pids, families
-from forge_tools.sandbox.processes.walled import CommandWalls, NamespaceWalls
 from forge_tools.sandbox.walls import seccomp
 from forge_tools.sandbox.walls.namespaces import NONE
 from forge_tools.sandbox.walls.privileges import gain_nothing
@@ -37,7 +37,7 @@ class Walled:
             path.mkdir(parents=True)
             (path / "file").write_text("secret")
         hidden = [str(self.ws / "state/keys")]
-        self.walls = NamespaceWalls(NONE, closed=hidden, hidden=hidden, opened=(), cache=base / "cache")
+        self.walls = CommandWalls("namespace", NONE, closed=hidden, hidden=hidden, opened=(), cache=base / "cache")
 
     async def run(self, script: str, *, is_read_only: bool = False, **variables: str) -> tuple[Completed, str]:
         written = bytearray()
@@ -51,7 +51,7 @@ class Walled:
                 timeout=30,
                 grace=0.3,
                 stdout=written.extend,
-                start=self.walls.starting(around),
+                start=around.start,
             )
         finally:
             os.close(folder)
@@ -98,7 +98,7 @@ async def test_its_home_is_new_each_time_and_its_cache_is_kept(walled: Walled) -
 
 
 async def test_a_folder_that_was_replaced_meanwhile_is_not_entered(walled: Walled) -> None:
-    start = walled.walls.starting(walled.walls.around([Root(walled.ws)]))
+    start = walled.walls.around([Root(walled.ws)]).start
     folder = os.open(walled.ws, os.O_RDONLY)
     walled.ws.rename(walled.ws.with_name("old"))
 
@@ -126,7 +126,7 @@ async def test_300_daemons_are_gone_within_a_second_of_the_first_process(
 ) -> None:
     if given().no_namespaces:
         return
-    start = walled.walls.starting(walled.walls.around([Root(walled.ws)]))
+    start = walled.walls.around([Root(walled.ws)]).start
     folder, null = os.open(walled.ws, os.O_RDONLY), os.open(os.devnull, os.O_RDWR)
     command = ["bash", "-c", f"{DAEMONS.format(300, marker)}; sleep {marker}"]
     with start(command, child_environment(), folder=folder, streams=(null, null, null), grace=9):

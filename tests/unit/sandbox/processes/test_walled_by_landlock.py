@@ -12,8 +12,8 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.processes.commands import Completed
+from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.processes.trees import child_pids
-from forge_tools.sandbox.processes.walled import LandlockWalls
 from forge_tools.sandbox.spools import SCRATCH, remove_leftovers
 from forge_tools.sandbox.walls import landlock, seccomp
 from forge_tools.sandbox.walls.namespaces import HOST, NONE
@@ -41,7 +41,7 @@ class Landlocked(Walled):
         monkeypatch.setattr(tempfile, "tempdir", str(self.temporary))
         closed = [str(base / "other"), str(self.temporary)]
         opened = [f"{self.home}/mail:rw"]
-        self.walls = LandlockWalls(network, closed=closed, opened=opened, cache=base / "cache")
+        self.walls = CommandWalls("landlock", network, closed=closed, opened=opened, cache=base / "cache")
 
     def left(self) -> list[Path]:
         return list(self.temporary.iterdir())
@@ -161,7 +161,7 @@ async def test_what_a_killed_supervisor_leaves_is_removed_by_the_next_worker(wal
     walls = walled.walls
     around = walls.around([])
     folder, null = os.open(walled.ws, os.O_RDONLY), os.open(os.devnull, os.O_RDWR)
-    with walls.starting(around)(
+    with around.start(
         ["sleep", "50"], around.variables | {"PATH": "/usr/bin:/bin"}, folder=folder, streams=(null,) * 3, grace=1.0
     ):
         wait_until(lambda: any(map(child_pids, child_pids(walls.spawner.pid))))

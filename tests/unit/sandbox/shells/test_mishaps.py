@@ -12,7 +12,7 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.model import ShellStatus
-from forge_tools.sandbox.processes import commands
+from forge_tools.sandbox.processes import spawner
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.host import KEEPER
 from tests.shell_hosts import has_ended, is_alive, run_shell, shell_host
@@ -83,7 +83,7 @@ def test_a_keeper_that_is_killed_while_it_is_asked_is_replaced_too(
 ) -> None:
     run_shell(folder, "exit 0").close()
     os.kill(KEEPER.pid, signal.SIGSTOP)  # so that it has not forked when it dies
-    asked, send = [], commands._send
+    asked, send = [], spawner._send
 
     def kill_first(*request: Any) -> None:
         asked.append(KEEPER.pid)
@@ -92,7 +92,7 @@ def test_a_keeper_that_is_killed_while_it_is_asked_is_replaced_too(
             wait_until(lambda: not is_alive(KEEPER.pid))
         send(*request)
 
-    monkeypatch.setattr(commands, "_send", kill_first)
+    monkeypatch.setattr(spawner, "_send", kill_first)
     with run_shell(folder, "sleep 61") as shell:
         assert shell.is_going_on()
     assert len(set(asked)) == len(asked) == 2

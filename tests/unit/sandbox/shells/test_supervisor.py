@@ -22,7 +22,7 @@ from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.host import KEEPER, hostname_of, shells_folder
-from tests.shell_hosts import has_ended, output_of, run_shell, shell_host
+from tests.shell_hosts import UNWALLED, has_ended, output_of, run_shell, shell_host
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[4]
@@ -276,10 +276,10 @@ def test_one_that_cannot_be_started_leaves_nothing(folder: Path, monkeypatch: py
     fd = os.open("/", os.O_RDONLY)
     new = host.NewShell(command="x", cwd=".")
     with pytest.raises(SandboxError, match="No such file"):
-        host.start(folder, "h1", new, ["/no/such/program"], place=fd, stdin=b"")
+        host.start(folder, "h1", new, ["/no/such/program"], place=fd, stdin=b"", around=UNWALLED)
     monkeypatch.setattr(KEEPER, "request", _fails)
     with pytest.raises(SandboxError, match="Too many open files"):
-        host.start(folder, "h1", new, ["/bin/true"], place=fd, stdin=b"")
+        host.start(folder, "h1", new, ["/bin/true"], place=fd, stdin=b"", around=UNWALLED)
     os.close(fd)
     assert list(folder.iterdir()) == []
 

@@ -13,8 +13,8 @@ import pytest
 from forge_tools.errors import SandboxError
 from forge_tools.model import ShellStatus
 from forge_tools.sandbox.paths.confinement import Root
+from forge_tools.sandbox.processes.spawner import Around, CommandWalls
 from forge_tools.sandbox.processes.trees import start_ticks
-from forge_tools.sandbox.processes.walled import Around, CommandWalls, LandlockWalls, NamespaceWalls
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.walls.namespaces import HOST
@@ -39,10 +39,10 @@ sys.stdin.read()
 def walls_of(base: Path, tier: str = "namespace") -> Around:
     """Those of commands whose workspace is `ws`, beside another."""
     if tier == "namespace":
-        walls: CommandWalls = NamespaceWalls(HOST, closed=(), hidden=(), opened=(), cache=base / "cache")
+        walls: CommandWalls = CommandWalls("namespace", HOST, closed=(), hidden=(), opened=(), cache=base / "cache")
     else:
         closed = [str(base / "other"), tempfile.gettempdir()]
-        walls = LandlockWalls(HOST, closed=closed, opened=(), cache=base / "cache")
+        walls = CommandWalls("landlock", HOST, closed=closed, opened=(), cache=base / "cache")
     return walls.around([Root(base / "ws")])
 
 

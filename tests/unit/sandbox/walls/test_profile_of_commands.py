@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.walls.view import behind_landlock, of_machine, of_workspace
+from forge_tools.sandbox.walls.profile import behind_landlock, of_machine, of_workspace
 
 
 @pytest.fixture

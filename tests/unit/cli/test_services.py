@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.cli.face import Face
-from forge_tools.cli.stack import await_stack, require_stack
+from forge_tools.cli.services import await_stack, require_stack
 from forge_tools.config import Settings
 from forge_tools.embedded.home import HomeLock, open_home
 from forge_tools.errors import StackError
@@ -21,9 +21,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def taken(settings: Settings) -> HomeLock:
-    lock = HomeLock(settings.home)
-    lock.acquire(patience=0, end_leftover=lambda: "Valkey", is_stopping=lambda: False)
-    return lock
+    return HomeLock(settings.home).acquire()
 
 
 @contextmanager

@@ -1,12 +1,25 @@
-"""The stack of this folder, as commands find it that another process must serve: coming, starting, running or not there."""
+"""What commands need around them: the database, opened for one piece of work, and the stack of this folder, awaited while it starts."""
 
+import asyncio
+import getpass
+import socket
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
 
+from forge_tools import storage
 from forge_tools.cli.face import Face
 from forge_tools.config import Settings
-from forge_tools.embedded import Holder, stack_holder
+from forge_tools.embedded.home import Holder, stack_holder
 from forge_tools.errors import StackError
+from forge_tools.urls import without_passwords
+
+if TYPE_CHECKING:
+    from forge_tools.storage import Store
+    from forge_tools.storage.history.history import History
+
+T = TypeVar("T")
 
 STARTING_SECONDS = 60.0
 """How long commands wait for a stack to be ready, from its start; later they go on, and use what it serves."""
@@ -15,6 +28,48 @@ COMING_SECONDS = 3.0
 """How long a stack may be invisible that a script started just before a command: it loads its code first."""
 
 POLL_SECONDS = 0.1
+
+
+def with_store(work: Callable[["Store"], Awaitable[T]], settings: Settings | None = None) -> T:
+    """Open the configured database, do `work`, and close it.
+
+    Raises:
+        StorageError: the database cannot be reached or used, or does not exist yet.
+    """
+    settings = settings or Settings.load()
+
+    async def run() -> T:
+        async with await storage.open_store(
+            settings.database, connect_timeout=settings.connect_timeout, artifact_dir=settings.artifact_dir
+        ) as store:
+            return await work(store)
+
+    return asyncio.run(run())
+
+
+def with_history(work: Callable[["History"], Awaitable[T]], settings: Settings | None = None) -> T:
+    """Do `work` with only the history of that database; raises what `with_store` does."""
+    settings = settings or Settings.load()
+
+    async def run() -> T:
+        async with storage.open_history(settings.database, connect_timeout=settings.connect_timeout) as history:
+            return await work(history)
+
+    return asyncio.run(run())
+
+
+def asked() -> str:
+    """Name the database, for messages about something not found in it."""
+    return f"The database is {without_passwords(Settings.load().database)}"
+
+
+def whoami() -> str:
+    """Name the person at the command line, for the record: `user@host`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
 
 
 def await_stack(face: Face, settings: Settings, *, patience: float = 0.0) -> bool:
@@ -40,11 +95,7 @@ def await_stack(face: Face, settings: Settings, *, patience: float = 0.0) -> boo
 
 
 def require_stack(face: Face, settings: Settings, *, is_left: bool) -> None:
-    """Wait until the stack of this folder serves calls; for one that `is_left` to a later stack, only say that none runs.
-
-    Raises:
-        StackError: none runs, and the call would be waited for.
-    """
+    """Wait until the stack of this folder serves calls; for one that `is_left` to a later stack, only say that none runs."""
     if await_stack(face, settings, patience=0.0 if is_left else COMING_SECONDS):
         return
     if not is_left:

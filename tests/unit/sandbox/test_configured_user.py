@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import ConfigurationError
+from forge_tools.sandbox import configured as module
+from forge_tools.sandbox.configured import User
 from forge_tools.sandbox.paths.confinement import Root
-from forge_tools.sandbox.walls import user as module
 from forge_tools.sandbox.walls.privileges import drop_capabilities, open_up
-from forge_tools.sandbox.walls.user import User
 from tests.walled import NOBODY, in_child
 
 IS_ROOT = os.geteuid() == 0
