@@ -248,17 +248,27 @@ class EmbeddedStack:
         self._valkey.start()
 
     def _await_answer(self, server: SupervisedProcess) -> None:
+        data = self._settings.home / "valkey" / "appendonlydir"
+        if not self._answers_in_time(server) and not server.is_alive and data.exists():
+            shutil.rmtree(data)
+            server.forget()
+            server.start()
+            logger.warning("Valkey's data were removed, since it did not start with them: the database has every call")
+        if not self._answers_in_time(server):
+            server.forget()
+            raise StackError(
+                f"Valkey did not start ({server.status().last_exit or 'no answer'}). The end of {server.log}:\n"
+                f"{server.last_words()}\n"
+                "Fix what it reports, or set FORGE_BROKER_URL to a Redis, Valkey or RabbitMQ that runs."
+            )
+
+    def _answers_in_time(self, server: SupervisedProcess) -> bool:
         socket_path, deadline = broker_socket(self._settings.home), time.monotonic() + START_SECONDS
-        while not valkey.answers(socket_path):
-            if self._is_signalled or not server.is_alive or time.monotonic() > deadline:
-                server.forget()
-                raise StackError(
-                    f"Valkey did not start ({server.status().last_exit or 'no answer'}). The end of {server.log}:\n"
-                    f"{server.last_words()}\n"
-                    f"Fix what it reports, or set FORGE_BROKER_URL to a Redis, Valkey or RabbitMQ that runs. If its data is damaged, "
-                    f"remove {self._settings.home / 'valkey'}: nothing is lost, since the database has every call."
-                )
+        while not self._is_signalled and server.is_alive and time.monotonic() < deadline:
+            if valkey.answers(socket_path):
+                return True
             time.sleep(_POLL_SECONDS)
+        return False
 
     def _start_workers(self) -> None:
         for worker in self.make_workers(self._settings):
