@@ -63,7 +63,7 @@ def worker_app(setup: Setup, engine: Engine) -> Celery:
     else:
         app.conf.worker_pool = "threads"  # no thread is ever started
 
-    @app.task(name=TASK, shared=False, Strategy=_Handing(engine.worker.claims))
+    @app.task(name=TASK, shared=False, Strategy=HandOver(engine.worker.claims))
     def run(wakeups: object) -> None:
         raise NotImplementedError
 
@@ -178,7 +178,7 @@ def _worker_class(app: Celery, engine: Engine) -> Any:
     return Worker
 
 
-class _Handing:
+class HandOver:
     """Celery's hook for handling a task's message: this passes its ids on to be claimed, without a request or a thread.
 
     A message is acknowledged once there is room for its calls, so that the broker keeps the rest for other workers.
@@ -191,6 +191,8 @@ class _Handing:
         return partial(self._take, consumer.connection_errors)
 
     def _take(self, lost: Any, message: Any, _payload: object, acknowledge: Callable[..., None], *_: object) -> None:
+        if state.should_stop is not None:  # Celery's loop looks only once it has handled what wakes it
+            self._claims.close()
         delivery = message.delivery_info or {}
         queue, is_bulk = queue_of(str(delivery.get("routing_key"))), delivery.get("priority") == BULK
         self._claims.hand_over(ids_of(message.body), queue, is_bulk=is_bulk, taken=partial(acknowledge, logger, lost))

@@ -108,7 +108,7 @@ class Recorder:
 
 
 class Claims:
-    """Takes messages as they arrive; every method except `hand_over` runs on the engine's loop.
+    """Takes messages as they arrive; every method except `hand_over` and `close` runs on the engine's loop.
 
     Nothing is claimed while this worker is not fit.
     """
@@ -154,9 +154,10 @@ class Claims:
         return self._scope()
 
     def close(self) -> None:
-        """Claim no more; a claim under way is handed back."""
+        """Claim no more; a claim under way is handed back, and what comes now is sent on. Callable from any thread."""
         self.is_closed = True
-        self._activity.announce()
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._activity.announce)
 
     def free_slots(self) -> int:
         """Return how many more calls it could take; 0 when it takes no more."""

@@ -6,13 +6,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.worker import state
 
+from forge_tools.broker.message import body
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.model import Claim, Wakeup
 from forge_tools.storage import Store, open_store
 from tests.contract.calls import SCOPE, finished, submitted
 from tests.migrated import migrated
 from tests.waiting import reached
+from workers.app import HandOver
 from workers.claims import Claims, Recorder
 from workers.middleware.base import Activity
 
@@ -136,6 +139,20 @@ async def test_a_worker_that_stops_sends_on_what_still_waits(worker: Worker, sto
 
     assert await taking == ids[:1]
     assert worker.sent_on == ids[1:]
+
+
+async def test_a_message_that_comes_after_the_signal_to_stop_is_sent_on(
+    roomy: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_, told = await submitted(store), list[int]()
+    message = SimpleNamespace(delivery_info={"routing_key": "forge.default.async"}, body=body([Wakeup(id_, 0)]))
+    take = HandOver(roomy.claims)(None, None, SimpleNamespace(connection_errors=()))
+    monkeypatch.setattr(state, "should_stop", 0)
+
+    take(message, None, lambda *_: told.append(1))
+
+    await reached(lambda: told)
+    assert (roomy.ran, roomy.sent_on) == ([], [id_])
 
 
 async def test_a_message_that_leaves_a_slot_is_acknowledged_at_once(roomy: Worker) -> None:
