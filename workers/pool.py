@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from billiard.pool import ApplyResult
+from billiard.util import get_pdeathsig  # type: ignore[attr-defined]  # not in celery-types
 from celery.concurrency import asynpool, prefork
 
 from forge_tools.errors import ConfigurationError
@@ -163,6 +164,7 @@ def pool_with(adopt: Adopt, serve: Serve) -> type[prefork.TaskPool]:
         _pool: Any
 
         def on_start(self) -> None:
+            get_pdeathsig()  # loads a parser of C, which each child would do for itself: 20 ms
             super().on_start()
             adopted, children = self._pool.adopted, len(self._pool._pool)  # noqa: SLF001  Celery has no public way
             if adopted != children:
