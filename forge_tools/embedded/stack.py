@@ -249,12 +249,14 @@ class EmbeddedStack:
 
     def _await_answer(self, server: SupervisedProcess) -> None:
         data = self._settings.home / "valkey" / "appendonlydir"
-        if not self._answers_in_time(server) and not server.is_alive and data.exists():
+        is_there = self._answers_in_time(server)
+        if not is_there and not server.is_alive and data.exists():
             shutil.rmtree(data)
             server.forget()
             server.start()
             logger.warning("Valkey's data were removed, since it did not start with them: the database has every call")
-        if not self._answers_in_time(server):
+            is_there = self._answers_in_time(server)
+        if not is_there:
             server.forget()
             raise StackError(
                 f"Valkey did not start ({server.status().last_exit or 'no answer'}). The end of {server.log}:\n"

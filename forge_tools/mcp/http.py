@@ -34,9 +34,9 @@ _GONE = "forge_tools.gone"
 class Http:
     """Any number of clients at one endpoint."""
 
-    def __init__(self, listening: socket.socket, token: str, largest_body: int) -> None:
+    def __init__(self, listening: socket.socket, token: str, largest_body: int, *, is_local: bool) -> None:
         self.listening = listening
-        self.is_local = is_loopback(listening.getsockname()[0])
+        self.is_local = is_local
         self._token = token
         self._largest = largest_body
 
@@ -63,7 +63,8 @@ class Http:
             raise ConfigurationError(
                 f"Cannot listen at {address}: {error.strerror or error}. Give another port."
             ) from error
-        return cls(listening, token, largest_body)
+        # Not of the address: clients of a machine whose own name means 127.0.1.1 say that name.
+        return cls(listening, token, largest_body, is_local=is_loopback(host))
 
     @property
     def url(self) -> str:

@@ -119,6 +119,8 @@ class KeyFolder:
         Raises:
             ConfigurationError: it cannot be deleted.
         """
+        if not _ID.fullmatch(id):
+            return False
         try:
             self._path(id).unlink()
         except FileNotFoundError:

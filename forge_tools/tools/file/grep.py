@@ -242,7 +242,7 @@ class _Call:
         names, links, lost = seen.names, dict[str, str](), dict[str, None]()
         if all(changes.above(name) is None for name in names):
             return seen, []
-        sink = self._sink(search, place, links.get)
+        sink, search = self._sink(search, place, links.get), replace(search, type=None, glob=None)
         for start in range(0, len(names), _OPEN_FILES):
             with ExitStack() as stack:
                 some = names[start : start + _OPEN_FILES]

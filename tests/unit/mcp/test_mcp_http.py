@@ -1,5 +1,6 @@
 """Who may use the HTTP endpoint, and where it may listen."""
 
+import socket
 from typing import Any
 
 import pytest
@@ -92,6 +93,14 @@ def test_with_a_token_it_listens_for_others() -> None:
     http = Http.bind("0.0.0.0:0", TOKEN, 1000)
     with http.listening:
         assert not http.is_local
+
+
+def test_a_name_of_this_machine_is_no_loopback_address_even_if_it_means_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = socket.create_server
+    monkeypatch.setattr(socket, "create_server", lambda at, **how: create(("127.0.0.1", at[1]), **how))
+    http = Http.bind("box:0", TOKEN, 1000)
+    with http.listening:
+        assert not http.is_local, "clients say the name, which Host must match then"
 
 
 @pytest.mark.parametrize("address", ["8765x", "localhost", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:-1"])

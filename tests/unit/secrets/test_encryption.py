@@ -166,6 +166,14 @@ def test_a_key_that_is_forgotten_opens_nothing_any_more(keys: KeyFolder) -> None
         Opener(keys).open(encrypted, **CALL)
 
 
+def test_an_id_that_is_none_deletes_nothing(tmp_path: Path) -> None:
+    beside = tmp_path / "victim.key"
+    beside.touch()
+
+    assert not KeyFolder(tmp_path / "keys").forget("../victim")
+    assert beside.exists()
+
+
 @pytest.mark.parametrize("public", [b"", b"short", bytes(32), bytes([1]) + bytes(31)])
 def test_what_is_not_a_public_key_encrypts_nothing_and_is_named(public: bytes) -> None:
     with pytest.raises(EncryptionError, match=key_id(public)):

@@ -130,3 +130,17 @@ async def test_a_folder_that_is_swapped_at_full_speed_leads_no_search_out(
     finally:
         stop.set()
         await asyncio.to_thread(thread.join)
+
+
+@pytest.mark.parametrize("mode", MODES[1:])
+async def test_no_file_is_lost_when_more_are_searched_again_than_are_open_at_once(
+    ws: Path, caller: Callable[[Grep], Call], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    (ws / "d").mkdir()
+    for number in range(250):
+        (ws / "d" / f"{number}.py").write_text("a hit\n")
+
+    result = await grep_by(BUSY, ws, caller, monkeypatch)(pattern="hit", output_mode=mode, type="py", head_limit=1000)
+
+    assert result.output.count(".py") == 250
+    assert "warnings" not in result.metadata
