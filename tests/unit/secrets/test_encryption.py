@@ -167,6 +167,7 @@ def test_a_key_that_is_forgotten_opens_nothing_any_more(keys: KeyFolder) -> None
 
 
 def test_an_id_that_is_none_deletes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
     beside = tmp_path / "victim.key"
     beside.touch()
 
