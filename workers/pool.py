@@ -47,7 +47,11 @@ class _Child(asynpool.Worker):
         super().on_loop_start(pid)  # tells the pool that it is there
         let_go(self.outq._writer.fileno())  # noqa: SLF001  it has no more to say, and the pool would unpickle what a body says
         keep_ignored_here()  # the pool has ignored Ctrl-C
-        signal.signal(signal.SIGUSR1, _do_nothing)  # Celery's handler would raise wherever the main thread is
+        signal.signal(
+            signal.SIGUSR1, _do_nothing
+        )  # Celery's handlers would raise wherever the main thread is: in a body
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _do_nothing(*_: object) -> None:

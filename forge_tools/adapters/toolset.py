@@ -41,7 +41,7 @@ _DESCRIPTION = (
 _HANDLE = ToolParameter(
     name="artifact",
     type="string",
-    description="The handle, artifact:// and 32 hexadecimal digits, as the shortened output names it.",
+    description="The handle, artifact:// and 32 or 64 hexadecimal digits, as the shortened output names it.",
     keywords={"pattern": ARTIFACT_PATTERN},
 )
 _SHOWN_CHARS = 200
@@ -322,7 +322,9 @@ def _arguments_of_read(arguments: Mapping[str, Any]) -> dict[str, Any] | str:
         return f"Unknown parameter of {NAME}: {shown(strange[0])}. It takes {_HANDLE.name}, {', '.join(_KEPT)}."
     handle = arguments.get(_HANDLE.name)
     if not isinstance(handle, str) or artifact_id(handle) is None:
-        return f"{_HANDLE.name} must be a handle, artifact:// and 32 hexadecimal digits, not {shown(str(handle))}."
+        return (
+            f"{_HANDLE.name} must be a handle, artifact:// and 32 or 64 hexadecimal digits, not {shown(str(handle))}."
+        )
     return {"file_path": handle, **{name: arguments[name] for name in _KEPT if name in arguments}}
 
 

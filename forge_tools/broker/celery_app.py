@@ -62,6 +62,7 @@ def celery_app(broker_url: str) -> "Celery":
         task_ignore_result=True,
         worker_cancel_long_running_tasks_on_connection_loss=True,
         worker_enable_prefetch_count_reduction=False,
+        worker_proc_alive_timeout=15,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_channel_error_retry=True,

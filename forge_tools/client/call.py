@@ -157,7 +157,9 @@ class Awaited:
     def add(self, call: Call, spec: ToolSpec | None, result: ToolResult, started: float) -> None:
         """Record how a call ended; `spec` is its tool, None if unknown."""
         told = call.label, call.arguments, call.effective_context
-        self._ended.append(_Ended(*told, spec, started, time.time(), vars(result)))
+        self._ended.append(
+            _Ended(*told, spec, started, time.time(), dict(vars(result)))
+        )  # the caller has it too, and may change it
 
     def list(self) -> list[ToolExecution]:
         """Return the calls with their parameters and contexts as people may see them."""

@@ -69,7 +69,7 @@ DELETED_SECONDS = 30 * 86_400.0
 ENDING_SECONDS = 86_400.0
 
 LEFTOVERS_AT_ONCE = 500
-"""How many keys of leftovers a transaction deletes."""
+"""How many rows of leftovers a transaction deletes, roughly."""
 
 PAUSE_SECONDS = 0.1
 
@@ -295,9 +295,10 @@ class Leftovers:
         """
         count = 0
         for kind in _kinds(shells_kept):
-            keys = await self._database.scalars(select(kind.key).where(kind.is_over).distinct())
-            for start in range(0, len(keys), LEFTOVERS_AT_ONCE):
-                count += await self._delete(kind, keys[start : start + LEFTOVERS_AT_ONCE])
+            columns: list[ColumnElement[Any]] = [kind.key, func.count()]
+            counted = select(*columns).where(kind.is_over).group_by(kind.key)
+            for keys in _in_groups(map(tuple, await self._database.rows(counted))):
+                count += await self._delete(kind, keys)
                 await asyncio.sleep(PAUSE_SECONDS)
         return count
 
@@ -311,6 +312,19 @@ class Leftovers:
             return len(gone)
 
         return await self._database.write(work)
+
+
+def _in_groups(counted: Iterable[tuple[Any, ...]]) -> Iterator[list[str]]:
+    """Group keys so that few rows have those of a group: a session may have thousands of documents."""
+    keys, rows = list[str](), 0
+    for key, count in counted:
+        keys.append(key)
+        rows += count
+        if rows >= LEFTOVERS_AT_ONCE:
+            yield keys
+            keys, rows = [], 0
+    if keys:
+        yield keys
 
 
 def _kinds(shells_kept: float) -> Iterator[_Kind]:

@@ -87,7 +87,7 @@ class Child:
         try:
             self._begin(parent, end, output)
             self._loop.run_until_complete(self._talk())
-        except Exception as error:  # noqa: BLE001  whatever it is, there is nobody else to tell it
+        except BaseException as error:  # noqa: BLE001  whatever it is, SystemExit too, there is nobody else to tell it
             logger.critical("This process cannot serve", extra={"error": str(error)})
         finally:
             os._exit(0)

@@ -23,7 +23,8 @@ SIGNALS = ("HUP", "INT", "QUIT", "PIPE", "ALRM", "TERM", "CHLD", "USR1", "USR2")
 _LIMITS = {
     getattr(resource, name): name[7:] for name in sorted(dir(resource), reverse=True) if name.startswith("RLIMIT_")
 }
-_MASK = sum(1 << getattr(signal, f"SIG{name}") - 1 for name in SIGNALS)
+_NUMBERS = tuple(getattr(signal, f"SIG{name}") for name in SIGNALS)
+_MASK = sum(1 << number - 1 for number in _NUMBERS)
 _SHORT = re.compile(
     "|".join([*(os.strerror(one) for one in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)), "can't start new thread"])
 )
@@ -114,10 +115,11 @@ def _limits() -> dict[str, tuple[int, int]]:
     return {name: resource.getrlimit(number) for number, name in _LIMITS.items()}
 
 
-def _signals() -> list[int]:
-    """Return the kernel's signal masks: blocked in this thread, ignored, caught. Empty if /proc cannot be read."""
+def _signals() -> list[object]:
+    """Return Python's handlers and the kernel's masks: blocked in this thread, ignored, caught. Empty if /proc cannot be read."""
     with suppress(OSError), open("/proc/thread-self/status", "rb") as file:  # noqa: PTH123 each call of a child waits for it
-        return [int(line[7:], 16) & _MASK for line in file if line.startswith((b"SigBlk", b"SigIgn", b"SigCgt"))]
+        masks = [int(line[7:], 16) & _MASK for line in file if line.startswith((b"SigBlk", b"SigIgn", b"SigCgt"))]
+        return [*masks, *map(signal.getsignal, _NUMBERS)]
     return []
 
 

@@ -66,7 +66,7 @@ async def test_a_model_reads_on_from_where_its_output_was_cut(toolset: Toolset) 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"artifact": "secret.txt"}, "must be a handle, artifact:// and 32 hexadecimal digits"),
+        ({"artifact": "secret.txt"}, "must be a handle, artifact:// and 32 or 64 hexadecimal digits"),
         ({"artifact": "artifact://../secret.txt"}, "must be a handle"),
         ({"artifact": 7}, "must be a handle"),
         ({}, "must be a handle"),

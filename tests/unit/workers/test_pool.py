@@ -1,6 +1,7 @@
 """Celery's pool forks children that share a pair with the engine, and a child that has just died does not end its worker."""
 
 import os
+import re
 import signal
 import socket
 import time
@@ -152,6 +153,13 @@ def test_celery_ends_the_child_whose_body_outlasts_its_hard_limit_and_no_other(
     ]
     live.turn(lambda: not live.pool._cache and not live.pool._limits)
     live.turn(lambda: one not in live.pids)
+
+
+def test_a_signal_that_ends_a_process_ends_a_child_and_raises_nothing_in_its_body(live: LivePool) -> None:
+    [caught] = re.findall(r"SigCgt:\t(\w+)", Path(f"/proc/{live.pids[0]}/status").read_text())
+
+    ends = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    assert not int(caught, 16) & sum(1 << number - 1 for number in ends)
 
 
 def test_a_child_whose_body_ended_in_time_rests_as_long_as_it_likes(live: LivePool) -> None:

@@ -60,6 +60,7 @@ def test_it_says_what_it_cannot_get(change: str, why: str) -> None:
         ("ctypes.CDLL(None).signal(signal.SIGCHLD, ctypes.c_void_p(1))", "signals are"),
         ("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])", "signals are"),
         ("signal.signal(signal.SIGTERM, lambda *_: None)", "signals are"),
+        ("signal.signal(signal.SIGINT, lambda *_: None)", "signals are"),
     ],
 )
 def test_it_says_what_is_not_as_it_was(change: str, why: str) -> None:
