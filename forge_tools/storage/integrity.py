@@ -1,5 +1,6 @@
 """Finds rows that break the schema: a restore, or somebody who disabled its checks, may have introduced them."""
 
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -89,7 +90,7 @@ async def _limited(connection: AsyncConnection) -> AsyncIterator[None]:
         await connection.execute(text(f"SET LOCAL statement_timeout = {LOOK_SECONDS * 1000:.0f}"))
     try:
         yield
-    except DBAPIError as error:
+    except (DBAPIError, sqlite3.Error) as error:  # BEGIN speaks with the driver itself
         if time.monotonic() < end:
             raise
         raise StorageError(f"reading them takes longer than {LOOK_SECONDS:g} s") from error

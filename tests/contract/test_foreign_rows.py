@@ -216,7 +216,7 @@ async def test_a_verification_finds_ids_that_are_none_and_comes_to_its_end(store
 
 @ON_SQLITE
 async def test_a_look_that_takes_too_long_is_broken_off(copied: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integrity, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(integrity, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(integrity, "_STEPS", 1)
     with pytest.raises(StorageError, match="takes longer than"):
         await copied.violations()
