@@ -17,9 +17,8 @@ from typing import Any
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from forge_tools.cli.attention import BEATS, concerns
-from forge_tools.cli.screen import Frame, Screen
-from forge_tools.cli.top import place
+from forge_tools.cli.screen import Screen
+from forge_tools.cli.top import frame_of
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.storage import open_store
@@ -177,14 +176,11 @@ async def use(folder: Path, doomed: "subprocess.Popen[str]") -> None:
 async def take_picture(settings: Settings) -> None:
     """Write what `forge-tools top` shows now as a picture."""
     async with await open_store(settings.database) as store:
-        seen = await store.overviews.read(window=60.0, lease=settings.lease, patience=BEATS * settings.heartbeat)
-    found = concerns(seen, heartbeat=settings.heartbeat, lease=settings.lease)
+        frame = await frame_of(store, settings, 60.0)
     console = Console(
         file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor", highlight=False
     )
-    console.print(
-        Screen(Frame(seen, found, place(settings.database))), ""
-    )  # the last line is cut where its letters descend
+    console.print(Screen(frame), "")  # the last line is cut where its letters descend
     svg = console.export_svg(title="forge-tools top", theme=_THEME, code_format=_SVG, unique_id="top")
     IMAGE.write_text("".join(f"{line.rstrip()}\n" for line in svg.splitlines()), encoding="utf-8")
 

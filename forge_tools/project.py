@@ -66,7 +66,7 @@ def _table(file: Path) -> Any:
 
 @lru_cache(maxsize=8)
 def _parsed(content: bytes) -> Any:
-    """Return the table; each client and each stack of a process asks for it, and to parse takes as long as all else of settings."""
+    """Return the table. Cached: every client and stack of a process asks for it, and a large file takes milliseconds."""
     return tomllib.loads(content.decode()).get("tool", {}).get("forge-tools")
 
 

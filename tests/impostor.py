@@ -74,7 +74,7 @@ def say(*said: bytes) -> None:
 
 
 def scribble(written: bytes) -> None:
-    """Write into each pipe of this process: one is Celery's, for how its jobs went."""
+    """Write into each pipe of this process: Celery's would be one, had the child not let go of it."""
     for fd in [int(name) for name in os.listdir("/dev/fd") if os.path.exists(f"/dev/fd/{name}")]:
         is_open_to_write = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
         if fd > 2 and is_open_to_write and stat.S_ISFIFO(os.fstat(fd).st_mode):

@@ -191,7 +191,7 @@ class HandOver:
         return partial(self._take, consumer.connection_errors)
 
     def _take(self, lost: Any, message: Any, _payload: object, acknowledge: Callable[..., None], *_: object) -> None:
-        if state.should_stop is not None:  # Celery's loop looks only once it has handled what wakes it
+        if state.should_stop is not None:  # Celery's loop learns of the signal only after this message
             self._claims.close()
         delivery = message.delivery_info or {}
         queue, is_bulk = queue_of(str(delivery.get("routing_key"))), delivery.get("priority") == BULK

@@ -207,8 +207,7 @@ def _facts(artifact: Artifact | None) -> Message:
     if artifact is None or artifact.created_at is None or artifact.expires_at is None:
         return {}
     created, expires = artifact.created_at.isoformat(), artifact.expires_at.isoformat()
-    facts = {"size": artifact.size, "digest": artifact.digest}
-    return facts | {"created_at": created, "expires_at": expires}
+    return {"size": artifact.size, "created_at": created, "expires_at": expires}
 
 
 def _key(new: Artifact) -> tuple[str, int]:

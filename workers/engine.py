@@ -145,7 +145,7 @@ class Engine:
         store = await self._repeated(connect)
         try:
             store.load()
-            self.worker = Worker(self._setup, store, broken=self.broken, replace_process=self.replace_process)
+            self.worker = Worker(self._setup, store, self)
             try:
                 await self.worker.lane.start(self.worker)
                 await self._repeated(self.worker.start)

@@ -16,7 +16,7 @@ import sys
 import time
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from workers import program
 
@@ -37,14 +37,18 @@ PRELOADED = (
 """What a worker otherwise imports only as it starts."""
 
 
+class _Forked(NamedTuple):
+    generation: int
+    name: str
+
+
 class ForkServer:
     """Forks on each request and reports each worker's state. It has no thread, so that a fork copies everything."""
 
     def __init__(self, control: socket.socket, drain: float) -> None:
         self._control = control
         self._drain = drain
-        self._workers: dict[int, dict[str, Any]] = {}
-        """Their generations and names, by pid."""
+        self._workers: dict[int, _Forked] = {}
         self._is_ending = False
         self._hurries_at: float | None = None
         self._signals, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -81,7 +85,7 @@ class ForkServer:
         if "signal" in asked:
             self._tell_all(asked["signal"], generation)
             return
-        one = {"generation": generation, "name": asked["name"]}
+        one = _Forked(generation, asked["name"])
         pid = os.fork()
         if not pid:
             self._become(one, asked["arguments"], asked["log"])
@@ -96,14 +100,14 @@ class ForkServer:
 
     def _tell_all(self, number: int, generation: int | None = None) -> None:
         for pid, one in self._workers.items():
-            if generation in (None, one["generation"]):
+            if generation in (None, one.generation):
                 os.kill(pid, number)  # it is not reaped yet, so the pid is still its own
 
-    def _tell(self, one: dict[str, Any], kind: str, pid: int, **facts: Any) -> None:
+    def _tell(self, one: _Forked, kind: str, pid: int, **facts: Any) -> None:
         with suppress(OSError):  # nobody may be listening any more
-            self._control.send(json.dumps({**one, "kind": kind, "pid": pid, **facts}).encode())
+            self._control.send(json.dumps({**one._asdict(), "kind": kind, "pid": pid, **facts}).encode())
 
-    def _become(self, one: dict[str, Any], arguments: list[str], log: str) -> NoReturn:
+    def _become(self, one: _Forked, arguments: list[str], log: str) -> NoReturn:
         """In the child: become a worker as `python -m workers` starts one, and report that it is ready, or why not."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT):

@@ -36,9 +36,9 @@ logger = logging.getLogger(__name__)
 
 
 class _Child(asynpool.Worker):
-    """A process of the pool: what it starts ignores no signal that it does not itself ignore.
+    """A process of the pool, with signals of its own: Celery's handlers would raise in its main thread, in which bodies run.
 
-    It ignores Celery's soft limit, since its loop has cancelled the body by then.
+    It ignores the soft time limit, since its loop has cancelled the body by then.
     """
 
     outq: Any
@@ -46,10 +46,8 @@ class _Child(asynpool.Worker):
     def on_loop_start(self, pid: int) -> None:
         super().on_loop_start(pid)  # tells the pool that it is there
         let_go(self.outq._writer.fileno())  # noqa: SLF001  it has no more to say, and the pool would unpickle what a body says
-        keep_ignored_here()  # the pool has ignored Ctrl-C
-        signal.signal(
-            signal.SIGUSR1, _do_nothing
-        )  # Celery's handlers would raise wherever the main thread is: in a body
+        keep_ignored_here()  # the pool ignores Ctrl-C, which programs that a tool starts are not to inherit
+        signal.signal(signal.SIGUSR1, _do_nothing)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)
 

@@ -191,7 +191,7 @@ class WorkerArtifacts:
                 if not answer:
                     raise unknown(handle)
                 await asyncio.to_thread(add, answer["data"], number)
-            if gathered.id != facts["digest"]:
+            if gathered.id != Artifact(id=found, size=size).digest:
                 raise ValueError("bytes that do not match the digest")
         except ValueError:
             await self._asked("check", context, id=found, size=0)

@@ -3,10 +3,10 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from forge_tools import __version__
 from forge_tools.broker import Message, open_broker, queue_name
@@ -84,18 +84,20 @@ class Setup:
         )
 
 
+class Supervisor(Protocol):
+    """What ends a worker that cannot continue."""
+
+    def broken(self, error: BaseException) -> None:
+        """End the worker because a service ended with that error."""
+
+    def replace_process(self, why: str) -> None:
+        """End this process, which nothing can repair, so that another takes its place."""
+
+
 class Worker:
     """Its parts claim, hand over and record; its lane runs bodies, for which it is the host. It lives on the engine's loop."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        store: Store,
-        *,
-        broken: Callable[[BaseException], None],
-        replace_process: Callable[[str], None],
-    ) -> None:
-        """`broken` ends a worker of which a service ended with that error, `replace_process` one that nothing repairs."""
+    def __init__(self, setup: Setup, store: Store, supervisor: Supervisor) -> None:
         settings, scope = setup.settings, setup.scope()
         self.id = scope.instance
         self.store = store
@@ -132,12 +134,12 @@ class Worker:
             keeps_rest=setup.lane == "process",
         )
         self._leadership = Leadership(self.id)
-        self._runner = ServiceRunner(self._leadership, broken)
+        self._runner = ServiceRunner(self._leadership, supervisor.broken)
 
         # The host of its lane: what the lane reports and asks goes directly to the part concerned.
         self.finished, self.begin_reports = self.recorder.add, self.reports.begin
         self.slot_opened, self.demote = self.activity.announce, self.tools.demote
-        self.replace_process = replace_process
+        self.replace_process = supervisor.replace_process
 
     def _services(self) -> list[Service]:
         setup, store, settings, lead = self._setup, self.store, self._setup.settings, self._leadership

@@ -136,7 +136,7 @@ class Executor(Protocol):
     def call(
         self, name: str, arguments: Mapping[str, Any], context: ExecutionContext | None = None
     ) -> Awaitable[ToolResult] | ToolResult:
-        """Call a tool; an invalid call, or an error while it runs, gives a failed result."""
+        """Call a tool, with the keyword `options` if the Toolset has some; an invalid call, or an error in it, gives a failed result."""
         ...
 
     def specs(self) -> list[ToolSpec]:

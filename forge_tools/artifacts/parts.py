@@ -38,12 +38,8 @@ class PackedPart(NamedTuple):
 
     @classmethod
     def of(cls, number: int, chunk: bytes, media_type: str) -> "PackedPart":
-        return cls(number, pack(chunk, media_type), breaks_in(chunk, media_type))
-
-
-def breaks_in(chunk: bytes, media_type: str) -> int | None:
-    """Return how many lines end in a part; None for what is no text."""
-    return chunk.count(b"\n") if media_type.startswith(TEXTS) else None
+        breaks = chunk.count(b"\n") if media_type.startswith(TEXTS) else None
+        return cls(number, pack(chunk, media_type), breaks)
 
 
 def pack(data: bytes, media_type: str = TEXT) -> bytes:

@@ -1,7 +1,7 @@
-"""What passes between clients and workers: the message that wakes one for calls of a queue and lane, as Celery and kombu write it.
+"""The broker as clients and workers see it, and the message that wakes a worker for calls of a queue and lane.
 
-Also what both need from a broker, and how many of its calls a client may put before the bulk of others. Nobody waits for
-a broker: what it loses costs time, never a call.
+The message is as Celery and kombu write it. `Allowance` bounds how many of its calls a client may put before the bulk of
+others. Nobody waits for a broker: what it loses costs time, never a call.
 """
 
 import base64

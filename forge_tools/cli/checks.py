@@ -140,7 +140,9 @@ def check_artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:
         PartFiles(folder).probe()
         yield ok("artifacts", f"kept in {folder}")
     except OSError as error:
-        way_out = f"Workers create it when they start, for this user alone; or: mkdir -m 700 {folder}"
+        way_out = "Set FORGE_ARTIFACT_DIR to a folder that only this user can write to, or unset it."
+        if isinstance(error, FileNotFoundError):
+            way_out = f"Workers create it when they start, for this user alone; or: mkdir -m 700 {folder}"
         yield problem("artifacts", f"{folder} cannot be used: {error.strerror or error}", way_out)
     if folder.resolve().is_relative_to(workspace.resolve()):
         said = f"{folder} is in the workspace: tools can read what other sessions kept there"

@@ -170,12 +170,14 @@ async def _rows(store: Store) -> Finding:
 def check_clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:
     """Compare clocks by a worker's row: its last heartbeat plus its age is the database's current time."""
     moments = [one.last_seen_at.timestamp() + one.silent_seconds for one in workers if one.last_seen_at is not None]
-    for skew in (time.time() - moment for moment in moments[:1]):
-        if abs(skew) > MAX_SKEW:
-            direction = "ahead of" if skew > 0 else "behind"
-            yield problem("clock", f"this host is {abs(skew):.0f} s {direction} the database", "Set the clock (NTP).")
-        else:
-            yield ok("clock", f"within {max(abs(skew), 0.1):.1f} s of the database's")
+    if not moments:
+        return
+    skew = time.time() - moments[0]
+    if abs(skew) > MAX_SKEW:
+        direction = "ahead of" if skew > 0 else "behind"
+        yield problem("clock", f"this host is {abs(skew):.0f} s {direction} the database", "Set the clock (NTP).")
+    else:
+        yield ok("clock", f"within {max(abs(skew), 0.1):.1f} s of the database's")
 
 
 def check_connections(found: Connections, workers: int, settings: Settings) -> Finding:

@@ -53,9 +53,9 @@ def _beginning(incomplete: str, offers: Iterator[Offer]) -> list[Offer]:
 
 
 def _published() -> list[ToolSpec]:
-    database = import_module("forge_tools.cli.services")  # imported late: most commands complete nothing
+    services = import_module("forge_tools.cli.services")  # imported late: most commands complete nothing
     try:
-        directory = database.with_store(lambda store: store.directories.read())
+        directory = services.with_store(lambda store: store.directories.read())
     except ForgeError:  # no database, nothing to offer
         return []
     return [*directory.enabled, *directory.disabled]

@@ -17,7 +17,7 @@ from forge_tools.config import Settings
 from forge_tools.model import TERMINAL, ExecutionStatus, new_id
 from forge_tools.model.audit import Pruned, Pruning
 from forge_tools.storage import Store
-from forge_tools.storage.retention import PruneRun
+from forge_tools.storage.retention import AT_ONCE, PruneRun
 
 app = App()
 
@@ -45,7 +45,11 @@ def prune(
     dry_run: Annotated[bool, Option("--dry-run", help="Only count; delete nothing.")] = False,
     batch: Annotated[
         int | None,
-        Option(min=1, max=5000, help="Executions per transaction; else 100 on SQLite and 1000 on PostgreSQL."),
+        Option(
+            min=1,
+            max=5000,
+            help=f"Executions per transaction; else {AT_ONCE['sqlite']} on SQLite and {AT_ONCE['postgresql']} on PostgreSQL.",
+        ),
     ] = None,
 ) -> None:
     """Delete ended executions with their attempts, events, reports and artifacts, a few at a time beside live traffic.

@@ -53,10 +53,7 @@ def top(
     is_live = not (once or face.is_json) and face.out.is_terminal and not face.out.is_dumb_terminal
 
     async def read(store: Store) -> Frame:
-        patience = BEATS * settings.heartbeat
-        seen = await store.overviews.read(window=window, lease=settings.lease, patience=patience)
-        found = concerns(seen, heartbeat=settings.heartbeat, lease=settings.lease)
-        return Frame(seen, found, place(settings.database), interval if is_live else None)
+        return await frame_of(store, settings, window, interval if is_live else None)
 
     if is_live:
         asyncio.run(Watch(face, settings, read).run(interval))
@@ -66,6 +63,13 @@ def top(
         face.document(document(frame.seen, frame.concerns))
     else:
         face.out.print(Screen(frame))
+
+
+async def frame_of(store: Store, settings: Settings, window: float, interval: float | None = None) -> Frame:
+    """Read what is shown now, of calls that ended in the last `window` seconds; `interval` until the next, if any."""
+    seen = await store.overviews.read(window=window, lease=settings.lease, patience=BEATS * settings.heartbeat)
+    found = concerns(seen, heartbeat=settings.heartbeat, lease=settings.lease)
+    return Frame(seen, found, place(settings.database), interval)
 
 
 def place(url: str) -> str:
@@ -129,10 +133,10 @@ class Watch:
                         self._trouble = error.message
 
     def _screen(self) -> Screen:
-        silent, trouble = time.monotonic() - self._seen_at, self._trouble
-        if trouble is None and self._asked_at > self._seen_at and time.monotonic() - self._asked_at > PATIENCE:
-            trouble = f"The database has not answered for {age(silent)}."
-        said = None if trouble is None else f" The following is {age(silent)} old. {trouble} "
+        now, trouble = time.monotonic(), self._trouble
+        if trouble is None and self._asked_at > self._seen_at and (waiting := now - self._asked_at) > PATIENCE:
+            trouble = f"The database has not answered for {age(waiting)}."
+        said = None if trouble is None else f" The following is {age(now - self._seen_at)} old. {trouble} "
         return Screen(replace(self._frame, trouble=said), height=self._face.out.size.height)
 
 
@@ -159,7 +163,7 @@ def stats(
 
     calls, seen = with_store(read, settings)
     live = [one for one in seen.workers if one.worker.silent_seconds <= settings.lease]
-    silent = [one for one in seen.workers if one not in live]
+    silent = [one for one in seen.workers if one.worker.silent_seconds > settings.lease]
     if face.is_json:
         face.document(
             {

@@ -134,7 +134,7 @@ def without_texts(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Ended(NamedTuple):
-    """What is kept of a call: of up to ten thousand, each object is one more that Python's collector walks.
+    """What is kept of a call, in few objects: there may be ten thousand, and Python's collector walks each.
 
     `fields` are those of its result. Times are Unix seconds.
     """
@@ -156,10 +156,9 @@ class Awaited:
 
     def add(self, call: Call, spec: ToolSpec | None, result: ToolResult, started: float) -> None:
         """Record how a call ended; `spec` is its tool, None if unknown."""
+        fields = dict(vars(result))  # the caller has the result, too, and may change it
         told = call.label, call.arguments, call.effective_context
-        self._ended.append(
-            _Ended(*told, spec, started, time.time(), dict(vars(result)))
-        )  # the caller has it too, and may change it
+        self._ended.append(_Ended(*told, spec, started, time.time(), fields))
 
     def list(self) -> list[ToolExecution]:
         """Return the calls with their parameters and contexts as people may see them."""

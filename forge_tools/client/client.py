@@ -1,4 +1,4 @@
-"""ExecutorClient: the executor interface, run on workers; opens what its parts share and assembles them."""
+"""ExecutorClient: the executor interface, run on workers; opens what its parts share and assembles them; and `History`, what it reads of executions."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapping
 from pathlib import Path

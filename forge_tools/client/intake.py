@@ -92,7 +92,9 @@ class Intake:
             return self._reject(call, error, ErrorCode.TOOL_NOT_FOUND, **_known(call.name, snapshot))
         try:
             plan = self._plans.get(spec.name)
-            if plan is None or plan.spec.digest != spec.digest or plan.spec.lane != spec.lane:  # some are moved
+            if (
+                plan is None or plan.spec.digest != spec.digest or plan.spec.lane != spec.lane
+            ):  # a moved tool keeps its digest
                 plan = self._plans[spec.name] = self._planned(spec)
             return self._accept(call, plan, snapshot)
         except InvalidCallError as error:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Poll(NamedTuple):
-    """Executions that SQL is asked for together, unless a notification comes: first after `interval` seconds, then less often."""
+    """Executions that SQL is asked for together if no notification comes; each poll waits longer than the one before."""
 
     due: float
     interval: float

@@ -63,7 +63,7 @@ class Http:
             raise ConfigurationError(
                 f"Cannot listen at {address}: {error.strerror or error}. Give another port."
             ) from error
-        # Not of the address: clients of a machine whose own name means 127.0.1.1 say that name.
+        # Judged by the name, not its address: where a machine's own name resolves to 127.0.1.1, clients send it as Host.
         return cls(listening, token, largest_body, is_local=is_loopback(host))
 
     @property

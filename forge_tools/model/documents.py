@@ -60,7 +60,7 @@ def too_many(scope: DocumentScope) -> ToolFailure:
 
 def too_many_changed(path: str) -> ToolFailure:
     """Build the failure for changing all of a large folder in one call."""
-    text = f"There are more than {MAX_CHANGED} documents in {path}, the limit for one call. Change one of its folders at a time."
+    text = f"There are more than {MAX_CHANGED} documents in {path.rstrip('/')}, the limit for one call. Change one of its folders at a time."
     return ToolFailure(text, code="QUOTA_EXCEEDED", details={"limit": MAX_CHANGED})
 
 

@@ -40,7 +40,7 @@ def id_floor(seconds: float) -> str:
 
 
 def id_time(execution_id: str) -> float:
-    """Read the Unix time in seconds out of a UUIDv7; 0.0 out of what is none, which a database refuses as too old."""
+    """Read the Unix time in seconds out of a UUIDv7; 0.0 if it is not one, so that the database refuses it as too old."""
     try:
         return int(execution_id[:8] + execution_id[9:13], 16) / 1000
     except ValueError:

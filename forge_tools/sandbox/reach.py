@@ -65,7 +65,7 @@ class Documents(Protocol):
     """Whether they outlive this process."""
 
     async def find(self, scope: DocumentScope, under: str, words: Sequence[str] | None, limit: int) -> list[Document]:
-        """List the document at `under` and those below it that were written last, by path; with `words`, those with each."""
+        """List the document at `under` and those below it that were written last, by path; with `words`, only those that contain each of them."""
 
     async def read(self, scope: DocumentScope, path: str) -> Document | None: ...
 
@@ -124,7 +124,7 @@ class ProcessDocuments:
         kept = self._kept[scope]
         found = {path: one for path, one in kept.items() if any(is_at(path, asked) for asked in paths)}
         if len(found) > MAX_CHANGED:
-            raise too_many_changed(paths[0].rstrip("/"))
+            raise too_many_changed(paths[0])
         return found
 
 

@@ -240,6 +240,8 @@ _CORE: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
 """The types that pydantic checks at once, and its words for their keywords."""
 
 _OBJECT = frozenset({"type", "properties", "required", "additionalProperties"})
+_EXACT = 2**53
+"""From here on pydantic's comparison of an integer with a limit, as floats, may be wrong."""
 _NUMBER = core_schema.is_instance_schema((int, float))  # pydantic alone also takes what only converts to one
 
 
@@ -275,6 +277,8 @@ def _of_one_type(kind: str, schema: Schema, used: AbstractSet[str]) -> Any:
     if make is None or not used <= {"type", "items", *words} or ("items" in used and kind != "array"):
         return _asked(schema)
     limits = {words[keyword]: schema[keyword] for keyword in used & words.keys() if schema[keyword] is not None}
+    if kind == "number" and any(abs(limit) >= _EXACT for limit in limits.values()):
+        return _asked(schema)
     if kind == "array":
         return make(_quick(schema.get("items", {})), strict=True, **limits)
     made = make(strict=True, **limits)

@@ -81,14 +81,18 @@ class StoredArtifacts:
 
         The bytes are not verified: a caller who might send others must prove first that it has these.
         """
-        if found := await self._extend(new, keeping):
-            return found
         # `uploaded_by` is named, since its default is for clients.
         row = self._database.upsert(artifacts).values(**_announcement(new), uploaded_by=None)
         later = {"expires_at": from_now(UPLOAD_SECONDS)}
         announced = row.on_conflict_do_update(index_elements=["id"], set_=later, where=~kept.is_whole)
-        await self._database.execute(announced)
-        return None
+
+        async def work(connection: AsyncConnection) -> Artifact | None:
+            if found := await self._extended(connection, new, keeping):
+                return found
+            await connection.execute(announced)
+            return None
+
+        return await self._evicting(await self._database.write(work), keeping)
 
     async def renew(self, new: Artifact, keeping: Keeping) -> Artifact | None:
         """Extend the expiry of what its session kept before; None if the bytes must be sent again, or never were.
@@ -96,24 +100,25 @@ class StoredArtifacts:
         An id proves nothing: for other sessions nothing changes.
         """
         mine = exists().where(owner.artifact_id == new.id, owner.session_key == session_key(new.session_id))
-        return await self._extend(new, keeping, mine)
-
-    async def _extend(self, new: Artifact, keeping: Keeping, *which: ColumnElement[bool]) -> Artifact | None:
-        """Keep for longer what is whole; if somebody deleted parts of it, it is not, and they are sent again."""
-        it = update(artifacts).where(kept.id == new.id, kept.is_whole, *which)
 
         async def work(connection: AsyncConnection) -> Artifact | None:
-            longer = it.values(expires_at=_lasting(keeping)).returning(artifacts)
-            row = (await connection.execute(longer)).one_or_none()
-            if row is None:
-                return None
-            # The id is known to others, who may claim a larger size.
-            if not await self._are_all_there(connection, replace(new, size=row.size)):
-                await connection.execute(it.values(is_whole=False, expires_at=from_now(UPLOAD_SECONDS)))
-                return None
-            return await self._own(connection, row, new)
+            return await self._extended(connection, new, keeping, mine)
 
         return await self._evicting(await self._database.write(work), keeping)
+
+    async def _extended(
+        self, connection: AsyncConnection, new: Artifact, keeping: Keeping, *which: ColumnElement[bool]
+    ) -> Artifact | None:
+        """Keep for longer what is whole; if somebody deleted parts of it, it is not, and they are sent again."""
+        it = update(artifacts).where(kept.id == new.id, kept.is_whole, *which)
+        row = (await connection.execute(it.values(expires_at=_lasting(keeping)).returning(artifacts))).one_or_none()
+        if row is None:
+            return None
+        # The id is known to others, who may claim a larger size.
+        if not await self._are_all_there(connection, replace(new, size=row.size)):
+            await connection.execute(it.values(is_whole=False, expires_at=from_now(UPLOAD_SECONDS)))
+            return None
+        return await self._own(connection, row, new)
 
     async def add(self, id: str, part: PackedPart) -> bool:
         """Store one part.

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from forge_tools.model import ServerState, ToolSpec, WorkerWalls
 from forge_tools.schema import decode_json
+from forge_tools.setting_types import QUEUE
 from forge_tools.storage.rows import clean, spec_of
 
 logger = logging.getLogger(__name__)
@@ -70,8 +71,6 @@ class Walls(NamedTuple):
 
 NO_WALLS = Walls()
 ANY_TOOL = ""
-QUEUE = "queue:"
-"""How the name of a queue begins that a worker withholds as a whole."""
 
 
 class Directory(NamedTuple):

@@ -91,7 +91,8 @@ class Documents:
     ) -> dict[str, Document]:
         """Let `revise` change the documents at these paths, all or nothing; return the resulting documents.
 
-        A path that ends in a slash stands for the document there and all below it. What an earlier attempt of the same call has written is not written again.
+        A path that ends in a slash stands for the document there and all below it. What an earlier attempt of the same
+        call wrote is not written again.
 
         Raises:
             ToolFailure: there would be too many of them, or `revise` refuses.
@@ -128,7 +129,7 @@ async def _found(connection: AsyncConnection, scope: Mapping[str, str], paths: S
         limit = {"most": MAX_CHANGED + 1}
         rows = (await connection.execute(_at_and_below(len(paths)), {**scope, **_below(paths), **limit})).all()
     if len(rows) > MAX_CHANGED:
-        raise too_many_changed(paths[0].rstrip("/"))
+        raise too_many_changed(paths[0])
     return {row.path: record_of(Document, row) for row in rows}
 
 

@@ -297,7 +297,9 @@ class Leftovers:
         for kind in _kinds(shells_kept):
             columns: list[ColumnElement[Any]] = [kind.key, func.count()]
             counted = select(*columns).where(kind.is_over).group_by(kind.key)
-            for keys in _in_groups(map(tuple, await self._database.rows(counted))):
+            async with self._database.reading(is_long=True) as connection:
+                found = (await connection.execute(counted)).all()
+            for keys in _in_groups(map(tuple, found)):
                 count += await self._delete(kind, keys)
                 await asyncio.sleep(PAUSE_SECONDS)
         return count
@@ -315,7 +317,7 @@ class Leftovers:
 
 
 def _in_groups(counted: Iterable[tuple[Any, ...]]) -> Iterator[list[str]]:
-    """Group keys so that few rows have those of a group: a session may have thousands of documents."""
+    """Group keys so that a group has few rows: a session may have thousands of documents."""
     keys, rows = list[str](), 0
     for key, count in counted:
         keys.append(key)

@@ -66,7 +66,7 @@ def test_an_interrupted_demo_leaves_nothing(
         process.send_signal(number)
         try:
             _, err = process.communicate(timeout=40)
-        except subprocess.TimeoutExpired:  # where does it hang?
+        except subprocess.TimeoutExpired:  # it happened once, unexplained: show where
             process.send_signal(signal.SIGABRT)
             _, err = process.communicate(timeout=10)
     assert process.returncode == 130, err

@@ -79,10 +79,12 @@ class Connection:
     `failures` the number in a row. `on_change` is called whenever one of them changes.
     """
 
-    def __init__(self, server: Server, *, max_message_bytes: int, walls: ServerWalls) -> None:
+    def __init__(
+        self, server: Server, on_change: Callable[[], None], *, max_message_bytes: int, walls: ServerWalls
+    ) -> None:
         self.server = server
         self.walls = walls
-        self.on_change: Callable[[], None] = lambda: None
+        self._on_change = on_change
         self.tools: Mapping[str, Tool] = {}
         self.status: Literal["starting", "serving", "failing"] = "starting"
         self.since = datetime.now(UTC)
@@ -199,7 +201,7 @@ class Connection:
         self.was_tried.set()
         self._news.set()
         self._news = asyncio.Event()
-        self.on_change()
+        self._on_change()
 
 
 class Session:

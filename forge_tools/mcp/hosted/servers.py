@@ -87,7 +87,11 @@ class HostedServers:
         self._memory = memory
         self._thread = LoopThread("forge-tools-mcp")
         self._offers = [
-            _Offer(Connection(server, max_message_bytes=max_message_bytes, walls=self._walls), self._thread)
+            _Offer(
+                partial(Connection, server, max_message_bytes=max_message_bytes, walls=self._walls),
+                self._thread,
+                self._note,
+            )
             for server in servers
         ]
         self._supervisors: list[asyncio.Task[None]] = []
@@ -124,7 +128,6 @@ class HostedServers:
         for offer in self._offers:
             if self._memory is not None:
                 offer.renew({tool.name: tool for tool in self._memory.find(offer.connection.server)})
-            offer.connection.on_change = partial(self._note, offer)
             supervisor = asyncio.create_task(offer.connection.supervise(starts))
             supervisor.add_done_callback(_tell_if_broken)
             self._supervisors.append(supervisor)
@@ -149,8 +152,14 @@ class HostedServers:
 class _Offer:
     """The offered tools of one server, and why the others are not. Any thread may read it."""
 
-    def __init__(self, connection: Connection, thread: LoopThread) -> None:
-        self.connection = connection
+    def __init__(
+        self,
+        connect: Callable[[Callable[[], None]], Connection],
+        thread: LoopThread,
+        changed: Callable[["_Offer"], None],
+    ) -> None:
+        """`connect` makes the connection, given what it is to call when something has changed."""
+        self.connection = connect(lambda: changed(self))
         self.tools: dict[str, ServerTool] = {}
         self._thread = thread
         self._listed: Mapping[str, Tool] = {}

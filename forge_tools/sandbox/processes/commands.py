@@ -79,7 +79,7 @@ async def run(  # noqa: PLR0913  all but the command are named
 ) -> Completed:
     """Run `command` in the open folder handle `folder` and feed what it writes to the sinks.
 
-    `start` is that of the walls `Around` it, by default none. `egress` is the proxy of a network that has one.
+    `start` is `Around.start` of its walls; by default there are none. `egress` is the proxy of a network that has one.
 
     Without `stderr` both streams go to `stdout` in true order. The command is over when its own process is; what it leaves
     behind is stopped. When this returns or raises, cancellation included, nothing of the process tree is left.

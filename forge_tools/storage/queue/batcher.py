@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Generic, TypeVar
 
 from forge_tools.deadlines import answered_within
@@ -176,16 +175,16 @@ class Batcher(Generic[Row, Result]):
     async def _persist(self, rows: Sequence[Row]) -> Sequence[Result | ForgeError]:
         """Repeat one flush until it takes effect, or patience or the deadline ends."""
         began, deadline, why, doubt, pause = time.monotonic(), self.limits.deadline, "", False, FIRST_PAUSE
+        tries = 0
         try:
             async with nullcontext() if deadline is None else answered_within(deadline):
-                for tries in count(1):
+                while True:
+                    tries += 1
                     try:
                         return await self.flush(rows)
                     except (ConflictError, UnreachableError) as error:
-                        why, doubt = (
-                            error.message,
-                            doubt or (isinstance(error, UnreachableError) and error.maybe_committed),
-                        )
+                        why = error.message
+                        doubt = doubt or (isinstance(error, UnreachableError) and error.maybe_committed)
                         if self._is_last(error, tries, began, pause):
                             raise UnreachableError(why, maybe_committed=doubt) from error
                     await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 spreads retries, guards nothing
@@ -194,13 +193,10 @@ class Batcher(Generic[Row, Result]):
             why = why or f"The database did not answer within {deadline:g} s."
             was_sent = isinstance(cut_off.__cause__, asyncio.CancelledError) and cut_off.__cause__.args == (SENT,)
             raise UnreachableError(why, maybe_committed=doubt or was_sent) from cut_off
-        raise AssertionError("unreachable")
 
     def _is_last(self, error: ConflictError | UnreachableError, tries: int, began: float, pause: float) -> bool:
-        if isinstance(error, UnreachableError):
-            return error.is_final or self._is_out_of_patience(
-                began - pause
-            )  # the pause before the next try counts, too
+        if isinstance(error, UnreachableError):  # the pause before the next try counts, too
+            return error.is_final or self._is_out_of_patience(began - pause)
         return tries >= LEAST_CONFLICT_TRIES and self._is_out_of_patience(began)
 
     def _is_out_of_patience(self, began: float) -> bool:

@@ -133,7 +133,8 @@ class DependencyGraph(CodeTool):
         }
         said = _FORMATS[wish.format](drawn)
         if wish.format != "text":
-            return codebase.answer([said], **facts)
+            answer = codebase.answer([said], **facts)
+            return answer.model_copy(update={"output": said})  # for programs: what was left out is in the metadata
         head = [
             f"{counted(len(edges), wish.level)}, {counted(facts['edges'], 'import')}, {counted(len(cycles), 'cycle')}"
         ]

@@ -19,7 +19,7 @@ from forge_tools.sandbox.processes.output import HeadTail, TerminalText
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import NewShell, start
-from forge_tools.tools.builtin import PATH, BuiltinTool, Deadline, counted, option, parameters_of
+from forge_tools.tools.builtin import PATH, BuiltinTool, Deadline, counted, option
 from forge_tools.tools.execution.shells import Shells, signal_name
 
 _MAX_ARGUMENT_BYTES = 131_071  # the limit of Linux for one argument of a process
@@ -65,7 +65,7 @@ class Bash(BuiltinTool):
     category = ToolCategory.EXECUTION
     walls = "namespace"
     capabilities = Capabilities(writes_files=True, executes_commands=True, accesses_network=True)
-    parameters = parameters_of(Command)
+    options = Command
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
         workspace = self.workspace(context)

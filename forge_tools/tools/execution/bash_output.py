@@ -18,7 +18,7 @@ from forge_tools.sandbox.processes.commands import run
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.streams import is_plain, plain
 from forge_tools.sandbox.shells.folder import Output, Piece, ShellFolder
-from forge_tools.tools.builtin import Deadline, ReadingTool, option, parameters_of
+from forge_tools.tools.builtin import Deadline, ReadingTool, option
 from forge_tools.tools.execution.shells import HANDLE, Shells, facts_of, state_of
 from forge_tools.tools.file.ripgrep import find_ripgrep, refusal
 
@@ -74,7 +74,7 @@ class BashOutput(ReadingTool):
     aliases = ("bash_output",)
     category = ToolCategory.EXECUTION
     walls = "namespace"
-    parameters = parameters_of(Reading)
+    options = Reading
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
         asked, shells = Reading(**options), Shells(context)
@@ -334,7 +334,7 @@ def _whole(piece: Piece, *, can_wait: bool) -> Piece:
     data, decoder = piece.data, codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data[-_LONGEST_CHARACTER:])
     escape = _UNFINISHED_ESCAPE.search(data[-_LONGEST_ESCAPE:])
-    unfinished = len(decoder.getstate()[0]) or (len(escape[0]) if escape else 0)
+    unfinished = max(len(decoder.getstate()[0]), len(escape[0]) if escape else 0)
     rest = data[: len(data) - unfinished]
     return Piece(piece.start, rest if rest or can_wait else data)
 

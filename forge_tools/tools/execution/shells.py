@@ -20,7 +20,7 @@ from forge_tools.model import (
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import Usage, find, hostname_of, shells_folder, survey, usage_of
-from forge_tools.tools.builtin import BuiltinTool, Deadline, ReadingTool, counted, option, parameters_of
+from forge_tools.tools.builtin import BuiltinTool, Deadline, ReadingTool, counted, option
 
 SHELL_NOT_FOUND = "SHELL_NOT_FOUND"
 SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"
@@ -152,7 +152,6 @@ class ListShells(ReadingTool):
     aliases = ("list_shells",)
     category = ToolCategory.EXECUTION
     walls = "namespace"
-    parameters = ()
 
     async def _execute(self, context: ExecutionContext) -> ToolResult:
         shells = Shells(context)
@@ -218,7 +217,7 @@ class KillShell(BuiltinTool):
     category = ToolCategory.EXECUTION
     walls = "namespace"
     capabilities = Capabilities(executes_commands=True, idempotent=True, retryable=True)
-    parameters = parameters_of(Order)
+    options = Order
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
         asked, shells, deadline = Order(**options), Shells(context), Deadline(context.timeout)
@@ -227,7 +226,9 @@ class KillShell(BuiltinTool):
             return await _elsewhere(shells, asked.shell_id)
         with shell:
             record = await deadline.run(shell.record)
-            if context.dry_run or record.status is not ShellStatus.RUNNING:
+            if record.status is not ShellStatus.RUNNING:
+                return _over(record)
+            if context.dry_run:
                 return await deadline.run(lambda: _foreseen(record, asked))
             grace = min(asked.grace_ms / 1000, deadline.remaining / 2)
             shell.order(asked.signal, grace)

@@ -1,10 +1,12 @@
 """ExtractConventions: how a project's code is written, by its settings and by its files."""
 
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import accumulate
 from math import ceil
 from typing import Any
 
@@ -132,8 +134,9 @@ class ExtractConventions(ProjectTool):
             "observed": observed,
         }
         if lengths.total():
-            ordered = sorted(lengths.elements())
-            facts["line_length"] = {"p95": ordered[ceil(0.95 * len(ordered)) - 1], "max": ordered[-1]}
+            ordered = sorted(lengths)
+            at = bisect_left([*accumulate(lengths[one] for one in ordered)], ceil(0.95 * lengths.total()))
+            facts["line_length"] = {"p95": ordered[at], "max": ordered[-1]}
             lines.append(f"Line length: p95 {facts['line_length']['p95']}, longest {facts['line_length']['max']}")
         return "\n".join(lines) or "insufficient evidence: no source files", facts
 

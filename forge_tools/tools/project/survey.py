@@ -133,7 +133,7 @@ class ProjectTool(LookingTool):
         return ToolResult.ok(text, **facts, **({"partial": True} if survey.is_partial else {}))
 
     @abstractmethod
-    def _described(self, survey: "Survey", wish: Any, max_chars: int) -> tuple[str, dict[str, Any]]:
+    def _described(self, survey: Survey, wish: Any, max_chars: int) -> tuple[str, dict[str, Any]]:
         """Return the text and metadata of the answer."""
 
 

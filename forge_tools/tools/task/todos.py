@@ -58,7 +58,7 @@ class TodoRead(ReadingTool):
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
         wish, kept = _ReadWish(**options), Documents(context, "session", self.name, options)
-        document = await kept.read(f"/todos/{wish.list}")
+        document = await kept.read(_path_of(wish.list))
         todos = todos_of(document)
         wanted = [todo for todo in todos if wish.status in (None, todo.status)]
         facts = facts_of(wish.list, document.version if document else 0, todos)
@@ -96,7 +96,7 @@ class TodoWrite(BuiltinTool):
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
         wish, kept = _WriteWish(**options), Documents(context, "session", self.name, options)
-        path, old, new = f"/todos/{wish.list}", list[Todo](), list[Todo]()
+        path, old, new = _path_of(wish.list), list[Todo](), list[Todo]()
 
         def revise(before: Mapping[str, Document]) -> Mapping[str, str | None]:
             document = before.get(path)
@@ -104,11 +104,9 @@ class TodoWrite(BuiltinTool):
             facts = [todo.facts() for todo in old]
             require_version(f"Todo list {wish.list}", document, wish.expected_version, todos=facts)
             new[:] = written(old, wish.todos, merge=wish.merge)
-            return (
-                {}
-                if document and new == old
-                else {path: json.dumps([todo.facts() for todo in new], ensure_ascii=False)}
-            )
+            if document and new == old:
+                return {}
+            return {path: json.dumps([todo.facts() for todo in new], ensure_ascii=False)}
 
         document = (await kept.change([path], revise, dry_run=context.dry_run)).get(path)
         todos = new if context.dry_run else todos_of(document)
@@ -136,6 +134,10 @@ class Todo:
 
     def facts(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def _path_of(name: str) -> str:
+    return f"/todos/{name}"
 
 
 def todos_of(document: Document | None) -> list[Todo]:

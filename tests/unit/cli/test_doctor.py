@@ -276,6 +276,7 @@ def test_a_folder_of_artifacts_that_cannot_be_written_to_is_a_problem(tmp_path: 
     folder.mkdir(mode=0o755)
     (found,) = checks.check_artifacts(folder, elsewhere)
     assert (found.level, "open to others" in found.said) == (Level.PROBLEM, True)
+    assert found.way_out.startswith("Set FORGE_ARTIFACT_DIR to a folder that only this user can write to")
     folder.chmod(0o700)
     (found,) = checks.check_artifacts(folder, elsewhere)
     assert (found.level, found.said) == (Level.OK, f"kept in {folder}")

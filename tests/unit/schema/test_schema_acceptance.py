@@ -57,6 +57,14 @@ def test_a_validator_believes_the_quick_answer_of_its_parameters(monkeypatch: py
     assert (checks.all_errors({"x": ["quick"]}), asked) == ([], [whole(*parameters)])
 
 
+@pytest.mark.parametrize(("limit", "value"), [("maximum", 2**53 + 1), ("minimum", -(2**53) - 1)])
+def test_integers_that_floats_cannot_tell_from_a_limit_are_compared_exactly(limit: str, value: int) -> None:
+    nearest = 2**53 if limit == "maximum" else -(2**53)
+    schema = {"properties": {"x": {"type": "number", limit: nearest}}, "additionalProperties": False}
+
+    assert [compile_acceptance(schema)({"x": one}) for one in (nearest, value)] == [True, False]
+
+
 def is_fine(checks: Validator, given: dict[str, Any]) -> bool:
     """What the checks that explain say, without a quick answer."""
     return checks.first_error(MappingProxyType(given)) is None
@@ -220,12 +228,11 @@ def test_names_are_accepted_only_if_the_checks_do(
     assert (checks.first_error(arguments) is None) == fine == (not checks.all_errors(arguments))
 
 
-@pytest.mark.parametrize("levels", [8, 15, 95])
-def test_deep_schemas_are_answered_too(levels: int) -> None:
+def test_deep_schemas_are_answered_too() -> None:
     schema: dict[str, Any] = {"type": ["integer", "null"]}
     right: Any = 1
     wrong: Any = "1"
-    for level in range(levels):
+    for level in range(95):
         if level % 2:
             schema = {"type": ["object", "null"], "properties": {"a": schema}, "additionalProperties": False}
             right, wrong = {"a": right}, {"a": wrong}

@@ -81,6 +81,18 @@ async def test_a_title_that_nobody_ends_hides_no_line(calls: Session) -> None:
     assert "\nshown\nhalf \n" in result.output
 
 
+async def test_half_a_character_in_half_a_title_shows_nothing_of_it(calls: Session) -> None:
+    handle = await calls.start(r"printf 'shown\n\033]0;title \303'; sleep 61")
+    for _ in within(60, "it puts nothing out"):
+        result = await calls.output(handle)
+        if result.metadata["size"] == 17:
+            break
+        await asyncio.sleep(0.01)
+
+    assert "title" not in result.output
+    assert result.metadata["next_cursor"] == 6
+
+
 async def test_a_prompt_without_a_line_end_is_seen(calls: Session) -> None:
     handle = await calls.start("printf 'Password: '; sleep 61")
     assert (await calls.output(handle, wait_ms=5000)).output.startswith("Password: \n[running")

@@ -130,12 +130,8 @@ class Simulation:
         """One more, which has started: the first of them leads."""
         errors: list[BaseException] = []
         store = await open_store(self._settings.database)
-        worker = Worker(
-            setup_of(self._settings, Grep),
-            store,
-            broken=errors.append,
-            replace_process=lambda why: errors.append(RuntimeError(why)),
-        )
+        ends = SimpleNamespace(broken=errors.append, replace_process=lambda why: errors.append(RuntimeError(why)))
+        worker = Worker(setup_of(self._settings, Grep), store, ends)
         await worker.lane.start(worker)
         await worker.start()
         self._open.push_async_callback(worker.stop)

@@ -1,5 +1,6 @@
 """The code tools on small projects in several languages, and on input that no project should have."""
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -178,6 +179,16 @@ async def test_a_graph_is_drawn_in_other_forms(form: str, drawn: str, project: P
     write(project, {"a.py": "import b\n", "b.py": ""})
 
     assert drawn in (await answer(DependencyGraph, project, format=form)).output
+
+
+async def test_a_graph_for_programs_is_nothing_but_that(project: Path) -> None:
+    write(project, {"a.py": "import b\n", "b.py": ""})
+    (project / "c.py").write_bytes(b"\0")
+
+    result = await answer(DependencyGraph, project, format="json")
+
+    assert json.loads(result.output)["nodes"]
+    assert "c.py" in str(result.metadata)
 
 
 async def test_ten_thousand_files_in_a_ring_are_one_cycle() -> None:
