@@ -62,7 +62,7 @@ OFFERED = ("--tools", "benchmarks.watched:TOOLS")
 
 
 @tool
-async def web_search(query: str) -> str:
+async def find_pages(query: str) -> str:
     """Search the web."""
     await asyncio.sleep(0.05 + random.expovariate(6))
     return query
@@ -93,12 +93,12 @@ def render_report(pages: int) -> str:
     return f"{pages} pages"
 
 
-TOOLS = (web_search, fetch_page, ask_weather, render_report)
+TOOLS = (find_pages, fetch_page, ask_weather, render_report)
 
 Arguments = Callable[[], dict[str, Any]]
 
 AGENTS: Sequence[tuple[str, int, float, Arguments]] = (
-    ("web_search", 6, 0.2, lambda: {"query": "x"}),
+    ("find_pages", 6, 0.2, lambda: {"query": "x"}),
     ("fetch_page", 4, 0.1, lambda: {"url": "x"}),
     ("ask_weather", 2, 0.6, lambda: {"city": "x"}),
     ("render_report", 2, 1.5, lambda: {"pages": random.randint(1, 8)}),
