@@ -17,7 +17,7 @@ from sqlalchemy.types import NullType, TypeDecorator
 from forge_tools.storage.tables import Json, Moment, Real
 
 
-class from_now(FunctionElement[datetime]):  # noqa: N801 it reads as the SQL function it is
+class from_now(FunctionElement[datetime]):
     """The database's clock, plus that many seconds."""
 
     type = Moment
@@ -30,28 +30,28 @@ async def database_now(connection: AsyncConnection, seconds: float = 0.0) -> dat
     return said
 
 
-class seconds_between(FunctionElement[float]):  # noqa: N801 it reads as the SQL function it is
+class seconds_between(FunctionElement[float]):
     """Seconds from the first moment to the second."""
 
     type = Real()
     inherit_cache = True
 
 
-class is_granted(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function it is
+class is_granted(FunctionElement[bool]):
     """Whether this role has a privilege, such as DELETE, on a table."""
 
     type = Boolean()
     inherit_cache = True
 
 
-class hour_of(FunctionElement[str]):  # noqa: N801 it reads as the SQL function it is
+class hour_of(FunctionElement[str]):
     """The hour that contains a moment, in UTC, such as `2026-05-01T12:00Z`."""
 
     type = Text()
     inherit_cache = True
 
 
-class seen_last(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function it is
+class seen_last(FunctionElement[bool]):
     """A condition that the planner must not start from, such as one on events' executions: far more rows match."""
 
     type = Boolean()

@@ -114,13 +114,13 @@ class BaseTool(ABC):
         """What it takes, in the order it is shown."""
 
     @abstractmethod
-    async def _execute(self, context: ExecutionContext, *args: Any, **kwargs: Any) -> ToolResult:
+    async def _execute(self, context: ExecutionContext, /, *args: Any, **kwargs: Any) -> ToolResult:
         """Do it. Parameters come as keywords: name them, or take `**kwargs` to accept others too.
 
         Return `ToolResult.ok` or `.fail` for what is expected; let the rest raise (spec S4-21).
         """
 
-    async def _dry_run(self, context: ExecutionContext, *args: Any, **kwargs: Any) -> ToolResult:
+    async def _dry_run(self, context: ExecutionContext, /, *args: Any, **kwargs: Any) -> ToolResult:
         """Say what `_execute` would do, and touch nothing (contradiction C49)."""
         return ToolResult.ok(f"[Dry Run] Would execute {self.spec.name} with {preview(self.spec, kwargs)}")
 

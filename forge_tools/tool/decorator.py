@@ -174,10 +174,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
         """Pickle as functions do: by import path."""
         return self._function.__qualname__
 
-    # The context is passed only by position, since a parameter of the function may have the same name.
-    async def _execute(  # type: ignore[override]  # see above
-        self, context: ExecutionContext, /, **values: Any
-    ) -> ToolResult:
+    async def _execute(self, context: ExecutionContext, /, **values: Any) -> ToolResult:
         try:
             args, kwargs = self._signature.bind(context, values)
         except InvalidCallError as error:  # an error that only the annotations could detect
@@ -205,9 +202,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
                 return ToolResult.fail(clean_text(said), error_code=ErrorCode.UNSTORABLE)
         return ToolResult.ok(_as_json(output))
 
-    async def _dry_run(  # type: ignore[override]  # see above
-        self, context: ExecutionContext, /, **values: Any
-    ) -> ToolResult:
+    async def _dry_run(self, context: ExecutionContext, /, **values: Any) -> ToolResult:
         try:
             self._signature.bind(context, values)
         except InvalidCallError as error:

@@ -258,16 +258,13 @@ class ServerTool(BaseTool):
         self._connection = connection
         self._thread = thread
 
-    async def _execute(self, context: ExecutionContext, /, **arguments: Any) -> ToolResult:  # type: ignore[override]  # names come as keywords alone
+    async def _execute(self, context: ExecutionContext, /, **arguments: Any) -> ToolResult:
         result = await self._passed_on(arguments, context)
         server = self._connection.server
         result.metadata["server"] = server.name
         if server.command:
             result.metadata["walls"] = self._connection.walls.tier(server)
         return result
-
-    async def _dry_run(self, context: ExecutionContext, /, **arguments: Any) -> ToolResult:  # type: ignore[override]  # as above
-        return await super()._dry_run(context, **arguments)
 
     async def _passed_on(self, arguments: dict[str, Any], context: ExecutionContext) -> ToolResult:
         async def tell(progress: float, total: float | None, message: str | None) -> None:

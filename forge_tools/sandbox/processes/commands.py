@@ -112,7 +112,7 @@ class ControlLine:
         self._egress = egress
         self._rest = b""
         self._loop = asyncio.get_running_loop()
-        control.setblocking(False)  # noqa: FBT003  the method takes no keyword
+        control.settimeout(0)
         self._loop.add_reader(control, self._hear)
 
     @property

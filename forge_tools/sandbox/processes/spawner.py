@@ -226,7 +226,7 @@ class CommandWalls:
         name = hashlib.blake2b(repr(sorted(places)).encode(), digest_size=8).hexdigest()
         cache = os.path.realpath(self._cache / name)
         with suppress(OSError):  # a home that is read-only: commands then have one that is not kept, or none
-            os.makedirs(cache, mode=0o700, exist_ok=True)  # noqa: PTH103  no Path is wanted
+            Path(cache).mkdir(mode=0o700, parents=True, exist_ok=True)
         given = {"XDG_CACHE_HOME": cache, **self._variables}
         if self.tier == NAMESPACE:
             return Around(self.spawner, of_workspace(places, self._hidden, cache), {**given, "TMPDIR": "/tmp"})  # noqa: S108  its own

@@ -22,7 +22,7 @@ KEEPS = "keeper."
 
 _KEEPER = f"{SHELL}={KEEPS}".encode()
 _ON_LINUX = sys.platform.startswith("linux")
-_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # noqa: PTH110  pathlib costs the start-up 10 ms
+_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 """Whether the kernel does (CONFIG_PROC_CHILDREN); else each question reads the whole process table."""
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -139,7 +139,7 @@ def environment_of(pid: int) -> bytes:
     """
     for name in ("environ", "cmdline"):
         try:
-            with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123  as above
+            with open(f"/proc/{pid}/{name}", "rb") as file:
                 return file.read() or (b"" if name == "environ" else b"?")
         except PermissionError:
             continue
@@ -151,7 +151,7 @@ def environment_of(pid: int) -> bytes:
 def process_of(pid: int) -> Process | None:
     """One line of the table; None for a process that is over."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  as above
+        with open(f"/proc/{pid}/stat", "rb") as file:
             # The name in parentheses may hold anything, parentheses too.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
@@ -165,7 +165,7 @@ def process_table() -> Iterator[Process]:
     if not _ON_LINUX:
         yield from _process_table_of_ps()
         return
-    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):  # noqa: PTH208  as above
+    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
         if process := process_of(pid):
             yield process
 
@@ -174,8 +174,8 @@ def child_pids(pid: int, thread: int = 0) -> list[int]:
     """The children of a process or one thread of it, ended ones too, by the kernel's own lists; none where it keeps none."""
     found: list[int] = []
     with contextlib.suppress(OSError):  # it ended meanwhile
-        for task in [thread] if thread else os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  as above
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:  # noqa: PTH123  as above
+        for task in [thread] if thread else os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:
                 found += map(int, file.read().split())
     return found
 

@@ -88,7 +88,7 @@ class Egress:
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         with listener:
-            listener.setblocking(False)  # noqa: FBT003  the method takes no keyword
+            listener.settimeout(0)
             while True:
                 connection, _ = await loop.sock_accept(listener)
                 if len(self._tasks) > MOST_CONNECTIONS:
@@ -153,7 +153,7 @@ def serve_while_open(network: str, listener: socket.socket, line: socket.socket)
     """Be the proxy of one command until the other end of a line is closed."""
 
     async def work() -> None:
-        line.setblocking(False)  # noqa: FBT003  the method takes no keyword
+        line.settimeout(0)
         egress = Egress(network)
         egress.serve(listener)
         await asyncio.get_running_loop().sock_recv(line, 1)
