@@ -21,7 +21,7 @@ from forge_tools.model.audit import AuditReport, Finding
 from forge_tools.storage import Store
 from forge_tools.storage.audit import HeadFile, OvertakenError, Signer, Trust
 from forge_tools.storage.audit.chain import ALL
-from forge_tools.storage.audit.keys import make_key
+from forge_tools.storage.audit.proof import make_key
 
 app = App(no_args_is_help=True, help="Prove that no row of an ended execution was changed, removed or inserted.")
 

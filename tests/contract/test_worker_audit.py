@@ -13,7 +13,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.storage import Store
 from forge_tools.storage.audit import HeadFile
-from forge_tools.storage.audit.keys import make_key
+from forge_tools.storage.audit.proof import make_key
 from forge_tools.storage.heartbeat import Answers, Heartbeat
 from tests.contract.calls import instance, scope
 from tests.contract.sealed import forge, past, sealed_past, verified

@@ -2,7 +2,6 @@
 
 from forge_tools.storage.audit.batches import OvertakenError
 from forge_tools.storage.audit.chain import AuditChain
-from forge_tools.storage.audit.heads import HeadFile
-from forge_tools.storage.audit.keys import Signer, Trust
+from forge_tools.storage.audit.proof import HeadFile, Signer, Trust
 
 __all__ = ["AuditChain", "HeadFile", "OvertakenError", "Signer", "Trust"]

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import StorageError
 from forge_tools.model.audit import Head
 from forge_tools.storage.audit.hashes import EPOCH, FORMAT, Definition, as_json, moment_form, moment_of
-from forge_tools.storage.audit.keys import Signer
+from forge_tools.storage.audit.proof import Signer
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP

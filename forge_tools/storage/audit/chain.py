@@ -21,8 +21,7 @@ from forge_tools.storage.audit.hashes import (
     moment_of,
     root_of,
 )
-from forge_tools.storage.audit.heads import KeptHead
-from forge_tools.storage.audit.keys import Signer, Trust
+from forge_tools.storage.audit.proof import KeptHead, Signer, Trust
 from forge_tools.storage.audit.verification import Verification
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import any_of, database_now, stored

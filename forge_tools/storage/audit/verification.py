@@ -23,8 +23,7 @@ from forge_tools.storage.audit.hashes import (
     root_of,
     split_hashes,
 )
-from forge_tools.storage.audit.heads import KeptHead
-from forge_tools.storage.audit.keys import Trust
+from forge_tools.storage.audit.proof import KeptHead, Trust
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP
