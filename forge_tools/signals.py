@@ -1,4 +1,4 @@
-"""Signals that this process was started to ignore: they stay ignored here, but not in programs that it starts."""
+"""Signals: their names, and those that this process was started to ignore, which programs that it starts are not to ignore."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -31,3 +31,11 @@ def keep_ignored_here() -> None:
 
 def ignore(*_: object) -> None:
     """Do nothing."""
+
+
+def signal_name(number: int) -> str:
+    """Return `SIGTERM`; `signal 40` for one without a name, as most real-time signals are."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

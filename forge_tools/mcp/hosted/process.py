@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import signal
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -20,6 +19,7 @@ from forge_tools.mcp.stdio import Lines, LongLine, encoded, refusal
 from forge_tools.sandbox.processes.commands import ControlLine
 from forge_tools.sandbox.processes.streams import plain
 from forge_tools.sandbox.web.egress import Egress
+from forge_tools.signals import signal_name
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outgoing = MemoryObjectSendStream[SessionMessage]
@@ -98,7 +98,7 @@ class ServerProcess:
         if "error" in facts:
             ending = f"{self._server.command} could not be started: {os.strerror(facts['error'])}"
         elif "signal" in facts:
-            ending = f"it was ended by {_name_of(facts['signal'])}"
+            ending = f"it was ended by {signal_name(facts['signal'])}"
         elif "exit" in facts:
             ending = f"it ended with code {facts['exit']}"
         return ending + self.last_words()
@@ -207,13 +207,6 @@ def shortened(line: bytes | LongLine) -> str:
     if len(text) <= SHOWN_CHARS and size <= 4 * SHOWN_CHARS:
         return text
     return f"{text[:SHOWN_CHARS]}... ({size:,} bytes)"
-
-
-def _name_of(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # most real-time signals have no name
-        return f"signal {number}"
 
 
 async def _within(seconds: float, event: asyncio.Event) -> None:

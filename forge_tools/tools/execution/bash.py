@@ -19,8 +19,9 @@ from forge_tools.sandbox.processes.output import HeadTail, TerminalText
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import NewShell, start
+from forge_tools.signals import signal_name
 from forge_tools.tools.builtin import PATH, BuiltinTool, Deadline, counted, option
-from forge_tools.tools.execution.shells import Shells, signal_name
+from forge_tools.tools.execution.shells import Shells
 
 _MAX_ARGUMENT_BYTES = 131_071  # the limit of Linux for one argument of a process
 _NOTES_ROOM = 160  # characters of the output reserved for how the command ended

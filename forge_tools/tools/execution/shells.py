@@ -1,7 +1,6 @@
 """ListShells, KillShell, and the shells visible to a call: those of its session, found by folder or in the book."""
 
 import asyncio
-import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from forge_tools.model import (
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import Usage, find, hostname_of, shells_folder, survey, usage_of
+from forge_tools.signals import signal_name
 from forge_tools.tools.builtin import BuiltinTool, Deadline, ReadingTool, counted, option
 
 SHELL_NOT_FOUND = "SHELL_NOT_FOUND"
@@ -135,14 +135,6 @@ def state_of(shell: ShellRecord) -> str:
 def facts_of(shell: ShellRecord) -> dict[str, Any]:
     """Return its metadata for a result."""
     return {"bash_id": shell.id, "status": str(shell.status), "exit_code": shell.exit_code, "signal": shell.signal}
-
-
-def signal_name(number: int) -> str:
-    """Return `SIGTERM`; `signal 40` for one without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class ListShells(ReadingTool):

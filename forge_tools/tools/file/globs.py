@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.refusals import parts_of
 
 MAX_ALTERNATIVES = 1000
 WILD = re.compile(r"[\\*?\[{]")
@@ -56,11 +57,11 @@ class Pattern:
     def __init__(self, glob: str, *, case_sensitive: bool = True) -> None:
         _check(glob)
         flags = re.DOTALL if case_sensitive else re.DOTALL | re.IGNORECASE
-        ways = [_names(one) for one in alternatives_of(glob)]
+        ways = [parts_of(one) for one in alternatives_of(glob)]
         paths = [_expression("/".join(names), glob) for names in ways]
         folders = [_way_to(names, glob) for names in ways]
         if WILD.search(glob):
-            plain = [re.escape(name) for name in _names(glob)]
+            plain = [re.escape(name) for name in parts_of(glob)]
             paths.append("/".join(plain))
             folders.append(_nested(plain[:-1][:_MAX_LEAD], ""))
         self._paths = re.compile(f"\0({'|'.join(paths)})(?=\0)", flags)
@@ -277,14 +278,10 @@ def _check(glob: str) -> None:
         raise _invalid(f"'{glob}': a leading '!' leaves nothing to find. Pass what to leave out as exclude")
     if ".." in glob.split("/"):
         raise _invalid(f"'{glob}' goes up with '..'. Pass the folder to start from as path")
-    if not _names(glob):
+    if not parts_of(glob):
         raise _invalid(f"'{glob}' names nothing. '*' finds the files of a folder, '**' all below it")
     if "\n" in glob:
         raise _invalid("a glob cannot contain a line break")
-
-
-def _names(glob: str) -> list[str]:
-    return [name for name in glob.split("/") if name not in ("", ".")]
 
 
 def anywhere(pattern: str) -> str:
