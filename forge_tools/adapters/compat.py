@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from forge_tools.adapters.toolset import Answer, Executor, ToolCall, Toolset, arguments_of, by_name
 from forge_tools.errors import ErrorCode, ToolError, ToolNotFoundError
 from forge_tools.langchain import run_in_thread
-from forge_tools.model import CallOptions, ExecutionContext, Schema, ToolParameter, ToolSpec
+from forge_tools.model import CallOptions, ExecutionContext, Schema, ToolSpec
 from forge_tools.schema import shown, suggestion
 from forge_tools.schema.formats import render
 from forge_tools.secrets.detection import as_shown
@@ -189,11 +189,7 @@ def _problem(answer: Answer, spec: ToolSpec | None) -> str:
 
 
 def _takes(spec: ToolSpec) -> str:
-    required = [_described(parameter) for parameter in spec.declared if parameter.required]
-    optional = [parameter.name for parameter in spec.declared if not parameter.required]
+    required = [f"{p.name} ({p.type}: {p.description.rstrip('.')})" for p in spec.declared if p.required]
+    optional = [p.name for p in spec.declared if not p.required]
     told = f"{spec.name} requires {', '.join(required) or 'no parameters'}."
     return f"{told} Optional: {', '.join(optional)}." if optional else told
-
-
-def _described(parameter: ToolParameter) -> str:
-    return f"{parameter.name} ({parameter.type}: {parameter.description.rstrip('.')})"

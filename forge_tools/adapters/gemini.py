@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from forge_tools.adapters.conversation import Hook, Message, Model, Reply, Usage, extra, unreadable
-from forge_tools.adapters.toolset import Answer, Shown, ToolCall
+from forge_tools.adapters.toolset import Answer, ToolCall
 from forge_tools.errors import InvalidToolError
 from forge_tools.model import Schema, ToolSpec, new_id
 from forge_tools.schema.formats import render
@@ -100,7 +100,8 @@ class GenerateContent(Model):
         """Return one content with all responses, in order, failures under `error`. Media that can be shown follow."""
         told: list[Part] = [{"function_response": _response(answer)} for answer in answers]
         seen = [one for answer in answers for one in self.shown(answer)]
-        return [{"role": "user", "parts": [*told, *map(_inline, seen)]}]
+        inline: list[Part] = [{"inline_data": {"mime_type": one.mime_type, "data": one.base64}} for one in seen]
+        return [{"role": "user", "parts": told + inline}]
 
     def _reply(self, parts: list[Part], ending: "_Ending", raw: Any) -> Reply:
         usage, reason = ending.usage, ending.reason
@@ -174,10 +175,6 @@ def _response(answer: Answer) -> dict[str, Any]:
     call = answer.call
     response = {"name": call.name, "response": {"error" if answer.is_error else "output": answer.text}}
     return response if call.id.startswith(_UNNAMED) else {"id": call.id, **response}
-
-
-def _inline(one: Shown) -> Part:
-    return {"inline_data": {"mime_type": one.mime_type, "data": one.base64}}
 
 
 def _declaration(spec: ToolSpec) -> Schema:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, case, or_, select, update
+from sqlalchemy import ColumnElement, Select, case, or_, select, update
 
 from forge_tools.model import ShellRecord, ShellStatus
 from forge_tools.storage import models
@@ -82,7 +82,8 @@ class Shells:
         return await self._lose(kept.hostname.in_(hostnames), _is_deserted(seconds)) if hostnames else []
 
     async def _read(self, query: Select[Any]) -> list[ShellRecord]:
-        return [_shell(row) for row in await self._database.rows(query)]
+        rows = await self._database.rows(query)
+        return [record_of(ShellRecord, row, status=ShellStatus(row.status)) for row in rows]
 
     async def _lose(self, *which: ColumnElement[bool]) -> list[str]:
         lost = (
@@ -100,7 +101,3 @@ def _is_deserted(seconds: float) -> ColumnElement[bool]:
 
 
 _values = named_values(models.shells, ShellRecord)
-
-
-def _shell(row: Row[Any]) -> ShellRecord:
-    return record_of(ShellRecord, row, status=ShellStatus(row.status))

@@ -5,7 +5,6 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 from importlib.metadata import entry_points as installed_entry_points
 from pathlib import Path
 from types import ModuleType
@@ -94,17 +93,12 @@ def load_settings(tools: Sequence[BaseTool], secrets: SecretSource) -> dict[Call
         for named in tool.named_settings:
             try:
                 value = named.read(secrets)
+                found[named] = lambda value=value: value
             except ForgeError as error:
                 missing.append(f"Tool {tool.spec.name} cannot be offered: {error.message}")
-            else:
-                found[named] = partial(_same, value)
     if missing:
         raise ConfigurationError(" ".join(missing))
     return found
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def require_walled(settings: Settings, tools: Sequence[BaseTool]) -> None:
