@@ -1,14 +1,21 @@
-"""The tools that are measured: they do nothing, wait, or carry something."""
+"""The tools that are measured: they do nothing, wait, or carry something.
+
+The same file is measured with `forge_tools` of older commits: it needs no more than names that every commit has, until
+a tool that needs more is called.
+"""
 
 import asyncio
 import random
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from forge_tools import File, Image
-from forge_tools.model import Lane
-from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+import forge_tools
+from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+
+if TYPE_CHECKING:
+    from forge_tools.model import Lane
 
 
 class NoOp(BaseTool):
@@ -17,7 +24,7 @@ class NoOp(BaseTool):
     name = "NoOp"
     category = ToolCategory.OTHER
     capabilities = Capabilities(idempotent=True, retryable=True)
-    lane: Lane = "async"
+    lane: "Lane" = "async"
     parameters = ()
 
     async def _execute(self, context: ExecutionContext) -> ToolResult:
@@ -28,7 +35,7 @@ class NoOpProcess(NoOp):
     """Do nothing, in the process lane."""
 
     name = "NoOpProcess"
-    lane: Lane = "process"
+    lane: "Lane" = "process"
 
 
 class Files(BaseTool):
@@ -37,7 +44,7 @@ class Files(BaseTool):
     name = "Files"
     category = ToolCategory.OTHER
     capabilities = Capabilities(idempotent=True, retryable=True)
-    lane: Lane = "process"
+    lane: "Lane" = "process"
     parameters = (ToolParameter(name="count", type="integer", description="How many.", minimum=0),)
 
     async def _execute(self, context: ExecutionContext, count: int) -> ToolResult:
@@ -95,21 +102,21 @@ class Picture(BaseTool):
 
     name = "Picture"
     category = ToolCategory.OTHER
-    lane: Lane = "async"
+    lane: "Lane" = "async"
     parameters = (
         ToolParameter(name="size", type="integer", description="How many bytes.", minimum=100),
         ToolParameter(name="number", type="integer", description="Which.", minimum=0),
     )
 
     async def _execute(self, context: ExecutionContext, size: int, number: int) -> ToolResult:
-        return ToolResult.ok(Image(picture(size, number)))
+        return ToolResult.ok(forge_tools.Image(picture(size, number)))
 
 
 class PictureProcess(Picture):
     """Do so in the process lane."""
 
     name = "PictureProcess"
-    lane: Lane = "process"
+    lane: "Lane" = "process"
 
 
 class Deliver(BaseTool):
@@ -117,18 +124,18 @@ class Deliver(BaseTool):
 
     name = "Deliver"
     category = ToolCategory.OTHER
-    lane: Lane = "async"
+    lane: "Lane" = "async"
     parameters = (ToolParameter(name="path", type="string", description="Which."),)
 
     async def _execute(self, context: ExecutionContext, path: str) -> ToolResult:
-        return ToolResult.ok(File(Path(path)))
+        return ToolResult.ok(forge_tools.File(Path(path)))
 
 
 class DeliverProcess(Deliver):
     """Do so in the process lane."""
 
     name = "DeliverProcess"
-    lane: Lane = "process"
+    lane: "Lane" = "process"
 
 
 def picture(size: int, number: int) -> bytes:

@@ -55,7 +55,8 @@ class Descriptor:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if self.fd >= 0:
+            self.close()
 
 
 class Handle(Descriptor):

@@ -50,7 +50,7 @@ class Workspace:
         if len(self._roots) > 1:
             nest(self._roots)
         self._home, self._working_dir = self._roots[0], ""
-        if working_dir != ".":
+        if working_dir not in (".", self._home.path):
             self._home, self._working_dir = self._start(working_dir)
 
     @classmethod
