@@ -30,8 +30,8 @@ def choice(choices: Iterable[str]) -> Kind:
     return Kind("choice", sqlite=rule, postgresql=rule)
 
 
-def _alike(name: str, rule: str, array: str = "text") -> Kind:
-    return Kind(name, array, rule, rule)
+def _alike(name: str, rule: str) -> Kind:
+    return Kind(name, sqlite=rule, postgresql=rule)
 
 
 Text = Kind("text")
@@ -43,9 +43,12 @@ Integer = Kind("integer")
 Count = Kind("count", "int4", "{0} BETWEEN 0 AND 2147483647", "{0} >= 0")
 """A non-negative number that fits 32 bits."""
 LargeCount = _alike("large_count", "{0} >= 0")
-Real = _alike("real", "abs({0}) < 1e300", "float8")
-"""A finite number: not NaN, which PostgreSQL orders above all others."""
-Seconds = _alike("seconds", "abs({0}) <= 1e9", "float8")
+Real = Kind("real", "float8", "abs({0}) < 1e300", "abs({0}) < float8 '1e300'")
+"""A finite number: not NaN, which PostgreSQL orders above all others.
+
+Without the type PostgreSQL would convert a number of 300 digits in each statement.
+"""
+Seconds = Kind("seconds", "float8", "abs({0}) <= 1e9", "abs({0}) <= float8 '1e9'")
 """A duration that can be added to a clock."""
 Identifier = Kind(
     "identifier", "uuid", sqlite="{{0}} GLOB '{}'".format("-".join("[0-9a-f]" * digits for digits in (8, 4, 4, 4, 12)))
