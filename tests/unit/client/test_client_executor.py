@@ -21,7 +21,7 @@ from forge_tools.errors import (
     ForgeError,
     SchemaVersionError,
 )
-from forge_tools.model import CallOptions, ExecutionContext, ExecutionStatus, NewExecution, ToolParameter, new_id
+from forge_tools.model import CallOptions, ExecutionContext, ExecutionStatus, NewExecution, ToolParameter, is_id, new_id
 from forge_tools.storage.directory import Directories, Directory
 from forge_tools.storage.queue.queue import ExecutionQueue
 from forge_tools.storage.queue.sqlite import SqliteHotPath
@@ -116,6 +116,7 @@ async def test_a_wrong_form_is_a_failed_result_that_shows_the_right_one_without_
     ):
         assert result.error_code == ErrorCode.INVALID_CALL
         assert (result.error or "").endswith(f". The form is {right}")
+    assert is_id(handle.id)
     assert await client.history.list() == []
 
 

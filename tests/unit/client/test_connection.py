@@ -50,6 +50,20 @@ async def test_a_forked_child_is_refused_with_the_process_that_connected_it(
             connection.require_owner()
 
 
+async def test_a_step_that_fails_is_logged_and_one_that_is_cancelled_is_not(
+    connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def step(error: BaseException) -> None:
+        raise error
+
+    for error in (asyncio.CancelledError(), ValueError("a defect")):
+        connection.begin(step(error))
+    await connection.until_done()
+    await asyncio.sleep(0)
+
+    assert [record.error for record in caplog.records] == ["a defect"]  # type: ignore[attr-defined]  # from `extra`
+
+
 async def test_after_the_close_nothing_begins(connection: Connection) -> None:
     begun = []
 

@@ -70,6 +70,14 @@ def test_an_accepted_call_carries_all_a_worker_needs() -> None:
     assert (new.timeout, new.timeout_source, new.soft_time_limit, new.time_limit) == (7.0, "tool", 11, 26)
 
 
+def test_a_call_goes_to_the_queue_that_its_tool_or_category_is_routed_to() -> None:
+    queues = [
+        accepted(CALL, routes=routes).queue for routes in ({"other": "side", "Greet": "greetings"}, {"other": "side"})
+    ]
+
+    assert queues == ["greetings", "side"]
+
+
 def test_aliases_are_resolved_and_defaults_left_to_the_worker() -> None:
     new = accepted(Call("hello", {"name": "Ada"}, CONTEXT))
 

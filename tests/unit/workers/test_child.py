@@ -38,6 +38,7 @@ ID = new_id()
 def test_a_child_is_left_no_way_to_a_server_that_settings_name() -> None:
     for server in ("DATABASE", "DATABASE_MIGRATION", "BROKER"):
         assert {f"FORGE_{server}_URL", f"FORGE_{server}_PASSWORD_FILE"} <= set(SECRETS)
+    assert {"DATABASE_URL", "PGPASSWORD"} <= set(SECRETS)
 
 
 def sockets() -> list[str]:
