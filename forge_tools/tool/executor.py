@@ -18,6 +18,7 @@ from forge_tools.model import (
     Capabilities,
     ExecutionContext,
     Report,
+    Reporter,
     Schema,
     ToolCategory,
     ToolExecution,
@@ -270,13 +271,16 @@ class ToolExecutor:
 
     def _scope(self, spec: ToolSpec, context: ExecutionContext) -> CallScope:
         """Take the scope that was made for this call, or make one inside that of the calling body."""
-        made = SCOPE.get()
-        reporter = None if made is None else made.reporter
+        made, reporter = SCOPE.get(), self._reporter()
         scope = made if made is not None and not made.has_begun else scope_for(reporter)
         scope.reporter = reporter
         scope.opener = opened
         scope.tool, scope.agent_id, scope.session_id = spec.name, context.agent_id, context.session_id
         return scope
+
+    def _reporter(self) -> Reporter | None:
+        scope = SCOPE.get()
+        return None if scope is None else scope.reporter
 
     def _refuse_unknown(self, name: str) -> ToolResult:
         error = _unknown(name)
