@@ -3,11 +3,14 @@
 import asyncio
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import is_dataclass
+from traceback import walk_stack
+from types import TracebackType
 from typing import (
     Any,
     Generic,
@@ -279,7 +282,7 @@ def _label(function: Any) -> str:
 async def in_thread(call: Callable[[], R]) -> R:
     """Run `call` on its own daemon thread, in a copy of this context; if cancelled it runs on and its result is dropped.
 
-    The loop's own threads are few: calls that never return would use them up, and the loop waits for them when it ends.
+    The traceback of the cancel shows where it was. The loop's own threads are few: calls that never return would use them up, and the loop waits for them when it ends.
     """
     done = Future[tuple[Any, BaseException | None]]()  # as a value: a future cannot hold a StopIteration
     done.set_running_or_notify_cancel()
@@ -292,14 +295,26 @@ async def in_thread(call: Callable[[], R]) -> R:
             ending = None, error
         done.set_result(ending)
 
-    threading.Thread(target=run, name="forge-function", daemon=True).start()
-    value, error = await asyncio.wrap_future(done)
+    thread = threading.Thread(target=run, name="forge-function", daemon=True)
+    thread.start()
+    try:
+        value, error = await asyncio.wrap_future(done)
+    except asyncio.CancelledError as cancelled:
+        raise cancelled.with_traceback(_traceback_of(thread)) from None
     if error is not None:
         try:
             raise error
         finally:
             del error, done  # otherwise its traceback would keep this frame alive, which keeps the error alive
     return cast("R", value)
+
+
+def _traceback_of(thread: threading.Thread) -> TracebackType | None:
+    """Return what the thread is running now, as if it were raised there."""
+    frame, found = sys._current_frames().get(thread.ident or 0), None  # noqa: SLF001 documented, and the only way
+    for inner, line in walk_stack(frame) if frame else ():
+        found = TracebackType(found, inner, inner.f_lasti, line)
+    return found
 
 
 def _structure(returns: Any) -> TypeAdapter[Any] | None:

@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,13 +191,22 @@ async def test_a_secret_is_neither_in_messages_nor_in_notes_nor_in_lines_of_code
     assert "[redacted]" in str(result.diagnosis)
 
 
-async def test_what_a_timeout_met_is_told(context: ExecutionContext) -> None:
+@pytest.mark.parametrize("lane", ["process", "async"])
+async def test_what_a_timeout_met_is_told(context: ExecutionContext, lane: str) -> None:
+    is_over = threading.Event()
+
+    def block() -> None:
+        """Wait."""
+        is_over.wait(60)  # where a thread is
+
     async def wait() -> None:
         """Wait."""
-        await asyncio.sleep(60)  # here
+        await asyncio.sleep(60)  # where a task is
 
-    result = await result_of(tool(name="wait")(wait), context.model_copy(update={"timeout": 0.05}))
+    body, place = (block, "# where a thread is") if lane == "process" else (wait, "# where a task is")
+    result = await result_of(tool(name="wait")(body), context.model_copy(update={"timeout": 0.2}))
+    is_over.set()
 
     assert result.error_code == "TIMEOUT"
     assert result.diagnosis is not None
-    assert result.diagnosis.place.startswith(f"{HERE}:{line_of('# here')} in ")
+    assert result.diagnosis.place.startswith(f"{HERE}:{line_of(place)} in ")
