@@ -51,7 +51,10 @@ def verify(
         int, Option(metavar="N", min=1, help="The first batch that must be signed, if there was no key before.")
     ] = 1,
 ) -> None:
-    """Compare every row with its hash, and the chain with its signatures and the heads that were kept. Exit code 1 if anything is not as it was."""
+    """Say whether history is as it was sealed. Exit code 1 if not.
+
+    Every row is compared with its hash, and the chain with its signatures and the heads that were kept.
+    """
     settings = Settings.load()
     own = _own_key(settings)
     trust = Trust.load(key or ([] if own is None else [own]))
@@ -77,7 +80,7 @@ def verify(
 
 @app.command()
 def head(face: Face) -> None:
-    """Print the newest batch, to be kept where nobody who writes to the database can change it."""
+    """Print the head of the chain. Keep it where nobody who writes to the database can change it."""
     found = with_store(lambda store: store.audit.head())
     if found is None:
         raise ForgeError("Nothing is sealed yet. Workers seal, or: forge-tools audit seal")
@@ -212,4 +215,7 @@ def _facts(report: AuditReport) -> Iterator[tuple[str, object]]:
     if report.unsealed:
         yield "not sealed yet", f"{report.unsealed:,}, of which the oldest ended {iso(report.oldest_unsealed)}"
     if report.head is not None:
-        yield "chain", f"{report.batches:,} batches, the last sealed {iso(report.head.sealed_at)}"
+        yield (
+            "chain",
+            f"{report.batches:,} {'batch' if report.batches == 1 else 'batches'}, the last sealed {iso(report.head.sealed_at)}",
+        )

@@ -19,7 +19,7 @@ app = App(no_args_is_help=True, help="Migrate the database that FORGE_DATABASE_U
 def upgrade(
     face: Face, revision: Annotated[str, Argument(help="The target version, by default the newest.")] = "head"
 ) -> None:
-    """Migrate the database to this version's tables; create them if there are none."""
+    """Create the tables, or migrate them to this version."""
     settings = Settings.load()
     database = settings.migration_database
     before = migrate.current(database)
@@ -52,7 +52,7 @@ def downgrade(
 
 @app.command()
 def current(face: Face) -> None:
-    """Print the version the database is at, and the one this code needs."""
+    """Print the version of the database and that of this code."""
     at, needed = migrate.current(Settings.load().migration_database), migrate.head()
     document = {"current": at, "head": needed, "is_current": at == needed}
     if at == needed:

@@ -69,8 +69,8 @@ def dev(
 ) -> None:
     """Run the stack, and your tools anew whenever you save them; show the calls as they come.
 
-    New code takes over once it serves; calls that run go on with the old one. Code that cannot be imported is told with
-    its file and line, and changes nothing.
+    New code takes over once it serves; calls that run go on with the old one. Code that cannot be imported is reported
+    with its file and line, and changes nothing.
     """
     harden()
     settings = Settings.load()

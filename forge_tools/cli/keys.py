@@ -30,7 +30,7 @@ app = App(
 def new(
     face: Face, if_none: Annotated[bool, Option("--if-none", help="Do nothing if clients have a key already.")] = False
 ) -> None:
-    """Make a key, keep its private half in this machine's folder, and have clients encrypt with it."""
+    """Make a key for clients to encrypt with. Its private half stays in this machine's folder."""
     settings = Settings.load()
 
     async def work(store: Store) -> str | None:
@@ -60,7 +60,7 @@ def rotate(face: Face) -> None:
 
 @app.command("list")
 def list_keys(face: Face) -> None:
-    """List the keys, how many unfinished calls need each, and whether this machine can decrypt with it."""
+    """List the keys. Shows how many unfinished calls need each, and whether this machine can decrypt with it."""
     settings = Settings.load()
     keys, held = with_store(lambda store: store.encryption_keys.list(), settings), KeyFolder(settings.keys_folder).ids()
     if face.is_json:
@@ -94,7 +94,7 @@ def forget(
     id: KeyArgument,
     now: Annotated[bool, Option("--now", help="Even if it was retired less than an hour ago.")] = False,
 ) -> None:
-    """Delete a retired key that no unfinished call needs, with its private half on this machine."""
+    """Delete a retired key and its private half on this machine. No unfinished call may need it."""
     settings = Settings.load()
 
     async def work(store: Store) -> None:

@@ -130,6 +130,8 @@ def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, name:
 def _unexpected(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
         return f"Standard output cannot be written: {error.strerror}."
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        return f"{error.filename}: {error.strerror}."
     return (
         f"{type(error).__name__}: {error or 'no message'}. This is not your mistake; run the command again as "
         "forge-tools --debug ... to see where it happened."

@@ -74,8 +74,8 @@ def list_versions(face: Face, name: NameArgument) -> None:
 def diff(
     face: Face,
     name: NameArgument,
-    before: Annotated[str | None, Argument(metavar="[A", help="A version or digest.")] = None,
-    after: Annotated[str | None, Argument(metavar="B]", help="Another.")] = None,
+    before: Annotated[str | None, Argument(metavar="A", help="A version or digest.")] = None,
+    after: Annotated[str | None, Argument(metavar="B", help="Another.")] = None,
 ) -> None:
     """Show what changed from definition A to B of a tool; without them, from the one published before the default to the default.
 

@@ -168,7 +168,9 @@ class Catalogue:
         known = {alias: spec.name for spec in specs for alias in spec.aliases}
         known |= {spec.name: spec.name for spec in specs}
         if name not in known:
-            raise ToolNotFoundError(shown(name), f"No worker ever published it{suggestion(name, known)}")
+            raise ToolNotFoundError(
+                shown(name), f"No worker ever published it{suggestion(name, known)}. What there is: forge-tools tools"
+            )
         return known[name]
 
     async def _versions(self, connection: AsyncConnection, tool: str) -> list[ToolVersion]:

@@ -162,11 +162,13 @@ async def test_every_definition_of_a_disabled_tool_is_disabled_those_to_come_inc
     assert (await store.directories.read())[:2] == ([GREP], [])
 
 
-@pytest.mark.parametrize(("name", "hint"), [("Gerp", r" \(did you mean 'Grep'\?\)"), ("", "$"), ("x\x00", "$")])
+@pytest.mark.parametrize(("name", "hint"), [("Gerp", r" \(did you mean 'Grep'\?\)"), ("", ""), ("x\x00", "")])
 async def test_a_tool_that_nobody_published_cannot_be_switched(store: Store, name: str, hint: str) -> None:
     await store.catalogue.publish([GREP], "instance-1")
 
-    with pytest.raises(ToolNotFoundError, match=f"No worker ever published it{hint}"):
+    with pytest.raises(
+        ToolNotFoundError, match=rf"No worker ever published it{hint}\. What there is: forge-tools tools$"
+    ):
         await store.catalogue.switch(name, is_enabled=False)
 
 

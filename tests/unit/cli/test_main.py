@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -59,7 +60,19 @@ def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("name", [name for name in Commands.summaries if name != "worker"])
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(name, "--help") == 0
-    assert f"forge-tools {name}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"forge-tools {name}" in shown
+    assert not re.search(r"\w\.\.\.$", shown, re.MULTILINE), "a sentence in a list of commands is cut"
+
+
+def test_a_folder_that_cannot_be_made_is_named_and_no_bug_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("init", "/proc/project") == 1
+    assert capsys.readouterr().err == "Error: /proc/project: No such file or directory.\n"
+
+
+def test_the_usage_of_a_command_shows_its_arguments_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    run("tools", "diff", "--help")
+    assert "forge-tools tools diff [OPTIONS] {name} [A] [B]" in capsys.readouterr().out
 
 
 def test_help_loads_no_heavy_library() -> None:
