@@ -197,13 +197,23 @@ class History:
         return await artifacts.page(await artifacts.named(handle), PageWish(**wish))
 
     async def attempts(self, /, **filters: Any) -> list[AttemptRecord]:
-        """Read attempts of all executions, newest first; the filters are those of `History.list_attempts`."""
+        """Read attempts of all executions, newest first; keywords as for `list`.
+
+        `status`, `error_code`, `error_text`, `min_ms` and `max_ms` apply to the attempt.
+        """
         return await self._connection.store.history.list_attempts(**filters)
 
     async def events(self, /, **filters: Any) -> list[EventRecord]:
-        """Read what was done to executions, newest first; the filters are those of `History.list_events`."""
+        """Read what was done to executions, newest first; keywords as for `list`, and `kind`.
+
+        `since` and `until` bound when it was done.
+        """
         return await self._connection.store.history.list_events(**filters)
 
     async def list(self, /, **filters: Any) -> list[ExecutionRecord]:
-        """Read executions, newest first; the filters are those of `History.list`."""
+        """Read executions, newest first; keywords are the fields of `Selection`, `limit` (50), `before` and `patience`.
+
+        `before` is the `cursor` of the last one of the page before. A search that `patience` (seconds) ends has an
+        `older`, which is the next `before`.
+        """
         return await self._connection.store.history.list(**filters)
