@@ -83,7 +83,7 @@ their settings. {MADE}
         text
         + """
 `FORGE_SECRET_<NAME>` is a secret that calls may name ([secrets.md](secrets.md)); a worker removes it from its environment when it starts. `XDG_STATE_HOME` sets where homes of
-embedded stacks are. A JSON setting that is none, a broker of another kind and a workspace that is not there are refused when they are read; `doctor` and workers name a variable that nothing reads if it resembles a setting. `FORGE_TOOLS` replaces `[tool.forge-tools]` in `pyproject.toml` ([tools.md](tools.md#loading-tools)). `forge-tools doctor` checks the settings: [commands.md](commands.md).
+embedded stacks are. Invalid JSON, a broker of another kind and a workspace that does not exist are refused when they are read; `doctor` and workers name a variable that nothing reads if it resembles a setting. `FORGE_TOOLS` replaces `[tool.forge-tools]` in `pyproject.toml` ([tools.md](tools.md#loading-tools)). `forge-tools doctor` checks the settings: [commands.md](commands.md).
 """
     )
 
@@ -120,7 +120,7 @@ For people at a terminal: the help text of each command. What they have in commo
 
 
 def _section(name: str) -> str:
-    return f"\n## {name}\n" + "".join(f"\n```text\n{one}\n```\n" for one in _helps(name))
+    return f"\n## {name}\n" + "".join(f"\n```text\n{one}\n```\n" for one in dict.fromkeys(_helps(name)))
 
 
 def _helps(name: str) -> Iterator[str]:
