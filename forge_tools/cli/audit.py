@@ -211,7 +211,7 @@ def _facts(report: AuditReport) -> Iterator[tuple[str, object]]:
             f"{took(report.longest_wait * 1000)} after the end at most; nothing is proven about the time before",
         )
     if report.checkpoints:
-        yield "pruned", f"{report.pruned:,} executions, by {report.checkpoints:,} checkpoints"
+        yield "pruned", f"{counted(report.pruned, 'execution')}, by {counted(report.checkpoints, 'checkpoint')}"
     if report.unsealed:
         yield "not sealed yet", f"{report.unsealed:,}, of which the oldest ended {iso(report.oldest_unsealed)}"
     if report.head is not None:
