@@ -11,7 +11,8 @@ from forge_tools.model import SCOPE
 Form = Literal["text", "json"]
 
 _OURS = ("forge_tools.", "workers.")
-_KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "data"}
+_KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "data", "color_message"}
+"""What is no data; `color_message` is the message once more, as uvicorn adds it for terminals."""
 
 
 class Writable(Protocol):

@@ -61,6 +61,14 @@ def test_as_json_a_record_is_one_line(root: None) -> None:
     assert told["exception"].endswith("ValueError: no")
 
 
+def test_the_coloured_copy_of_a_message_that_uvicorn_adds_is_left_out(root: None) -> None:
+    stream = io.StringIO()
+    set_up("INFO", "text", stream)
+    logging.getLogger("uvicorn.error").info("Started", extra={"color_message": "\x1b[36mStarted\x1b[0m"})
+
+    assert stream.getvalue().endswith(" INFO uvicorn.error: Started\n")
+
+
 def test_what_an_engine_logs_of_a_claim_says_the_same_whatever_its_row_holds() -> None:
     claim = replace(CLAIM, id="e-1", attempt=2, tool="Grep", context='{"agent_id": "ada", "session_id": null}')
 
