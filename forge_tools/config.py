@@ -38,7 +38,7 @@ LONGEST_DRAIN = 900.0
 MAX_SOCKET_PATH = 100
 """Bytes; the kernel stops at 107, and Valkey's own temporary names need a few."""
 
-BROKERS = ("redis", "rediss", "valkey", "valkeys", "sentinel", "amqp", "amqps")
+BROKERS = ("redis", "rediss", "valkey", "valkeys", "amqp", "amqps")
 """The schemes of brokers; `redis+socket` and `valkey+socket` are those of sockets."""
 
 _UNREADABLE = re.compile(r'field "(\w+)"')
@@ -72,7 +72,7 @@ class Settings(BaseSettings):
     engine: str = ""
     """The function that makes the engine of this host, as `module:function`; tools get it by `Depends(engine)`."""
     broker_url: str = ""
-    """The broker: `redis://`, `rediss://`, `sentinel://`, `amqp://` or `amqps://`. Empty: that of the embedded stack."""
+    """The broker: `redis://`, `rediss://`, `valkey://`, `valkeys://`, `amqp://` or `amqps://`. Empty: that of the embedded stack."""
     broker_password_file: Path | None = None
     """A file with the broker's password, instead of one in its URL."""
     database_url: str = ""

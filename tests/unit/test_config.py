@@ -87,6 +87,7 @@ def test_valkey_may_be_called_by_its_name(url: str, broker: str) -> None:
         ("FORGE_TOOLS", "mytools", r"""FORGE_TOOLS is no JSON. Write a JSON list, such as '\["mytools"\]'."""),
         ("FORGE_TOOLS", '"mytools"', r"""FORGE_TOOLS: .*valid tuple. Write a JSON list, such as '\["mytools"\]'."""),
         ("FORGE_ROUTES", '{"x":', """FORGE_ROUTES is no JSON. Write a JSON object, such as '{"Bash": "shells"}'."""),
+        ("FORGE_BROKER_URL", "sentinel://x", "there is no broker for sentinel://; write"),
         (
             "FORGE_BROKER_URL",
             "http://x",

@@ -331,7 +331,7 @@ def test_a_stack_that_does_not_run_is_one_problem(
     [
         "redis://:p@secret@127.0.0.1:1/0?password=secret",
         "amqp://u:secret@127.0.0.1:1//;amqp://v:secret@127.0.0.1:2//",
-        "sentinel://:secret@127.0.0.1:1;sentinel://:secret@127.0.0.1:2",
+        "redis://:secret@127.0.0.1:1;redis://:secret@127.0.0.1:2",
         "redis+socket:///no",
     ],
 )
