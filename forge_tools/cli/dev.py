@@ -67,9 +67,9 @@ def dev(
         list[str] | None, Argument(metavar="FILE.py|PACKAGE", help="Your tools, beside those of pyproject.toml.")
     ] = None,
 ) -> None:
-    """Run the stack, and your tools anew whenever you save them; show the calls as they come.
+    """Run the stack, load your tools again whenever you save them, and show calls as they come.
 
-    New code takes over once it serves; calls that run go on with the old one. Code that cannot be imported is reported
+    New code takes over once it serves; running calls go on with the old code. Code that cannot be imported is reported
     with its file and line, and changes nothing.
     """
     harden()

@@ -98,8 +98,8 @@ def history(
 ) -> None:
     """List executions, newest first, or attempts or events. As JSON it is one object a line, without outputs.
 
-    Of attempts, status, error and duration are their own. Of events, times are when they happened, and what else is asked
-    is of the execution they happened to.
+    With --of attempts, filters by status, error and duration apply to the attempt. With --of events, --since and --until
+    apply to the event, and all other filters to its execution.
     """
     rows = LISTED[of]
     refuse_unfitting(chosen, of)
