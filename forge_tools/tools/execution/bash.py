@@ -154,7 +154,8 @@ class _Call:
         text, shown = kept.show(self._room, artifact)
         facts |= {"exit_code": completed.exit_code, **shown}
         if completed.timed_out:
-            error = f"Command timed out after {round(self.seconds, 2):g}s and was stopped with all it started."
+            unit = " (timeout is in milliseconds)" if self.asked.timeout < 1000 else ""
+            error = f"Command timed out after {round(self.seconds, 3):g}s{unit} and was stopped with all it started."
             error += f" Output so far:\n{text}" if text.strip() else " It had written nothing."
             return ToolResult.fail(error, error_code=ErrorCode.TIMEOUT, **facts)
         more, notes = _ending(completed)
