@@ -10,7 +10,7 @@ from forge_tools.model import Claim, Diagnosis, ExecutionStatus, LostBody, Outco
 from forge_tools.schema import clean_text, encode_json
 from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, Scrubber
 from forge_tools.time_limits import timed_out_after
-from forge_tools.tool.failures import MOST_BYTES, diagnosis_of
+from forge_tools.tool.failures import MOST_BYTES, diagnosis_of, said_by
 
 MAX_ERROR_CHARS = 10_000
 MAX_BYTES = 1_000_000
@@ -59,7 +59,7 @@ def interrupted(claim: Claim, after_ms: float) -> Outcome:
 def crashed(claim: Claim, error: BaseException, after_ms: float) -> Outcome:
     """Return the outcome of a body that ended in what no tool should raise, or whose row cannot be read."""
     scrubber = Scrubber(claim.secrets, LEAST_IN_FAILURES)
-    text = scrubber.text(f"Unexpected error: {type(error).__name__}: {error}")[:MAX_ERROR_CHARS]
+    text = f"Unexpected error: {type(error).__name__}: {said_by(error, scrubber)}"[:MAX_ERROR_CHARS]
     return _failed(claim, text, ErrorCode.EXECUTION_ERROR, after_ms, diagnosis_of(error, scrubber))
 
 

@@ -91,13 +91,23 @@ def failure_of(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) 
 
     A network failure is `retryable` where the tool says that its failures leave nothing behind (spec S2-20).
     """
-    result = _failure(spec, error, scrubber)
+    try:
+        result = _failure(spec, error, scrubber)
+    except BaseException:  # noqa: BLE001 the attributes of a foreign exception are foreign code too
+        result = _failure(spec, _look_alike(error), scrubber)
     result.diagnosis = diagnosis_of(error, scrubber)
     return result
 
 
 def diagnosis_of(error: BaseException, scrubber: Scrubber | None) -> Diagnosis:
     """What people are told of an exception: which it is, where it was raised, and what led to it."""
+    try:
+        return _diagnosis(error, scrubber)
+    except BaseException:  # noqa: BLE001 as above
+        return _diagnosis(_look_alike(error), scrubber)
+
+
+def _diagnosis(error: BaseException, scrubber: Scrubber | None) -> Diagnosis:
     for size in _SIZES:
         first, *causes = (_facts(one, how, scrubber, size) for one, how in islice(_chain(error), size.causes + 1))
         found = Diagnosis(**first, causes=tuple(Raised(**cause) for cause in causes))
@@ -112,11 +122,11 @@ def text_of(error: BaseException, scrubber: Scrubber | None) -> str:
     return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}..."
 
 
-def said_by(error: BaseException, scrubber: Scrubber | None) -> str:
-    """What an exception says, storable and without secrets; nothing if its own code fails at that."""
+def said_by(error: object, scrubber: Scrubber | None) -> str:
+    """What an exception or a note says, storable and without secrets; nothing if its own code fails at that."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 the text of a foreign exception is foreign code too
+    except BaseException:  # noqa: BLE001 as above
         return ""
     text = text if scrubber is None else scrubber.text(text)  # first: nobody finds a secret that is cut
     return clean_text(text.strip())
@@ -182,9 +192,13 @@ def _family_in(trace: TracebackType | None) -> object:
 
 def _disguised(error: BaseException, scrubber: Scrubber) -> BaseException:
     """Copy an exception for the log: its type's name, traceback and scrubbed text, without causes that may quote more."""
-    look_alike = type(type(error).__name__, (Exception,), {})
-    disguise: BaseException = look_alike(text_of(error, scrubber))
-    return disguise.with_traceback(error.__traceback__)
+    return _look_alike(error, text_of(error, scrubber)).with_traceback(error.__traceback__)
+
+
+def _look_alike(error: BaseException, text: str = "") -> BaseException:
+    """Return an exception of that name without code of its own."""
+    look_alike: BaseException = type(type(error).__name__, (Exception,), {})(text)
+    return look_alike
 
 
 def _is_of_the_network(error: BaseException) -> bool:
@@ -235,7 +249,9 @@ def _facts(error: BaseException, how: How, scrubber: Scrubber | None, size: _Siz
         "type": _cut(f"{module}{kind.__qualname__}", size.text, None),
         "message": _shortened(said_by(error, scrubber), size.message),
         "how": how,
-        "notes": tuple(_cut(str(note), size.text, scrubber) for note in notes[:5]) if isinstance(notes, list) else (),
+        "notes": tuple(_shortened(said_by(note, scrubber), size.text) for note in notes[:5])
+        if isinstance(notes, list)
+        else (),
         "frames": tuple(frame.shown(scrubber, size) for frame in frames),
         "left_out": left_out,
     }

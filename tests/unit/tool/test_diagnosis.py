@@ -52,6 +52,10 @@ class Mute(Exception):
         raise ValueError("no text")
 
 
+class Interruption(BaseException):
+    """Passes every `except Exception`."""
+
+
 def raised_by(function: Callable[[], Any]) -> BaseException:
     try:
         function()
@@ -171,6 +175,32 @@ def test_exceptions_that_cannot_be_printed_and_files_that_are_none_do_no_harm() 
     code = compile("1/0", "/dev/zero", "exec")
     assert diagnosis_of(raised_by(lambda: exec(code)), None).frames[-1].code == ""
     assert [Diagnosis.read(one) for one in (None, {}, [], {"type": 1}, "x")] == [None] * 5
+
+
+@pytest.mark.parametrize("where", ["__str__", "__notes__", "__traceback__", "__cause__", "__class__", "__module__"])
+@pytest.mark.parametrize("raised", [ValueError, SystemExit, Interruption])
+async def test_whatever_the_code_of_an_exception_raises_the_call_fails_and_tells_its_type(
+    where: str, raised: type[BaseException], context: ExecutionContext
+) -> None:
+    def refuse(*_: object) -> None:
+        raise raised("no")
+
+    async def fail() -> None:
+        """Fail."""
+        methods = {"__str__": refuse} if where in ("__str__", "__notes__", "__module__") else {where: property(refuse)}
+        error = type("Mute", (Exception,), methods if where == "__str__" else {where: methods.get(where, "")})()
+        mute = type("Mute", (), {"__str__": refuse})()
+        if where == "__notes__":
+            error.__notes__ = [mute]
+        elif where == "__module__":
+            type(error).__module__ = mute
+        raise error
+
+    result = await result_of(tool(name="fail")(fail), context)
+
+    assert (result.success, result.error_code) == (False, "EXECUTION_ERROR")
+    assert "Mute" in str(result.error)
+    assert result.diagnosis is not None
 
 
 async def test_a_secret_is_neither_in_messages_nor_in_notes_nor_in_lines_of_code(context: ExecutionContext) -> None:
