@@ -161,7 +161,7 @@ class Child:
             self._pipes.begin(scope, claim.secrets)
             self._walls = frame.get("walls", self._walls)  # a call cancelled before its first step applies none
             self._body = self._loop.create_task(self._run(claim, scope, frame.get("tier")))
-            self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
+            self._body.add_done_callback(partial(self._report_or_end, claim, self._loop.time()))
         elif "cancel" in frame:
             if self._body is not None:
                 self._is_cancelled = True
@@ -201,6 +201,14 @@ class Child:
         self._surroundings, self._is_walled = Surroundings(), True
         if self._executor.reach is not None:
             self._executor.reach = replace(self._executor.reach, cache=cache)
+
+    def _report_or_end(self, *body: Any) -> None:
+        """Report how a body ended, or end this process: the engine would take a body without a report for one that runs."""
+        try:
+            self._report(*body)
+        except BaseException as error:  # noqa: BLE001  a body may have changed anything here
+            logger.critical("This process cannot report how a call ended", extra={"error": repr(error)})
+            os._exit(1)
 
     def _report(self, claim: Claim, started: float, body: "asyncio.Task[Outcome]") -> None:
         self._body = None

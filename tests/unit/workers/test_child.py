@@ -115,6 +115,7 @@ class Act(BaseTool):
             "files": files,
             "interrupt": interrupt,
             "make a mess": make_a_mess,
+            "break json": lambda: setattr(json, "dumps", None),
             "surroundings": lambda: [os.getcwd(), os.umask(0o022), sorted(os.environ), sys.path],
             "large": lambda: "x" * 20_000_000,
             "too large": lambda: "x" * 2**40,
@@ -350,6 +351,14 @@ async def test_what_a_body_changed_of_its_process_is_not_there_for_the_next(benc
     await bench.run(claim("make a mess"))
 
     assert (await bench.run(claim("surroundings"))).output == before.output
+
+
+async def test_a_child_that_cannot_report_an_end_ends_itself(bench: Bench) -> None:
+    await bench.serving()
+    outcome = await bench.run(claim("break json", timeout=5.0))
+
+    assert outcome.error_code == ErrorCode.LOST
+    assert "exited with status 1" in str(outcome.error)
 
 
 async def test_a_body_that_raises_what_a_keyboard_does_has_failed(bench: Bench) -> None:
