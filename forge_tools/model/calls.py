@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePath
+from types import NoneType
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, InstanceOf, computed_field
@@ -134,6 +135,16 @@ def _bound(context: ExecutionContext) -> CallScope | None:
     return scope
 
 
+_KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("success", (bool,)),
+    ("error", (NoneType, str)),
+    ("error_code", (NoneType, str)),
+    ("duration_ms", (NoneType, float, int)),
+    ("metadata", (dict,)),
+)
+"""What code that handles results relies on."""
+
+
 class ToolResult(BaseModel):
     """What a tool returns; failures are results too, never exceptions (spec S0-06..11).
 
@@ -185,6 +196,21 @@ class ToolResult(BaseModel):
     def fail(cls, error: str, /, *, error_code: str | None = None, error_details: Any = None, **metadata: Any) -> Self:
         """Build a failed result; keywords other than the two named become `metadata`."""
         return cls(success=False, error=error, error_code=error_code, error_details=error_details, metadata=metadata)
+
+    @classmethod
+    def returned(cls, value: Any, /) -> "ToolResult":
+        """Return what a body returned as a result.
+
+        Raises:
+            TypeError: it is one with a field of another type: neither assignments nor copies are checked.
+        """
+        if not isinstance(value, ToolResult):
+            return cls.ok(value)
+        fields = vars(value)
+        for name, kinds in _KINDS:
+            if type(field := fields[name]) not in kinds and not isinstance(field, kinds):
+                raise TypeError(f"'{name}' of the tool's result is of type {type(field).__name__}")
+        return value
 
     def unwrap(self) -> Any:
         """Return the output of a successful call.

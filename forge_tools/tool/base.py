@@ -288,7 +288,7 @@ class BaseTool(ABC):
             late = self._diagnosis(error, parameters)
         else:
             if not deadline.expired():
-                return outcome if isinstance(outcome, ToolResult) else ToolResult.ok(outcome)
+                return ToolResult.returned(outcome)
         failed = ToolResult.fail(timed_out_after(seconds), error_code=ErrorCode.TIMEOUT)
         failed.diagnosis = late
         return failed

@@ -341,10 +341,9 @@ async def _attempt(
     scope.begin(tool.spec.timeout_for(context)[0])
     run = tool.execute_unchecked if skip_validation else tool.execute
     try:
-        result: Any = await run(context, **arguments)
+        done = ToolResult.returned(await run(context, **arguments))
     except Exception as error:  # noqa: BLE001  a tool that replaces `execute` may raise anything
-        result = failure_of(tool.spec, error, scrubber_of(tool.spec, arguments, LEAST_IN_FAILURES))
-    done = result if isinstance(result, ToolResult) else ToolResult.ok(result)
+        done = failure_of(tool.spec, error, scrubber_of(tool.spec, arguments, LEAST_IN_FAILURES))
     if done.duration_ms is None:
         done.duration_ms = (time.perf_counter() - started) * 1000
     return done

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from forge_tools.model import RetryPolicy
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tool.base import ExecutionContext, ToolResult
 from forge_tools.tool.executor import CallOptions, ToolExecutor
@@ -51,6 +52,25 @@ async def test_arguments_that_are_not_an_object_are_a_failed_result(arguments: A
 
     assert (result.success, result.error_code) == (False, "INVALID_CALL")
     assert "expected an object with names as keys" in (result.error or "")
+
+
+@pytest.mark.parametrize("method", ["_execute", "execute"])
+@pytest.mark.parametrize(
+    "field", [{"metadata": None}, {"error_code": 404}, {"error_code": ["x"]}, {"error": OSError()}, {"success": "yes"}]
+)
+async def test_a_result_with_a_field_of_another_type_is_a_failed_result(
+    field: dict[str, Any], method: str, context: ExecutionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(*_: object, **__: object) -> ToolResult:
+        return ToolResult.fail("no").model_copy(update=field)
+
+    monkeypatch.setattr(Echo, method, answer)
+    options = CallOptions(retry=RetryPolicy(max_attempts=2, delay_seconds=0))
+    result = await executor_of(Echo()).call("Echo", {"message": "x"}, context, options)
+
+    [(name, value)] = field.items()
+    assert (result.success, result.error_code) == (False, "EXECUTION_ERROR")
+    assert f"'{name}' of the tool's result is of type {type(value).__name__}" in (result.error or "")
 
 
 @pytest.mark.parametrize("context", [None, {}, "/tmp"])
