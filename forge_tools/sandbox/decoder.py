@@ -146,14 +146,14 @@ def page(file: IO[bytes], url: str, charset: str, form: str, selector: str | Non
     title = tree.css_first("title")
     facts: dict[str, Any] = {"title": " ".join(title.text().split()) if title else ""}
     base = tree.css_first("base[href]")
-    root = urljoin(url, base.attributes["href"] or "") if base else url
+    root = joined(url, base.attributes["href"] or "") if base else url
     for hidden in tree.css(UNSEEN):
         hidden.decompose()
-    joined = cache(partial(urljoin, root))
+    resolved = cache(partial(joined, root))
     for attribute in ("href", "src"):
         for link in tree.css(f"[{attribute}]"):
             target = link.attributes[attribute] or ""
-            link.attrs[attribute] = "" if target.startswith("data:") else joined(target)
+            link.attrs[attribute] = "" if target.startswith("data:") else resolved(target)
     try:
         parts = tree.css(selector) if selector else [tree.css_first("main, article") or tree.body]
     except SelectolaxError:
@@ -167,6 +167,14 @@ def page(file: IO[bytes], url: str, charset: str, form: str, selector: str | Non
         return facts, text.encode()
     markdown = _markdown("".join(part.html or "" for part in found))
     return facts, (markdown if len(markdown) * 2 >= len(text) else text).encode()
+
+
+def joined(base: str, target: str) -> str:
+    """Return the URL of a link on a page of that base; one that is no URL stays as it is."""
+    try:
+        return urljoin(base, target)
+    except ValueError:
+        return target
 
 
 def _markdown(html: str) -> str:

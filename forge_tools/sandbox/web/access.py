@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 from forge_tools.errors import SandboxError, ToolFailure
 
@@ -42,8 +42,8 @@ class Web:
     search: "Search | None" = None
     resolve: Resolve = field(default=resolve, compare=False)
 
-    def checked(self, url: str) -> SplitResult:
-        """Parse a URL that may be fetched, as far as the URL alone can show.
+    def checked(self, url: str, base: str = "") -> SplitResult:
+        """Parse a URL that may be fetched, as far as the URL alone can show; `base` is the one that leads there.
 
         Raises:
             SandboxError: saying what it must not contain.
@@ -51,7 +51,7 @@ class Web:
         if len(url) > MAX_URL:
             raise SandboxError(f"The URL has {len(url):,} characters; the limit is {MAX_URL:,}", URL_INVALID)
         try:
-            parts = urlsplit(url)
+            parts = urlsplit(url := urljoin(base, url))
             port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
         except ValueError as error:
             raise SandboxError(f"The URL cannot be parsed: {error}", URL_INVALID) from error

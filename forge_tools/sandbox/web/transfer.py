@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import SplitResult, urljoin
+from urllib.parse import SplitResult
 from urllib.robotparser import RobotFileParser
 
 from forge_tools.errors import ErrorCode, SandboxError, ToolFailure
@@ -97,7 +97,7 @@ async def _follow(web: Web, url: str, headers: dict[str, str], *, follow_off_hos
         response = await _once(web, parts, "GET", headers)
         if response.location is None:
             return response
-        target = web.checked(urljoin(parts.geturl(), response.location))
+        target = web.checked(response.location, parts.geturl())
         if parts.scheme == "https" and target.scheme == "http":
             raise SandboxError(f"{parts.hostname} redirects from https to http, to {target.geturl()}", URL_BLOCKED)
         if target.hostname != parts.hostname and not follow_off_host:

@@ -140,13 +140,20 @@ async def test_a_name_that_leads_elsewhere_at_the_second_look_is_refused() -> No
     assert len(one.requests) == 1
 
 
+@pytest.mark.parametrize("base", ["", '<base href="http://[">'])
+async def test_a_link_to_no_url_is_shown_as_it_stands(base: str) -> None:
+    html = f'{base}<a href="http://[your-host]/x">there</a>'
+
+    assert (await fetch({"/": page(html.encode())})).output.endswith("[there](http://[your-host]/x)")
+
+
 async def test_a_redirect_to_what_is_not_public_is_refused() -> None:
     result = await fetch({"/": redirect("http://169.254.169.254/")}, follow_off_host=True)
 
     assert result.error_code == "URL_BLOCKED"
 
 
-@pytest.mark.parametrize("target", ["file:///etc/passwd", "http://a@site.example/"])
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "http://a@site.example/", "http://["])
 async def test_a_redirect_to_what_is_no_plain_url_is_refused(target: str) -> None:
     assert (await fetch({"/": redirect(target)})).error_code == "URL_INVALID"
 
