@@ -80,13 +80,14 @@ def limit_this_process(size: int) -> None:
 
 
 class Surroundings:
-    """The folder, umask, variables, import path and limits of this process, as they are when this is created."""
+    """The folder, umask, variables, import path, streams and limits of this process, as they are when this is created."""
 
     def __init__(self) -> None:
         self._folder = Path.cwd()
         self._mask = _mask()
         self._variables = dict(os.environb)  # as bytes: decoding them costs more than comparing
         self._path = list(sys.path)
+        self._streams = sys.stdin, sys.stdout, sys.stderr
         self._recursion = sys.getrecursionlimit()
         self._interval = sys.getswitchinterval()
 
@@ -99,6 +100,7 @@ class Surroundings:
             os.environb.clear()
             os.environb.update(self._variables)
         sys.path[:] = self._path
+        sys.stdin, sys.stdout, sys.stderr = self._streams
         sys.setrecursionlimit(self._recursion)
         sys.setswitchinterval(self._interval)
 

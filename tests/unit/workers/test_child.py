@@ -1,6 +1,7 @@
 """The child's half of the process lane: a real forked process speaking to a real lane."""
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -66,6 +67,7 @@ def make_a_mess() -> None:
     os.umask(0o777)
     sys.path.clear()
     os.environ.clear()
+    sys.stdout = sys.stderr = io.StringIO()
 
 
 def children_of(pid: int) -> list[int]:
@@ -116,7 +118,13 @@ class Act(BaseTool):
             "interrupt": interrupt,
             "make a mess": make_a_mess,
             "break json": lambda: setattr(json, "dumps", None),
-            "surroundings": lambda: [os.getcwd(), os.umask(0o022), sorted(os.environ), sys.path],
+            "surroundings": lambda: [
+                os.getcwd(),
+                os.umask(0o022),
+                sorted(os.environ),
+                sys.path,
+                *map(repr, (sys.stdout, sys.stderr)),
+            ],
             "large": lambda: "x" * 20_000_000,
             "too large": lambda: "x" * 2**40,
             "marks": lambda: sorted(mark.decode() for mark in marks_of(os.getpid())),
