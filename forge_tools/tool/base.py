@@ -3,12 +3,13 @@
 import asyncio
 import inspect
 import logging
+import os
 import reprlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 
@@ -46,6 +47,8 @@ __all__ = [
     "ToolResult",
     "ToolSpec",
 ]
+
+T = TypeVar("T")
 
 MAX_SHOWN_CHARS = 200
 """How much of one value dry runs and logs show."""
@@ -271,7 +274,7 @@ class BaseTool(ABC):
         cancels = task.cancelling() if task else 0
         try:
             async with deadline:
-                outcome = await body(context, **parameters)
+                outcome = await _here(body(context, **parameters))
         except asyncio.CancelledError as error:
             if task and task.cancelling() > cancels:
                 raise  # somebody outside wants this task to end (contradiction C11)
@@ -304,6 +307,24 @@ class BaseTool(ABC):
         scrubber = scrubber_of(self.spec, parameters, LEAST_IN_FAILURES)
         result = failure if scrubber is None else scrubber.result(failure)
         return result.model_copy(update={"error": clean_text(result.error or "failed without a reason")})
+
+
+async def _here(body: Awaitable[T]) -> T:
+    """Await a body; a copy of this process that it forked ends where the body does.
+
+    Otherwise the copy would go on as this process does: run its neighbours a second time, or the caller's program.
+    """
+    process, status = os.getpid(), 1
+    try:
+        value = await body
+        status = 0
+        return value
+    except SystemExit as error:
+        status = error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
+        raise
+    finally:
+        if os.getpid() != process:
+            os._exit(status)
 
 
 def preview(spec: ToolSpec, parameters: Mapping[str, Any]) -> str:

@@ -75,6 +75,12 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for one in lists for child in one.read_text().split()]
 
 
+def fork_and(end: Callable[[], object]) -> object:
+    """Let a copy of this process end the body that way, and return its exit status."""
+    pid = os.fork()
+    return end() if pid == 0 else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 class Act(BaseTool):
     """Behave as told, in a process of its own."""
 
@@ -117,6 +123,11 @@ class Act(BaseTool):
             "files": files,
             "interrupt": interrupt,
             "make a mess": make_a_mess,
+            "fork and return": lambda: fork_and(str),
+            "fork and exit": lambda: fork_and(sys.exit),
+            "fork and exit with 3": lambda: fork_and(partial(sys.exit, 3)),
+            "fork and exit with words": lambda: fork_and(partial(sys.exit, "no")),
+            "fork and fail": lambda: fork_and(lambda: {}["missing"]),
             "break json": lambda: setattr(json, "dumps", None),
             "surroundings": lambda: [
                 os.getcwd(),
@@ -359,6 +370,16 @@ async def test_what_a_body_changed_of_its_process_is_not_there_for_the_next(benc
     await bench.run(claim("make a mess"))
 
     assert (await bench.run(claim("surroundings"))).output == before.output
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("return", 0), ("exit", 0), ("exit with 3", 3), ("exit with words", 1), ("fail", 1)]
+)
+async def test_a_copy_that_a_body_forked_ends_where_the_body_does(bench: Bench, how: str, status: int) -> None:
+    await bench.serving()
+
+    assert (await bench.run(claim(f"fork and {how}", timeout=5.0))).output == str(status)
+    assert (await bench.run(claim("well"))).output == '"well"'
 
 
 async def test_a_child_that_cannot_report_an_end_ends_itself(bench: Bench) -> None:
