@@ -86,11 +86,21 @@ class Child:
         """
         try:
             self._begin(parent, end, output)
-            self._loop.run_until_complete(self._talk())
+            talk = self._loop.create_task(self._talk())
+            talk.add_done_callback(lambda _: self._loop.stop())
+            while not talk.done():  # a body may stop the loop, too
+                self._run_loop()
+            talk.result()
         except BaseException as error:  # noqa: BLE001  whatever it is, SystemExit too, there is nobody else to tell it
             logger.critical("This process cannot serve", extra={"error": str(error)})
         finally:
             os._exit(0)
+
+    def _run_loop(self) -> None:
+        try:
+            self._loop.run_forever()
+        except (KeyboardInterrupt, SystemExit):  # raised by what a body left on the loop: no reason to end a later one
+            logger.exception("A tool tried to end its process, which serves on")
 
     def _begin(self, parent: int, end: socket.socket, output: ChildOutput) -> None:
         """Become a separate process group, and forget what a tool must not know.
@@ -142,7 +152,7 @@ class Child:
     async def _talk(self) -> None:
         over = asyncio.Event()
         await self._executor.initialize()
-        self._line.hear_on(self._loop, self._hear, over)
+        self._line.hear_on(self._loop, partial(self._or_end, self._hear), over)
         self._own_tasks = asyncio.all_tasks(self._loop)
         self._own_threads = set(threading.enumerate())
         self._first_state = ProcessState()
@@ -155,13 +165,13 @@ class Child:
         if "run" in frame:
             claim = Claim(**frame["run"], token="", reply_to=None)
             self._claim, self._is_cancelled = (claim.id, claim.attempt), False
-            self._say("started")
             self._marking.put(claim.id, claim.attempt)
             scope = scope_of(claim, self._reports.begin(claim.id, claim.attempt), self._pipes.catch_up)
             self._pipes.begin(scope, claim.secrets)
             self._walls = frame.get("walls", self._walls)  # a call cancelled before its first step applies none
             self._body = self._loop.create_task(self._run(claim, scope, frame.get("tier")))
-            self._body.add_done_callback(partial(self._report_or_end, claim, self._loop.time()))
+            self._body.add_done_callback(partial(self._or_end, self._report, claim, self._loop.time()))
+            self._say("started")  # it has not yet, but can
         elif "cancel" in frame:
             if self._body is not None:
                 self._is_cancelled = True
@@ -202,12 +212,12 @@ class Child:
         if self._executor.reach is not None:
             self._executor.reach = replace(self._executor.reach, cache=cache)
 
-    def _report_or_end(self, *body: Any) -> None:
-        """Report how a body ended, or end this process: the engine would take a body without a report for one that runs."""
+    def _or_end(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Begin a body or report its end, or end this process: the engine would take the body for one that runs."""
         try:
-            self._report(*body)
+            step(*arguments)
         except BaseException as error:  # noqa: BLE001  a body may have changed anything here
-            logger.critical("This process cannot report how a call ended", extra={"error": repr(error)})
+            logger.critical("This process cannot begin a call or report its end", extra={"error": repr(error)})
             os._exit(1)
 
     def _report(self, claim: Claim, started: float, body: "asyncio.Task[Outcome]") -> None:

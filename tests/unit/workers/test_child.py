@@ -128,6 +128,9 @@ class Act(BaseTool):
             "fork and exit with 3": lambda: fork_and(partial(sys.exit, 3)),
             "fork and exit with words": lambda: fork_and(partial(sys.exit, "no")),
             "fork and fail": lambda: fork_and(lambda: {}["missing"]),
+            "exit later": lambda: asyncio.get_running_loop().call_later(0.1, sys.exit),
+            "stop the loop later": lambda: asyncio.get_running_loop().call_later(0.1, asyncio.get_running_loop().stop),
+            "break tasks": lambda: asyncio.get_running_loop().set_task_factory(len),
             "break json": lambda: setattr(json, "dumps", None),
             "surroundings": lambda: [
                 os.getcwd(),
@@ -141,7 +144,8 @@ class Act(BaseTool):
             "marks": lambda: sorted(mark.decode() for mark in marks_of(os.getpid())),
             "zombies": lambda: [p for p in children_of(os.getpid()) if not is_alive(p)],
         }
-        return ToolResult.ok(answers.get(how, lambda: how)())
+        result = answers.get(how, lambda: how)()
+        return ToolResult.ok(None if isinstance(result, asyncio.TimerHandle) else result)
 
 
 class Unready(Act):
@@ -380,6 +384,23 @@ async def test_a_copy_that_a_body_forked_ends_where_the_body_does(bench: Bench, 
 
     assert (await bench.run(claim(f"fork and {how}", timeout=5.0))).output == str(status)
     assert (await bench.run(claim("well"))).output == '"well"'
+
+
+@pytest.mark.parametrize("how", ["exit later", "stop the loop later"])
+async def test_what_a_body_left_on_the_loop_ends_no_later_call(bench: Bench, how: str) -> None:
+    pid = await bench.serving()
+    await bench.run(claim(how))
+    outcome = await bench.run(claim("leave an orphan that ends"))
+
+    assert outcome.status == ExecutionStatus.SUCCEEDED
+    assert (await bench.run(claim("pid"))).output == str(pid)
+
+
+async def test_a_child_that_cannot_begin_a_body_ends_and_costs_no_attempt(bench: Bench) -> None:
+    await bench.serving()
+    await bench.run(claim("break tasks"))
+
+    assert (await bench.run(claim("well", timeout=5.0))).give_back
 
 
 async def test_a_child_that_cannot_report_an_end_ends_itself(bench: Bench) -> None:
