@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from forge_tools.tool import base
 from workers.lanes.base import Body
@@ -50,7 +50,11 @@ class ToolLoop(asyncio.SelectorEventLoop):
         self._latest = 0.0
         super().__init__(self._turns)
         self._owners: weakref.WeakKeyDictionary[asyncio.Task[Any], Body] = weakref.WeakKeyDictionary()
-        self.set_task_factory(self._owned)
+        super().set_task_factory(self._owned)
+
+    def set_task_factory(self, factory: object) -> NoReturn:
+        """Refuse another factory: it could make the tasks of other bodies without their owners, or none at all."""
+        raise RuntimeError('Tools share this event loop, so its task factory stays. Declare lane = "process".')
 
     @property
     def turn(self) -> int | None:

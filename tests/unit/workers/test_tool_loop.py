@@ -100,3 +100,8 @@ def test_tasks_belong_to_the_body_in_whose_context_they_were_made(loop: ToolLoop
     assert (inherited, hidden) == (mine, None)
     assert (mine_count, other_count) == (3, 0)
     assert loop.tasks_of(mine) == []
+
+
+def test_a_tool_cannot_change_how_the_tasks_of_others_are_made(loop: ToolLoop) -> None:
+    with pytest.raises(RuntimeError, match="Tools share"):
+        loop.set_task_factory(lambda *_, **__: asyncio.Task(asyncio.sleep(0)))
