@@ -72,7 +72,10 @@ class Recorder:
         claim = self._claims.pop(outcome.token, None)
         if claim is not None:
             for hook in self._ended:
-                outcome = hook(claim, outcome)
+                try:
+                    outcome = hook(claim, outcome)
+                except Exception:  # a child can send anything; a call whose outcome is lost would run for ever
+                    logger.exception("A middleware failed; the outcome is stored as it is", extra=claim.facts())
         self._pending.append((outcome, claim))
         self._work.set()
 

@@ -121,6 +121,17 @@ async def test_an_outcome_is_stored_and_its_submitter_notified() -> None:
         assert bench.notified == [("client", "id")]
 
 
+async def test_an_outcome_that_a_middleware_cannot_read_is_stored_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    async with recording() as bench:
+        claim = replace(CLAIM, options=RETRY, max_attempts=3)
+        bench.recorder.claimed([claim])
+        bench.recorder.add(replace(done(claim), status=ExecutionStatus.FAILED, error="no", metadata="[]"))
+        await bench.until(lambda: bench.store.stored)
+
+    assert (bench.store.stored, bench.store.retries) == (["id"], [])
+    assert "A middleware failed" in caplog.text
+
+
 async def test_outcomes_of_one_moment_share_a_flush_and_a_notification() -> None:
     async with recording() as bench:
         claims = [replace(CLAIM, id=str(n), token=str(n)) for n in range(100)]
