@@ -22,26 +22,12 @@ from forge_tools.storage.connection.drivers import Address
 from tests.migrated import migrated
 from tests.waiting import wait_until
 from tests.warm import Forked, WarmInterpreter, shared
+from workers.forkserver import PRELOADED
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = "tests.sample_tools"
 SAMPLE_TOOLS = f"{SAMPLES}:TOOLS"
-WORKER = (
-    *("workers.program", "workers.engine", "celery.bin.worker", "celery.apps.worker", "celery.fixups.django"),
-    *(
-        "celery.app.control",
-        "celery.worker.components",
-        "celery.worker.consumer",
-        "celery.worker.control",
-        "celery.worker.loops",
-    ),
-    *("celery.concurrency.thread", "billiard.popen_fork", "billiard.heap", "billiard.sharedctypes"),
-    *("billiard.synchronize", "cffi.cparser", "celery.app.routes", "celery.backends.base"),
-    *("celery.events.receiver", "kombu.mixins", "cryptography.hazmat.primitives.ciphers.aead"),
-    *("forge_tools.broker.redis", "forge_tools.storage.history.pages"),
-    *("asyncpg", "aiosqlite", "forge_tools.tools", "forge_tools.tool.loading", "tomllib", "timeit", SAMPLES),
-    *("forge_tools.client",),
-)
+WORKER = (*PRELOADED, "asyncpg", "tomllib", "timeit", SAMPLES, "forge_tools.client")
 """What every worker imports, and the tools of most; and what scripts of tests need besides."""
 
 

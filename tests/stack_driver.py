@@ -1,17 +1,15 @@
 """Runs an embedded stack with stand-ins for its workers, as a process that a test can signal and kill."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from forge_tools.config import Settings
-from forge_tools.embedded.stack import EmbeddedStack, StackStatus, WorkerPlan
+from forge_tools.embedded.stack import EmbeddedStack, StackStatus
 
 
-def worker_argv(mode: str) -> Callable[[WorkerPlan], list[str]]:
-    stand_in = Path(__file__).with_name("stand_in_worker.py")
-    return lambda plan: [sys.executable, str(stand_in), mode, plan.name]
+def stand_ins(mode: str) -> list[str]:
+    """The program that starts stand-ins of this mode."""
+    return ["-P", "-m", "tests.stand_in_forks", mode]
 
 
 def announce(status: StackStatus) -> None:
@@ -22,4 +20,4 @@ def announce(status: StackStatus) -> None:
 def main(mode: str, home: str, drain: float) -> None:
     """Run a stack with stand-ins of this mode; print one JSON line when it is up."""
     settings = Settings.load(home=Path(home), drain=drain)
-    EmbeddedStack(settings, worker_argv(mode), concurrency=1).run(announce)
+    EmbeddedStack(settings, program=stand_ins(mode), concurrency=1).run(announce)

@@ -1,150 +1,126 @@
-"""`python -m workers.forkserver DRAIN FD`: forks workers, having imported all that they need except the user's tools.
+"""`python -P -m workers.forkserver`: forks workers, having imported all that they need except the user's tools.
 
-Each request on the socket is one worker: `{"generation", "name", "arguments", "log"}`; or `{"generation", "signal"}`,
-for all that were forked for it. It sends `{"generation", "name", "pid", "kind"}`: `started`, `ready`, `failed`
-(`said`), `ended` (`code`). It ends with its workers on SIGTERM, and when the socket is closed; they get a second signal
-after DRAIN seconds.
+It takes requests like the launcher: the command is what follows `python -m workers`. Its standard input is a socket, on which
+the worker says in JSON that it claims calls (null), or why it cannot.
 """
 
+import atexit
+import ctypes
 import gc
 import json
 import os
-import select
 import signal
 import socket
 import sys
-import time
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn
+from pathlib import Path
+from typing import NoReturn
 
-from workers import program
+from forge_tools.sandbox.processes.launcher import prepare_child, serve
+from forge_tools.sandbox.walls.privileges import harden
 
-REQUEST_BYTES = 1 << 16
 PRELOADED = (
     "aiosqlite",
-    "celery.apps.worker",
-    "celery.concurrency.prefork",
-    "celery.concurrency.thread",
-    "celery.worker.components",
-    "celery.worker.consumer",
-    "celery.worker.strategy",
-    "forge_tools.broker.redis",
+    *("billiard.heap", "billiard.popen_fork", "billiard.sharedctypes", "billiard.synchronize"),
+    *("celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log", "celery.app.routes"),
+    *("celery.apps.worker", "celery.backends.base", "celery.concurrency.prefork", "celery.concurrency.thread"),
+    *("celery.events.receiver", "celery.fixups.django", "celery.worker.autoscale", "celery.worker.components"),
+    *("celery.worker.consumer", "celery.worker.consumer.delayed_delivery", "celery.worker.strategy"),
+    *("cffi.cparser", "cryptography.hazmat.primitives.ciphers.aead"),
+    *("forge_tools.broker.redis", "forge_tools.storage.history.overview", "forge_tools.storage.history.pages"),
     "forge_tools.tools",
-    "kombu.transport.redis",
-    "sqlalchemy.dialects.sqlite.aiosqlite",
+    *("kombu.mixins", "kombu.pidbox", "kombu.transport.redis"),
+    *("sqlalchemy.dialects.sqlite.aiosqlite", "workers.program"),
 )
-"""What a worker otherwise imports only as it starts."""
+"""What a worker imports as it starts."""
+
+_ARGUMENTS = slice(45, 47)  # arg_start and arg_end among the fields of /proc/PID/stat that follow the name
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-class _Forked(NamedTuple):
-    generation: int
-    name: str
+def start(umask: int, command: Sequence[bytes], environment: Mapping[bytes, bytes], streams: Sequence[int]) -> int:
+    """Fork a worker and return its pid."""
+    supervisor = os.getpid()
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, signal.valid_signals()
+    )  # none is for the handlers that a fork has at first
+    child = os.fork()
+    if not child:
+        try:
+            prepare_child(supervisor)
+            os.umask(umask)
+            _become([word.decode() for word in command], environment, streams)
+        finally:
+            os._exit(os.EX_SOFTWARE)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    return child
 
 
-class ForkServer:
-    """Forks on each request and reports each worker's state. It has no thread, so that a fork copies everything."""
+def _become(arguments: list[str], environment: Mapping[bytes, bytes], streams: Sequence[int]) -> NoReturn:
+    """Become a worker as `python -m workers` starts one."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in _IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_IGN)
+    word = socket.socket(fileno=os.dup(streams[0]))
+    for target, stream in enumerate((os.open(os.devnull, os.O_RDONLY), *streams[1:])):
+        os.dup2(stream, target)
+    os.closerange(3, word.fileno())
+    os.closerange(word.fileno() + 1, 1 << 20)
+    os.environb.clear()
+    os.environb.update(environment)
+    sys.argv[:] = ["workers", *arguments]
+    _show(sys.argv)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    def __init__(self, control: socket.socket, drain: float) -> None:
-        self._control = control
-        self._drain = drain
-        self._workers: dict[int, _Forked] = {}
-        self._is_ending = False
-        self._hurries_at: float | None = None
-        self._signals, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for number in (signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    def tell(said: str | None) -> None:
+        with word, suppress(OSError):  # nobody may be listening, or for the second time
+            word.send(json.dumps(said).encode())
 
-    def serve(self) -> None:
-        """Serve, and return once all forked workers have ended and no more are to come."""
-        while self._workers or not self._is_ending:
-            heard = [self._signals] if self._is_ending else [self._signals, self._control.fileno()]
-            left = None if self._hurries_at is None else max(0.0, self._hurries_at - time.monotonic())
-            ready, _, _ = select.select(heard, [], [], left)
-            if self._hurries_at is not None and time.monotonic() >= self._hurries_at:
-                self._hurries_at = None
-                self._tell_all(signal.SIGTERM)
-            if self._signals in ready:
-                numbers = os.read(self._signals, 512)
-                for pid in list(self._workers):
-                    found, status = os.waitpid(pid, os.WNOHANG)
-                    if found:
-                        self._tell(self._workers.pop(pid), "ended", pid, code=os.waitstatus_to_exitcode(status))
-                if signal.SIGTERM in numbers:
-                    self._end()
-            if self._control.fileno() in ready:
-                request = self._control.recv(REQUEST_BYTES)
-                if request:
-                    self._do(**json.loads(request))
-                else:
-                    self._end()
-
-    def _do(self, generation: int, **asked: Any) -> None:
-        if "signal" in asked:
-            self._tell_all(asked["signal"], generation)
-            return
-        one = _Forked(generation, asked["name"])
-        pid = os.fork()
-        if not pid:
-            self._become(one, asked["arguments"], asked["log"])
-        self._workers[pid] = one
-        self._tell(one, "started", pid)
-
-    def _end(self) -> None:
-        if not self._is_ending:
-            self._hurries_at = time.monotonic() + self._drain
-        self._is_ending = True
-        self._tell_all(signal.SIGTERM)
-
-    def _tell_all(self, number: int, generation: int | None = None) -> None:
-        for pid, one in self._workers.items():
-            if generation in (None, one.generation):
-                os.kill(pid, number)  # it is not reaped yet, so the pid is still its own
-
-    def _tell(self, one: _Forked, kind: str, pid: int, **facts: Any) -> None:
-        with suppress(OSError):  # nobody may be listening any more
-            self._control.send(json.dumps({**one._asdict(), "kind": kind, "pid": pid, **facts}).encode())
-
-    def _become(self, one: _Forked, arguments: list[str], log: str) -> NoReturn:
-        """In the child: become a worker as `python -m workers` starts one, and report that it is ready, or why not."""
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.close(self._signals)
-        _write_to(log)
-        sys.argv[:] = ["workers", *arguments]
-        sys.dont_write_bytecode = True  # a file saved twice in a second would be taken for what was compiled first
-
-        def tell(said: str | None) -> None:
-            if self._control.fileno() >= 0:
-                self._tell(
-                    one, "ready" if said is None else "failed", os.getpid(), **({} if said is None else {"said": said})
-                )
-                self._control.close()
-
-        sys.exit(program.main(arguments, tell=tell))
+    code = _run(partial(import_module("workers.program").main, arguments, tell=tell))
+    # All that an interpreter does at its end, except to clear away what it shares with this program.
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  there is no public name
+    atexit._run_exitfuncs()  # noqa: SLF001  nor here
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
-def _write_to(log: str) -> None:
-    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-        os.dup2(handle, stream.fileno())
-    os.close(handle)
+def _run(program: Callable[[], int]) -> int:
+    """Run it and return its exit code, also where it raised instead."""
+    try:
+        return program()
+    except SystemExit as end:
+        if isinstance(end.code, int | None):
+            return end.code or 0
+        sys.stderr.write(f"{end.code}\n")
+    except BaseException:  # noqa: BLE001  as at the end of an interpreter
+        traceback.print_exc()
+    return 1
+
+
+def _show(words: Sequence[str]) -> None:
+    """Have `ps` show these words, as far as there is room: the memory in which the kernel once put our arguments."""
+    start, end = map(int, Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[_ARGUMENTS])
+    text = b"\0".join(map(os.fsencode, words))[: end - start - 1]
+    if start:
+        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
 def main() -> None:
     """Import, then serve."""
+    harden()
     for name in PRELOADED:
         import_module(name)
     gc.collect()
     gc.freeze()
-    control = socket.socket(fileno=int(sys.argv[2]))
-    control.set_inheritable(False)
-    ForkServer(control, float(sys.argv[1])).serve()
+    os.umask(umask := os.umask(0o077))
+    serve((), partial(start, umask), spares_shells=True)
 
 
 if __name__ == "__main__":

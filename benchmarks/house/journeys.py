@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median_low
 
-from forge_tools.cli.up import until_ready, worker_of
+from forge_tools.cli.up import until_ready
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import EmbeddedStack
@@ -119,7 +119,7 @@ def _file(event: Event) -> str:
 
 def _some_reads(home: Path, workspace: Path, rounds: int) -> list[tuple[int, int]]:
     settings = Settings.load(home=home, workspace=workspace, broker_url="", database_url="")
-    with EmbeddedStack(settings, worker_of, concurrency=1) as stack:
+    with EmbeddedStack(settings, concurrency=1) as stack:
         return asyncio.run(_reads(settings, stack, rounds))
 
 

@@ -20,7 +20,7 @@ from examples.demo.tools import charge
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import cancellable
 from forge_tools.cli.text import took
-from forge_tools.cli.up import command_line, until_ready, worker_of
+from forge_tools.cli.up import command_line, until_ready
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import EmbeddedStack
@@ -66,7 +66,7 @@ async def _perform(face: Face, stage: Stage, *, is_brief: bool) -> None:
 
 
 async def _run(face: Face, stage: Stage, settings: Settings, files: Sequence[str], *, is_brief: bool) -> None:
-    stack = EmbeddedStack(settings, worker_of, tools=(TOOLS,), concurrency=PROCESSES)
+    stack = EmbeddedStack(settings, tools=(TOOLS,), concurrency=PROCESSES)
     tree: list[Process] = []
     try:
         await _start(stage, stack, settings)

@@ -5,7 +5,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from forge_tools.cli.up import until_ready, worker_of
+from forge_tools.cli.up import until_ready
+from forge_tools.cli.worker import worker_argv
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import StackStatus, WorkerPlan, worker_environment
 from forge_tools.embedded.supervision import SupervisedProcess
@@ -70,7 +71,7 @@ class SecondHost:
         plan = WorkerPlan(name=name, lane=lane, queues=("default",), concurrency=concurrency, tools=tools)
         return SupervisedProcess(
             name,
-            worker_of(plan),
+            worker_argv(plan.arguments),
             log=Path(self._logs) / f"{name}.log",
             environment=worker_environment(self._settings),
             grace=_STOP_SECONDS,

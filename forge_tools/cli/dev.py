@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,11 +24,10 @@ from forge_tools.cli.live import measured, noted
 from forge_tools.cli.services import with_store
 from forge_tools.cli.text import as_text, from_here, one_line, took
 from forge_tools.cli.up import AnnouncedStack
-from forge_tools.cli.worker import require_own_workers
 from forge_tools.config import Settings
-from forge_tools.embedded.generations import GenerationsOfWorkers, changes
-from forge_tools.embedded.stack import ASYNC_CONCURRENCY, WorkerPlan, worker_environment
-from forge_tools.embedded.supervision import SupervisedProcess
+from forge_tools.embedded.forks import FORK_SERVER, SupervisedWorker, WorkerForks
+from forge_tools.embedded.generations import Generations, changes
+from forge_tools.embedded.stack import ASYNC_CONCURRENCY, WorkerPlan
 from forge_tools.errors import ForgeError
 from forge_tools.model import (
     CallEvent,
@@ -74,43 +74,38 @@ def dev(
     """
     harden()
     settings = Settings.load()
-    require_own_workers()
     stack = _DevStack(face, settings, tuple(tools or ()))
     stack.run(stack.announce)
 
 
 class _DevStack(AnnouncedStack):
-    """Two workers, forked by the same process, instead of three."""
+    """Two workers instead of three, and again two whenever their code changes."""
 
     def __init__(self, face: Face, settings: Settings, references: tuple[str, ...]) -> None:
         super().__init__(face, settings, references, None)
+        both = ("default", "background")
+        self.plans = (
+            WorkerPlan(name="async", lane="async", queues=both, concurrency=ASYNC_CONCURRENCY, tools=references),
+            WorkerPlan(name="process", lane="process", queues=both, concurrency=CONCURRENCY, tools=references),
+        )
+        self.program = ("-B", *FORK_SERVER)  # a file saved twice in a second would be taken for what was compiled first
         self._references = references
         self._drain = settings.drain
-        self._workers_forked: GenerationsOfWorkers | None = None
+        self._generations: Generations | None = None
         self._stopping = threading.Event()
         self._calls: _Calls | None = None
         self._has_served = False
 
-    def make_workers(self, settings: Settings) -> Iterator[SupervisedProcess]:
-        logs = settings.home / "logs"
-        both = ("default", "background")
-        plans = [
-            WorkerPlan(name="async", lane="async", queues=both, concurrency=ASYNC_CONCURRENCY, tools=self._references),
-            WorkerPlan(name="process", lane="process", queues=both, concurrency=CONCURRENCY, tools=self._references),
-        ]
-        self._workers_forked = GenerationsOfWorkers(
-            [sys.executable, "-P", "-m", "workers.forkserver", f"{settings.drain:g}"],
-            plans,
-            self,
-            log=logs / "workers.log",
-            # Running calls get as long as in production when code changes; changes in pyproject.toml apply at once.
-            environment=worker_environment(settings.model_copy(update={"drain": self._drain})),
-            grace=settings.drain + 3.0,
-        )
-        yield self._workers_forked
+    def start_workers(self, forks: WorkerForks) -> None:
+        # Running calls get as long as in production when code changes; changes in pyproject.toml apply at once.
+        make = partial(self.make_workers, forks, drain=self._drain)
+        self._generations = Generations(self._workers, make, self)
+        self._generations.renew()
 
-    def pids(self) -> set[int]:
-        return set() if self._workers_forked is None else set(self._workers_forked.pids)
+    def tend(self) -> None:
+        super().tend()
+        if self._generations is not None:
+            self._generations.tend()
 
     def await_workers(self) -> None:
         """Watch the sources until the end, from a thread."""
@@ -124,8 +119,8 @@ class _DevStack(AnnouncedStack):
         try:
             for files in changes(roots, self._stopping):
                 self._tell({"event": "saved", "files": [str(file) for file in files]}, f"{_names(files)} saved ...")
-                if self._workers_forked is not None:
-                    self._workers_forked.renew()
+                if self._generations is not None:
+                    self._generations.renew()
         except ForgeError as error:
             self._tell({"event": "unwatched", "error": error.message}, error.message, "red")
 
@@ -133,7 +128,13 @@ class _DevStack(AnnouncedStack):
         self._stopping.set()
         if self._calls is not None:
             self._calls.stop()
+        if self._generations is not None:
+            self._generations.close()
+        hurry = threading.Timer(self.settings.drain, self.hurry)  # the workers know of a longer time
+        hurry.daemon = True
+        hurry.start()
         super().stop()
+        hurry.cancel()
 
     # Events of the workers.
 
@@ -165,9 +166,10 @@ class _DevStack(AnnouncedStack):
         goes_on = " The old code goes on." if self._has_served else " Mend it and save."
         self._tell({"event": "refused", "error": said}, said + goes_on, "red")
 
-    def ended(self, name: str, code: int) -> None:
-        said = f"The {name} worker ended with {code}; another is started. Its log is in {self.status().home / 'logs'}."
-        self._tell({"event": "ended", "worker": name, "code": code}, said, "yellow")
+    def died(self, worker: SupervisedWorker, code: int) -> None:
+        said = f"The {worker.name} worker ended with {code}; another is started. Its log is in {worker.log.parent}."
+        self._tell({"event": "ended", "worker": worker.name, "code": code}, said, "yellow")
+        super().died(worker, code)
 
     def _tell(self, document: dict[str, Any], said: str, style: str = "dim") -> None:
         if self._face.is_json:

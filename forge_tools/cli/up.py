@@ -23,9 +23,9 @@ from forge_tools.cli.face import App, Face
 from forge_tools.cli.parameters import example_command
 from forge_tools.cli.services import with_store
 from forge_tools.cli.text import short_path, took
-from forge_tools.cli.worker import worker_argv
+from forge_tools.cli.worker import require_own_workers
 from forge_tools.config import Settings, marker_of
-from forge_tools.embedded.stack import EmbeddedStack, StackStatus, WorkerPlan, forget
+from forge_tools.embedded.stack import EmbeddedStack, StackStatus, forget
 from forge_tools.embedded.supervision import ProcessStatus
 from forge_tools.environment import given_secrets
 from forge_tools.errors import ForgeError, StackError
@@ -97,10 +97,6 @@ def running_shells(settings: Settings) -> str:
     return f"{', '.join(ids[:SHOWN_SHELLS])}{', ...' if len(ids) > SHOWN_SHELLS else ''}"
 
 
-def worker_of(plan: WorkerPlan) -> list[str]:
-    return worker_argv(plan.arguments)
-
-
 class AnnouncedStack(EmbeddedStack):
     """A stack that reports what it does."""
 
@@ -113,7 +109,8 @@ class AnnouncedStack(EmbeddedStack):
         *,
         own: Sequence[ToolSpec] = (),
     ) -> None:
-        super().__init__(settings, worker_of, tools=tools, concurrency=concurrency)
+        require_own_workers()
+        super().__init__(settings, tools=tools, concurrency=concurrency)
         self._own = own
         self._face = face
         self._is_up = False
@@ -261,7 +258,7 @@ async def until_ready(
     timeout: float = START_SECONDS,
     is_given_up: Callable[[], bool],
 ) -> bool:
-    """Wait until every worker process of the stack is alive in the database; False if `is_given_up` says so first.
+    """Wait until every worker process of the stack claims calls; False if `is_given_up` says so first.
 
     Raises:
         StackError: a worker did not come up in time; names its log.
@@ -269,9 +266,8 @@ async def until_ready(
     async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
         deadline = asyncio.get_running_loop().time() + timeout
         while not is_given_up():
-            live = {
-                worker.pid for worker in await store.workers.list(seen_within=settings.lease) if not worker.stopped_at
-            }
+            known = await store.workers.list(seen_within=settings.lease)
+            live = {worker.pid for worker in known if worker.beat and not worker.stopped_at}
             missing = [
                 process for process in status().processes if process.name != "valkey" and process.pid not in live
             ]

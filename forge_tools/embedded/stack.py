@@ -17,8 +17,9 @@ from typing import Self
 
 from forge_tools.config import Settings, broker_socket
 from forge_tools.embedded import valkey
+from forge_tools.embedded.forks import FORK_SERVER, SupervisedWorker, WorkerForks
 from forge_tools.embedded.home import HomeLock, explained, open_home, prepare_socket
-from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess, SupervisedWorker
+from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import Lane
 from forge_tools.project import Marker
@@ -83,25 +84,26 @@ class StackStatus:
 class EmbeddedStack:
     """Valkey, a migrated database and three workers on this machine, which all end with this process.
 
-    `worker_argv` turns a plan into a command line. `concurrency` is the number of processes of each process lane, one
-    for each CPU by default. A broker or database URL in the settings replaces the embedded one.
+    `concurrency` is the number of processes of each process lane, one for each CPU by default. `program` is what forks the
+    workers. A broker or database URL in the settings replaces the embedded one.
     """
 
     def __init__(
         self,
         settings: Settings,
-        worker_argv: Callable[[WorkerPlan], Sequence[str]],
         *,
         tools: Sequence[str] = (),
         concurrency: int | None = None,
+        program: Sequence[str] = FORK_SERVER,
     ) -> None:
         is_set = "drain" in settings.model_fields_set
         self._settings = settings if is_set else settings.model_copy(update={"drain": DRAIN_SECONDS})
-        self._worker_argv = worker_argv
-        self._plans = plan_workers(tuple(tools), concurrency or os.cpu_count() or 1)
+        self.program = program
+        self.plans = plan_workers(tuple(tools), concurrency or os.cpu_count() or 1)
         self._lock: HomeLock | None = None
         self._valkey: SupervisedProcess | None = None
-        self._workers: list[SupervisedProcess] = []
+        self._forks: WorkerForks | None = None
+        self._workers: list[SupervisedWorker] = []
         self._tender: threading.Thread | None = None
         self._ended = threading.Event()
         # Plain flags: a signal handler may set them while any lock is held.
@@ -152,6 +154,9 @@ class EmbeddedStack:
         """Start everything and return; a thread restarts processes that die."""
         try:
             self._take_home()
+            log = self._settings.home / "logs" / "workers.log"
+            self._forks = WorkerForks(self.program, server_environment(), log)
+            self._forks.prepare()  # it imports meanwhile
             if not self._settings.broker_url:
                 self._start_valkey()
             migrate.upgrade(self._settings.migration_database)
@@ -170,6 +175,10 @@ class EmbeddedStack:
         if (lock := self._lock) is not None:
             lock.declare_ready()
 
+    def hurry(self) -> None:
+        """Do what a second signal does."""
+        self._is_hurried = True
+
     def stop(self) -> None:
         """Stop workers, then Valkey, and free the folder: within `Settings.drain` plus two seconds, without leftovers."""
         self._ended.set()
@@ -178,6 +187,8 @@ class EmbeddedStack:
             self._tender = None
         # The launchers kill at the end of the grace period; shortly afterwards the launcher itself must be hanging.
         self._end(self._workers, self._settings.drain + WORKER_MARGIN + 0.2)
+        if self._forks is not None:
+            self._forks.close()
         if self._valkey is not None:
             self._end([self._valkey], VALKEY_SECONDS)
         if self._lock is not None:
@@ -190,18 +201,32 @@ class EmbeddedStack:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def make_workers(self, settings: Settings) -> Iterator[SupervisedProcess]:
-        """Yield the processes that run calls, not started; other stacks may differ. `settings` are the stack's own."""
-        environment = worker_environment(settings)
-        for plan in self._plans:
-            yield SupervisedWorker(
+    def make_workers(self, forks: WorkerForks, **overrides: object) -> list[SupervisedWorker]:
+        """Return the workers of each plan, not started, with the stack's settings and these `overrides`."""
+        settings = self._settings.model_copy(update=overrides)
+        return [
+            SupervisedWorker(
                 plan.name,
-                self._worker_argv(plan),
-                died=self._settle,
+                plan.arguments,
+                forks=forks,
+                died=self.died,
                 log=settings.home / "logs" / f"{plan.name}.log",
-                environment=environment,
-                grace=settings.drain + WORKER_MARGIN,
+                environment=worker_environment(settings),
+                grace=self._settings.drain + WORKER_MARGIN,
             )
+            for plan in self.plans
+        ]
+
+    def start_workers(self, forks: WorkerForks) -> None:
+        """Start the first workers; other stacks may do it otherwise."""
+        self._workers += self.make_workers(forks)
+        for worker in self._workers:
+            worker.start()
+
+    def tend(self) -> None:
+        """Restart what has died, and settle what it ran; called all the time."""
+        for process in (*self._workers, *([self._valkey] if self._valkey else [])):
+            process.tend()
 
     def _take_home(self) -> None:
         settings, marker = self._settings, self._settings.marker
@@ -273,9 +298,8 @@ class EmbeddedStack:
         return False
 
     def _start_workers(self) -> None:
-        for worker in self.make_workers(self._settings):
-            worker.start()
-            self._workers.append(worker)
+        if self._forks is not None:
+            self.start_workers(self._forks)
         self._await_pids()
         self._tender = threading.Thread(target=self._tend, name="forge-tools-stack", daemon=True)
         self._tender.start()
@@ -287,14 +311,14 @@ class EmbeddedStack:
             time.sleep(_POLL_SECONDS)
 
     def _tend(self) -> None:
-        processes = [*self._workers, *([self._valkey] if self._valkey else [])]
         while not self._ended.wait(_TEND_SECONDS):
-            for process in processes:
-                process.tend()
+            self.tend()
 
-    def _settle(self, instance: str) -> None:
+    def died(self, worker: SupervisedWorker, code: int) -> None:
         """Settle what a worker ran that has ended, long before others may conclude that from its silence."""
-        threading.Thread(target=self._settle_later, args=(instance,), name="forge-tools-settle", daemon=True).start()
+        threading.Thread(
+            target=self._settle_later, args=(worker.instance,), name="forge-tools-settle", daemon=True
+        ).start()
 
     def _settle_later(self, instance: str) -> None:
         if self._ended.wait(OUTLIVED_BEATS * self._settings.heartbeat):

@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal, Protocol
 
-from forge_tools.model import new_id
 from forge_tools.sandbox.processes import launcher
 from forge_tools.sandbox.processes.endings import kill_all
 from forge_tools.sandbox.processes.trees import descendants
@@ -37,6 +36,19 @@ class ProcessStatus:
     last_exit: str | None
 
 
+class Launched(Protocol):
+    """The launcher of a command, as `subprocess.Popen` shows one; its exit code is that of the command."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
 class SupervisedProcess:
     """A command under the launcher: it and all its descendants end when we do, even by kill -9.
 
@@ -59,8 +71,9 @@ class SupervisedProcess:
         self._environment = environment
         self._grace = grace
         self._inherit = () if inherit is None else (inherit,)
-        self._launcher: subprocess.Popen[bytes] | None = None
+        self._launcher: Launched | None = None
         self._lifeline = -1
+        self._is_wanted = False
         self._started_at = 0.0
         self._restart_at: float | None = None
         self._delay = FIRST_DELAY
@@ -70,25 +83,10 @@ class SupervisedProcess:
     def start(self) -> None:
         """Start it, with its output appended to the log."""
         self._restart_at = None
+        self._is_wanted = True
         self._started_at = time.monotonic()
-        lifeline, self._lifeline = os.pipe()
-        try:
-            with _open_log(self.log) as output:
-                # It has its own session, so that Ctrl-C in the terminal reaches only us and we end things in order.
-                self._launcher = subprocess.Popen(
-                    self._command(lifeline),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=dict(self._environment),
-                    pass_fds=(lifeline, *self._inherit),
-                    start_new_session=True,
-                )
-        except BaseException:
-            self._cut_lifeline()
-            raise
-        finally:
-            os.close(lifeline)
+        with _open_log(self.log) as output:
+            self._launcher = self._launch(output)
 
     @property
     def is_alive(self) -> bool:
@@ -106,7 +104,7 @@ class SupervisedProcess:
 
     def tend(self) -> None:
         """Restart it if it has died: at once at first, then after increasing pauses."""
-        if self.is_alive:
+        if self.is_alive or not self._is_wanted:
             return
         now = time.monotonic()
         if self._launcher is not None:
@@ -122,6 +120,7 @@ class SupervisedProcess:
     def terminate(self) -> None:
         """Ask it to end; the launcher kills what is left after the grace period."""
         self._restart_at = None
+        self._is_wanted = False
         if self._launcher is not None and self.is_alive:
             self._launcher.terminate()
 
@@ -139,7 +138,7 @@ class SupervisedProcess:
         """Release a process that has ended."""
         started = self._launcher
         if started is not None and started.poll() is not None:
-            self._last_exit = _describe_exit(started.returncode)
+            self._last_exit = _describe_exit(started.wait())
             self._launcher = None
             self._cut_lifeline()
 
@@ -159,6 +158,25 @@ class SupervisedProcess:
         with contextlib.suppress(OSError):
             return self.log.read_text(errors="replace")[-limit:].strip()
         return ""
+
+    def _launch(self, output: IO[bytes]) -> Launched:
+        lifeline, self._lifeline = os.pipe()
+        try:
+            # It has its own session, so that Ctrl-C in the terminal reaches only us and we end things in order.
+            return subprocess.Popen(
+                self._command(lifeline),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=dict(self._environment),
+                pass_fds=(lifeline, *self._inherit),
+                start_new_session=True,
+            )
+        except BaseException:
+            self._cut_lifeline()
+            raise
+        finally:
+            os.close(lifeline)
 
     def _command(self, lifeline: int) -> list[str]:
         return [
@@ -186,27 +204,6 @@ class SupervisedProcess:
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-
-
-class SupervisedWorker(SupervisedProcess):
-    """A worker, whose instance id changes with each start. `died` is called with that id once nothing of it is left."""
-
-    def __init__(self, name: str, argv: Sequence[str], *, died: Callable[[str], None], **process: Any) -> None:
-        super().__init__(name, argv, **process)
-        self._program = argv
-        self._died = died
-        self._instance = ""
-
-    def start(self) -> None:
-        self._instance = new_id()
-        self._argv = [*self._program, "--instance", self._instance]
-        super().start()
-
-    def _schedule(self, now: float) -> None:
-        launcher = self._launcher
-        super()._schedule(now)
-        if launcher is not None and launcher.returncode >= 0:  # a launcher that was killed itself ended nothing
-            self._died(self._instance)
 
 
 def _open_log(path: Path) -> IO[bytes]:

@@ -23,6 +23,7 @@ READERS = {
     "forge_tools/environment.py": "secrets, settings of tools, names that nothing reads",
     "forge_tools/sandbox/processes/environment.py": "builds what a process may see, and marks what a body starts",
     "forge_tools/embedded/stack.py": "hands its own environment on to the servers and workers it starts",
+    "workers/forkserver.py": "gives each worker that it forks its own",
     "forge_tools/cli/live.py": "asks what terminal this is",
     "workers/lanes/process_state.py": "puts back what a tool changed",
     "workers/lanes/child.py": "forgets URLs and passwords before any tool runs",

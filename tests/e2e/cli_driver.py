@@ -256,6 +256,14 @@ def _worker(cli: Cli, *words: str) -> WorkerProcess:
     return WorkerProcess(process, log)
 
 
+def workers_below(pid: int) -> list[int]:
+    """The workers of a stack, without the processes of their pools."""
+    tree = descendants(pid)
+    words = {one.pid: Path(f"/proc/{one.pid}/cmdline").read_bytes().split(b"\0") for one in tree}
+    workers = {pid for pid, said in words.items() if said[:2] == [b"workers", b"--lane"]}
+    return [one.pid for one in tree if one.pid in workers and one.parent not in workers]
+
+
 def is_gone(pid: int) -> bool:
     """Whether it has ended, even if who adopted it has not asked how."""
     return not is_alive(pid)

@@ -4,14 +4,16 @@ import csv
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_driver import COMMAND, TOOLS, Cli, Up, is_gone
+from tests.e2e.cli_driver import COMMAND, TOOLS, Cli, Up, is_gone, workers_below
 from tests.e2e.terminal import read_to_the_end
 from tests.waiting import wait_until
 
@@ -39,6 +41,23 @@ def cli(up: Up) -> Cli:
 def test_up_says_what_runs_and_what_to_try(up: Up) -> None:
     said = up.said()
     assert all(word in said for word in ("valkey", "async", "process", "background", "SQLite", "logs/async.log"))
+
+
+def test_workers_show_what_they_are_and_nothing_of_their_settings(up: Up) -> None:
+    workers = [Path(f"/proc/{pid}") for pid in workers_below(up.process.pid)]
+    lanes = [(folder / "cmdline").read_bytes().split(b"\0")[2] for folder in workers]
+    assert sorted(lanes) == [b"async", b"process", b"process"]
+    for folder in workers:
+        assert b"FORGE_" not in (folder / "environ").read_bytes()
+        status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line)
+        ours = dict(
+            line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line
+        )
+        assert (status["Umask"], status["NoNewPrivs"]) == (ours["Umask"], "1")
+        ignored = int(status["SigIgn"], 16)
+        assert [one for one in signal.valid_signals() if ignored >> one - 1 & 1] == [signal.SIGPIPE, signal.SIGXFSZ]
+        limits = (folder / "limits").read_text()
+        assert re.search(r"Max core file size +0 +0 ", limits)
 
 
 def test_the_first_command_to_try_runs_a_tool_of_the_users_own(up: Up, cli: Cli) -> None:

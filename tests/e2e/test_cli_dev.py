@@ -11,7 +11,7 @@ from forge_tools import ExecutionContext
 from forge_tools.client import SyncExecutorClient
 from forge_tools.config import Settings
 from forge_tools.sandbox.processes.trees import descendants
-from tests.e2e.cli_driver import Cli, is_gone
+from tests.e2e.cli_driver import Cli, is_gone, workers_below
 from tests.e2e.terminal import Terminal
 from tests.waiting import wait_until
 
@@ -106,21 +106,8 @@ def test_a_day_with_it(cli: Cli, terminal: Terminal, client: SyncExecutorClient)
 
 
 def test_a_worker_that_dies_is_started_again(terminal: Terminal, client: SyncExecutorClient, cli: Cli) -> None:
-    fork_server = next(one.pid for one in descendants(terminal.process.pid) if _is_fork_server(one.pid))
-    [*workers] = [one.pid for one in descendants(fork_server) if _parent_of(one.pid) == fork_server]
-    for pid in workers:
-        os.kill(pid, signal.SIGKILL)
+    for worker in workers_below(terminal.process.pid):
+        os.kill(worker, signal.SIGKILL)
 
     wait_until(lambda: "worker ended with -9; another is started" in terminal.written, 60, lambda: terminal.written)
     assert client.execute("say", CONTEXT, text="hi").output == "OLD hi"
-
-
-def _is_fork_server(pid: int) -> bool:
-    return (
-        b"workers.forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        and b"launcher" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
-
-
-def _parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

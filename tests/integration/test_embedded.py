@@ -28,11 +28,13 @@ from forge_tools.errors import DatabaseCorruptError, StackError
 from forge_tools.storage import migrate
 from tests.migrated import migrated
 from tests.services import ValkeyServer, client
-from tests.stack_driver import worker_argv
+from tests.stack_driver import stand_ins
 from tests.waiting import is_alive, wait_until
 from tests.warm import WarmInterpreter, shared
 
 ROOT = Path(__file__).parents[2]
+WHOLE = 10
+"""How many processes a stack has: four, each under its launcher, what forks those of the workers, and one kept for the next."""
 
 
 @shared
@@ -98,7 +100,7 @@ def up(home: Path) -> Iterator[Callable[..., Up]]:
 
 
 def make(home: Path, mode: str = "steady", **settings: object) -> EmbeddedStack:
-    return EmbeddedStack(Settings.load(home=home, drain=1.0, **settings), worker_argv(mode), concurrency=1)
+    return EmbeddedStack(Settings.load(home=home, drain=1.0, **settings), program=stand_ins(mode), concurrency=1)
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
@@ -176,12 +178,12 @@ def test_of_two_stacks_started_at_once_one_runs(home: Path, up: Callable[..., Up
 def test_a_signal_stops_everything(up: Callable[..., Up], number: signal.Signals) -> None:
     stack = up()
     stack.ready()
+    wait_until(lambda: len(stack.tree()) == WHOLE)
     tree = stack.tree()
     begun = time.monotonic()
     stack.process.send_signal(number)
     assert stack.end() == (0, "")
     assert time.monotonic() - begun < 30
-    assert len(tree) == 8  # four processes, each under its launcher
     assert not alive(tree)
 
 
@@ -206,7 +208,7 @@ def test_a_signal_during_the_start_stops_what_has_started(home: Path, up: Callab
 def test_workers_that_ignore_the_signal_are_killed_with_their_children(up: Callable[..., Up]) -> None:
     stack = up("stubborn", drain=0.5)
     stack.ready()
-    wait_until(lambda: len(stack.tree()) == 11)  # three stand-ins with a child each
+    wait_until(lambda: len(stack.tree()) == WHOLE + 3)  # three stand-ins with a child each
     tree = stack.tree()
     stack.process.terminate()
     assert stack.end() == (0, "")
@@ -216,7 +218,7 @@ def test_workers_that_ignore_the_signal_are_killed_with_their_children(up: Calla
 def test_a_second_signal_hurries(home: Path, up: Callable[..., Up]) -> None:
     stack = up("stubborn", drain=30)
     stack.ready()
-    wait_until(lambda: len(stack.tree()) == 11)
+    wait_until(lambda: len(stack.tree()) == WHOLE + 3)
     tree = stack.tree()
     stack.process.send_signal(signal.SIGINT)
     wait_until(lambda: "heard" in (home / "logs" / "async.log").read_text())
@@ -293,6 +295,37 @@ def test_a_worker_that_cannot_start_is_tried_at_growing_intervals(home: Path, ca
     assert pauses[:2] == [supervision.FIRST_DELAY, 2 * supervision.FIRST_DELAY]
 
 
+def test_what_forks_the_workers_may_die_and_the_next_start_of_one_starts_it_again(home: Path) -> None:
+    with make(home) as stack:
+        pids = {worker.name: worker.pid for worker in stack.workers}
+        [forks] = [one for one in psutil.Process().children() if "tests.stand_in_forks" in one.cmdline()]
+        forks.kill()
+        forks.wait(30)
+        assert {worker.name: worker.pid for worker in stack.workers} == pids, "the workers go on"
+
+        os.kill(pids["process"] or 0, signal.SIGKILL)
+        wait_until(lambda: stack.workers[1].restarts == 1 and stack.workers[1].pid)
+        assert stack.workers[1].pid != pids["process"]
+        assert stack.workers[0].pid == pids["async"]
+
+
+def test_what_forks_the_workers_and_cannot_start_is_tried_again_and_the_log_names_its_own(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings.load(home=home, drain=1.0)
+    with (
+        caplog.at_level(logging.WARNING, "forge_tools.embedded"),
+        EmbeddedStack(settings, program=["-c", "import sys; sys.exit('no room for me')"], concurrency=1) as stack,
+    ):
+        wait_until(lambda: all(worker.restarts >= 1 for worker in stack.workers))
+        log = home / "logs" / "workers.log"
+        assert {worker.last_exit for worker in stack.workers} == {
+            f"the program that forks workers ended; its log is {log}"
+        }
+        assert "no room for me" in log.read_text()
+    assert f"its log is {log}) and is started again in 0.5 s" in caplog.text
+
+
 def test_a_broker_that_dies_is_started_again_with_its_data(home: Path) -> None:
     with make(home) as stack, client(stack.status().broker) as broker:
         broker.set("kept", "yes")
@@ -348,7 +381,7 @@ def test_a_copy_of_a_folder_that_is_a_moment_late_is_told_and_gets_a_home_of_its
         (folder / ".forge").write_text("01a20bad-268f-7eb7-87c9-0078b297fd12\n")
     monkeypatch.chdir(folders[0] / "below")
     both = [Settings.load(drain=1.0), Settings.load(workspace=folders[1] / "below", drain=1.0)]
-    first, late = (EmbeddedStack(settings, worker_argv("steady"), concurrency=1) for settings in both)
+    first, late = (EmbeddedStack(settings, program=stand_ins("steady"), concurrency=1) for settings in both)
     with first:
         assert first.settings.workspace == folders[0]
         with pytest.raises(StackError, match="A stack already runs in"):

@@ -6,7 +6,7 @@ none (supervisors are forked: a millisecond, not twenty, and one is kept ready f
 
 The tree is ended (TERM, the grace, KILL) when the owner's end of `parent-fd` closes, when a SIGTERM was forwarded and
 the grace has passed, and with `--kill-leftovers` when the command exits and leaves descendants behind. Lines on
-`status-fd`: `listening 0` with the socket of the proxy, if the network has one; `starting 0`; `error ERRNO` if it could not
+`status-fd`: `listening 0` with the socket of the proxy, if the network has one; `starting PID` of the supervisor; `error ERRNO` if it could not
 start; `exit CODE` or `signal NUMBER` as soon as the command is over; `leftovers COUNT` if it left any behind; `gone 0`, then
 end of file, when nothing of the tree is left.
 """
@@ -21,6 +21,7 @@ import sys
 import time
 from collections import namedtuple
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 
 if __name__ == "__main__":  # -I omits even its own package from the path
@@ -59,6 +60,8 @@ class Status(namedtuple("Status", ("kind", "number"))):  # importing typing take
 class Supervisor:
     """Starts one command and stays until its tree is gone. `owner` is a handle whose end of file ends the tree.
 
+    What the owner writes there are numbers of signals for the command, one a byte.
+
     Below a worker there may be shells that outlive it; below the command of a tool (`spares_shells` False) there are
     none, whatever a process there claims.
     """
@@ -79,7 +82,7 @@ class Supervisor:
 
         `signals` come from `ready`.
         """
-        self._tell(Status("starting", 0))
+        self._tell(Status("starting", os.getpid()))
         try:
             self._child = start()
         except OSError as error:
@@ -103,8 +106,11 @@ class Supervisor:
             if remaining is not None and remaining <= 0:
                 break
             ready, received = signals.wait(remaining, self._owner)
-            if ready and _is_closed(self._owner):
-                return time.monotonic() + self._grace
+            if ready:
+                sent = _sent_by(self._owner)
+                if not sent:
+                    return time.monotonic() + self._grace
+                received += sent
             for number in received:
                 if number in _FORWARDED:
                     kill(self._child, number)
@@ -150,7 +156,7 @@ class Supervisor:
 class Spare:
     """A supervisor forked in advance: copying this process takes longer than many a command, and so do its `walls`."""
 
-    def __init__(self, walls: Sequence[str], start: Start, *private: int) -> None:
+    def __init__(self, walls: Sequence[str], start: Start, *private: int, spares_shells: bool = False) -> None:
         """Fork it; it closes the `private` handles, and starts its command with `start`.
 
         Raises:
@@ -163,7 +169,7 @@ class Spare:
                 try:
                     for handle in (self._ours.fileno(), *private):
                         os.close(handle)
-                    _serve_next(theirs, enclosure(walls, refusal), start)
+                    _serve_next(theirs, enclosure(walls, refusal), start, spares_shells=spares_shells)
                 finally:
                     os._exit(0)
 
@@ -182,8 +188,10 @@ def ready() -> Signals:
     return Signals(*_FORWARDED, signal.SIGCHLD)
 
 
-def serve(walls: Sequence[str], start: Start) -> None:
+def serve(walls: Sequence[str], start: Start, *, spares_shells: bool = False) -> None:
     """Provide a supervisor for each request until the owner closes its end of the socket, and outlive them all.
+
+    `spares_shells`: as in `Supervisor`.
 
     A request is one byte with five handles: control socket, working directory, standard input, output and error. The
     rest follows over its control socket, as `packed` lists: the grace in seconds, the umask, the command, words on
@@ -198,14 +206,14 @@ def serve(walls: Sequence[str], start: Start) -> None:
     def another(*handles: int) -> Spare | None:
         """Fork one without the handles of a request; None if no process is available."""
         with contextlib.suppress(OSError):
-            spare = Spare(walls, start, requests.fileno(), *handles)
+            spare = Spare(walls, start, requests.fileno(), *handles, spares_shells=spares_shells)
             supervisors.add(spare.pid)
             return spare
         return None
 
     while is_open or supervisors:
         has_request, _ = signals.wait(None, requests.fileno() if is_open else -1)
-        _reap_supervisors(supervisors)
+        _reap_supervisors(supervisors, with_shells=not spares_shells)
         if has_request:
             data, handles, _, _ = socket.recv_fds(requests, 1, 5)
             is_open = bool(data)
@@ -290,7 +298,7 @@ def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequen
     raise missing
 
 
-def _serve_next(requests: socket.socket, walls: Enclosure, start: Start) -> None:
+def _serve_next(requests: socket.socket, walls: Enclosure, start: Start, *, spares_shells: bool) -> None:
     signals = ready()
     walls.prepare()
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
@@ -309,7 +317,7 @@ def _serve_next(requests: socket.socket, walls: Enclosure, start: Start) -> None
         os.umask(int(umask))
         return walls.start(lambda: start(command, environment, streams), streams[0])
 
-    supervisor = Supervisor(control, float(grace), report=control, kill_leftovers=True, spares_shells=False)
+    supervisor = Supervisor(control, float(grace), report=control, kill_leftovers=True, spares_shells=spares_shells)
     supervisor.run(signals, start_behind, (folder, *streams))
     walls.leave()
 
@@ -344,7 +352,7 @@ def receive(control: int) -> list[list[bytes]]:
     return [[next(rest) for _ in range(int(count))] for count in counts.split(b",")]
 
 
-def _reap_supervisors(supervisors: set[int]) -> None:
+def _reap_supervisors(supervisors: set[int], *, with_shells: bool) -> None:
     """Reap supervisors. If one was killed (its own command may do that), its tree becomes ours: end that too.
 
     One pass over the process table may miss children of an orphan that is just ending; they are ours once it is reaped,
@@ -361,8 +369,9 @@ def _reap_supervisors(supervisors: set[int]) -> None:
         supervisors.discard(pid)
         if is_orphan or os.WIFSIGNALED(code):
             me = os.getpid()
-            orphans = [p for p in descendants(me, with_shells=True) if p.parent == me and p.pid not in supervisors]
-            kill_all([p for orphan in orphans for p in (orphan, *descendants(orphan.pid, with_shells=True))])
+            tree = partial(descendants, with_shells=with_shells)
+            orphans = [p for p in tree(me) if p.parent == me and p.pid not in supervisors]
+            kill_all([p for orphan in orphans for p in (orphan, *tree(orphan.pid))])
 
 
 def status_of(code: int) -> Status:
@@ -370,10 +379,11 @@ def status_of(code: int) -> Status:
     return Status("signal", os.WTERMSIG(code)) if os.WIFSIGNALED(code) else Status("exit", os.WEXITSTATUS(code))
 
 
-def _is_closed(handle: int) -> bool:
+def _sent_by(owner: int) -> bytes:
+    """Return the numbers of signals that the owner has for the command; none once it has closed its end."""
     with contextlib.suppress(OSError):
-        return not os.read(handle, 4096)
-    return True
+        return os.read(owner, 4096)
+    return b""
 
 
 def _options(arguments: list[str]) -> dict[str, list[str]]:

@@ -37,9 +37,13 @@ _PATIENCE = 5.0  # seconds for the program to take a request, or to end
 class Forker:
     """Keeps a program ready that takes requests and forks for each. Safe from many threads; a forked child makes its own.
 
-    The program is Python with `arguments`, started when it is needed; its standard input is the socket on which each request
-    comes as one byte with handles, the first of them a control socket on which the rest follows. At the end of file it ends.
+    The program is Python with `options` and `arguments`, started when it is needed; its standard input is the socket on which each
+    request comes as one byte with handles, the first of them a control socket on which the rest follows. At the end of file it ends.
     """
+
+    options: Sequence[str] = ("-I", "-S")
+    log = os.devnull
+    """Where it writes."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._arguments = arguments
@@ -60,6 +64,11 @@ class Forker:
             with suppress(BrokenPipeError, ConnectionResetError):
                 return self._request(handles, lists)
         return self._request(handles, lists)
+
+    def prepare(self) -> None:
+        """Start the program before it is needed."""
+        with self._lock:
+            self._requests = self._requests or self._launch()
 
     def environment(self) -> dict[str, str]:
         """Return that of the program, which outlives the body that needs it first."""
@@ -99,11 +108,11 @@ class Forker:
         with theirs:
             self.pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", *self._arguments, *marks],  # its environment is closed to others
+                [sys.executable, *self.options, *self._arguments, *marks],  # its environment is closed to others
                 environment,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
-                    (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
                 setsid=True,

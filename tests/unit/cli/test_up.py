@@ -10,7 +10,12 @@ from forge_tools.config import Settings
 from forge_tools.embedded.stack import StackStatus
 from forge_tools.embedded.supervision import ProcessStatus
 from forge_tools.errors import StackError
+from forge_tools.model import Scope, WorkerRecord
+from forge_tools.storage import open_store
+from forge_tools.storage.heartbeat import Heartbeat
 from tests.migrated import migrated
+
+SCOPE = Scope(instance="one", hostname="here", pid=1, lane="async", queues=(), tool_keys=())
 
 
 @pytest.fixture
@@ -76,3 +81,16 @@ async def test_nobody_waits_for_a_stack_that_is_given_up(tmp_path: Path) -> None
     settings = Settings(home=tmp_path)
     migrated(settings.database)
     assert not await until_ready(settings, lambda: a_stack(tmp_path), is_given_up=lambda: True)
+
+
+async def test_a_worker_is_ready_once_it_claims_calls_and_not_when_it_is_only_known(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    migrated(settings.database)
+    async with await open_store(settings.database) as store:
+        await store.workers.register(
+            WorkerRecord(id="one", hostname="here", pid=1, lane="async", queues=(), concurrency=1, version="1")
+        )
+        with pytest.raises(StackError, match="Not ready"):
+            await until_ready(settings, lambda: a_stack(tmp_path), timeout=0.2, is_given_up=lambda: False)
+        await store.workers.beat(Heartbeat(SCOPE))
+    assert await until_ready(settings, lambda: a_stack(tmp_path), is_given_up=lambda: False)

@@ -19,8 +19,8 @@ def test_background_calls_have_processes_of_their_own() -> None:
 
 
 def test_who_stops_a_stack_waits_for_seconds_unless_the_settings_say_for_how_long(tmp_path: Path) -> None:
-    assert EmbeddedStack(Settings.load(home=tmp_path), lambda _: []).settings.drain == 6
-    assert EmbeddedStack(Settings.load(home=tmp_path, drain=120), lambda _: []).settings.drain == 120
+    assert EmbeddedStack(Settings.load(home=tmp_path)).settings.drain == 6
+    assert EmbeddedStack(Settings.load(home=tmp_path, drain=120)).settings.drain == 120
 
 
 def test_a_child_process_reads_exactly_our_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_the_status_shows_no_passwords(tmp_path: Path) -> None:
         broker_url="redis://:hush@host:6379/1",
         database_url="postgresql://me:hush@host/db?sslmode=require",
     )
-    status = EmbeddedStack(settings, lambda _: []).status()
+    status = EmbeddedStack(settings).status()
     assert status.broker == "redis://:***@host:6379/1"
     assert status.database == "postgresql://me:***@host/db"
     assert status.processes == ()
