@@ -27,7 +27,7 @@ from workers.forkserver import PRELOADED
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = "tests.sample_tools"
 SAMPLE_TOOLS = f"{SAMPLES}:TOOLS"
-WORKER = (*PRELOADED, "asyncpg", "tomllib", "timeit", SAMPLES, "forge_tools.client")
+WORKER = (*PRELOADED, "asyncpg", "tomllib", "timeit", "tests.probed", SAMPLES, "forge_tools.client")
 """What every worker imports, and the tools of most; and what scripts of tests need besides."""
 
 

@@ -5,11 +5,13 @@ import os
 
 from forge_tools.sandbox.walls import seccomp
 from forge_tools.sandbox.walls.privileges import gain_nothing
+from forge_tools.sandbox.walls.probe import given
 from forge_tools.tool import tool
 
 if os.environ.get("FORGE_WITHOUT_LANDLOCK"):
     gain_nothing()
     seccomp.refuse(["landlock_create_ruleset"], error=errno.ENOSYS)
+    given.cache_clear()
 
 
 @tool(walls="landlock")

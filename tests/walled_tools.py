@@ -17,11 +17,13 @@ from typing import Any
 
 from forge_tools.sandbox.walls import seccomp
 from forge_tools.sandbox.walls.privileges import gain_nothing
+from forge_tools.sandbox.walls.probe import given
 from forge_tools.tool import tool
 
 if os.environ.get("FORGE_WITHOUT_NAMESPACES"):
     gain_nothing()
     seccomp.refuse(["unshare"])
+    given.cache_clear()
 
 PTRACE_SEIZE, NEW_USER = 0x4206, 0x10000000
 Targets = dict[str, Any]

@@ -23,6 +23,7 @@ from typing import NoReturn
 
 from forge_tools.sandbox.processes.launcher import prepare_child, serve
 from forge_tools.sandbox.walls.privileges import harden
+from forge_tools.sandbox.walls.probe import given
 
 PRELOADED = (
     "aiosqlite",
@@ -117,6 +118,7 @@ def main() -> None:
     harden()
     for name in PRELOADED:
         import_module(name)
+    given()  # what it finds here holds for every worker
     gc.collect()
     gc.freeze()
     os.umask(umask := os.umask(0o077))
