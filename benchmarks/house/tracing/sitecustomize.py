@@ -18,13 +18,16 @@ OURS = tuple(f"{ROOT}{package}/" for package in ("forge_tools", "workers"))
 RESUME = dis.opmap["RESUME"]
 MADE_BY_DATACLASS = "<string>"
 
-_notes = os.open(Path(os.environ["HOUSE_TRACE"], f"{os.getpid()}.trace"), os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+_folder = os.environ["HOUSE_TRACE"]
 _names: dict[CodeType, str] = {}
 _bytes: dict[CodeType, bytes] = {}
 
 
 def note(kind: str, what: str) -> None:
-    os.write(_notes, f"{time.monotonic_ns()}\t{os.getpid()}.{threading.get_ident()}\t{kind}\t{what}\n".encode())
+    # Each time anew: what forks workers closes all that was open before.
+    notes = os.open(f"{_folder}/{os.getpid()}.trace", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+    os.write(notes, f"{time.monotonic_ns()}\t{os.getpid()}.{threading.get_ident()}\t{kind}\t{what}\n".encode())
+    os.close(notes)
 
 
 def trace(frame: FrameType, event: str, _argument: object) -> None:
