@@ -19,6 +19,8 @@ HEADER = struct.Struct("!II")
 """The length of a frame's JSON, and of the bytes that follow it: the data in a message about artifacts."""
 
 CHUNK = 1 << 18
+MOST_UNREAD = 64 << 20
+"""Bytes that may wait for a child to read them, before another frame: it has 32 answers of a MiB under way at most."""
 
 MOST_BYTES = 1 << 30
 """The most bytes of one frame that an engine sends: no row comes near it."""
@@ -199,7 +201,11 @@ class EngineEnd(asyncio.Protocol):
 
     def send(self, frame: Frame) -> None:
         """Queue one object for sending; if the other side is gone, it is lost."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() > MOST_UNREAD:
+            self._break("more requests than it reads answers to")
+        else:
             self._transport.write(framed(frame))
 
     def close(self) -> None:

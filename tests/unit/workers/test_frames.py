@@ -11,7 +11,7 @@ import pytest
 
 from forge_tools.model import ToolResult
 from tests.unit.workers.child_bench import CLAIM
-from workers.lanes.frames import HEADER, ChildEnd, EngineEnd, FromChild, fields_of, framed
+from workers.lanes.frames import HEADER, MOST_UNREAD, ChildEnd, EngineEnd, FromChild, fields_of, framed
 from workers.outcomes import outcome_of
 
 FRAMES: list[dict[str, Any]] = [
@@ -69,6 +69,15 @@ async def test_frames_of_two_threads_are_not_mixed() -> None:
         await asyncio.gather(*(asyncio.to_thread(child.send, large) for _ in range(4)))
 
         assert [await end.heard.get() for _ in range(4)] == [large] * 4
+
+
+async def test_a_child_that_reads_no_answers_is_ended_before_they_fill_the_memory() -> None:
+    async with connected() as (end, _, _):
+        for number in range(2 * MOST_UNREAD // (1 << 20)):
+            end.line.send({"answer": number, "artifact": {"data": bytes(1 << 20)}})
+
+        assert await end.heard.get() is None
+        assert end.line.fault == "more requests than it reads answers to"
 
 
 async def test_what_an_engine_says_arrives_whole() -> None:
