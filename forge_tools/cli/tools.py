@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -42,6 +43,12 @@ class _Tool(NamedTuple):
     is_enabled: bool
     tier: str = "none"
     """The walls that its calls have; here there are none."""
+    is_hosted: bool = True
+    """Whether any live worker hosts it, at a compatible version."""
+
+    @property
+    def mark(self) -> str:
+        return "(disabled) " if not self.is_enabled else "" if self.is_hosted else "(not hosted) "
 
 
 class Difference(NamedTuple):
@@ -151,9 +158,8 @@ def list_tools(
     if version is not None and (name is None or is_local):
         raise typer.BadParameter("it needs the NAME of a tool that workers have published.", param_hint="--version")
     if name is not None and version is not None:
-        found = chosen(_versions(name), version)
-        tier = "none" if found.spec.lane == "async" and found.spec.walls != "namespace" else found.walls
-        known, name = [_Tool(found.spec, found.is_enabled, tier)], found.spec.name
+        tool = with_store(partial(_defined, name=name, version=version))
+        known, name = [tool], tool.spec.name
     elif is_local:
         known = [_Tool(tool.spec, is_enabled=True) for tool in local_tools(Settings.load(), load or ())]
     else:
@@ -202,13 +208,23 @@ def _versions(name: str) -> list[ToolVersion]:
 
 async def _published(store: Store) -> tuple[list[_Tool], tuple[ServerState, ...]]:
     found = await store.directories.read()
-    known = [_Tool(spec, is_enabled=True, tier=found.walls.tier_of(spec)) for spec in found.enabled]
-    known += [_Tool(spec, is_enabled=False, tier=found.walls.tier_of(spec)) for spec in found.disabled]
+    known = [
+        _Tool(spec, is_enabled, found.walls.tier_of(spec), found.is_hosted(spec.key))
+        for specs, is_enabled in ((found.enabled, True), (found.disabled, False))
+        for spec in specs
+    ]
     return known, found.servers
 
 
+async def _defined(store: Store, *, name: str, version: str) -> _Tool:
+    one = chosen(await store.catalogue.versions(name), version)
+    tier = "none" if one.spec.lane == "async" and one.spec.walls != "namespace" else one.walls
+    is_hosted = (await store.directories.read()).is_hosted(one.spec.key)
+    return _Tool(one.spec, one.is_enabled, tier, is_hosted)
+
+
 def _definition(tool: _Tool) -> dict[str, Any]:
-    facts = {"digest": tool.spec.digest, "enabled": tool.is_enabled, "tier": tool.tier}
+    facts = {"digest": tool.spec.digest, "enabled": tool.is_enabled, "hosted": tool.is_hosted, "tier": tool.tier}
     return tool.spec.model_dump(mode="json") | facts
 
 
@@ -221,7 +237,7 @@ def _print_all(face: Face, tools: Sequence[_Tool]) -> None:
 
 def _print_one(face: Face, tool: _Tool) -> None:
     spec = tool.spec
-    face.say(spec.name if tool.is_enabled else f"{spec.name} (disabled)", style="bold")
+    face.say(f"{spec.name} {tool.mark}".rstrip(), style="bold")
     face.say(spec.description)
     can = [name.replace("_", " ") for name, value in spec.capabilities.model_dump().items() if value]
     pairs = {
@@ -358,5 +374,5 @@ _TOOLS: tuple[Column, ...] = (
     Column("lane", lambda one: one.spec.lane),
     Column("walls", lambda one: one.tier),
     Column("version", lambda one: one.spec.version),
-    flexible("description", lambda one: f"{'' if one.is_enabled else '(disabled) '}{one.spec.description}"),
+    flexible("description", lambda one: f"{one.mark}{one.spec.description}"),
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Self
 
@@ -17,8 +18,9 @@ from forge_tools.model import (
     ToolCategory,
     ToolSpec,
     ToolVersion,
+    told_of,
 )
-from forge_tools.model.places import host_queue
+from forge_tools.model.places import host_queue, serving_command
 from forge_tools.schema import shown, suggestion
 from forge_tools.schema.formats import render, require_format
 from forge_tools.secrets.encryption import Encryptor
@@ -32,6 +34,9 @@ SERVED_INTERVAL = 5.0
 """For how many seconds the count of who serves what is used."""
 
 NOTHING = Directory()
+
+Place = tuple[str, str, str]
+"""A queue, a lane, and the key of a tool whose calls wait there, or ANY_TOOL."""
 
 ANOTHER_QUEUE = "Call it in another queue, or change FORGE_WALLS_OF there (docs/walls.md)"
 
@@ -103,6 +108,22 @@ class Snapshot:
             f"Unknown workspace: {shown(workspace)}{suggestion(workspace, hosts)}. Known workspaces: {known}",
             code=ErrorCode.WORKSPACE_NOT_FOUND,
         )
+
+    def unanswered(self, asked: Iterable[Place]) -> Iterator[str]:
+        """Say which of those calls no live worker could answer, why, and the ways out."""
+        for queue, lane, key in sorted(asked):
+            name = key.rpartition("@")[0]
+            if key == ANY_TOOL and (queue, lane) not in self.workers:
+                yield (
+                    f"No live worker serves queue {queue} in lane {lane}; calls wait there until they expire. "
+                    f"Start one: {serving_command(queue, lane)}"
+                )
+            elif key != ANY_TOOL and (queue, lane) in self.workers and not self._found.is_hosted(key, queue, lane):
+                yield (
+                    f"No live worker of queue {queue} in lane {lane} hosts {key}; its calls wait until one does, or "
+                    f"expire{told_of(name, self.servers)}. Start a worker that hosts it, or hide it from models: "
+                    f"forge-tools tools disable {name}"
+                )
 
     def lane_of(self, spec: ToolSpec, queue: str) -> Lane:
         """Where a call of that tool runs, in a queue whose calls may all have to run behind walls.

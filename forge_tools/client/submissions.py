@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
 from forge_tools.broker import Allowance, Message, open_broker
-from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue
+from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue, Place
 from forge_tools.client.connection import Connection
 from forge_tools.client.results import Results
 from forge_tools.errors import ConfigurationError, ForgeError, SubmitOutcomeUnknownError
@@ -16,8 +17,8 @@ from forge_tools.model import (
     ToolResult,
     Wakeup,
 )
-from forge_tools.model.places import serving_command
 from forge_tools.schema import clean_text
+from forge_tools.storage.directory import ANY_TOOL
 from forge_tools.storage.rows import Answer
 from forge_tools.time_limits import CeleryLimits
 
@@ -54,7 +55,7 @@ class Submissions:
         self._is_due = False
         self._unsettled: set[str] = set()
         self._to_tell: dict[str, asyncio.Future[Answer]] = {}
-        self._checked: dict[tuple[str, str], float] = {}
+        self._checked: dict[Place, float] = {}
         self._check: asyncio.TimerHandle | None = None
         self.is_closing = False
         """Whether it takes no more calls."""
@@ -200,33 +201,32 @@ class Submissions:
                     continue
                 for message in Message(queue, lane, part, limits, is_bulk).parts(self._catalogue.snapshot.workers):
                     self._broker.publish(message)
-        self._check_served({(new.queue, new.lane) for new in stored})
+        self._check_served({(new.queue, new.lane, key) for new in stored for key in (ANY_TOOL, new.tool_key)})
 
-    def _check_served(self, places: set[tuple[str, str]]) -> None:
-        """Warn of queues that nobody serves: of new ones at once, of others now and then, but not during this call."""
+    def _check_served(self, places: set[Place]) -> None:
+        """Warn of calls that nobody could answer: of new places at once, of others now and then, but not during this call."""
         loop = asyncio.get_running_loop()
         if new := places - self._checked.keys():
-            self._connection.begin(self._warn_of_unserved(new))
+            self._connection.begin(self._warn_of_unanswered(new))
         elif self._check is None and any(self._checked[place] < loop.time() - SERVED_INTERVAL for place in places):
             self._check = loop.call_later(CHECK_SECONDS, self._check_again, frozenset(places))
         self._checked.update(dict.fromkeys(new, loop.time()))
 
-    def _check_again(self, places: frozenset[tuple[str, str]]) -> None:
+    def _check_again(self, places: frozenset[Place]) -> None:
         self._check = None
         self._checked.update(dict.fromkeys(places, asyncio.get_running_loop().time()))
-        self._connection.begin(self._warn_of_unserved(places))
+        self._connection.begin(self._warn_of_unanswered(places))
 
-    async def _warn_of_unserved(self, places: Iterable[tuple[str, str]]) -> None:
+    async def _warn_of_unanswered(self, places: Iterable[Place]) -> None:
+        known = self._catalogue.snapshot
+        patience = 0.0 if any(known.unanswered(places)) else SERVED_INTERVAL  # warn only of what a new read says, too
         try:
-            await self._catalogue.refresh()  # now and then; this also shows a tool that has moved to another lane
+            await self._catalogue.refresh_since(time.monotonic() - patience)  # also shows a tool that changed its lane
         except ForgeError as error:
             logger.warning("It is not known which workers serve which queues", extra={"error": str(error)})
             return
-        for queue, lane in sorted(set(places) - self._catalogue.snapshot.workers.keys()):
-            logger.warning(
-                "No live worker serves queue %s in lane %s; calls wait there until they expire. Start one: %s",
-                *(queue, lane, serving_command(queue, lane)),
-            )
+        for sentence in self._catalogue.snapshot.unanswered(places):
+            logger.warning(sentence)
 
 
 def _doubtful(calls: Sequence[NewExecution], error: BaseException) -> list[ForgeError]:

@@ -4,7 +4,7 @@ import base64
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 from pydantic import ValidationError
 
 from forge_tools.model import ServerState, ToolSpec, WorkerWalls
+from forge_tools.model.tools import tool_key
 from forge_tools.schema import decode_json
 from forge_tools.setting_types import QUEUE
 from forge_tools.storage.rows import clean, spec_of
@@ -73,6 +74,27 @@ NO_WALLS = Walls()
 ANY_TOOL = ""
 
 
+class LiveWorker(NamedTuple):
+    """What the row of a worker says; `tools` are those that it hosts, `version digest` by name."""
+
+    hostname: str
+    lane: str
+    queues: Sequence[str]
+    servers: Sequence[Any]
+    walls: WorkerWalls
+    tools: Mapping[str, str]
+
+    @classmethod
+    def of(cls, hostname: str, lane: str, *told: str) -> Self:
+        queues, servers, walls, tools = map(decode_json, told)
+        return cls(hostname, lane, queues, servers, walls_of(walls), tools)
+
+    def hosts(self, key: str) -> bool:
+        """Whether it claims calls of that tool, `name@major`. One that has published nothing yet is starting, and may."""
+        name = key.rpartition("@")[0]
+        return not self.tools or (name in self.tools and tool_key(name, self.tools[name]) == key)
+
+
 class Directory(NamedTuple):
     """Tools are sorted by name, each in its default definition: the pinned one, else the one seen last. One that was demoted
     or moved has the lane `process`.
@@ -92,6 +114,14 @@ class Directory(NamedTuple):
     servers: tuple[ServerState, ...] = ()
     queues: Mapping[tuple[str, str], int] = MappingProxyType({})
     walls: Walls = NO_WALLS
+    workers: Sequence[LiveWorker] = ()
+
+    def is_hosted(self, key: str, queue: str | None = None, lane: str | None = None) -> bool:
+        """Whether a live worker that serves queues hosts a tool at that `name@major`; in that queue and lane, if given."""
+        serving = [
+            one for one in self.workers if one.queues and queue in (None, *one.queues) and lane in (None, one.lane)
+        ]
+        return any(one.hosts(key) for one in serving)
 
 
 class Directories:
@@ -131,24 +161,22 @@ class Directories:
         hosts: dict[str, str | None] = {}
         for name, hostname, is_shared in told["workspaces"] or ():
             hosts.setdefault(name, None if is_shared else hostname)
-        workers = [
-            (host, lane, decode_json(queues), decode_json(states), walls_of(decode_json(walls)))
-            for host, lane, queues, states, walls in told["workers"] or ()
-        ]
+        workers = [LiveWorker.of(*row) for row in told["workers"] or ()]
         return Directory(
             enabled,
             disabled,
             hosts,
             bool(told["has_sessions"]),
             PublicKey(told["key"][0], base64.b64decode(told["key"][1])) if told["key"] else None,
-            tuple(state for host, _, _, states, _ in workers for state in servers_of(host, states)),
-            Counter((queue, lane) for _, lane, queues, _, _ in workers for queue in queues),
+            tuple(state for one in workers for state in servers_of(one.hostname, one.servers)),
+            Counter((queue, one.lane) for one in workers for queue in one.queues),
             Walls(
                 {name: tier for name, *_, tier in told["tools"] or ()},
-                frozenset(walls.tier for _, lane, *_, walls in workers if lane == "process"),
-                frozenset(queue for *_, walls in workers for queue in walls.queues),
-                _withheld(told["withheld"] or (), workers),
+                frozenset(one.walls.tier for one in workers if one.lane == "process"),
+                frozenset(queue for one in workers for queue in one.walls.queues),
+                _withheld(workers),
             ),
+            workers,
         )
 
     async def workspace_of(self, session_id: str) -> str | None:
@@ -157,20 +185,19 @@ class Directories:
         return rows[0][0] if rows else None
 
 
-def _withheld(
-    tools: Iterable[Sequence[str]], workers: Sequence[tuple[str, str, Any, Any, WorkerWalls]]
-) -> dict[tuple[str, str, str], Withheld]:
-    """What no live worker claims: tools, as SQL says, and all of queues that no worker with their walls serves."""
-    served = {(queue, lane) for _, lane, queues, *_ in workers for queue in queues}
+def _withheld(workers: Sequence[LiveWorker]) -> dict[tuple[str, str, str], Withheld]:
+    """What no live worker claims for want of walls: tools in the queues of its lane, and all calls of queues."""
+    hosted = dict[tuple[str, str], set[str]]()
+    for one in workers:
+        for queue in one.queues:
+            hosted.setdefault((queue, one.lane), {ANY_TOOL}).update(one.tools)
     found = dict[tuple[str, str, str], Withheld]()
-    for hostname, lane, _, _, walls in workers:
-        for name, asked in walls.withheld.items():
-            queue = name.removeprefix(QUEUE)
-            if queue != name and (queue, lane) not in served:
-                found[ANY_TOOL, queue, lane] = Withheld.of(asked, hostname, walls)
-    for tool, queue, lane, asked, hostname, walls_there in tools:
-        if not tool.startswith(QUEUE):
-            found[tool, queue, lane] = Withheld.of(asked, hostname, walls_of(decode_json(walls_there)))
+    for one in workers:
+        for name, asked in one.walls.withheld.items():
+            tool, queues = (ANY_TOOL, [name.removeprefix(QUEUE)]) if name.startswith(QUEUE) else (name, one.queues)
+            for queue in queues:
+                if tool not in hosted.get((queue, one.lane), ()):
+                    found[tool, queue, one.lane] = Withheld.of(asked, one.hostname, one.walls)
     return found
 
 

@@ -55,6 +55,26 @@ async def test_what_live_instances_withhold_for_want_of_walls_is_told_unless_ano
     assert (await store.directories.read(30)).walls.withheld == {}
 
 
+async def test_which_tools_live_instances_host_is_told_by_place_and_major_version(store: Store) -> None:
+    build = ToolSpec(name="build", description="x", category=ToolCategory.OTHER, version="2.1.0")
+    await store.workers.register(instance(lane="process", queues=("default", "host.a")))
+    await store.workers.register(instance("instance-2", lane="process", queues=("default", "host.b")))
+    for name, spec in (("instance-1", build), ("instance-2", build.model_copy(update={"name": "other"}))):
+        await store.catalogue.publish([spec], name)
+
+    found = await store.directories.read(30)
+    hosted = {queue: found.is_hosted(build.key, queue, "process") for queue in ("default", "host.a", "host.b")}
+    assert hosted == {"default": True, "host.a": True, "host.b": False}
+    assert not found.is_hosted(build.key, "default", "async")
+    assert found.is_hosted("build@2")
+    assert not found.is_hosted("build@1")
+
+    await store.workers.withdraw("instance-1")
+    assert not (await store.directories.read(30)).is_hosted(build.key)
+    await store.workers.register(instance("instance-3"))
+    assert (await store.directories.read(30)).is_hosted(build.key), "it is starting, and publishes its tools next"
+
+
 async def test_a_queue_whose_calls_are_to_have_walls_is_told_and_who_withholds_it_where_nobody_serves_it(
     store: Store,
 ) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from forge_tools.model import ToolCategory, ToolSpec
+from forge_tools.storage import open_store
 from tests.e2e.cli_driver import COMMAND, TOOLS, Cli, Up, is_gone, workers_below
 from tests.e2e.terminal import read_to_the_end
 from tests.waiting import wait_until
@@ -193,6 +195,17 @@ def test_a_call_that_nobody_serves_is_warned_about_and_cancelled_at_once(cli: Cl
     )
     assert cli.json("cancel", begun.stdout.strip(), "--reason", "a test")["outcome"] == "cancelled"
     assert "a test" in cli.run("show", begun.stdout.strip()).stdout
+
+
+async def test_a_call_of_a_tool_that_no_worker_hosts_any_more_is_warned_about(cli: Cli) -> None:
+    gone = ToolSpec(name="Gone", description="Removed.", category=ToolCategory.OTHER)
+    async with await open_store(f"sqlite:///{cli.home / 'forge.db'}") as store:
+        await store.catalogue.publish([gone], "of yesterday")
+    begun = cli.run("run", "Gone", "--background")
+    assert "No live worker of queue background in lane process hosts Gone@1" in " ".join(begun.stderr.split())
+    assert "(not hosted) Removed." in cli.run("tools").stdout
+    assert cli.json("cancel", begun.stdout.strip())["outcome"] == "cancelled"
+    assert cli.run("tools", "disable", "Gone").returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

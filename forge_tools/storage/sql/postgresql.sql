@@ -291,7 +291,6 @@ SELECT version_num FROM alembic_version
 -- name: lives
   w.stopped_at IS NULL AND abs(extract(epoch FROM now() - w.last_seen_at)) <= :within::float8
 
--- What is withheld is what a live worker would host but for its walls, and no other does in that queue and lane.
 -- name: directory
 SELECT json_build_object(
   'tools', (SELECT json_agg(json_build_array(name, version, digest, enabled, demoted_at IS NOT NULL OR moved, spec::text, walls)
@@ -301,15 +300,9 @@ SELECT json_build_object(
                  FROM workspaces p LEFT JOIN workers w ON w.id = p.instance),
   'has_sessions', EXISTS (SELECT FROM session_workspaces),
   'key', (SELECT json_build_array(id, public) FROM encryption_keys WHERE retired_at IS NULL ORDER BY created_at DESC, id LIMIT 1),
-  'workers', (SELECT json_agg(json_build_array(w.hostname, w.lane, w.queues::text, w.servers::text, w.walls::text) ORDER BY w.id)
-              FROM workers w WHERE {lives}),
-  'withheld', (SELECT json_agg(json_build_array(t.key, q.value, o.lane, t.value, o.hostname, o.walls::text) ORDER BY o.id)
-               FROM (SELECT * FROM workers w WHERE {lives}) o
-                 CROSS JOIN json_each_text(o.walls -> 'withheld') t CROSS JOIN json_array_elements_text(o.queues) q
-               WHERE NOT EXISTS (
-                 SELECT FROM workers w
-                 WHERE {lives} AND w.lane = o.lane AND w.tools -> t.key IS NOT NULL
-                   AND q.value IN (SELECT json_array_elements_text(w.queues)))))::text
+  'workers', (SELECT json_agg(json_build_array(w.hostname, w.lane, w.queues::text, w.servers::text, w.walls::text, w.tools::text)
+                               ORDER BY w.id)
+              FROM workers w WHERE {lives}))::text
 
 -- name: workspace_of_session
 SELECT workspace FROM session_workspaces WHERE session_id = :session_id

@@ -139,7 +139,6 @@ SELECT version_num FROM alembic_version
 -- name: lives
   w.stopped_at IS NULL AND abs(julianday(:now) - julianday(w.last_seen_at)) * 86400.0 <= :within
 
--- What is withheld is what a live worker would host but for its walls, and no other does in that queue and lane.
 -- name: directory
 SELECT json_object(
   'tools', json((SELECT json_group_array(json_array(name, version, digest, enabled, {is_moved}, spec, walls)) FROM (
@@ -149,13 +148,8 @@ SELECT json_object(
      ORDER BY CASE WHEN {lives} THEN 0 ELSE 1 END, p.announced_at DESC, p.instance))),
   'has_sessions', EXISTS (SELECT 1 FROM session_workspaces),
   'key', json((SELECT json_array(id, public) FROM encryption_keys WHERE retired_at IS NULL ORDER BY created_at DESC, id LIMIT 1)),
-  'workers', json((SELECT json_group_array(json_array(hostname, lane, queues, servers, walls)) FROM (
-     SELECT * FROM workers w WHERE {lives} ORDER BY w.id))),
-  'withheld', json((SELECT json_group_array(json_array(t.key, q.value, o.lane, t.value, o.hostname, o.walls)) FROM (
-     SELECT * FROM workers w WHERE {lives} ORDER BY w.id) AS o, json_each(o.walls, '$.withheld') AS t, json_each(o.queues) AS q
-     WHERE NOT EXISTS (
-       SELECT 1 FROM workers w, json_each(w.tools) AS h, json_each(w.queues) AS s
-       WHERE {lives} AND w.lane = o.lane AND h.key = t.key AND s.value = q.value))))
+  'workers', json((SELECT json_group_array(json_array(hostname, lane, queues, servers, walls, tools)) FROM (
+     SELECT * FROM workers w WHERE {lives} ORDER BY w.id))))
 
 -- name: workspace_of_session
 SELECT workspace FROM session_workspaces WHERE session_id = :session_id

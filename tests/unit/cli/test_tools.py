@@ -7,6 +7,8 @@ import pytest
 
 from forge_tools.cli.services import with_store
 from forge_tools.model import ToolCategory, ToolSpec, ToolWalls, new_id
+from forge_tools.storage import Store
+from tests.contract.calls import instance
 from tests.unit.cli.conftest import Command
 
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, aliases=("grep",))
@@ -40,6 +42,24 @@ def test_programs_are_told_which_tools_are_enabled(run: Command) -> None:
     listed = {tool["name"]: tool["enabled"] for tool in json.loads(run("-o", "json")[1])}
 
     assert listed == {"Grep": False, "Read": True}
+
+
+def test_a_tool_that_no_live_worker_hosts_is_marked(run: Command) -> None:
+    async def begin(store: Store) -> None:
+        await store.workers.register(instance())
+        await store.catalogue.publish([READ], "instance-1")
+
+    with_store(begin)
+
+    assert "(not hosted) Search." in run()[1]
+    assert "(not hosted) Read." not in run()[1]
+    assert "Grep (not hosted)\n" in run("Grep")[1]
+    listed = {tool["name"]: tool["hosted"] for tool in json.loads(run("-o", "json")[1])}
+    assert listed == {"Grep": False, "Read": True}
+    assert [one["hosted"] for one in json.loads(run("Grep", "--version", "1.0.0", "-o", "json")[1])] == [False]
+
+    run("disable", "Grep")
+    assert "(disabled) Search." in run()[1]
 
 
 def test_the_walls_of_each_tool_are_told(run: Command) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,8 +13,12 @@ from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError, SubmitOutcomeUnknownError
-from forge_tools.model import ExecutionContext, ExecutionStatus, NewExecution
+from forge_tools.model import ExecutionContext, ExecutionStatus, NewExecution, ServerState
+from forge_tools.storage import open_store
+from forge_tools.storage.directory import Directories, Directory
 from forge_tools.storage.queue.queue import ExecutionQueue
+from tests.contract.calls import instance
+from tests.unit.client.conftest import ECHO
 
 CONTEXT = ExecutionContext(working_dir=".")
 
@@ -208,3 +213,50 @@ async def test_who_gives_up_closing_cuts_off_no_call(settings: Settings, monkeyp
         assert await handle.status() == ExecutionStatus.QUEUED
         await client.close()
         assert "ended. It keeps running" in (await submitting[1]).error
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+async def test_a_tool_that_nobody_hosts_any_more_is_warned_about_once_although_its_queue_is_served(
+    settings: Settings, caplog: pytest.LogCaptureFixture, *, is_back: bool
+) -> None:
+    gone = ECHO.model_copy(update={"name": "mcp__web__gone"})
+    failing = ServerState(server="web", prefix="mcp__web__", status="failing", since=datetime.now(UTC), why="no file")
+    async with await open_store(settings.database) as store, ExecutorClient.connect(settings) as client:
+        await store.workers.register(instance(servers=(failing,)))
+        await store.catalogue.publish([ECHO], "instance-1")
+        await store.catalogue.publish([gone], "of yesterday")
+        await client.catalogue.refresh()
+        if is_back:
+            await store.catalogue.publish([gone], "instance-1")
+        for name in ("Echo", gone.name, "Echo", gone.name):
+            await client.submit(name, {"message": "x"}, CONTEXT)
+
+    warned = [record.getMessage() for record in caplog.records if "No live worker" in record.getMessage()]
+    assert len(warned) == (0 if is_back else 1)
+    for sentence in warned:
+        assert sentence.startswith(
+            "No live worker of queue default in lane async hosts mcp__web__gone@1; its calls wait until one does, or expire. "
+            "The MCP server 'web' on host-1 has been failing since"
+        )
+        assert sentence.endswith("or hide it from models: forge-tools tools disable mcp__web__gone")
+
+
+async def test_calls_that_can_be_answered_read_the_directory_no_more_often_than_it_changes(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [ECHO.model_copy(update={"name": f"Echo{n}"}) for n in range(5)]
+    async with await open_store(settings.database) as store:
+        await store.workers.register(instance())
+        await store.catalogue.publish([ECHO, *others], "instance-1")
+    reads, read = [], Directories.read
+
+    async def counted(directories: Directories, *within: float) -> Directory:
+        reads.append(within)
+        return await read(directories, *within)
+
+    monkeypatch.setattr(Directories, "read", counted)
+    async with ExecutorClient.connect(settings) as client:
+        for spec in others:
+            await client.submit(spec.name, {"message": "x"}, CONTEXT)
+
+    assert len(reads) == 1
