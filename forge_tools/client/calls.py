@@ -175,7 +175,14 @@ class Calls:
         return dict(zip(ids, await asyncio.gather(*(self.cancel(id_, reason) for id_ in ids)), strict=True))
 
     async def bind_session(self, session_id: str, workspace: str | None) -> None:
-        """Make a session's calls that name no workspace use this one; None ends that. Others see it in seconds."""
+        """Make a session's calls that name no workspace use this one; None ends that. Others see it in seconds.
+
+        Raises:
+            InvalidCallError: no worker ever had that workspace; the message names those there are.
+        """
+        if workspace is not None:
+            await self._catalogue.refresh()
+            self._catalogue.snapshot.queue_of(workspace)
         await self._connection.store.workspaces.bind_session(session_id, workspace)
         await self._catalogue.refresh()
 

@@ -156,7 +156,17 @@ async def test_a_session_is_asked_for_once_a_snapshot(settings: Settings) -> Non
 async def test_a_session_bound_to_a_workspace_that_is_gone_is_told_so(settings: Settings) -> None:
     async with ExecutorClient(settings) as client, await open_store(settings.database) as store:
         await announce(store, "docs")
-        await client.calls.bind_session("s1", "repo")
+        await store.workspaces.bind_session("s1", "repo")
+        await client.catalogue.refresh()
         result = await client.execute("Echo", ExecutionContext(working_dir=".", session_id="s1"), message="hello")
         assert result.error_code == ErrorCode.WORKSPACE_NOT_FOUND
         assert "Unknown workspace: repo. Known workspaces: docs" in (result.error or "")
+
+
+async def test_a_session_is_not_bound_to_a_workspace_that_no_host_ever_had(settings: Settings) -> None:
+    async with ExecutorClient(settings) as client, await open_store(settings.database) as store:
+        await announce(store, "docs")
+        with pytest.raises(InvalidCallError, match=r"Unknown workspace: dosc.+Known workspaces: docs$") as refused:
+            await client.calls.bind_session("s1", "dosc")
+        assert refused.value.code == ErrorCode.WORKSPACE_NOT_FOUND
+        assert not (await store.directories.read()).has_sessions
