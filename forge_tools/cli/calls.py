@@ -36,6 +36,7 @@ _COUNTED = {
     "requested": "Workers were asked to stop: {}.",
     "over": "Had already ended: {}.",
 }
+_NOTHING = "No execution that is not over matches."
 
 
 @app.command()
@@ -65,7 +66,8 @@ def cancel(
     answers = with_store(lambda store: _cancel(store, settings, ids or (), reason), settings)
     if chosen or len(answers) > 1:
         counts = Counter(answers.values())
-        face.tell({"outcomes": answers}, "\n".join(_COUNTED[one].format(counted(counts[one], "call")) for one in _SAID))
+        lines = [_COUNTED[one].format(counted(counts[one], "call")) for one in _SAID] if answers else [_NOTHING]
+        face.tell({"outcomes": answers}, "\n".join(lines))
     else:
         [(found, answer)] = answers.items()
         face.tell({"id": found, "outcome": answer}, _SAID[answer].format(id=found))

@@ -62,6 +62,13 @@ def test_all_that_match_the_filters_are_cancelled_once_confirmed(command: Comman
     assert outcomes(command("--output", "json", "cancel", *others)[1]) == dict.fromkeys(others, "cancelled")
 
 
+def test_filters_that_match_nothing_are_answered_in_a_sentence(command: Command) -> None:
+    command("cancel", waiting(session_id="s"))
+
+    assert command("cancel", "--session", "s", "--yes") == (0, "No execution that is not over matches.\n", "")
+    assert outcomes(command("-o", "json", "cancel", "--session", "s", "--yes")[1]) == {}
+
+
 @pytest.mark.parametrize("words", [[], [UNKNOWN, "--session", "s"]])
 def test_it_takes_either_ids_or_filters(command: Command, words: list[str]) -> None:
     code, _, err = command("cancel", *words)
