@@ -96,6 +96,9 @@ def diff(
         said = {name: {"version": one.spec.version, "digest": one.digest} for name, one in ends.items()}
         face.document({"tool": new.spec.name, **said, "differences": [one._asdict() for one in changes]})
         return
+    if len(found) == 1:
+        face.say(f"{new.spec.name} has only one definition, {_label(new)}: there is nothing to compare.")
+        return
     face.say(f"{new.spec.name}  {_label(old)} -> {_label(new)}", style="bold")
     for one in changes:
         face.out.print(_line(one), soft_wrap=True)
@@ -279,10 +282,8 @@ def _pair(found: list[ToolVersion], before: str | None, after: str | None) -> tu
     default = found[0]
     if before is not None:
         return chosen(found, before), default if after is None else chosen(found, after)
-    if len(found) == 1:
-        raise ToolNotFoundError(default.spec.name, f"There is only one definition of it, {_label(default)}")
     older = [one for one in found[1:] if one.first_seen_at <= default.first_seen_at]
-    return (older or found[1:])[0], default
+    return (older or found[1:] or found)[0], default
 
 
 def _label(one: ToolVersion) -> str:

@@ -80,6 +80,14 @@ def test_a_diff_is_told_to_programs_too(run: Command) -> None:
     ]  # fmt: skip
 
 
+def test_a_single_definition_has_nothing_to_be_compared_with(command: Command) -> None:
+    with_store(lambda store: store.catalogue.publish([FIRST], new_id()))
+
+    said = f"Grep has only one definition, 1.0.0 ({FIRST.digest}): there is nothing to compare.\n"
+    assert command("tools", "diff", "grep") == (0, said, "")
+    assert json.loads(command("tools", "diff", "Grep", "-o", "json")[1])["differences"] == []
+
+
 @pytest.mark.parametrize("change", [{"aliases": ()}, {"aliases": ("search",)}])
 def test_a_name_that_a_tool_no_longer_has_is_marked_as_what_refuses_calls(change: dict[str, Any]) -> None:
     [gone] = differences(FIRST, FIRST.model_copy(update=change))
