@@ -13,6 +13,7 @@ from forge_tools.cli.face import Face
 from forge_tools.config import Settings
 from forge_tools.embedded.home import Holder, stack_holder
 from forge_tools.errors import StackError
+from forge_tools.storage.connection.drivers import Address
 from forge_tools.urls import without_passwords
 
 if TYPE_CHECKING:
@@ -95,7 +96,12 @@ def await_stack(face: Face, settings: Settings, *, patience: float = 0.0) -> boo
 
 
 def require_stack(face: Face, settings: Settings, *, is_left: bool) -> None:
-    """Wait until the stack of this folder serves calls; for one that `is_left` to a later stack, only say that none runs."""
+    """Wait until the stack of this folder serves calls; for one that `is_left` to a later stack, only say that none runs.
+
+    Raises:
+        StackError: none runs, and the call is not left.
+        SchemaVersionError: none ever ran, so nothing can keep the call.
+    """
     if await_stack(face, settings, patience=0.0 if is_left else COMING_SECONDS):
         return
     if not is_left:
@@ -103,6 +109,7 @@ def require_stack(face: Face, settings: Settings, *, is_left: bool) -> None:
             "No stack runs in this folder, so the call was not sent. Start one: forge-tools up. "
             "With --background, calls wait for it."
         )
+    Address.parse(settings.database).require_file()
     face.note("No stack runs in this folder: the call waits for the next one, forge-tools up, or expires.", "yellow")
 
 

@@ -12,7 +12,7 @@ from forge_tools.cli.face import Face
 from forge_tools.cli.services import await_stack, require_stack
 from forge_tools.config import Settings
 from forge_tools.embedded.home import HomeLock, open_home
-from forge_tools.errors import StackError
+from forge_tools.errors import SchemaVersionError, StackError
 
 
 @pytest.fixture
@@ -69,6 +69,18 @@ def test_a_stack_that_was_started_just_before_is_found(settings: Settings) -> No
 def test_without_a_stack_a_call_is_refused_with_the_way_out(settings: Settings) -> None:
     with pytest.raises(StackError, match="forge-tools up"):
         require_stack(Face(), settings, is_left=False)
+
+
+def test_where_no_stack_ever_ran_a_call_is_not_said_to_wait_for_the_next(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SchemaVersionError, match=r"There is no database at .+ yet\. Run `forge-tools up`"):
+        require_stack(Face(), settings, is_left=True)
+    assert capsys.readouterr().err == ""
+
+    (settings.home / "forge.db").touch()
+    require_stack(Face(), settings, is_left=True)
+    assert "the call waits for the next one" in capsys.readouterr().err
 
 
 def test_servers_of_ones_own_need_no_stack(settings: Settings) -> None:
