@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from forge_tools.errors import ConfigurationError
+from forge_tools.errors import ConfigurationError, own_words
 from forge_tools.project import Marker, find_project
 from forge_tools.setting_types import (
     CATEGORY,
@@ -298,7 +298,7 @@ class Settings(BaseSettings):
             first = error.errors(include_url=False, include_input=False)[0]
             name, *inside = map(str, first["loc"] or ("settings",))
             where = f"{' > '.join(inside)}: " if inside else ""
-            raise ConfigurationError(_said_of(name, where + first["msg"].removeprefix("Value error, "))) from error
+            raise ConfigurationError(_said_of(name, where + own_words(first["msg"]))) from error
 
     @property
     def marker(self) -> Marker | None:

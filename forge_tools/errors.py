@@ -283,3 +283,8 @@ class SandboxError(ForgeError):
     def __init__(self, message: str, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code or type(self).code
+
+
+def own_words(message: str) -> str:
+    """Return what a validator said, without what Pydantic puts before it."""
+    return message.removeprefix("Value error, ")

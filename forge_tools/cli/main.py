@@ -3,7 +3,8 @@
 import errno
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any, ClassVar
@@ -15,7 +16,7 @@ from typer.main import get_command
 
 from forge_tools import __version__
 from forge_tools.cli.face import EXIT_CODES, FAILED, OK, App, Face, OutputOption, exit_code, face_of
-from forge_tools.errors import ExecutionNotFoundError, ForgeError, ToolNotFoundError
+from forge_tools.errors import ExecutionNotFoundError, ForgeError, ToolNotFoundError, own_words
 
 
 class Commands(TyperGroup):
@@ -54,6 +55,14 @@ class Commands(TyperGroup):
     }
     """The modules of commands without their own."""
 
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _in_plain_words():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _in_plain_words():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.summaries)
 
@@ -76,6 +85,16 @@ class Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(self.summaries.items()))
+
+
+@contextmanager
+def _in_plain_words() -> Iterator[None]:
+    """Typer has Pydantic read what is given, and shows its message."""
+    try:
+        yield
+    except typer.BadParameter as error:
+        error.message = own_words(error.message)
+        raise
 
 
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})

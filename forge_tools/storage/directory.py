@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import ValidationError
 
+from forge_tools.errors import own_words
 from forge_tools.model import ServerState, ToolSpec, WorkerWalls
 from forge_tools.model.tools import tool_key
 from forge_tools.schema import decode_json
@@ -142,7 +143,7 @@ class Directories:
                 logger.warning(
                     "Tool '%s' %s (%s) is left out: this version of forge-tools cannot read its definition (%s: %s). "
                     "Newer code published it; install that here, too.",
-                    *(name, version, digest, ".".join(map(str, first["loc"])) or "spec", first["msg"]),
+                    *(name, version, digest, ".".join(map(str, first["loc"])) or "spec", own_words(first["msg"])),
                 )
             return None
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 
-from forge_tools.errors import ErrorCode, InvalidToolError
+from forge_tools.errors import ErrorCode, InvalidToolError, own_words
 from forge_tools.langchain import to_langchain_tool
 from forge_tools.model import (
     Capabilities,
@@ -146,7 +146,7 @@ class BaseTool(ABC):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))
-            raise InvalidToolError(clean_text(str(declared["name"])), f"{where}: {first['msg']}") from error
+            raise InvalidToolError(clean_text(str(declared["name"])), f"{where}: {own_words(first['msg'])}") from error
 
     @cached_property
     def logger(self) -> logging.Logger:

@@ -28,7 +28,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_jsonable_python
 
-from forge_tools.errors import ErrorCode, InvalidCallError, InvalidToolError
+from forge_tools.errors import ErrorCode, InvalidCallError, InvalidToolError, own_words
 from forge_tools.model import (
     Capabilities,
     ExecutionContext,
@@ -201,7 +201,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
             except ValidationError as error:
                 first = error.errors(include_url=False, include_input=False, include_context=False)[0]
                 where = ".".join(map(str, first["loc"]))
-                said = f"The tool ran, but its result does not match its annotation: {where}: {first['msg']}"
+                said = f"The tool ran, but its result does not match its annotation: {where}: {own_words(first['msg'])}"
                 return ToolResult.fail(clean_text(said), error_code=ErrorCode.UNSTORABLE)
         return ToolResult.ok(_as_json(output))
 

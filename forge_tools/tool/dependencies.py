@@ -12,7 +12,7 @@ from pydantic import SecretBytes, SecretStr, TypeAdapter, ValidationError
 
 from forge_tools.config import Settings
 from forge_tools.environment import given_secrets, variable
-from forge_tools.errors import ConfigurationError, ForgeError
+from forge_tools.errors import ConfigurationError, ForgeError, own_words
 from forge_tools.model import ExecutionContext
 from forge_tools.secrets.detection import SecretSource
 
@@ -86,7 +86,7 @@ class Named:
                 return adapter.validate_json(text)  # lists and objects
             except ValidationError:
                 said = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
-                raise ConfigurationError(f"{self.setting.name} is not valid: {said}.") from None
+                raise ConfigurationError(f"{self.setting.name} is not valid: {own_words(said)}.") from None
 
 
 def engine() -> Any:

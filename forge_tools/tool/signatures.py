@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
 
-from forge_tools.errors import InvalidCallError, InvalidToolError
+from forge_tools.errors import InvalidCallError, InvalidToolError, own_words
 from forge_tools.model import ExecutionContext, Schema, ToolParameter
 from forge_tools.schema import clean_text, suggestion
 from forge_tools.tool.dependencies import Depends, dependency_in
@@ -299,7 +299,7 @@ def _absent(formal: Parameter, field: FieldInfo) -> Callable[[], Any]:
 def _problems(name: str, error: ValidationError) -> list[str]:
     details = error.errors(include_url=False, include_context=False, include_input=False)
     return [
-        f"Invalid value for {name}{''.join(_step(step) for step in detail['loc'])}: {detail['msg']}"
+        f"Invalid value for {name}{''.join(_step(step) for step in detail['loc'])}: {own_words(detail['msg'])}"
         for detail in details
     ]
 

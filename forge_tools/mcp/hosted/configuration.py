@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic.alias_generators import to_camel
 
 from forge_tools.environment import expanded
-from forge_tools.errors import ConfigurationError
+from forge_tools.errors import ConfigurationError, own_words
 from forge_tools.model import Tier, is_secret_name
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.spawner import SPAWNER, Spawner
@@ -261,7 +261,7 @@ def _server(path: Path, name: str, declared: Any, network: str, minimum: str) ->
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise ConfigurationError(f"{where}{', ' if place else ''}{place}: {first['msg']}.") from error
+        raise ConfigurationError(f"{where}{', ' if place else ''}{place}: {own_words(first['msg'])}.") from error
     if server.model_extra:
         unknown = sorted(map(shown, server.model_extra))
         logger.warning("An MCP server has unknown settings", extra={"server": name, "settings": unknown})

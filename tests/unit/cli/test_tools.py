@@ -44,6 +44,19 @@ def test_programs_are_told_which_tools_are_enabled(run: Command) -> None:
     assert listed == {"Grep": False, "Read": True}
 
 
+@pytest.mark.parametrize(
+    "words", [("tools", "--category", "foo"), ("history", "--status", "foo"), ("-o", "foo", "tools")]
+)
+def test_a_value_that_is_none_of_the_choices_is_refused_without_the_words_of_a_library(
+    command: Command, words: tuple[str, ...]
+) -> None:
+    code, _, said = command(*words)
+
+    assert code == 2
+    assert ": 'foo' is not one of 'file', 'execution'," in said or words[0] != "tools"
+    assert "Value error" not in said
+
+
 def test_a_tool_that_no_live_worker_hosts_is_marked(run: Command) -> None:
     async def begin(store: Store) -> None:
         await store.workers.register(instance())

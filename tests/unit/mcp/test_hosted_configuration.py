@@ -65,7 +65,7 @@ def test_a_setting_that_nobody_knows_is_warned_about(tmp_path: Path, caplog: pyt
         ({"command": "x", "network": ["https://y"]}, "'https://y' is no host; write api.example.com"),
         (
             {"command": "x", "network": "api.example.com"},
-            "network: Value error, write true, false, or a list of the hosts",
+            "network: write true, false, or a list of the hosts",
         ),
         ({"command": "x", "walls": "none"}, "walls: Input should be 'plain', 'landlock' or 'namespace'"),
         (
