@@ -13,7 +13,6 @@ from forge_tools.client.intake import MAX_ATTEMPTS, Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.model import (
-    CallOptions,
     Capabilities,
     ExecutionContext,
     NewExecution,
@@ -77,13 +76,6 @@ def test_a_call_goes_to_the_queue_that_its_tool_or_category_is_routed_to() -> No
     ]
 
     assert queues == ["greetings", "side"]
-
-
-def test_retries_of_options_come_before_those_of_the_call() -> None:
-    own, of_options = RetryPolicy(max_attempts=5), RetryPolicy(max_attempts=2)
-
-    asked = [CallOptions(retry=of_options), CallOptions(timeout=1.0), None]
-    assert [Call.of("Greet", {}, CONTEXT, one, retry=own).retry for one in asked] == [of_options, own, own]
 
 
 def test_aliases_are_resolved_and_defaults_left_to_the_worker() -> None:
