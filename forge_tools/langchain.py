@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from forge_tools.model import ExecutionContext, Schema, ToolResult, ToolSpec
-from forge_tools.schema.formats import render
+from forge_tools.schema.providers import render
 
 T = TypeVar("T")
 

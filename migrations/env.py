@@ -5,7 +5,7 @@ from sqlalchemy import Connection
 
 from forge_tools.config import Settings
 from forge_tools.storage.migrate import alone
-from forge_tools.storage.tables import metadata
+from forge_tools.storage.sqlalchemy_tables import metadata
 
 
 def run_on(connection: Connection) -> None:

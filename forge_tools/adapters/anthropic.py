@@ -17,7 +17,7 @@ from forge_tools.adapters.conversation import (
 )
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall
 from forge_tools.model import Schema, ToolSpec
-from forge_tools.schema.formats import render
+from forge_tools.schema.providers import render
 
 _CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded"})
 

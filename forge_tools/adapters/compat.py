@@ -9,7 +9,7 @@ from forge_tools.errors import ErrorCode, ToolError, ToolNotFoundError
 from forge_tools.langchain import run_in_thread
 from forge_tools.model import CallOptions, ExecutionContext, Schema, ToolSpec
 from forge_tools.schema import shown, suggestion
-from forge_tools.schema.formats import render
+from forge_tools.schema.providers import render
 from forge_tools.secrets.detection import as_shown
 from forge_tools.tool.base import brief
 

@@ -11,7 +11,7 @@ from forge_tools.adapters.conversation import Hook, Message, Model, Reply, Usage
 from forge_tools.adapters.toolset import Answer, ToolCall
 from forge_tools.errors import InvalidToolError
 from forge_tools.model import Schema, ToolSpec, new_id
-from forge_tools.schema.formats import render
+from forge_tools.schema.providers import render
 
 Part = dict[str, Any]
 

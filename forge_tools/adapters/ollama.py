@@ -19,7 +19,7 @@ from forge_tools.adapters.conversation import (
 )
 from forge_tools.adapters.toolset import Answer, ToolCall
 from forge_tools.model import Schema, ToolSpec, new_id
-from forge_tools.schema.formats import render
+from forge_tools.schema.providers import render
 
 _KEPT = frozenset({"type", "items", "description", "enum"})
 """The keywords of a parameter's schema that the SDK's `Tool` type keeps; the description states the others."""

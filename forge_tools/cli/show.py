@@ -38,7 +38,7 @@ from forge_tools.model import (
     ToolSpec,
 )
 from forge_tools.model.content import CONTENT, parts_of
-from forge_tools.schema.formats import render
+from forge_tools.schema.providers import render
 from forge_tools.storage import Store
 
 MAX_LINES = 40

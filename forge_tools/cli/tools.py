@@ -19,7 +19,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.model import ServerState, ToolCategory, ToolParameter, ToolSpec, ToolVersion, told_of
 from forge_tools.schema import suggestion
-from forge_tools.schema.formats import FORMATS, render
+from forge_tools.schema.providers import FORMATS, render
 from forge_tools.storage import Store
 from forge_tools.storage.catalogue import chosen
 

@@ -22,7 +22,7 @@ from forge_tools.model import (
 )
 from forge_tools.model.places import host_queue, serving_command
 from forge_tools.schema import shown, suggestion
-from forge_tools.schema.formats import render, require_format
+from forge_tools.schema.providers import render, require_format
 from forge_tools.secrets.encryption import Encryptor
 from forge_tools.storage import ToolChangedError
 from forge_tools.storage.directory import ANY_TOOL, Directory, Withheld

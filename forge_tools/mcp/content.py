@@ -33,7 +33,7 @@ from forge_tools.model import (
 from forge_tools.model.artifacts import PAGE_LINES, SCHEME, TEXTS
 from forge_tools.model.content import CONTENT
 from forge_tools.schema import encode_json, shown
-from forge_tools.schema.formats import render
+from forge_tools.schema.providers import render
 
 META = "forge-tools"
 """Prefix of our keys under `_meta`."""

@@ -16,6 +16,24 @@ from forge_tools.model.calls import (
 from forge_tools.model.content import Audio, File, Image, Json, Link, Media, Part, Source, Text
 from forge_tools.model.diagnosis import Diagnosis, Frame, LostBody, Raised, moment
 from forge_tools.model.documents import Document, DocumentScope, DocumentWriter, Revise
+from forge_tools.model.execution import (
+    TERMINAL,
+    Claim,
+    ExecutionStatus,
+    Holder,
+    IdempotencyKey,
+    Kept,
+    KeyClaim,
+    NewExecution,
+    Outcome,
+    Replay,
+    Scope,
+    Wakeup,
+    id_floor,
+    id_time,
+    is_id,
+    new_id,
+)
 from forge_tools.model.history import (
     Attempt,
     AttemptRecord,
@@ -56,24 +74,6 @@ from forge_tools.model.places import (
     WorkspaceRecord,
     host_of,
     shell_id,
-)
-from forge_tools.model.queue import (
-    TERMINAL,
-    Claim,
-    ExecutionStatus,
-    Holder,
-    IdempotencyKey,
-    Kept,
-    KeyClaim,
-    NewExecution,
-    Outcome,
-    Replay,
-    Scope,
-    Wakeup,
-    id_floor,
-    id_time,
-    is_id,
-    new_id,
 )
 from forge_tools.model.scope import (
     SCOPE,

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from forge_tools.model.calls import ToolResult
-from forge_tools.model.queue import TERMINAL, Asked, ExecutionStatus
+from forge_tools.model.execution import TERMINAL, Asked, ExecutionStatus
 from forge_tools.model.scope import Output, Progress
 
 _CURSOR = re.compile(r"(\d{1,9})\.(\d{1,18})\.(\d{1,18})", re.ASCII)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from forge_tools.model.queue import ExecutionStatus
+from forge_tools.model.execution import ExecutionStatus
 from forge_tools.model.tools import Lane
 
 MOST_SAID = 3

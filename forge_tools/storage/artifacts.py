@@ -30,7 +30,7 @@ from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.faults import ForbiddenError
 from forge_tools.storage.functions import any_of, from_now
 from forge_tools.storage.rows import clean, record_of
-from forge_tools.storage.tables import artifact_owners, artifact_parts, artifacts
+from forge_tools.storage.sqlalchemy_tables import artifact_owners, artifact_parts, artifacts
 
 UPLOAD_SECONDS = 3600.0
 """An artifact that is not whole is given up when no part arrives for so long."""

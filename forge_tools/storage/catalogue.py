@@ -17,7 +17,7 @@ from forge_tools.storage.directory import LIVE_SECONDS, Directories
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.queue.workers import is_alive
 from forge_tools.storage.rows import clean, record_of
-from forge_tools.storage.tables import encryption_keys, execution_queue, tools, workers
+from forge_tools.storage.sqlalchemy_tables import encryption_keys, execution_queue, tools, workers
 
 LEAST_DIGEST = 4
 

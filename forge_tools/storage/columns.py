@@ -1,6 +1,6 @@
 """Tables, columns and indexes as plain data; a column's kind says what the database refuses, so readers trust rows.
 
-Statements and records are made from these without SQLAlchemy; its tables (`tables.py`) are made from them, too.
+Statements and records are made from these without SQLAlchemy; its own (`sqlalchemy_tables.py`) are made from them, too.
 """
 
 from collections.abc import Iterable

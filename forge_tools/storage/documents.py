@@ -26,7 +26,7 @@ from forge_tools.model.documents import KEPT_VERSIONS, MAX_CHANGED, MAX_DOCUMENT
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.rows import clean, record_of
-from forge_tools.storage.tables import documents
+from forge_tools.storage.sqlalchemy_tables import documents
 
 _ESCAPED = str.maketrans({one: f"/{one}" for one in "%_/"})  # what means something to LIKE
 

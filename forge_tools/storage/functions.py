@@ -14,7 +14,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.operators import OperatorType
 from sqlalchemy.types import NullType, TypeDecorator
 
-from forge_tools.storage.tables import Json, Moment, Real
+from forge_tools.storage.sqlalchemy_tables import Json, Moment, Real
 
 
 class from_now(FunctionElement[datetime]):

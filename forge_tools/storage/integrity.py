@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import StorageError
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.tables import check_name, metadata, rules
+from forge_tools.storage.sqlalchemy_tables import check_name, metadata, rules
 
 LOOK_SECONDS = 10.0
 """How long it may take: an SQLite file is read whole, PostgreSQL is asked which checks are missing, and for their rows."""

@@ -26,7 +26,7 @@ from forge_tools.storage.functions import from_now
 from forge_tools.storage.history.view import asked, joined, live
 from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.rows import clean, record_of
-from forge_tools.storage.tables import execution_attempts, execution_events, execution_reports
+from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_events, execution_reports
 
 MOST_READ = 256
 """How many rows one read returns."""

@@ -23,7 +23,7 @@ from forge_tools.storage.documents import is_replaced
 from forge_tools.storage.functions import any_of, database_now, from_now, hour_of, seconds_between, stored
 from forge_tools.storage.history.rollups import unroll
 from forge_tools.storage.rows import MAX_SKEW, clean
-from forge_tools.storage.tables import (
+from forge_tools.storage.sqlalchemy_tables import (
     artifact_owners,
     audit_events,
     audit_executions,

@@ -20,7 +20,7 @@ from forge_tools.model import (
 )
 from forge_tools.schema import clean_text, decode_json
 from forge_tools.storage.columns import JsonList, Kind, Relation, Text
-from forge_tools.storage.models import execution_attempts, executions
+from forge_tools.storage.tables import execution_attempts, executions
 
 
 class _Kept(Protocol):

@@ -6,12 +6,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, case, or_, select, update
 
 from forge_tools.model import ShellRecord, ShellStatus
-from forge_tools.storage import models
+from forge_tools.storage import tables
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.queue.workers import beat_within
 from forge_tools.storage.rows import clean, named_values, record_of
-from forge_tools.storage.tables import shells, workers
+from forge_tools.storage.sqlalchemy_tables import shells, workers
 
 MOST_LISTED = 500
 """How many shells of one session are listed: running ones come before ended ones."""
@@ -100,4 +100,4 @@ def _is_deserted(seconds: float) -> ColumnElement[bool]:
     return kept.hostname.not_in(select(workers.c.hostname).where(beat_within(seconds)))
 
 
-_values = named_values(models.shells, ShellRecord)
+_values = named_values(tables.shells, ShellRecord)

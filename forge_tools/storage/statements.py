@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from forge_tools.storage.columns import Column
-from forge_tools.storage.models import NOBODY, execution_attempts, execution_queue, executions
 from forge_tools.storage.rows import ASKED, CLAIM, MAX_SKEW, OUTCOME, RESULT
+from forge_tools.storage.tables import NOBODY, execution_attempts, execution_queue, executions
 
 FOLDER = Path(__file__).with_name("sql")
 
@@ -59,7 +59,7 @@ def settings(dialect: str, name: str) -> list[str]:
 @cache
 def _blocks(dialect: str) -> Mapping[str, str]:
     """Return the blocks as they are in the file."""
-    _, *named = _BLOCK.split((FOLDER / f"{dialect}.sql").read_text())
+    _, *named = _BLOCK.split((FOLDER / f"{dialect}_statements.sql").read_text())
     return dict(zip(named[::2], (_COMMENT.sub("", said).strip() for said in named[1::2]), strict=True))
 
 

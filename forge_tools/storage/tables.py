@@ -1,199 +1,446 @@
-"""The tables for SQLAlchemy, made from `models.py`; and the types of their columns."""
+"""The tables: history is insert-only, what changes is narrow.
 
-import json
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from threading import Lock
-from typing import Any, Literal
+Whatever else names columns (lists to insert or read, casts, checks, grants) is made from these definitions.
+"""
 
-from sqlalchemy import (
-    ARRAY,
-    JSON,
-    BigInteger,
-    Boolean,
-    CheckConstraint,
+from typing import get_args
+
+from forge_tools.model import TERMINAL, ExecutionStatus, Lane, ShellStatus, Stream
+from forge_tools.model.documents import DocumentScopeKind
+from forge_tools.storage.columns import (
+    Bytes,
     Column,
-    Dialect,
-    Float,
+    Count,
+    Flag,
+    Identifier,
     Index,
     Integer,
-    LargeBinary,
-    MetaData,
-    Table,
+    JsonList,
+    JsonObject,
+    JsonText,
+    LargeCount,
+    Moment,
+    Numbers,
+    PublicKey,
+    Real,
+    Relation,
+    Seconds,
     Text,
-    text,
+    choice,
 )
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.event import listens_for
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from forge_tools.schema import decode_json
-from forge_tools.storage import columns, models
+SCHEMA_REVISION = "0001"
+"""The newest migration: a number and, if older code can work on its tables, the oldest that can: `0003_from_0002`."""
 
-metadata = MetaData()
-"""The metadata of all tables."""
+DEFAULT_QUEUE = "default"
+"""Most calls are in this queue, so an index that leaves them out is small."""
 
-_CREATING = Lock()  # migrations run on their own threads
+LANE = choice(get_args(Lane))
 
+executions = Relation(
+    "executions",
+    Column("id", Identifier, primary_key=True),
+    Column("tool", Text, nullable=False),
+    Column("tool_key", Text, nullable=False),
+    Column("tool_version", Text, nullable=False),
+    Column("tool_digest", Text, nullable=False),
+    Column("category", Text, nullable=False),
+    Column("parameters", JsonObject, nullable=False),
+    Column("encrypted_names", JsonList),
+    Column("context", JsonObject, nullable=False),
+    Column("options", JsonObject, nullable=False),
+    Column("agent_id", Text),
+    Column("session_id", Text),
+    Column("queue", Text, nullable=False),
+    Column("lane", LANE, nullable=False),
+    Column("timeout", Seconds, nullable=False),
+    Column("timeout_source", Text, nullable=False),
+    Column("soft_time_limit", Seconds, nullable=False),
+    Column("time_limit", Seconds, nullable=False),
+    Column("max_attempts", Count, nullable=False),
+    Column("idempotent", Flag, nullable=False),
+    Column("delay", Seconds, nullable=False),
+    Column("expires_in", Seconds, nullable=False),
+    Column("reply_to", Text),
+    Column("idempotency_key", Text),
+    Column("replay_of", Identifier),
+    Column("submitted_by", Text),
+    Column("queued_at", Moment, nullable=False),
+    Index("executions_queued_at", ("queued_at",), method="brin"),
+    Index("executions_by_tool", ("tool", "id")),
+    Index("executions_by_agent", ("agent_id", "id")),
+    Index("executions_by_session", ("session_id", "id")),
+    Index("executions_by_category", ("category", "id")),
+    Index("executions_by_queue", ("queue", "id"), where=f"queue != '{DEFAULT_QUEUE}'"),
+)
+"""What was asked, inserted once. `parameters` is what people may see; the values of `encrypted_names` are encrypted in
+the queue, and deleted with the row there. Ids are in the order of time, so each index ends with them.
+"""
 
-@listens_for(Table, "before_create")
-def _add_checks(made: Table, *_: object, **__: object) -> None:
-    """Add the CHECKs of columns; only a process that creates tables pays for that."""
-    with _CREATING:
-        if made.metadata is not metadata or made.info.get("is_checked"):
-            return
-        made.info["is_checked"] = True
-        for dialect in ("sqlite", "postgresql"):
-            for column, rule in rules(made, dialect):
-                made.append_constraint(
-                    CheckConstraint(rule, name=check_name(made.name, column)).ddl_if(dialect=dialect)
-                )
+execution_queue = Relation(
+    "execution_queue",
+    Column("id", Identifier, primary_key=True),
+    Column("tool_key", Text, nullable=False),
+    Column("queue", Text, nullable=False),
+    Column("lane", LANE, nullable=False),
+    Column("status", choice(status for status in ExecutionStatus if status not in TERMINAL), nullable=False),
+    Column("attempt", Count, nullable=False),
+    Column("max_attempts", Count, nullable=False),
+    Column("idempotent", Flag, nullable=False),
+    Column("token", Identifier),
+    Column("owner", Text),
+    Column("hostname", Text),
+    Column("pid", Count),
+    Column("not_before", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    Column("expires_in", Seconds, nullable=False),
+    Column("started_at", Moment),
+    Column("cancel_requested_at", Moment),
+    Column("encrypted", Text),
+    Column("reply_key", Text),
+    Index("execution_queue_due", ("lane", "tool_key", "queue", "not_before")),
+    Index("execution_queue_expiry", ("expires_at",)),
+    Index("execution_queue_cancels", ("id",), where="cancel_requested_at IS NOT NULL"),
+    Index("execution_queue_hopeless", ("id",), where="max_attempts < 1"),
+    postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.05},
+    sqlite_with_rowid=False,
+)
+"""Executions that are not over. No index uses a column that a claim changes: that would end heap-only updates."""
 
+NOBODY: dict[str, None] = dict.fromkeys(("token", "owner", "hostname", "pid", "started_at"))
+"""The columns of the queue that say who runs an execution, with their values while nobody does."""
 
-def rules(of: Table, dialect: str) -> Iterator[tuple[str, str]]:
-    """Yield (column, rule) for the columns of a table that have a CHECK."""
-    for column in of.c:
-        if rule := getattr(column.info["kind"], dialect):
-            said = rule.format(column.name)
-            yield column.name, f"{column.name} IS NULL OR {said}" if column.nullable else said
+execution_attempts = Relation(
+    "execution_attempts",
+    Column("execution_id", Identifier, primary_key=True),
+    Column("attempt", Count, primary_key=True, autoincrement=False),
+    Column("final", Flag, nullable=False),
+    Column("status", choice(sorted(TERMINAL)), nullable=False),
+    Column("token", Identifier),
+    Column("worker_id", Text),
+    Column("hostname", Text),
+    Column("pid", Count),
+    Column("started_at", Moment),
+    Column("completed_at", Moment, nullable=False),
+    Column("duration_ms", Real),
+    Column("output", JsonText),
+    Column("error", Text),
+    Column("error_code", Text),
+    Column("error_details", JsonText),
+    Column("diagnosis", JsonText),
+    Column("metadata", JsonObject, nullable=False),
+    Index("execution_attempts_completed", ("completed_at",)),
+    Index("execution_attempts_notable", ("status", "execution_id"), where="status != 'succeeded'"),
+    Index("execution_attempts_failures", ("execution_id",), where="status != 'succeeded'"),
+    Index("execution_attempts_by_code", ("error_code", "execution_id"), where="error_code IS NOT NULL"),
+)
+"""One row per start of a body, inserted when it ends; or the end of one that never started (`started_at` NULL).
+`token` is the finisher's; a row written by recovery has none, so that a late finish never mistakes it for its own.
+"""
 
+execution_events = Relation(
+    "execution_events",
+    Column("id", LargeCount, primary_key=True),
+    Column("execution_id", Identifier, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("detail", JsonObject, nullable=False),
+    Column("token", Identifier),
+    Index("execution_events_once", ("execution_id", "kind", "token"), unique=True),
+    Index("execution_events_by_time", ("at", "id")),
+    Index("execution_events_by_kind", ("kind", "at", "id")),
+    sqlite_autoincrement=True,  # the number of a pruned event is never reused
+)
+"""What was done to an execution, by whom and why. A token makes a repeated write of one event harmless."""
 
-def check_name(table: str, column: str) -> str:
-    """Return the name of a column's CHECK, which error messages show."""
-    return f"{table}_{column}_check"
+tools = Relation(
+    "tools",
+    Column("name", Text, primary_key=True),
+    Column("version", Text, primary_key=True),
+    Column("digest", Text, primary_key=True),
+    Column("category", Text, nullable=False),
+    Column("lane", LANE, nullable=False),
+    Column("timeout", Seconds),
+    Column("spec", JsonObject, nullable=False),
+    Column("enabled", Flag, nullable=False),
+    Column("is_default", Flag, nullable=False),
+    Column("first_seen_at", Moment, nullable=False),
+    Column("last_seen_at", Moment, nullable=False),
+    Column("walls", Text, nullable=False),
+    Column("moved", Flag, nullable=False),
+    Column("demoted_at", Moment),
+    Column("demoted_reason", Text),
+    Column("pinned_at", Moment),
+    Index("tools_default", ("name",), unique=True, where="is_default"),
+    Index("tools_demoted", ("name",), where="demoted_at IS NOT NULL"),
+    Index("tools_disabled", ("name",), where="enabled = false"),
+    Index("tools_pinned", ("name",), unique=True, where="pinned_at IS NOT NULL"),
+)
+"""The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares,
+and so does one that its operator `moved` there for its walls; `walls` is the tier that it has in that lane.
 
+The default of a tool is the pinned definition, else the one seen last; only by the default are calls accepted. If a
+definition is pinned, no other runs.
+"""
 
-class _Flag(Boolean):
-    pass
+workers = Relation(
+    "workers",
+    Column("id", Text, primary_key=True),
+    Column("hostname", Text, nullable=False),
+    Column("pid", Count, nullable=False),
+    Column("lane", LANE, nullable=False),
+    Column("queues", JsonList, nullable=False),
+    Column("concurrency", Count, nullable=False),
+    Column("answering", Count),
+    Column("version", Text, nullable=False),
+    Column("tools", JsonObject, nullable=False),
+    Column("servers", JsonList, nullable=False),
+    Column("walls", JsonObject, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("last_seen_at", Moment, nullable=False),
+    Column("stopped_at", Moment),
+    Column("beat", LargeCount, nullable=False),
+    Column("unfit", Text),
+    Column("dropped_messages", LargeCount, nullable=False),
+    Index("workers_not_stopped", ("id",), where="stopped_at IS NULL"),
+    postgresql_with={"fillfactor": 50},
+)
+"""One row per worker instance (one start of a worker process). `tools` maps each hosted name to `version digest`.
+`servers` is the state of its MCP servers, `walls` what it can give and which tools it leaves to others, `unfit` says why
+it claims nothing, and `dropped_messages` counts messages from the broker that were not ours.
+"""
 
+leases = Relation(
+    "leases",
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+)
 
-class _LargeCount(BigInteger):
-    pass
+idempotency_keys = Relation(
+    "idempotency_keys",
+    Column("scope", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("execution_id", Identifier, nullable=False),
+    Column("fingerprint", JsonObject, nullable=False),
+    Column("ttl", Seconds, nullable=False),
+    Column("claimed_at", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    Index("idempotency_keys_execution", ("execution_id",), unique=True),
+    Index("idempotency_keys_expiry", ("expires_at",)),
+)
+"""Which execution a key stands for; rows are inserted and deleted, never changed.
+A key holds until its execution has been over for `ttl` seconds. `expires_at` is the earliest moment at which that is
+possible, counted from the claim, so that the end of the execution need not change it.
+"""
 
+execution_reports = Relation(
+    "execution_reports",
+    Column("execution_id", Identifier, primary_key=True),
+    Column("attempt", Count, primary_key=True, autoincrement=False),
+    Column("slot", Count, primary_key=True, autoincrement=False),
+    Column("number", Count, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("done", Real),
+    Column("total", Real),
+    Column("text", Text),
+    Column("left_out", LargeCount, nullable=False),
+    Column("stream", choice(get_args(Stream)), nullable=False),
+    Column("level", Count),
+    postgresql_with={"fillfactor": 80},
+    sqlite_with_rowid=False,
+)
+"""Slot 0 of an attempt is its newest progress, overwritten each time; the others are its output, each in its number's
+slot. `number` is the order in which the attempt reported them. A call that reports nothing has no row.
+"""
 
-class Real(Float[float]):
-    """A finite number."""
+rollup_hours = Relation(
+    "rollup_hours",
+    Column("hour", Moment, primary_key=True),
+    Column("token", Identifier),
+    Column("rolled_at", Moment),
+    Column("calls", LargeCount),
+)
+"""One row per hour counted, or to be counted again: then `rolled_at` is NULL. `token` is the current counter's."""
 
+rollup_figures = Relation(
+    "rollup_figures",
+    Column("grouped_by", Text, primary_key=True),
+    Column("hour", Moment, primary_key=True),
+    Column("number", Count, primary_key=True, autoincrement=False),
+    Column("tool", Text),
+    Column("category", Text),
+    Column("queue", Text),
+    Column("agent_id", Text),
+    Column("session_id", Text),
+    Column("calls", LargeCount, nullable=False),
+    Column("succeeded", LargeCount, nullable=False),
+    Column("failed", LargeCount, nullable=False),
+    Column("rejected", LargeCount, nullable=False),
+    Column("durations", Numbers, nullable=False),
+    Column("waits", Numbers, nullable=False),
+)
+"""The calls queued in an hour, grouped once by `tool` (and category and queue), once by `agent`, once by `session`.
+`durations` and `waits` are milliseconds, in ascending order. A row counts only while its hour is rolled up.
+"""
 
-@compiles(_Flag, "sqlite")
-@compiles(_LargeCount, "sqlite")
-def _as_integer(*_: object, **__: object) -> str:
-    return "INTEGER"  # STRICT tables have no BOOLEAN and no BIGINT
+artifacts = Relation(
+    "artifacts",
+    Column("id", Text, primary_key=True),
+    Column("size", LargeCount, nullable=False),
+    Column("media_type", Text, nullable=False),
+    Column("is_whole", Flag, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    Column("uploaded_by", Text),
+    Index("artifacts_expiry", ("expires_at",)),
+)
+"""One row for equal bytes, whoever kept them; nobody sees it before it `is_whole`.
+A client with a restricted role has a row of its own, whose id is twice as long, and `uploaded_by` is the client's
+login, by the default of that column.
+"""
 
+artifact_parts = Relation(
+    "artifact_parts",
+    Column("artifact_id", Text, primary_key=True),
+    Column("number", Count, primary_key=True, autoincrement=False),
+    Column("start", LargeCount, nullable=False),
+    Column("data", Bytes, nullable=False),
+    Column("breaks", Count),
+)
+"""Bytes from `start` on; each part is compressed separately, so that a page needs only the parts that contain it.
+`breaks` counts the lines that end in it. If artifacts are kept in a folder, `data` is empty: the bytes are in a file.
+"""
 
-@compiles(Real, "sqlite")
-def _as_real(*_: object, **__: object) -> str:
-    return "REAL"
+artifact_owners = Relation(
+    "artifact_owners",
+    Column("artifact_id", Text, primary_key=True),
+    Column("session_key", Text, primary_key=True),
+    Column("session_id", Text),
+    Column("execution_id", Text),
+    Column("size", LargeCount, nullable=False),
+    Column("kept_at", Moment, nullable=False),
+    Index("artifact_owners_session", ("session_key", "kept_at")),
+    Index("artifact_owners_execution", ("execution_id",)),
+)
+"""The sessions that kept it; only they may read it. The key is a digest: a session's id may have any length."""
 
+encryption_keys = Relation(
+    "encryption_keys",
+    Column("id", Text, primary_key=True),
+    Column("public", PublicKey, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("retired_at", Moment),
+)
+"""The public halves, in base64, of the keys that clients encrypt with: they use the newest that is not retired."""
 
-Identifier = Text().with_variant(postgresql.UUID(as_uuid=False), "postgresql")
+workspaces = Relation(
+    "workspaces",
+    Column("name", Text, primary_key=True),
+    Column("instance", Text, primary_key=True),
+    Column("hostname", Text, nullable=False),
+    Column("shared", Flag, nullable=False),
+    Column("roots", JsonList, nullable=False),
+    Column("announced_at", Moment, nullable=False),
+)
+"""The workspaces of each worker instance (`instance`), by name; `workers` says whether it is live."""
 
+session_workspaces = Relation(
+    "session_workspaces",
+    Column("session_id", Text, primary_key=True),
+    Column("workspace", Text, nullable=False),
+    Column("bound_at", Moment, nullable=False),
+)
 
-class MomentText(TypeDecorator[datetime]):
-    """An aware UTC time as text in `MOMENT_FORMAT`."""
+shells = Relation(
+    "shells",
+    Column("id", Text, primary_key=True),
+    Column("hostname", Text, nullable=False),
+    Column("command", Text, nullable=False),
+    Column("cwd", Text, nullable=False),
+    Column("status", choice(ShellStatus), nullable=False),
+    Column("kernel", Text, nullable=False),
+    Column("pid", LargeCount, nullable=False),
+    Column("start_ticks", LargeCount, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("description", Text),
+    Column("session_id", Text),
+    Column("agent_id", Text),
+    Column("execution_id", Text),
+    Column("exit_code", Integer),
+    Column("signal", Integer),
+    Column("size", LargeCount, nullable=False),
+    Column("ended_at", Moment),
+    Column("updated_at", Moment, nullable=False),
+    Index("shells_of_session", ("session_id",), method="hash"),
+    Index("shells_of_nobody", ("started_at",), where="session_id IS NULL"),
+    Index("shells_running", ("hostname",), where="status = 'running'"),
+)
+"""Shells that outlive a call, as last reported by their hosts. Callers choose session ids: a hash takes any length.
+It does not index NULL, so shells without a session, which may be most, have their own index.
+"""
 
-    impl = Text
-    cache_ok = True
+documents = Relation(
+    "documents",
+    Column("scope", choice(get_args(DocumentScopeKind)), primary_key=True),
+    Column("owner_key", Text, primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("version", Count, primary_key=True, autoincrement=False),
+    Column("owner", Text),
+    Column("content", Text),
+    Column("author", Text),
+    Column("call", Text),
+    Column("updated_at", Moment, nullable=False),
+    Index("documents_by_owner", ("owner_key",)),
+)
+"""One row per version of a document, inserted and deleted, never changed: the key rejects a version's second writer.
+The newest version is the document; one without content means that it was deleted. `call` is a digest of the execution
+and the parameters that wrote it, by which a body that is started again sees that it is done. `owner_key` is a digest of
+`owner`: a session's id may have any length.
+"""
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:
-        return None if value is None else value.astimezone(UTC).strftime(columns.MOMENT_FORMAT)
+audit_batches = Relation(
+    "audit_batches",
+    Column("sequence", LargeCount, primary_key=True, autoincrement=False),
+    Column("format", Count, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("executions", Count, nullable=False),
+    Column("events", Count, nullable=False),
+    Column("ended_from", Moment),
+    Column("ended_until", Moment),
+    Column("frontier", Moment),
+    Column("event_frontier", LargeCount, nullable=False),
+    Column("root", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("sealed_at", Moment, nullable=False),
+    Column("sealer", Text, nullable=False),
+    Column("detail", JsonObject, nullable=False),
+    Column("key_id", Text),
+    Column("hash", Text, nullable=False),
+    Column("signature", Text),
+)
+"""One row per batch: what it covers (`kind` seal) or what was deleted (`kind` prune), never changed.
+`root` is the hash over its lines, `hash` the one over all its columns before it, `previous` the `hash` of the batch
+before. `frontier` and `event_frontier` say how far the chain has come: the latest end and event of all batches so far.
+"""
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else datetime.fromisoformat(value).replace(tzinfo=UTC)
+audit_executions = Relation(
+    "audit_executions",
+    Column("execution_id", Identifier, primary_key=True),
+    Column("batch", LargeCount, nullable=False),
+    Column("hashes", Bytes, nullable=False),
+    Column("pruned_by", LargeCount),
+    Index("audit_executions_batch", ("batch",)),
+)
+"""The hash of an execution's row, then the number and the hash of each of its attempts."""
 
-
-Moment = MomentText().with_variant(postgresql.TIMESTAMP(timezone=True), "postgresql")
-
-
-class Json(TypeDecorator[Any]):
-    """JSON kept as the original text. SQLite's own JSON type has numeric affinity and would turn `1.0` into `1`."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        return None if value is None else json.dumps(value)
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
-        return decode_json
-
-
-class _Numbers(Json):
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        return value
-
-
-JsonText = Json().with_variant(JSON(none_as_null=True), "postgresql")
-Numbers = _Numbers().with_variant(ARRAY(Float(53)), "postgresql")
-"""It binds what `in_form` makes."""
-
-
-def in_form(numbers: Sequence[float], dialect: str) -> Sequence[float] | str:
-    """Return numbers in ascending order for a column of `Numbers`; sorting many is slow, so do it before binding."""
-    ranked = sorted(numbers)
-    return array("d", ranked) if dialect == "postgresql" else json.dumps(ranked, separators=(",", ":"))
-
-
-_TYPES: dict[str, TypeEngine[Any]] = {
-    "bytes": LargeBinary(),
-    "flag": _Flag(),
-    "integer": Integer(),
-    "count": Integer(),
-    "large_count": _LargeCount(),
-    "real": Real(),
-    "seconds": Real(),
-    "identifier": Identifier,
-    "moment": Moment,
-    "json": JsonText,
-    "json_object": JsonText,
-    "json_list": JsonText,
-    "numbers": Numbers,
-}
-"""By the names of kinds; all others are texts."""
-
-_TEXT = Text()
-
-
-def _table(of: columns.Relation) -> Table:
-    made = []
-    for name, kind, nullable, is_key, autoincrement in of.columns.values():
-        counting: Literal["auto", False] = "auto" if autoincrement else False
-        options: dict[str, Any] = {"primary_key": True} if is_key else {"nullable": nullable}
-        type_ = _TYPES.get(kind.name, _TEXT)
-        made.append(Column(name, type_, info={"kind": kind}, autoincrement=counting, **options))
-    table = Table(of.name, metadata, *made, sqlite_strict=True, **of.options)
-    for index in of.indexes:
-        where = None if index.where is None else text(index.where)
-        options = {"postgresql_where": where, "sqlite_where": where}
-        if index.method is not None:
-            options["postgresql_using"] = index.method
-        Index(index.name, *(table.c[name] for name in index.columns), unique=index.unique, **options)
-    return table
-
-
-executions = _table(models.executions)
-execution_queue = _table(models.execution_queue)
-execution_attempts = _table(models.execution_attempts)
-execution_events = _table(models.execution_events)
-tools = _table(models.tools)
-workers = _table(models.workers)
-leases = _table(models.leases)
-idempotency_keys = _table(models.idempotency_keys)
-execution_reports = _table(models.execution_reports)
-rollup_hours = _table(models.rollup_hours)
-rollup_figures = _table(models.rollup_figures)
-artifacts = _table(models.artifacts)
-artifact_parts = _table(models.artifact_parts)
-artifact_owners = _table(models.artifact_owners)
-encryption_keys = _table(models.encryption_keys)
-workspaces = _table(models.workspaces)
-session_workspaces = _table(models.session_workspaces)
-shells = _table(models.shells)
-documents = _table(models.documents)
-audit_batches = _table(models.audit_batches)
-audit_executions = _table(models.audit_executions)
-audit_events = _table(models.audit_events)
+audit_events = Relation(
+    "audit_events",
+    Column("event_id", LargeCount, primary_key=True, autoincrement=False),
+    Column("batch", LargeCount, nullable=False),
+    Column("hashes", Bytes, nullable=False),
+    Column("pruned_by", LargeCount),
+    Index("audit_events_batch", ("batch",)),
+)
+"""Events have their own entries: one may be added to an execution sealed long ago, such as a late finish."""

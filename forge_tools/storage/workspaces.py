@@ -21,16 +21,16 @@ from forge_tools.model.places import host_queue
 from forge_tools.schema import shown
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import from_now, seconds_between
-from forge_tools.storage.models import NOBODY
 from forge_tools.storage.queue.workers import beat_within, is_alive
 from forge_tools.storage.rows import clean, record_of
-from forge_tools.storage.tables import (
+from forge_tools.storage.sqlalchemy_tables import (
     execution_events,
     execution_queue,
     session_workspaces,
     workers,
     workspaces,
 )
+from forge_tools.storage.tables import NOBODY
 
 KEPT_SECONDS = 30 * 86_400.0
 """How long the workspaces of a host that is gone are remembered."""

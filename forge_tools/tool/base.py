@@ -30,7 +30,7 @@ from forge_tools.model import (
     ToolSpec,
 )
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.schema import Validator, clean_text, formats, is_of_type
+from forge_tools.schema import Validator, clean_text, is_of_type, providers
 from forge_tools.secrets.detection import as_shown
 from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, scrubbed, scrubber_of
 from forge_tools.time_limits import timed_out_after
@@ -184,11 +184,11 @@ class BaseTool(ABC):
 
     def to_openai_schema(self) -> Schema:
         """Render for OpenAI's function calling."""
-        return formats.render(self.spec, "openai")
+        return providers.render(self.spec, "openai")
 
     def to_anthropic_schema(self) -> Schema:
         """Render for Anthropic's tool use."""
-        return formats.render(self.spec, "anthropic")
+        return providers.render(self.spec, "anthropic")
 
     def to_langchain_tool(self, context: ExecutionContext | None = None) -> Any:
         """Wrap as a LangChain `Tool` whose calls run in `context`; needs forge-tools[langchain]."""

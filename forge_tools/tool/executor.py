@@ -30,7 +30,7 @@ from forge_tools.model import (
 from forge_tools.model.content import holds_parts
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.reports import DirectReporter, in_scope
-from forge_tools.schema import clean_text, formats, shown, suggestion
+from forge_tools.schema import clean_text, providers, shown, suggestion
 from forge_tools.secrets.detection import SecretDetector
 from forge_tools.secrets.scrubber import CONCEALED, LEAST_IN_FAILURES, scrubber_of
 from forge_tools.tool.base import BaseTool, brief, preview
@@ -193,8 +193,8 @@ class ToolExecutor:
         Raises:
             ValueError: for an unknown format.
         """
-        formats.require_format(format)
-        return [formats.render(tool.spec, format) for tool in self._registry.list_all()]
+        providers.require_format(format)
+        return [providers.render(tool.spec, format) for tool in self._registry.list_all()]
 
     def get_schemas_by_category(self, category: ToolCategory, format: str = "openai") -> list[Schema]:
         """Return the schemas of the tools of a category.
@@ -202,8 +202,8 @@ class ToolExecutor:
         Raises:
             ValueError: for an unknown format.
         """
-        formats.require_format(format)
-        return [formats.render(tool.spec, format) for tool in self._registry.list_by_category(category)]
+        providers.require_format(format)
+        return [providers.render(tool.spec, format) for tool in self._registry.list_by_category(category)]
 
     def specs(self) -> list[ToolSpec]:
         """Return the tools as data, in the order of registration."""

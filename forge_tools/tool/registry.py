@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from forge_tools.errors import DuplicateToolError, InvalidCallError, InvalidToolError, ToolError, ToolNotFoundError
 from forge_tools.model import ExecutionContext, Schema, ToolCategory, ToolSpec
-from forge_tools.schema import KNOWN_TYPES, Validator, clean_text, encode_json, formats, suggestion
+from forge_tools.schema import KNOWN_TYPES, Validator, clean_text, encode_json, providers, suggestion
 from forge_tools.tool.base import BaseTool
 
 _logger = logging.getLogger("forge_tools.tools")
@@ -112,7 +112,7 @@ class ScopedRegistry:
 
     def get_declarations(self) -> list[Schema]:
         """Return the tools in Gemini's format: one object with all `functionDeclarations` (spec S1-28)."""
-        return [{"functionDeclarations": [formats.render(tool.spec, "gemini") for tool in self.list_all()]}]
+        return [{"functionDeclarations": [providers.render(tool.spec, "gemini") for tool in self.list_all()]}]
 
     async def initialize_all(self, context: ExecutionContext) -> None:
         """Initialize each tool once, in the order of registration; if one fails, shut down those before it.
@@ -246,7 +246,7 @@ def _schema_problem(spec: ToolSpec) -> str | None:
         if value is not None and not value > 0:
             return f"{name} must be greater than 0, not {value}"
     try:
-        encode_json(formats.input_schema(spec).get("properties"), "parameters", _MAX_DEFINITION_BYTES)
+        encode_json(providers.input_schema(spec).get("properties"), "parameters", _MAX_DEFINITION_BYTES)
         Validator(spec)
     except InvalidToolError as error:
         return error.message

@@ -7,7 +7,7 @@ revisions start from those, not from what the models have become.
 from alembic import op
 
 from forge_tools.storage.history.view import tool_executions_view
-from forge_tools.storage.tables import metadata
+from forge_tools.storage.sqlalchemy_tables import metadata
 
 revision = "0001"
 down_revision = None

@@ -20,8 +20,8 @@ from forge_tools.storage import open_store, statements
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.heartbeat import BEATS, NOW, Answers
 from forge_tools.storage.queue.queue import ExecutionQueue
+from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_queue
 from forge_tools.storage.store import Store
-from forge_tools.storage.tables import execution_attempts, execution_queue
 from workers import app, engine
 from workers.engine import Engine, Lifeline
 from workers.lanes import loop

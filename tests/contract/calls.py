@@ -12,7 +12,7 @@ from forge_tools.storage import Store
 from forge_tools.storage.functions import any_of, from_now
 from forge_tools.storage.heartbeat import CANCELS, Heartbeat
 from forge_tools.storage.history.view import tool_executions
-from forge_tools.storage.tables import execution_queue
+from forge_tools.storage.sqlalchemy_tables import execution_queue
 
 UNKNOWN = "01a00000-0000-7000-8000-00000000abcd"
 """An id that no execution has."""

@@ -13,7 +13,7 @@ from forge_tools.model import ExecutionStatus
 from forge_tools.model.audit import AuditReport
 from forge_tools.storage import Store
 from forge_tools.storage.audit import Signer, Trust
-from forge_tools.storage.tables import Identifier, Json, MomentText
+from forge_tools.storage.sqlalchemy_tables import Identifier, Json, MomentText
 from tests.contract.calls import UNKNOWN, claimed, ended, finish_one, finished, running, submitted
 from tests.services import admin
 from tests.waiting import within

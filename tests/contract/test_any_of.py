@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.model import new_id
 from forge_tools.storage import Store
 from forge_tools.storage.functions import any_of
-from forge_tools.storage.tables import execution_events, executions
+from forge_tools.storage.sqlalchemy_tables import execution_events, executions
 from tests.contract.calls import submitted
 from tests.contract.statements import noted, plan
 

@@ -16,7 +16,7 @@ from forge_tools.artifacts.parts import PART_BYTES, PackedPart, PartFiles, pack
 from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError, ArtifactNotFoundError
 from forge_tools.model import Artifact, PageWish
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.tables import artifact_parts
+from forge_tools.storage.sqlalchemy_tables import artifact_parts
 from tests.contract.test_artifacts import BYTES, GONE, KEEPING, LONG, artifact, contents, files, put, rows
 
 LINES = [f"{number:06} {'-' * 290}\n".encode() for number in range(16_000)]

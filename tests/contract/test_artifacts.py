@@ -18,7 +18,7 @@ from forge_tools.errors import ArtifactDamagedError, ArtifactNotFoundError, Stor
 from forge_tools.model import Artifact, File
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import Keeping, session_key
-from forge_tools.storage.tables import artifact_owners, artifact_parts, artifacts
+from forge_tools.storage.sqlalchemy_tables import artifact_owners, artifact_parts, artifacts
 from tests.waiting import within
 
 KEEPING = Keeping(ttl=3600.0, quota=1 << 30)

@@ -16,7 +16,13 @@ from forge_tools.storage.audit import Signer, Trust, batches
 from forge_tools.storage.audit.batches import OvertakenError
 from forge_tools.storage.audit.chain import ALL
 from forge_tools.storage.retention import PruneRun
-from forge_tools.storage.tables import audit_batches, audit_executions, execution_attempts, execution_events, executions
+from forge_tools.storage.sqlalchemy_tables import (
+    audit_batches,
+    audit_executions,
+    execution_attempts,
+    execution_events,
+    executions,
+)
 from tests.contract.calls import call, claimed, ended, finish_one, finished, running, submitted
 from tests.contract.sealed import (
     changing,

@@ -11,7 +11,7 @@ from forge_tools.storage import Store
 from forge_tools.storage.audit.batches import following, listed
 from forge_tools.storage.audit.chain import ALL
 from forge_tools.storage.audit.hashes import DEFINITION
-from forge_tools.storage.tables import audit_batches, tools
+from forge_tools.storage.sqlalchemy_tables import audit_batches, tools
 from tests.contract.sealed import (
     changing,
     forge,

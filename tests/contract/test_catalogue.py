@@ -8,7 +8,7 @@ from sqlalchemy import update
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.model import Capabilities, ExecutionStatus, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
-from forge_tools.storage.tables import tools
+from forge_tools.storage.sqlalchemy_tables import tools
 from tests.contract.calls import SCOPE, claimed, ended, finish_one, instance, running, scope, submitted
 
 GREP = ToolSpec(

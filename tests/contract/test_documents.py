@@ -14,7 +14,7 @@ from forge_tools.sandbox.reach import Documents, ProcessDocuments
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.retention import DELETED_SECONDS, SESSION_SECONDS
-from forge_tools.storage.tables import documents as table
+from forge_tools.storage.sqlalchemy_tables import documents as table
 
 MINE, OTHERS = DocumentScope("session", "session-1"), DocumentScope("session", "session-2")
 BY = DocumentWriter("agent-1")

@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.model import CallOptions, ExecutionContext, RetryPolicy, ToolCategory
-from forge_tools.schema.formats import FORMATS
+from forge_tools.schema.providers import FORMATS
 from forge_tools.testing import InlineExecutor
 from tests.fleet import Fleet
 from tests.function_tools import make

@@ -29,7 +29,7 @@ from forge_tools.storage.heartbeat import (
     misplaced,
     unchained,
 )
-from forge_tools.storage.tables import execution_queue
+from forge_tools.storage.sqlalchemy_tables import execution_queue
 from tests.contract.calls import SCOPE, beat, clock_of, instance, overdue, running, scope, submitted
 from tests.contract.sealed import past, seal_all, sealed_past
 

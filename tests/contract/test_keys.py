@@ -20,7 +20,7 @@ from forge_tools.model import (
 )
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.queue.queue import Answer
-from forge_tools.storage.tables import execution_queue, executions, idempotency_keys
+from forge_tools.storage.sqlalchemy_tables import execution_queue, executions, idempotency_keys
 from tests.clocks import SetClock, postgres_clock, sqlite_clock
 from tests.contract.calls import SCOPE, call, claimed, ended, finish_one, finished, statuses, submitted
 

@@ -10,7 +10,7 @@ from forge_tools.model import NamedWorkspace, ShellStatus
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.retention import BOUND_SECONDS, INSTANCE_SECONDS
-from forge_tools.storage.tables import execution_attempts, session_workspaces, shells, workers
+from forge_tools.storage.sqlalchemy_tables import execution_attempts, session_workspaces, shells, workers
 from forge_tools.storage.workspaces import KEPT_SECONDS
 from tests.contract.calls import ended, finish_one, instance, running, scope, submitted
 from tests.contract.sealed import forge

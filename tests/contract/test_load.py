@@ -14,7 +14,7 @@ from forge_tools.model import new_id
 from forge_tools.storage import Store
 from forge_tools.storage.functions import database_now, from_now
 from forge_tools.storage.history.overview import read_load
-from forge_tools.storage.tables import Moment, execution_queue
+from forge_tools.storage.sqlalchemy_tables import Moment, execution_queue
 
 PATIENCE = 10.0
 

@@ -9,7 +9,7 @@ from sqlalchemy import update
 from forge_tools.model import ExecutionStatus, Overview, QueueLoad, StuckReason, ToolCategory, ToolSpec, Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.tables import execution_attempts, execution_queue, workers
+from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_queue, workers
 from tests.contract.calls import claimed, ended, finish_one, instance, running, scope, submitted
 
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, lane="async")

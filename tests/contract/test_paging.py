@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.model import ExecutionStatus, new_id
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.tables import execution_events
+from forge_tools.storage.sqlalchemy_tables import execution_events
 from tests.contract.calls import ended, finish_one, running, submitted
 from tests.waiting import within
 

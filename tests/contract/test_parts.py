@@ -20,7 +20,7 @@ from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.retention import PruneRun
-from forge_tools.storage.tables import artifact_parts, artifacts, execution_attempts
+from forge_tools.storage.sqlalchemy_tables import artifact_parts, artifacts, execution_attempts
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
 from tests.contract.sealed import forge, put_back, seal_all, verified

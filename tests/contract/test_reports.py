@@ -22,7 +22,7 @@ from forge_tools.model import (
 )
 from forge_tools.storage import Store
 from forge_tools.storage.reports import MOST_READ, _is_behind
-from forge_tools.storage.tables import execution_reports
+from forge_tools.storage.sqlalchemy_tables import execution_reports
 from tests.contract.calls import UNKNOWN, claimed, ended, finish_one, running, submitted
 
 

@@ -18,7 +18,13 @@ from forge_tools.model.audit import Pruning
 from forge_tools.storage import Store
 from forge_tools.storage.history import figures
 from forge_tools.storage.history.rollups import hour_at
-from forge_tools.storage.tables import execution_attempts, execution_queue, executions, rollup_figures, rollup_hours
+from forge_tools.storage.sqlalchemy_tables import (
+    execution_attempts,
+    execution_queue,
+    executions,
+    rollup_figures,
+    rollup_hours,
+)
 from tests.contract.calls import SCOPE, call, ended, submitted
 from tests.contract.sealed import forge
 from tests.contract.statements import noted, plan

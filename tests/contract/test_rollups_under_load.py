@@ -21,7 +21,7 @@ from forge_tools.storage import Store, open_store
 from forge_tools.storage.history import figures, rollups
 from forge_tools.storage.history.figures import read_figures, rolled_up
 from forge_tools.storage.retention import PruneRun
-from forge_tools.storage.tables import in_form, rollup_figures, rollup_hours
+from forge_tools.storage.sqlalchemy_tables import in_form, rollup_figures, rollup_hours
 from tests.clocks import SetClock, postgres_clock, sqlite_clock
 from tests.contract.calls import submitted
 from tests.contract.proxy import Proxy

@@ -13,7 +13,7 @@ from forge_tools.model import ShellRecord, ShellStatus, shell_id
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.shells import MOST_LISTED
-from forge_tools.storage.tables import workers
+from forge_tools.storage.sqlalchemy_tables import workers
 from tests.contract.calls import beat, instance
 
 START = datetime(2026, 5, 17, 9, 30, 0, 123456, tzinfo=UTC)

@@ -31,7 +31,7 @@ from forge_tools.model import (
 )
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.tables import execution_attempts, execution_queue, executions
+from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_queue, executions
 from tests.contract.calls import beat, call, ended, finish_one, instance, scope, submit_one
 
 LATER = 3600.0

@@ -11,7 +11,7 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError, SchemaVersionError, StorageError
 from forge_tools.storage import Store, migrate, open_store
-from forge_tools.storage.tables import metadata
+from forge_tools.storage.sqlalchemy_tables import metadata
 from tests.contract.calls import SCOPE, beat, call, submit_one, submitted
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from sqlalchemy import update
 from forge_tools.model import StuckCalls, StuckReason, ToolCategory, ToolSpec
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.tables import execution_queue, workers
+from forge_tools.storage.sqlalchemy_tables import execution_queue, workers
 from tests.contract.calls import instance, running, scope, submitted
 
 

@@ -9,7 +9,7 @@ from forge_tools.errors import ToolNotFoundError
 from forge_tools.model import ExecutionStatus, StuckReason, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.tables import execution_queue, tools
+from forge_tools.storage.sqlalchemy_tables import execution_queue, tools
 from tests.contract.calls import ended, finish_one, instance, running, submitted
 
 FIRST = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, aliases=("grep",), lane="async")

@@ -11,7 +11,7 @@ from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.model import Claim, ExecutionStatus, Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.tables import execution_queue, workers
+from forge_tools.storage.sqlalchemy_tables import execution_queue, workers
 from tests.contract.calls import (
     SCOPE,
     UNKNOWN,

@@ -17,7 +17,7 @@ from forge_tools.model import Artifact, ExecutionContext, PageWish
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import Keeping, StoredArtifacts
-from forge_tools.storage.tables import artifact_parts
+from forge_tools.storage.sqlalchemy_tables import artifact_parts
 from tests.contract.test_artifacts import artifact, contents, files, folder, rows
 from workers.artifacts import MOST_UNPROVEN, ArtifactDesk, Message, Proofs
 from workers.remote_store import ChildArtifacts, WorkerArtifacts

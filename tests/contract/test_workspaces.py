@@ -21,7 +21,7 @@ from forge_tools.model import (
 )
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.tables import execution_queue, workers
+from forge_tools.storage.sqlalchemy_tables import execution_queue, workers
 from forge_tools.storage.workspaces import MOST_MOVES
 from tests.contract.calls import claimed, ended, finish_one, instance, running, scope, statuses
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from forge_tools.storage.models import SCHEMA_REVISION
+from forge_tools.storage.tables import SCHEMA_REVISION
 from tests.e2e.cli_driver import TOOLS, Cli
 from tests.waiting import wait_until
 

@@ -18,7 +18,7 @@ from forge_tools.errors import ArtifactNotFoundError
 from forge_tools.model import ExecutionContext, PageWish, ToolResult
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.artifacts import Keeping
-from forge_tools.storage.tables import artifact_parts, artifacts
+from forge_tools.storage.sqlalchemy_tables import artifact_parts, artifacts
 from tests.contract.test_artifacts import artifact
 from tests.fleet import ROOT, Fleet, warm_worker
 from tests.migrated import database

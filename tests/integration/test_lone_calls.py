@@ -13,7 +13,7 @@ from sqlalchemy import select
 from forge_tools.broker import CHANNEL_PREFIX, REPLY_MARK
 from forge_tools.client import ExecutorClient, results
 from forge_tools.model import ExecutionContext, ExecutionStatus, new_id
-from forge_tools.storage.tables import executions
+from forge_tools.storage.sqlalchemy_tables import executions
 from tests.fleet import ROOT, Fleet
 from tests.integration.conftest import Parts
 from tests.migrated import database

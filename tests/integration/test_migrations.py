@@ -24,9 +24,9 @@ from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.connection.drivers import Address
-from forge_tools.storage.models import SCHEMA_REVISION
+from forge_tools.storage.sqlalchemy_tables import metadata
 from forge_tools.storage.statements import settings
-from forge_tools.storage.tables import metadata
+from forge_tools.storage.tables import SCHEMA_REVISION
 from tests.contract.calls import SCOPE, submitted
 from tests.migrated import look
 from tests.waiting import reached, within

@@ -22,7 +22,7 @@ from forge_tools.model import (
     StateChange,
 )
 from forge_tools.sandbox.reports import MOST_BYTES, PART_BYTES
-from forge_tools.storage.tables import execution_reports
+from forge_tools.storage.sqlalchemy_tables import execution_reports
 from tests.fleet import Fleet
 from tests.migrated import database
 from tests.telling_tools import FLOOD_BYTES, FLOOD_LINE

@@ -31,9 +31,9 @@ INCOMPATIBLE = {
     "messages have another form": ("forge_tools/broker/message.py", "[[wakeups]", "[[[one[::-1] for one in wakeups]]"),
     "notifications have another form": ("forge_tools/broker/message.py", r'REPLY_MARK = b"\0"', r'REPLY_MARK = b"\1"'),
     "a new column has to be filled": (
-        "forge_tools/storage/models.py", 'Column("final", Flag', 'Column("system", Text, nullable=False), Column("final", Flag',
+        "forge_tools/storage/tables.py", 'Column("final", Flag', 'Column("system", Text, nullable=False), Column("final", Flag',
     ),
-    "a status has another name": ("forge_tools/model/queue.py", 'SUCCEEDED = "succeeded"', 'SUCCEEDED = "done"'),
+    "a status has another name": ("forge_tools/model/execution.py", 'SUCCEEDED = "succeeded"', 'SUCCEEDED = "done"'),
     "results are encoded in another way": ("forge_tools/storage/rows.py", "else decode_json(value)", 'else decode_json(value)["value"]'),
 }  # fmt: skip
 """Changes of which each keeps a release from working with the one before: the file, what stands there, what would."""
@@ -67,7 +67,7 @@ def test_the_wheel_of_this_version_is_kept_and_complete() -> None:
         assert archive.testzip() is None
         assert f"\nVersion: {__version__}\n" in archive.read(f"forge_tools-{__version__}.dist-info/METADATA").decode()
         compile(archive.read("forge_tools/__init__.py"), "forge_tools/__init__.py", "exec")
-    inside = ("__init__.py", "py.typed", "storage/sql/postgresql.sql", "storage/migrations/env.py")
+    inside = ("__init__.py", "py.typed", "storage/sql/postgresql_statements.sql", "storage/migrations/env.py")
     assert {"workers/__main__.py", *(f"forge_tools/{name}" for name in inside)} <= names
     assert {name.split("/")[0] for name in names} == {"forge_tools", "workers", f"forge_tools-{__version__}.dist-info"}
     assert f"\n## {__version__} (" in (ROOT / "CHANGELOG.md").read_text()

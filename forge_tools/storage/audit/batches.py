@@ -17,7 +17,7 @@ from forge_tools.storage.audit.proof import Signer
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP
-from forge_tools.storage.tables import audit_batches
+from forge_tools.storage.sqlalchemy_tables import audit_batches
 
 SEAL, PRUNE = "seal", "prune"
 NOTHING_BEFORE = "0" * 64

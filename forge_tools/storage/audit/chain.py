@@ -27,7 +27,7 @@ from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import any_of, database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
 from forge_tools.storage.rows import clean
-from forge_tools.storage.tables import (
+from forge_tools.storage.sqlalchemy_tables import (
     audit_batches,
     audit_events,
     audit_executions,

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.storage.functions import any_of, stored
 from forge_tools.storage.heartbeat import EVER
-from forge_tools.storage.tables import MomentText, execution_attempts, execution_events, executions, tools
+from forge_tools.storage.sqlalchemy_tables import MomentText, execution_attempts, execution_events, executions, tools
 
 FORMAT = 1
 DIGEST_BYTES = 32

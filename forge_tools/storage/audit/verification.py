@@ -27,7 +27,7 @@ from forge_tools.storage.audit.proof import KeptHead, Trust
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP
-from forge_tools.storage.tables import (
+from forge_tools.storage.sqlalchemy_tables import (
     audit_batches,
     audit_events,
     audit_executions,

@@ -13,7 +13,7 @@ from forge_tools.errors import (
     StorageError,
     UnstorableRowError,
 )
-from forge_tools.storage.models import SCHEMA_REVISION
+from forge_tools.storage.tables import SCHEMA_REVISION
 
 _SQLITE_CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SQLITE_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})

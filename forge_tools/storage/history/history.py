@@ -40,7 +40,7 @@ from forge_tools.storage.history.pages import (
 )
 from forge_tools.storage.history.view import conditions, joined, live, tool_executions
 from forge_tools.storage.rows import record_of
-from forge_tools.storage.tables import execution_attempts, execution_events
+from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_events
 
 LEAST_PREFIX = 8
 

@@ -41,7 +41,7 @@ from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import database_now, from_now, seconds_between
 from forge_tools.storage.history.figures import FAILED, summed
 from forge_tools.storage.queue.workers import is_alive, read_workers
-from forge_tools.storage.tables import execution_attempts, execution_queue, executions, tools, workers
+from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_queue, executions, tools, workers
 
 live, ended = execution_queue.c, execution_attempts.c
 QUEUED = live.status == ExecutionStatus.QUEUED.value

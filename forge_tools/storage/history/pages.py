@@ -26,9 +26,9 @@ from forge_tools.model import (
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import seen_last
 from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live, spelled, time_bounds
-from forge_tools.storage.models import DEFAULT_QUEUE
 from forge_tools.storage.rows import clean, record_of
-from forge_tools.storage.tables import execution_attempts, execution_events, execution_queue, executions
+from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_events, execution_queue, executions
+from forge_tools.storage.tables import DEFAULT_QUEUE
 
 R = TypeVar("R", ExecutionRecord, AttemptRecord, EventRecord)
 Order = tuple[ColumnElement[Any], ...]

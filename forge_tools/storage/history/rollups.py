@@ -35,7 +35,7 @@ from forge_tools.storage.history.figures import (
 )
 from forge_tools.storage.history.view import asked, id_bounds, time_bounds
 from forge_tools.storage.rows import MAX_SKEW
-from forge_tools.storage.tables import execution_queue, executions, in_form, rollup_figures, rollup_hours
+from forge_tools.storage.sqlalchemy_tables import execution_queue, executions, in_form, rollup_figures, rollup_hours
 
 SETTLED_SECONDS = 300.0
 """How long ago an hour must have ended to be counted: all calls queued in it are committed by then."""

@@ -9,7 +9,7 @@ from sqlalchemy.sql.ddl import CreateView
 
 from forge_tools.model import TERMINAL, ExecutionStatus, Selection, id_floor
 from forge_tools.storage.rows import MAX_SKEW, clean
-from forge_tools.storage.tables import execution_attempts, execution_queue, executions
+from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_queue, executions
 
 asked, live, last = executions.alias("e"), execution_queue.alias("q"), execution_attempts.alias("a")
 """The parts of the join: the request; the state until it ends; the final attempt once it has ended."""

@@ -25,7 +25,7 @@ from forge_tools.model import (
     ToolResult,
     Wakeup,
 )
-from forge_tools.model.queue import id_time
+from forge_tools.model.execution import id_time
 from forge_tools.storage.connection.drivers import (
     BUSY_SECONDS,
     READ_TEXT,
@@ -37,7 +37,6 @@ from forge_tools.storage.connection.drivers import (
 )
 from forge_tools.storage.connection.faults import explain
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values
-from forge_tools.storage.models import NOBODY
 from forge_tools.storage.rows import (
     MAX_SKEW,
     Answer,
@@ -53,6 +52,7 @@ from forge_tools.storage.rows import (
     stored_result,
 )
 from forge_tools.storage.statements import sqlite_statement as sql
+from forge_tools.storage.tables import NOBODY
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -27,11 +27,10 @@ from forge_tools.model import ExecutionStatus, LostBody, Outcome, Wakeup, is_id,
 from forge_tools.model.places import serving_command
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import any_of, from_now, is_granted, seconds_between
-from forge_tools.storage.models import NOBODY
 from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.queue.workers import hosted_keys, is_alive
 from forge_tools.storage.rows import clean
-from forge_tools.storage.tables import (
+from forge_tools.storage.sqlalchemy_tables import (
     execution_attempts,
     execution_events,
     execution_queue,
@@ -39,6 +38,7 @@ from forge_tools.storage.tables import (
     idempotency_keys,
     workers,
 )
+from forge_tools.storage.tables import NOBODY
 
 live, kept = execution_queue.c, idempotency_keys.c
 QUEUED, RUNNING = ExecutionStatus.QUEUED.value, ExecutionStatus.RUNNING.value

@@ -16,7 +16,7 @@ from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.queue.queue import HotPath
 from forge_tools.storage.rows import record_of
-from forge_tools.storage.tables import execution_queue, leases, workers
+from forge_tools.storage.sqlalchemy_tables import execution_queue, leases, workers
 
 LONGEST_LEASES = 4
 """Workers may be configured with different leases, but hardly by more than this factor."""

@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from forge_tools.storage.migrate import checked_later, unchecked
-from forge_tools.storage.models import SCHEMA_REVISION
+from forge_tools.storage.tables import SCHEMA_REVISION
 from tests.contract.migrations_example import ADDED
 
 revision = ADDED

@@ -9,7 +9,7 @@ from pathlib import Path
 from alembic.config import Config
 
 from forge_tools.storage import migrate
-from forge_tools.storage.models import SCHEMA_REVISION
+from forge_tools.storage.tables import SCHEMA_REVISION
 
 OURS = SCHEMA_REVISION.partition("_")[0]
 """The code that is released: it knows nothing of these."""

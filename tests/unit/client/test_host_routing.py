@@ -31,7 +31,7 @@ from forge_tools.model.places import host_queue
 from forge_tools.storage import open_store
 from forge_tools.storage.directory import Directory
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.tables import executions, workers
+from forge_tools.storage.sqlalchemy_tables import executions, workers
 from tests.migrated import database
 from tests.unit.client.conftest import ECHO, publish
 

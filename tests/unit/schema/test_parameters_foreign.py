@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from forge_tools.errors import InvalidToolError
 from forge_tools.model import ToolSpec
 from forge_tools.schema import Validator
-from forge_tools.schema.formats import FORMATS, input_schema, render
+from forge_tools.schema.providers import FORMATS, input_schema, render
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.tool.registry import check_definition
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Boolean, Column, Float, Integer, MetaData, Table, Text
 
 from forge_tools.storage.audit.hashes import RowForm, join_hashes, line, moment_form, root_of, split_hashes
-from forge_tools.storage.tables import Identifier, JsonText, Moment
+from forge_tools.storage.sqlalchemy_tables import Identifier, JsonText, Moment
 
 
 def things(*more: Column[object]) -> Table:

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
-from forge_tools.schema.formats import FORMATS, render
+from forge_tools.schema.providers import FORMATS, render
 from forge_tools.tool import tool
 from forge_tools.tool.base import ExecutionContext
 

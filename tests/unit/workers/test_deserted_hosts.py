@@ -4,7 +4,7 @@ from sqlalchemy import update
 
 from forge_tools.model import WorkerRecord
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.tables import workers
+from forge_tools.storage.sqlalchemy_tables import workers
 from tests.unit.workers.watched_host import Host, shell
 
 

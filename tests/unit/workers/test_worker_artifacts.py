@@ -17,7 +17,7 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, San
 from forge_tools.model import ExecutionContext, PageWish
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.storage import Store
-from forge_tools.storage.tables import artifact_parts
+from forge_tools.storage.sqlalchemy_tables import artifact_parts
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from workers.artifacts import ArtifactDesk, Message, Proofs
 from workers.lanes.children import MOST_ASKED

@@ -18,7 +18,7 @@ from forge_tools.sandbox.configured import reach_of
 from forge_tools.setting_types import WorkspaceSettings
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.tables import executions, workers
+from forge_tools.storage.sqlalchemy_tables import executions, workers
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from tests.contract.calls import statuses
 from tests.migrated import migrated

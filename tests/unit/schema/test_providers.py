@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from forge_tools.model import Capabilities
-from forge_tools.schema.formats import FORMATS, input_schema, render
+from forge_tools.schema.providers import FORMATS, input_schema, render
 from tests.spec.sample_tools import Broken, Echo, Recorder, parameter
 
 NESTED = {"type": "object", "properties": {"tags": {"type": "array"}}, "additionalProperties": {"type": "array"}}
