@@ -8,7 +8,7 @@ from forge_tools.storage.rows import ASKED, OUTCOME
 from forge_tools.storage.statements import FOLDER, postgres_statement, settings, sqlite_statement
 
 BLOCKS = [
-    (file.stem, name)
+    (file.stem.removesuffix("_statements"), name)
     for file in sorted(FOLDER.glob("*.sql"))
     for name in re.findall(r"(?m)^-- name: (\w+)$", file.read_text())
 ]
