@@ -1,5 +1,6 @@
 """The servers of a run, and the workers that the current measure needs; no others run beside it."""
 
+import secrets
 import time
 from collections.abc import Iterator, Set
 from contextlib import ExitStack, contextmanager
@@ -95,7 +96,7 @@ def _with_servers(scene: Scene, cleanup: ExitStack, kept: Path | None) -> Scene:
         database_pid=postgres.process.pid,
         administration=postgres.url,
         settings={name: own_settings(scene.folder / f"home-{name}", valkey.url, urls[name]) for name in DATABASES},
-        results={"raw": valkey.url, "raw-sql": _as_celery_takes_it(postgres.create_database())},
+        results={"raw": valkey.url, "raw-sql": _for_celery(postgres.create_database())},
     )
 
 
@@ -137,6 +138,11 @@ def _count_statements(postgres: PostgresServer) -> None:
     count_statements(postgres.url)
 
 
-def _as_celery_takes_it(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(scheme="db+postgresql+pg8000"))
+def _for_celery(url: str) -> str:
+    """Return the URL of that database as Celery takes it, for a role whose password is hashed as often as its driver demands."""
+    parts, password = urlsplit(url), secrets.token_hex()
+    name = parts.path[1:]
+    made = f"CREATE ROLE {name} LOGIN PASSWORD '{password}'; ALTER DATABASE {name} OWNER TO {name}"
+    services.admin(url, f"SET scram_iterations = 4096; {made}")
+    there = f"{name}:{password}@{parts.hostname}:{parts.port}"
+    return urlunsplit(parts._replace(scheme="db+postgresql+pg8000", netloc=there))

@@ -116,7 +116,7 @@ class ExecutionContext(BaseModel):
         """Return this context if it is bound to that call already, else a copy that is."""
         if _bound(self) is scope:
             return self
-        copy = self.model_copy()
+        copy = super().__copy__()
         copy.enter(scope)
         return copy
 
