@@ -206,9 +206,8 @@ class Child:
         profile.apply(scratch)
         self._pipes.start_anew()
         _await_no_threads_but({os.getpid(), *(one.native_id or 0 for one in self._pipes.threads)})
-        os.environ.update(HOME=scratch, XDG_CACHE_HOME=f"{scratch}/.cache", TMPDIR=scratch)
-        tempfile.tempdir = None
-        self._surroundings, self._is_walled = Surroundings(), True
+        self._surroundings.set_variables(HOME=scratch, XDG_CACHE_HOME=f"{scratch}/.cache", TMPDIR=scratch)
+        tempfile.tempdir, self._is_walled = None, True
         if self._executor.reach is not None:
             self._executor.reach = replace(self._executor.reach, cache=cache)
 

@@ -91,6 +91,11 @@ class Surroundings:
         self._recursion = sys.getrecursionlimit()
         self._interval = sys.getswitchinterval()
 
+    def set_variables(self, **variables: str) -> None:
+        """Set variables for this body and those that come."""
+        os.environ.update(variables)
+        self._variables.update({os.fsencode(name): os.fsencode(value) for name, value in variables.items()})
+
     def restore(self) -> None:
         """Restore what has changed."""
         with suppress(OSError):  # the folder is gone; the next body gets the error if it matters

@@ -66,3 +66,16 @@ def test_a_folder_that_is_gone_keeps_nobody_from_serving_on(tmp_path: Path, monk
     made.restore()
 
     assert os.getcwd() == "/"
+
+
+def test_variables_that_are_set_stay_and_those_of_the_running_body_do_not(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRATCH", "none")
+    os.environ["MARK"] = "of a body"
+    surroundings.set_variables(SCRATCH="/scratch")
+
+    del os.environ["MARK"]  # as at the end of that body
+    surroundings.restore()
+
+    assert (os.environ["SCRATCH"], "MARK" in os.environ) == ("/scratch", False)
