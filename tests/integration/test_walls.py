@@ -1,5 +1,6 @@
 """The arena: what a body can reach in each tier on a real embedded stack. The table of `docs/walls.md` is the expectation."""
 
+import fcntl
 import json
 import os
 import re
@@ -61,7 +62,7 @@ def running(base: Path, **settings: str) -> Iterator[tuple[Cli, Up]]:
         yield cli, up
     finally:
         assert up.stop() == 0
-    assert not [one for one in Path(os.environ.get("TMPDIR", "/tmp")).glob("forge-scratch-*") if _is_ours(one, up)]
+    assert not [one for one in Path(os.environ.get("TMPDIR", "/tmp")).glob("forge-scratch-*") if _is_left(one, up)]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,18 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, Up]]:
         yield stack
 
 
-def _is_ours(folder: Path, up: Up) -> bool:
+def _is_left(folder: Path, up: Up) -> bool:
+    """Whether nobody holds the lock on it any more; stacks of other tests hold theirs."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
     return folder.stat().st_mtime >= up.log.stat().st_ctime
 
 
