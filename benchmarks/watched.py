@@ -182,6 +182,7 @@ async def take_picture(settings: Settings) -> None:
     )
     console.print(Screen(frame), "")  # the last line is cut where its letters descend
     svg = console.export_svg(title="forge-tools top", theme=_THEME, code_format=_SVG, unique_id="top")
+    svg = svg.replace(f"{IMAGE.parents[2]}/", "")  # where a call failed is shown with the path of the file
     IMAGE.write_text("".join(f"{line.rstrip()}\n" for line in svg.splitlines()), encoding="utf-8")
 
 

@@ -68,11 +68,11 @@ def _become(arguments: list[str], environment: Mapping[bytes, bytes], streams: S
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_IGN)
-    word = socket.socket(fileno=os.dup(streams[0]))
+    ready = socket.socket(fileno=os.dup(streams[0]))
     for target, stream in enumerate((os.open(os.devnull, os.O_RDONLY), *streams[1:])):
         os.dup2(stream, target)
-    os.closerange(3, word.fileno())
-    os.closerange(word.fileno() + 1, 1 << 20)
+    os.closerange(3, ready.fileno())
+    os.closerange(ready.fileno() + 1, 1 << 20)
     os.environb.clear()
     os.environb.update(environment)
     sys.argv[:] = ["workers", *arguments]
@@ -80,8 +80,8 @@ def _become(arguments: list[str], environment: Mapping[bytes, bytes], streams: S
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def tell(said: str | None) -> None:
-        with word, suppress(OSError):  # nobody may be listening, or for the second time
-            word.send(json.dumps(said).encode())
+        with ready, suppress(OSError):  # nobody may be listening, or for the second time
+            ready.send(json.dumps(said).encode())
 
     code = _run(partial(import_module("workers.program").main, arguments, tell=tell))
     # All that an interpreter does at its end, except to clear away what it shares with this program.

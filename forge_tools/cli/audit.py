@@ -215,7 +215,4 @@ def _facts(report: AuditReport) -> Iterator[tuple[str, object]]:
     if report.unsealed:
         yield "not sealed yet", f"{report.unsealed:,}, of which the oldest ended {iso(report.oldest_unsealed)}"
     if report.head is not None:
-        yield (
-            "chain",
-            f"{report.batches:,} {'batch' if report.batches == 1 else 'batches'}, the last sealed {iso(report.head.sealed_at)}",
-        )
+        yield "chain", f"{counted(report.batches, 'batch', 'batches')}, the last sealed {iso(report.head.sealed_at)}"

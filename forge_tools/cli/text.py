@@ -197,9 +197,9 @@ def took(milliseconds: float | None) -> str:
     return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str, nouns: str | None = None) -> str:
     """Format as `1 call`, `2,000 calls`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def limit(seconds: float) -> str:

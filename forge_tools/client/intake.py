@@ -92,9 +92,8 @@ class Intake:
             return self._reject(call, error, ErrorCode.TOOL_NOT_FOUND, **_known(call.name, snapshot))
         try:
             plan = self._plans.get(spec.name)
-            if (
-                plan is None or plan.spec.digest != spec.digest or plan.spec.lane != spec.lane
-            ):  # a moved tool keeps its digest
+            # A tool that moved to the other lane keeps its digest.
+            if plan is None or plan.spec.digest != spec.digest or plan.spec.lane != spec.lane:
                 plan = self._plans[spec.name] = self._planned(spec)
             return self._accept(call, plan, snapshot)
         except InvalidCallError as error:

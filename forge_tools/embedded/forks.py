@@ -11,17 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from forge_tools.embedded.supervision import SupervisedProcess
+from forge_tools.embedded.supervision import SIGNALLED, SupervisedProcess, signed
 from forge_tools.model import new_id
 from forge_tools.sandbox.processes.endings import kill
 from forge_tools.sandbox.processes.spawner import Spawner
 
 FORK_SERVER = ("-P", "-m", "workers.forkserver")
 
-SIGNALLED = 128
-"""An exit code above this is of a command that a signal ended."""
-
-WORD_BYTES = 1 << 16
+READY_BYTES = 1 << 16
 
 _KILLED_SECONDS = 5.0
 _POLL_SECONDS = 0.005
@@ -61,7 +58,7 @@ class SupervisedWorker(SupervisedProcess):
         self.instance = ""
         self._forks = forks
         self._died = died
-        self._word: socket.socket | None = None
+        self._ready: socket.socket | None = None
 
     def leave(self) -> None:
         """Ask it to end when its calls have ended, however long they take."""
@@ -71,11 +68,11 @@ class SupervisedWorker(SupervisedProcess):
 
     def refusal(self) -> str | None:
         """Wait until it claims calls, and return None; or why it never will."""
-        word, launcher, said = self._word, self._launcher, b""
-        if word is None or launcher is None:
+        ready, launcher, said = self._ready, self._launcher, b""
+        if ready is None or launcher is None:
             return f"A new worker was ended; see {self.log}"
         with suppress(OSError):
-            said = word.recv(WORD_BYTES)
+            said = ready.recv(READY_BYTES)
         return json.loads(said) if said else f"A new worker ended ({signed(launcher.wait())}); see {self.log}"
 
     def forget(self) -> None:
@@ -83,14 +80,14 @@ class SupervisedWorker(SupervisedProcess):
         super().forget()
         if self._launcher is None and launcher is not None and not launcher.pid:
             self._last_exit = f"the program that forks workers ended; its log is {self._forks.log}"
-        if self._launcher is None and self._word is not None:
-            self._word.close()
-            self._word = None
+        if self._launcher is None and self._ready is not None:
+            self._ready.close()
+            self._ready = None
 
     def _launch(self, output: IO[bytes]) -> "_Forked":
         self.instance = new_id()
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-        word, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ready, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             control = self._forks.start(
                 [*self._argv, "--instance", self.instance],
@@ -100,12 +97,12 @@ class SupervisedWorker(SupervisedProcess):
                 grace=self._grace,
             )
         except BaseException:
-            word.close()
+            ready.close()
             raise
         finally:
             os.close(folder)
             theirs.close()
-        self._word = word
+        self._ready = ready
         return _Forked(control)
 
     def _schedule(self, now: float) -> None:
@@ -113,11 +110,6 @@ class SupervisedWorker(SupervisedProcess):
         super()._schedule(now)
         if launcher is not None and (code := launcher.wait()) >= 0:  # a launcher that was killed itself ended nothing
             self._died(self, signed(code))
-
-
-def signed(code: int) -> int:
-    """Return an exit code of the launcher as `subprocess` has it: negative if a signal ended the command."""
-    return SIGNALLED - code if code > SIGNALLED else code
 
 
 class _Forked:
@@ -128,7 +120,7 @@ class _Forked:
         self._control = control
         self._one_reads = threading.Lock()
         self._said = b""
-        control.setblocking(False)  # noqa: FBT003  the method takes no keyword
+        control.settimeout(0)
 
     @property
     def pid(self) -> int:

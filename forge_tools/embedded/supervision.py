@@ -23,6 +23,9 @@ LONGEST_DELAY = 30.0
 STEADY_SECONDS = 60.0
 MAX_LOG_BYTES = 5_000_000
 
+SIGNALLED = 128
+"""An exit code above this is of a command that a signal ended."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStatus:
@@ -206,6 +209,11 @@ class SupervisedProcess:
             self._lifeline = -1
 
 
+def signed(code: int) -> int:
+    """Return an exit code of the launcher as `subprocess` has it: negative if a signal ended the command."""
+    return SIGNALLED - code if code > SIGNALLED else code
+
+
 def _open_log(path: Path) -> IO[bytes]:
     """Open for appending; a log that has grown large becomes `<name>.1` first."""
     with contextlib.suppress(FileNotFoundError):
@@ -215,8 +223,7 @@ def _open_log(path: Path) -> IO[bytes]:
 
 
 def _describe_exit(code: int) -> str:
-    number = code - 128 if code > 128 else -code
-    if number > 0:
+    if (number := -signed(code)) > 0:
         with contextlib.suppress(ValueError):
             return f"killed by {signal.Signals(number).name}"
     return f"exit code {code}"
