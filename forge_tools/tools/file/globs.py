@@ -55,7 +55,7 @@ class Pattern:
     """
 
     def __init__(self, glob: str, *, case_sensitive: bool = True) -> None:
-        _check(glob)
+        check_glob(glob)
         flags = re.DOTALL if case_sensitive else re.DOTALL | re.IGNORECASE
         ways = [parts_of(one) for one in alternatives_of(glob)]
         paths = [_expression("/".join(names), glob) for names in ways]
@@ -273,9 +273,12 @@ def _trimmed(line: str) -> str:
     return line[:end]
 
 
-def _check(glob: str) -> None:
+def check_glob(glob: str) -> None:
+    """Refuse a glob that cannot match anything below a folder."""
     if glob.startswith("!"):
-        raise _invalid(f"'{glob}': a leading '!' leaves nothing to find. Pass what to leave out as exclude")
+        raise _invalid(
+            f"'{glob}' starts with '!', but a glob says what to find. Glob takes what to leave out as exclude"
+        )
     if ".." in glob.split("/"):
         raise _invalid(f"'{glob}' goes up with '..'. Pass the folder to start from as path")
     if not parts_of(glob):
@@ -286,7 +289,7 @@ def _check(glob: str) -> None:
 
 def anywhere(pattern: str) -> str:
     """Make a glob without `/` one for every folder."""
-    return pattern.lstrip("/") if "/" in pattern else f"**/{pattern}"
+    return "/".join(parts_of(pattern)) if "/" in pattern else f"**/{pattern}"
 
 
 def _way_to(names: list[str], glob: str) -> str:

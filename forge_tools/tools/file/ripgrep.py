@@ -15,7 +15,7 @@ from forge_tools.sandbox.paths.refusals import Protection, escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.tools.builtin import Page
-from forge_tools.tools.file.globs import alternatives_of, anywhere, by_path, compile_glob
+from forge_tools.tools.file.globs import alternatives_of, anywhere, by_path, check_glob, compile_glob
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.file.walk import Level, Walk
 
@@ -128,6 +128,8 @@ class Folder:
     target = "."
 
     def __init__(self, workspace: Workspace, handle: Handle, walk: Walk, *, glob: str | None, hidden: bool) -> None:
+        if glob:
+            check_glob(glob)
         self.folder = handle.fd
         self._workspace = workspace
         self._handle = handle

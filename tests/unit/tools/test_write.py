@@ -249,3 +249,12 @@ async def test_folders_that_were_made_for_a_write_that_fails_are_taken_away_agai
     assert result.error_code == "DISK_FULL"
     assert [str(path.relative_to(ws)) for path in ws.rglob("*")] == ["kept"]
     assert (await call(file_path="kept/a/b/c", content="x")).success
+
+
+@pytest.mark.parametrize("path", [".", "new/", "new/.", "new/..", "f/."])
+async def test_the_path_of_a_folder_is_refused(call: Call, ws: Path, path: str) -> None:
+    (ws / "f").write_text("old")
+    refused = await call(file_path=path, content="x")
+    assert not refused.success
+    assert "is a directory" in str(refused.error) or "goes through a file" in str(refused.error)
+    assert [*os.listdir(ws), (ws / "f").read_text()] == ["f", "old"]
