@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+import forge_tools.tool
 from forge_tools.errors import InvalidToolError
 from forge_tools.tool import tool
 
@@ -170,3 +171,9 @@ def test_what_the_decorator_is_told_is_checked_at_once(declared: dict[str, Any],
         tool(**declared)(login)
 
     assert message in str(caught.value)
+
+
+def test_the_package_around_the_decorator_is_not_taken_for_it() -> None:
+    decorate: Any = forge_tools.tool  # what `from forge_tools import tool` binds
+    with pytest.raises(TypeError, match=r"from forge_tools\.tool import tool"):
+        decorate(describe)
