@@ -1,5 +1,6 @@
 """A server as a child process that cannot outlive the test process which started it."""
 
+import contextlib
 import os
 import pwd
 import signal
@@ -9,6 +10,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
@@ -111,3 +114,13 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def children_with(word: str, pid: int | None = None) -> list[psutil.Process]:
+    """The children of a process, by default of this one, that have this word in their command; the dead have none."""
+    found = []
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.Error):
+            if word in " ".join(child.cmdline()):
+                found.append(child)
+    return found

@@ -27,6 +27,7 @@ from forge_tools.embedded.stack import EmbeddedStack, forget
 from forge_tools.errors import DatabaseCorruptError, StackError
 from forge_tools.storage import migrate
 from tests.migrated import migrated
+from tests.server_process import children_with
 from tests.services import ValkeyServer, client
 from tests.stack_driver import stand_ins
 from tests.waiting import is_alive, wait_until
@@ -298,7 +299,7 @@ def test_a_worker_that_cannot_start_is_tried_at_growing_intervals(home: Path, ca
 def test_what_forks_the_workers_may_die_and_the_next_start_of_one_starts_it_again(home: Path) -> None:
     with make(home) as stack:
         pids = {worker.name: worker.pid for worker in stack.workers}
-        [forks] = [one for one in psutil.Process().children() if "tests.stand_in_forks" in one.cmdline()]
+        [forks] = children_with("tests.stand_in_forks")
         forks.kill()
         forks.wait(30)
         assert {worker.name: worker.pid for worker in stack.workers} == pids, "the workers go on"

@@ -13,6 +13,7 @@ from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext
 from tests.fleet import Fleet
+from tests.server_process import children_with
 from tests.waiting import wait_until
 
 MEGABYTE = 2**20
@@ -59,9 +60,7 @@ async def test_a_worker_whose_interpreter_is_held_is_killed_and_one_that_is_froz
     await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
     frozen, neighbour = [await asyncio.to_thread(fleet.start, "async") for _ in range(2)]
     await asyncio.to_thread(fleet.freeze, frozen)
-    watchdogs = [
-        child for child in psutil.Process(neighbour.pid).children() if "watchdog.py" in " ".join(child.cmdline())
-    ]
+    watchdogs = children_with("watchdog.py", neighbour.pid)
 
     await asyncio.to_thread(held.process.wait, 60)
     seconds = time.time() - mark.stat().st_mtime

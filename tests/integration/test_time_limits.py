@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from forge_tools.client import ExecutorClient, Handle
@@ -17,6 +16,7 @@ from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, ExecutionRecord, ToolResult
 from tests.fleet import Fleet, WorkerProcess
 from tests.rogue_tools import SHAPES, noted
+from tests.server_process import children_with
 from tests.waiting import PATIENCE, is_alive, wait_until, within
 
 TIMEOUT, GRACE, SLACK = 4.0, 1.0, 15.0
@@ -165,7 +165,7 @@ async def test_recovery_ends_what_a_dead_or_frozen_worker_left_before_it_runs_ag
 async def test_celery_ends_a_body_whose_engine_hangs_and_whose_worker_has_no_watchdog(lone_fleet: Fleet) -> None:
     """Each at its own time, while a child whose body ended in time rests."""
     worker = await asyncio.to_thread(lone_fleet.start, "process", concurrency=3, tools="tests.hanging_tools:TOOLS")
-    [watchdog] = [one for one in psutil.Process(worker.pid).children() if "watchdog.py" in " ".join(one.cmdline())]
+    [watchdog] = children_with("watchdog.py", worker.pid)
     timeouts = {"swallow": 5.0, "hold the interpreter": 9.0}
     async with ExecutorClient(lone_fleet.settings) as client:
         rogues = Rogues(client, lone_fleet.folder)
