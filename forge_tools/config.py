@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -293,12 +294,11 @@ class Settings(BaseSettings):
             return cls(**{k: v for k, v in overrides.items() if v is not None})
         except SettingsError as error:
             found = _UNREADABLE.search(str(error))
-            raise ConfigurationError(_said_of(found[1], "") if found else str(error)) from error
+            raise ConfigurationError(_said_of((found[1],), "") if found else str(error)) from error
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            name, *inside = map(str, first["loc"] or ("settings",))
-            where = f"{' > '.join(inside)}: " if inside else ""
-            raise ConfigurationError(_said_of(name, where + own_words(first["msg"]))) from error
+            # A default that is made of a wrong setting is no problem of its own.
+            problems = [one for one in error.errors(include_url=False) if one["type"] != "default_factory_not_called"]
+            raise ConfigurationError("\n".join(_said_of(one["loc"], one["msg"]) for one in problems)) from error
 
     @property
     def marker(self) -> Marker | None:
@@ -396,10 +396,11 @@ class Settings(BaseSettings):
         return self.background_expires if queue == "background" else self.expires
 
 
-def _said_of(name: str, error: str) -> str:
+def _said_of(place: Sequence[int | str], message: str) -> str:
     """Say what is wrong with a setting, and show one that is written in JSON; its value may be a secret."""
-    field = Settings.model_fields.get(name)
-    variable_name = f"FORGE_{name.upper()}"
+    name, *inside = map(str, place or ("settings",))
+    field, variable_name = Settings.model_fields.get(name), f"FORGE_{name.upper()}"
+    error = ": ".join(filter(None, (" > ".join(inside), own_words(message))))
     if field is None or not field.examples:
         return f"{variable_name}: {error}"
     (example,) = field.examples

@@ -130,6 +130,15 @@ def test_a_workspace_that_cannot_be_is_refused_with_what_it_must_be(
         Settings.load()
 
 
+def test_all_wrong_settings_are_named_at_once(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(ConfigurationError) as refused:
+        Settings.load(workspace=missing, kill_grace="soon", walls_of={"Bash": "brick"})
+    first, *others = refused.value.message.split("\n")
+    assert first == f"FORGE_WORKSPACE: there is no folder {missing}"
+    assert [one.partition(":")[0] for one in others] == ["FORGE_KILL_GRACE", "FORGE_WALLS_OF"]
+
+
 def test_a_wrong_setting_is_not_quoted_for_it_may_be_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORGE_LEASE", "hunter2")
 
