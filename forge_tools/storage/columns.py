@@ -13,7 +13,7 @@ MOMENT_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
 class Kind(NamedTuple):
     """What a column holds. `array` is PostgreSQL's type for its values when those of many rows are passed as one array.
 
-    `sqlite` and `postgresql` are the rule of the CHECK there, with `{0}` for the column; None: no CHECK.
+    `sqlite` and `postgresql` are its rule there, with `{0}` for the column; None: no rule.
     """
 
     name: str
@@ -46,7 +46,7 @@ LargeCount = _alike("large_count", "{0} >= 0")
 Real = Kind("real", "float8", "abs({0}) < 1e300", "abs({0}) < float8 '1e300'")
 """A finite number: not NaN, which PostgreSQL orders above all others.
 
-Without the type PostgreSQL would convert a number of 300 digits in each statement.
+Without the type PostgreSQL would keep a number of 300 digits.
 """
 Seconds = Kind("seconds", "float8", "abs({0}) <= 1e9", "abs({0}) <= float8 '1e9'")
 """A duration that can be added to a clock."""

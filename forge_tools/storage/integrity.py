@@ -28,6 +28,11 @@ _TOGETHER = {
 }
 """What no CHECK can express, since it concerns several rows."""
 
+_ENFORCED = (
+    "SELECT conname FROM pg_constraint WHERE contype = 'c' AND convalidated "
+    "AND (contypid = 0 OR contypid IN (SELECT atttypid FROM pg_attribute))"
+)
+
 
 async def violations(database: Database) -> list[str]:
     """List which columns break their rules, in how many rows; which checks are missing; which rows contradict others."""
@@ -56,10 +61,13 @@ async def violations(database: Database) -> list[str]:
 
 
 async def _enforced(connection: AsyncConnection) -> set[str]:
-    """Return the checks that every row has passed. SQLite cannot tell, since any writer may disable them."""
+    """Return the checks that every row has passed, of tables and of the domains that columns have.
+
+    SQLite cannot tell, since any writer may disable them.
+    """
     if connection.dialect.name == "sqlite":
         return set()
-    return set(await connection.scalars(text("SELECT conname FROM pg_constraint WHERE contype = 'c' AND convalidated")))
+    return set(await connection.scalars(text(_ENFORCED)))
 
 
 async def _broken(connection: AsyncConnection, table: Table, checks: dict[str, str]) -> Iterable[tuple[str, int]]:

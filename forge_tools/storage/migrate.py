@@ -20,7 +20,7 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, Sch
 from forge_tools.storage.connection.database import create_engine, explained, migration_engine
 from forge_tools.storage.connection.drivers import Address
 from forge_tools.storage.connection.faults import ConflictError, ForbiddenError, is_usable, unknown_version
-from forge_tools.storage.sqlalchemy_tables import check_name, rollup_figures
+from forge_tools.storage.sqlalchemy_tables import check_name, domain_name, rollup_figures
 from forge_tools.storage.statements import settings
 
 T = TypeVar("T")
@@ -257,14 +257,15 @@ def concurrent_index(
 
 
 def checked_later(table: str, column: str, rule: str, *, sqlite: str | None = None) -> None:
-    """Set the CHECK of a column to `rule`; on PostgreSQL only for new rows, until a later revision calls `validated`.
+    """Set the rule of a column; on PostgreSQL only for new rows, until a later revision calls `validated`.
 
-    SQLite checks every row now. `sqlite` is the rule in its dialect, if that differs.
+    SQLite checks every row now. `sqlite` is the rule in its dialect, if that differs. On PostgreSQL this is a CHECK of the
+    table: a new column with a domain would rewrite the table, and validating a domain would block writers.
     """
     name = check_name(table, column)
     if _is_postgres():
-        added = f"ADD CONSTRAINT {name} CHECK ({rule}) NOT VALID"
-        _ask(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}, {added}")
+        unchecked(table, column)
+        _ask(f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK ({rule}) NOT VALID")
     else:
         _remake(table, name, f"CONSTRAINT {name} CHECK ({sqlite or rule})")
 
@@ -276,10 +277,13 @@ def validated(table: str, column: str) -> None:
 
 
 def unchecked(table: str, column: str) -> None:
-    """Drop the CHECK of a column; SQLite cannot drop a column that has one."""
+    """Drop the rule of a column; SQLite cannot drop a column that has one."""
     name = check_name(table, column)
     if _is_postgres():
         _ask(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}")
+        domain = domain_name(table, column)
+        if _ask(f"SELECT to_regtype('{domain}')").scalar() is not None:
+            _ask(f"ALTER DOMAIN {domain} DROP CONSTRAINT IF EXISTS {name}")
     else:
         _remake(table, name)
 

@@ -78,9 +78,9 @@ def migrated_postgres(migrated_postgres: str) -> str:
 
 _WITHOUT_CHECKS = """
 DO $$ DECLARE it record; BEGIN
-  FOR it IN SELECT conrelid::regclass AS of, conname FROM pg_constraint WHERE contype = 'c' AND conname LIKE '%_check' AND conrelid <> 0
-    AND connamespace = 'public'::regnamespace LOOP
-    EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', it.of, it.conname);
+  FOR it IN SELECT conname, CASE WHEN contypid = 0 THEN 'TABLE ' || conrelid::regclass ELSE 'DOMAIN ' || contypid::regtype END AS of
+    FROM pg_constraint WHERE contype = 'c' AND conname LIKE '%_check' AND connamespace = 'public'::regnamespace LOOP
+    EXECUTE format('ALTER %s DROP CONSTRAINT %I', it.of, it.conname);
   END LOOP;
 END $$
 """

@@ -88,7 +88,7 @@ async def spoil(store: Store, table: str, column: str, value: str, where: str = 
     """Write what a check refuses, as somebody can who switches it off."""
     statement = f"UPDATE {table} SET {column} = {value} WHERE {where}"
     if store.dialect == "postgresql":
-        off = f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {table}_{column}_check"
+        off = f"ALTER DOMAIN {table}_{column} DROP CONSTRAINT IF EXISTS {table}_{column}_check"
         admin(store.database.address.target, f"{off}; {statement}")
         return
     with closing(sqlite3.connect(store.database.address.target)) as connection, connection:
@@ -149,6 +149,13 @@ async def test_rows_that_break_a_check_are_counted(copied: Store, table: str, co
         count = (await connection.exec_driver_sql(f"SELECT count(*) FROM {table}")).scalar_one()
     missing = [f"a missing check of {table}.{column}"] if copied.dialect == "postgresql" else []
     assert await copied.violations() == [*missing, f"{table}.{column} ({count})"]
+
+
+@pytest.mark.parametrize("migrated_url", ["postgres"], indirect=True)
+async def test_a_column_that_left_its_domain_has_no_check(store: Store) -> None:
+    admin(store.database.address.target, "ALTER TABLE workers ALTER queues TYPE json, ALTER tools TYPE json")
+    admin(store.database.address.target, "ALTER TABLE workers ADD CONSTRAINT workers_tools_check CHECK (true)")
+    assert await store.violations() == ["a missing check of workers.queues"]
 
 
 @pytest.mark.parametrize("migrated_url", ["sqlite"], indirect=True)

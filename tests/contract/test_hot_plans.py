@@ -11,6 +11,10 @@ from forge_tools.storage.connection.pool import PINNED
 from forge_tools.storage.statements import postgres_statement
 
 STATEMENTS = ("claim", "finish", "results")
+EACH = ("submit", "submit_one", "submit_linked", "record", "claim", "claim_one", "claim_again", "finish", "finish_one")
+EACH += ("settle_late", "results", "holders", "free", "heartbeat", "due", "directory", "workspace_of_session")
+OURS = 16_384
+"""The least number of a type that is not PostgreSQL's own."""
 
 
 @pytest.fixture
@@ -34,3 +38,18 @@ async def test_each_row_is_looked_up_by_its_id_even_by_a_plan_for_empty_tables(e
     assert scans
     assert set(scans) == {"Index Cond"}, text
     assert "Seq Scan" not in text
+
+
+async def test_a_new_connection_never_has_to_ask_about_a_domain(emptied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    ask = asyncpg.Connection._introspect_types
+
+    async def noted(connection: Any, types: Any, timeout: float | None) -> Any:
+        asked.extend(types)
+        return await ask(connection, types, timeout)
+
+    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", noted)
+    for name in EACH:
+        await emptied.prepare(postgres_statement(name).text)
+        assert [each for each in asked if each >= OURS] == [], name
+    assert asked  # arrays of its own it does ask about

@@ -24,7 +24,7 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, Sch
 from forge_tools.model import ExecutionStatus
 from forge_tools.storage import Store, migrate, open_store
 from forge_tools.storage.connection import faults
-from forge_tools.storage.migrate import checked_later, concurrent_index, unchecked
+from forge_tools.storage.migrate import checked_later, concurrent_index, unchecked, validated
 from tests.contract.calls import UNKNOWN, call, finished, statuses, submitted
 from tests.contract.migrations_example import ADDED, OURS, REMOVED, VALIDATED, known
 from tests.fleet import ROOT, warm_worker
@@ -197,6 +197,24 @@ async def test_a_rule_holds_of_new_rows_at_once(migrated_url: str) -> None:
         await asyncio.to_thread(migrate.upgrade, migrated_url, ADDED)
         with pytest.raises(UnstorableRowError, match="executions_tenant_check"):
             await store.database.write(lambda each: each.exec_driver_sql("UPDATE executions SET tenant = ''"))
+
+
+async def test_a_rule_that_changes_leaves_its_domain_for_a_check_of_the_table(migrated_postgres: str) -> None:
+    def attempts(number: int) -> Callable[[Connection], None]:
+        return lambda each: each.exec_driver_sql(f"UPDATE execution_queue SET attempt = {number}")
+
+    def steps(connection: Connection) -> None:
+        checked_later("execution_queue", "attempt", "attempt >= -2")
+        attempts(-2)(connection)
+        validated("execution_queue", "attempt")
+        unchecked("execution_queue", "pid")
+
+    async with await open_store(migrated_postgres) as store:
+        await submitted(store)
+        await asyncio.to_thread(change, migrated_postgres, steps)
+        with pytest.raises(UnstorableRowError, match="execution_queue_attempt_check"):
+            await store.database.write(attempts(-3))
+        assert await store.violations() == ["a missing check of execution_queue.pid"]
 
 
 @pytest.fixture

@@ -62,6 +62,12 @@ def test_migrated_tables_equal_the_models(database_url: str) -> None:
     assert look(database_url, differences) == []
 
 
+def test_no_table_of_calls_has_checks_for_postgres_to_plan_again_in_each_statement(fresh_postgres: str) -> None:
+    migrate.upgrade(fresh_postgres)
+    query = "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid != 0 AND connamespace = 'public'::regnamespace"
+    assert look(fresh_postgres, lambda connection: [*connection.scalars(text(query))]) == ["execution_events_id_check"]
+
+
 def test_storage_options_are_those_of_the_models(fresh_postgres: str) -> None:
     migrate.upgrade(fresh_postgres)
     query = "SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL AND relkind = 'r' AND relname IN "

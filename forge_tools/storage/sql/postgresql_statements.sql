@@ -88,7 +88,7 @@ WITH asked AS (
 ),
   claimed AS (
     UPDATE execution_queue q SET status = 'running', attempt = l.attempt + 1, token = l.token,
-      owner = :instance, hostname = :hostname, pid = :pid,
+      owner = :instance, hostname = :hostname, pid = :pid::int4,
       started_at = CASE q.status WHEN 'running' THEN q.started_at ELSE clock_timestamp() END
     FROM locked l WHERE q.id = ANY (ARRAY[l.id]) RETURNING q.id, l.ord, q.started_at, q.encrypted, q.reply_key)
 SELECT c.ord, {claim_columns}, c.encrypted, c.reply_key, extract(epoch FROM c.started_at)::float8
@@ -166,7 +166,7 @@ SELECT 1 FROM inserted
 -- name: claim_one
 WITH claimed AS (
     UPDATE execution_queue q SET status = 'running', attempt = q.attempt + 1, token = :token::uuid, owner = :instance,
-      hostname = :hostname, pid = :pid, started_at = clock_timestamp()
+      hostname = :hostname, pid = :pid::int4, started_at = clock_timestamp()
     WHERE q.id = (
       SELECT q.id FROM execution_queue q
       WHERE q.id = :id::uuid AND q.attempt = :attempt::int4 AND {is_due}
@@ -238,8 +238,8 @@ WHERE k.scope = a.scope AND k.key = a.key
 -- was empty when analysed and has filled up since is not scanned. Each question is answered under its name.
 -- name: heartbeat
 WITH beaten AS (
-    UPDATE workers w SET beat = w.beat + 1, last_seen_at = now(), stopped_at = NULL, dropped_messages = :dropped,
-      answering = :answering
+    UPDATE workers w SET beat = w.beat + 1, last_seen_at = now(), stopped_at = NULL, dropped_messages = :dropped::int8,
+      answering = :answering::int4
     WHERE w.id = :instance RETURNING w.id)
 SELECT json_build_object(
   'now', extract(epoch FROM now())::float8,
