@@ -42,6 +42,7 @@ Flag = Kind("flag", "bool", sqlite="{0} IN (0, 1)")
 Integer = Kind("integer")
 Count = Kind("count", "int4", "{0} BETWEEN 0 AND 2147483647", "{0} >= 0")
 """A non-negative number that fits 32 bits."""
+PositiveCount = Kind("count", "int4", "{0} BETWEEN 1 AND 2147483647", "{0} >= 1")
 LargeCount = _alike("large_count", "{0} >= 0")
 Real = Kind("real", "float8", "abs({0}) < 1e300", "abs({0}) < float8 '1e300'")
 """A finite number: not NaN, which PostgreSQL orders above all others.

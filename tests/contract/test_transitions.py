@@ -28,6 +28,7 @@ from tests.contract.calls import (
     statuses,
     submitted,
 )
+from tests.contract.sealed import forge
 from tests.contract.statements import noted
 
 
@@ -116,8 +117,11 @@ async def test_a_running_call_never_expires(store: Store) -> None:
     assert await finish_one(store, ended(claim))
 
 
-async def test_a_queued_call_whose_attempts_are_used_up_is_lost(store: Store) -> None:
-    id_ = await submitted(store, max_attempts=0)
+async def test_a_queued_call_whose_attempts_are_used_up_is_lost_once_it_expires(store: Store) -> None:
+    id_ = await submitted(store)
+    await forge(store, "UPDATE execution_queue SET attempt = max_attempts")
+    assert await store.transitions.sweep() == []
+    await overdue(store, id_)
     assert await store.transitions.sweep() == [id_]
     assert await statuses(store, [id_]) == {id_: ExecutionStatus.LOST}
 

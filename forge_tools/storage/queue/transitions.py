@@ -87,10 +87,7 @@ class Transitions:
         await self._cancels.close()
 
     async def sweep(self, limit: int = 500) -> list[str]:
-        """End executions that nobody will run: expired, cancelled while they wait, attempts used up. Returns their ids.
-
-        Nothing is requeued without attempts left; an execution that had none from the start is ended, too.
-        """
+        """End executions that nobody will run: expired, or cancelled while they wait. Returns their ids."""
 
         async def work(connection: AsyncConnection) -> list[str]:
             rows = await _lock(connection, _is_over(limit), limit=limit)
@@ -249,14 +246,12 @@ def _is_over(limit: int) -> ColumnElement[bool]:
     """Select rows that wait in vain, each kind through its own index; in order of id the whole queue might be read."""
     is_waiting = live.status.in_([QUEUED, AWAITING])
     has_expired, is_cancelled = live.expires_at <= from_now(0.0), live.cancel_requested_at.is_not(None)
-    is_hopeless = (live.max_attempts < 1) & (live.status == QUEUED)
     found = [
         select(live.id).where(is_waiting, has_expired).order_by(live.expires_at).limit(limit),
         select(live.id).where(is_waiting, is_cancelled).limit(limit),
-        select(live.id).where(is_hopeless).limit(limit),
     ]
     ids = union_all(*(select(one.subquery().c.id) for one in found))
-    return live.id.in_(ids) & is_waiting & or_(has_expired, is_cancelled, is_hopeless)
+    return live.id.in_(ids) & is_waiting & or_(has_expired, is_cancelled)
 
 
 async def _lock(

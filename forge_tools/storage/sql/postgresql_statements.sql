@@ -253,8 +253,7 @@ SELECT json_build_object(
   'over',
     EXISTS (SELECT FROM execution_queue q WHERE q.expires_at <= now() AND q.status IN ('queued', 'awaiting_approval'))
     OR EXISTS (SELECT FROM execution_queue q
-               WHERE q.cancel_requested_at IS NOT NULL AND q.status IN ('queued', 'awaiting_approval'))
-    OR EXISTS (SELECT FROM execution_queue q WHERE q.max_attempts < 1 AND q.status = 'queued'),
+               WHERE q.cancel_requested_at IS NOT NULL AND q.status IN ('queued', 'awaiting_approval')),
   'demoted', (SELECT coalesce(json_agg(json_build_array(t.name, t.digest)), '[]') FROM tools t WHERE t.demoted_at IS NOT NULL),
   'disabled', (SELECT coalesce(json_agg(t.name), '[]') FROM tools t WHERE t.enabled = false),
   'misplaced', EXISTS (

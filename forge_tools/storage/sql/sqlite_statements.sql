@@ -104,9 +104,7 @@ WHERE id = :instance RETURNING json_object(
   'over', EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_expiry
           WHERE expires_at <= :now AND status IN ('queued', 'awaiting_approval'))
     OR EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_cancels
-               WHERE cancel_requested_at IS NOT NULL AND status IN ('queued', 'awaiting_approval'))
-    OR EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_hopeless
-               WHERE max_attempts < 1 AND status = 'queued'),
+               WHERE cancel_requested_at IS NOT NULL AND status IN ('queued', 'awaiting_approval')),
   'demoted', json((SELECT json_group_array(json_array(name, digest)) FROM tools WHERE demoted_at IS NOT NULL)),
   'disabled', json((SELECT json_group_array(name) FROM tools WHERE enabled = false)),
   'misplaced', EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_due
