@@ -22,6 +22,7 @@ from tests.contract.calls import (
     submit_one,
     submitted,
 )
+from tests.contract.sealed import forge
 from tests.waiting import reached
 
 POOLED = True
@@ -81,12 +82,17 @@ async def test_a_worker_claims_only_what_its_scope_covers(store: Store, stranger
     assert (await claimed(store, id_)).attempt == 1
 
 
-@pytest.mark.parametrize("changes", [{"delay": 60.0}, {"expires_in": -1.0}, {"max_attempts": 0}])
-async def test_a_call_that_is_delayed_expired_or_used_up_is_not_claimed(
-    store: Store, changes: dict[str, float]
-) -> None:
+@pytest.mark.parametrize("changes", [{"delay": 60.0}, {"expires_in": -1.0}])
+async def test_a_call_that_is_delayed_or_expired_is_not_claimed(store: Store, changes: dict[str, float]) -> None:
     id_ = await submitted(store, **changes)
     assert await store.queue.claim([Wakeup(id_, 0)], SCOPE) == []
+    assert await store.queue.due(SCOPE, 10) == []
+
+
+async def test_a_call_whose_attempts_are_used_up_is_not_claimed(store: Store) -> None:
+    id_ = await submitted(store)
+    await forge(store, "UPDATE execution_queue SET attempt = max_attempts")
+    assert await store.queue.claim([Wakeup(id_, 1)], SCOPE) == []
     assert await store.queue.due(SCOPE, 10) == []
 
 
