@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     from benchmarks.scene import Needs, Scene
@@ -12,6 +12,15 @@ Readings = Mapping[str, float]
 """What one side read in one round, by name."""
 
 Side = Callable[["Scene"], Readings]
+
+
+T = TypeVar("T")
+
+
+def in_turn(sides: Sequence[T], number: int) -> list[T]:
+    """Begin each round with another side: the first one finds the machine as the last one left it."""
+    start = number % len(sides) if sides else 0
+    return [*sides[start:], *sides[:start]]
 
 
 class LeftOutError(RuntimeError):

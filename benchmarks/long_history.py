@@ -195,7 +195,7 @@ def fit(folder: Path, administration: str, tell: Tell) -> None:
         for one in (url, new_url, f"sqlite:///{file}", f"sqlite:///{new_file}"):
             migrate.upgrade(one)
         there, made = _shape(url), _shape(new_url)
-        changes = list(_changes(_indexes(file), _indexes(new_file)))
+        changes = list(index_changes(_indexes(file), _indexes(new_file)))
     finally:
         services.drop_database(administration, new_url)
         new_file.unlink(missing_ok=True)
@@ -207,7 +207,7 @@ def fit(folder: Path, administration: str, tell: Tell) -> None:
         for change in changes:
             tell(f"SQLite: {change}")
             connection.execute(change)
-    for change in _changes(there.indexes, made.indexes):
+    for change in index_changes(there.indexes, made.indexes):
         tell(f"PostgreSQL: {change}")
         _run(url, change)
     if in_database(url, partial(_clear, LongHistory.of_folder(folder))):
@@ -257,7 +257,8 @@ def _indexes(file: Path) -> Mapping[str, str]:
         return dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"))
 
 
-def _changes(there: Mapping[str, str], made: Mapping[str, str]) -> Iterator[str]:
+def index_changes(there: Mapping[str, str], made: Mapping[str, str]) -> Iterator[str]:
+    """The statements that make the indexes that are there those of this code; each has its statement by its name."""
     for name in there:
         if made.get(name) != there[name]:
             yield f"DROP INDEX {name}"

@@ -36,7 +36,7 @@ def plans_of(scene: Scene, database_url: str, work: Callable[[], None]) -> Plans
         work()
     finally:
         services.admin(scene.administration, f'ALTER DATABASE "{name}" RESET ALL')
-    return _plans(log, start)
+    return plans_in(log, start)
 
 
 def scans(plans: Plans) -> list[str]:
@@ -53,7 +53,8 @@ def changes(one: Plans, other: Plans) -> list[str]:
     ]
 
 
-def _plans(log: Path, start: int) -> Plans:
+def plans_in(log: Path, start: int) -> Plans:
+    """The plans that a log of PostgreSQL has behind that byte."""
     with log.open("rb") as lines:
         lines.seek(start)
         text = lines.read().decode(errors="replace")

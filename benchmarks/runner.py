@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.figures import LeftOutError, Measure, Readings, Result, Side
+from benchmarks.figures import LeftOutError, Measure, Readings, Result, Side, in_turn
 from benchmarks.quiet import NOISY, Watch
 from benchmarks.scene import Scene, Sizes
 from benchmarks.stage import stage
@@ -78,7 +78,7 @@ def _perform(
     failures: dict[str, Exception] = {}
     rounds = min(rounds, measure.rounds_at_most or rounds)
     for number in range(rounds):
-        for side, perform in _order(measure, number):
+        for side, perform in in_turn(list(measure.sides.items()), number):
             if side in failures:
                 continue
             tell(f"{measure.name}, round {number + 1} of {rounds}: {side}")
@@ -87,13 +87,6 @@ def _perform(
             except Exception as error:  # one side that cannot run must not cost the others their figures
                 failures[side] = error
     return turns, failures
-
-
-def _order(measure: Measure, number: int) -> list[tuple[str, Side]]:
-    """Begin each round with another side: the first one finds the machine as the last one left it."""
-    sides = list(measure.sides.items())
-    start = number % len(sides)
-    return sides[start:] + sides[:start]
 
 
 def _take_turn(perform: Side, scene: Scene, *, retake: bool) -> Turn:

@@ -14,12 +14,14 @@ from forge_tools.sandbox.walls.privileges import is_closed, open_up
 from tests import compiled
 from tests.limits import MEMORY_FOLDER, RUN_FOLDER, Limits
 from tests.pooler import Pooler, is_wanted
-from tests.processes import pytest_addoption, pytest_runtestloop  # noqa: F401  pytest looks for them here
+from tests.processes import pytest_addoption, pytest_runtestloop
 from tests.server_process import ServiceMissingError
 from tests.services import GivenPostgres, GivenValkey, PostgresServer, Services, ValkeyServer
 from tests.session_folder import roomy_memory
 from tests.surroundings import settle
 from tests.warm import make_shared
+
+__all__ = ["pytest_addoption", "pytest_runtestloop"]  # pytest looks for them here
 
 Server = TypeVar("Server")
 

@@ -131,7 +131,7 @@ class McpProcess:
         for stream in (self._input, self._output):
             if not stream.closed:
                 os.close(os.dup(stream.fileno()))
-                stream.detach().close()  # type: ignore[attr-defined]  # a buffered pipe
+                stream.detach().close()
 
     def errors(self) -> str:
         return self.log.read_text(errors="replace")

@@ -105,7 +105,7 @@ def misnamed() -> list[object]:
 @tool
 def mistyped() -> File:
     """Say what is no text about bytes."""
-    return File(b"\0", mime_type=5)  # type: ignore[arg-type]  # as an author may
+    return File(b"\0", mime_type=5)
 
 
 @tool

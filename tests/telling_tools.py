@@ -142,7 +142,7 @@ class Hostile(BaseTool):
 
     async def _execute(self, context: ExecutionContext) -> ToolResult:
         for text in HOSTILE:
-            context.emit(text)  # type: ignore[arg-type]  # that is what is tried
+            context.emit(text)
         numbers: list[Any] = [float("nan"), float("inf"), "three", None, 10**400, 4]
         for number in numbers:
             context.progress(number, number, "\0")

@@ -62,7 +62,7 @@ def in_new_thread(work: Callable[[], object]) -> None:
 def in_output_thread(work: Callable[[], object]) -> None:
     """In the thread that reads what is printed: whatever the child has is in our memory."""
     [reader] = [thread for thread in threading.enumerate() if thread.name == "forge-output"]
-    pair, done = reader._target.__self__, Future[None]()  # type: ignore[attr-defined]  # a method of it
+    pair, done = reader._target.__self__, Future[None]()
     flush = pair._flush
 
     def attack() -> None:

@@ -58,10 +58,15 @@ def one_read() -> Journey:
     """A `Read` on the embedded stack after 1.5 s of silence: the median of five, by calls."""
     with tempfile.TemporaryDirectory() as folder:
         windows = json.loads(_traced(Path(folder), "-m", "benchmarks.house.journeys"))
-        events = list(_events(Path(folder)))
-        journeys = [_journey(_within(events, began, ended)) for began, ended in windows]
+        journeys = journeys_in(Path(folder), windows)
     chosen = median_low(one.calls for one in journeys)
     return next(one for one in journeys if one.calls == chosen)
+
+
+def journeys_in(traces: Path, windows: Sequence[tuple[int, int]]) -> list[Journey]:
+    """What the files of a folder of traces say of each time from one moment to another, in nanoseconds."""
+    events = list(_events(traces))
+    return [_journey(_within(events, began, ended)) for began, ended in windows]
 
 
 def a_page_of_history() -> int:
@@ -79,8 +84,8 @@ def _traced(folder: Path, *words: str, **more: str) -> str:
     return done.stdout
 
 
-def _events(folder: Path) -> Iterator[Event]:
-    for file in folder.glob("*.trace"):
+def _events(traces: Path) -> Iterator[Event]:
+    for file in traces.glob("*.trace"):
         for line in file.read_text(errors="replace").splitlines():
             at, thread, kind, what = line.split("\t", 3)
             yield Event(int(at), thread, kind, what)

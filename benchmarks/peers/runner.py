@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.figures import in_turn
 from benchmarks.peers import subject
 from benchmarks.peers.catalogue import OURS, Peer
 from benchmarks.peers.environments import InstallationError, install, version
@@ -43,6 +44,17 @@ class Account:
     readings: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
+    def install(self, tell: Tell) -> None:
+        """Install the peer if it is missing, and note its version."""
+        peer = self.peer
+        try:
+            if peer.environment is not None:
+                tell(f"installing {peer.title}")
+                install(peer.environment)
+            self.version = version(peer.environment, peer.package)
+        except (InstallationError, OSError) as error:
+            self.fail("installation", str(error))
+
     def add(self, measure: str, readings: Readings) -> None:
         for name, value in readings.items():
             self.readings.setdefault(measure, {}).setdefault(name, []).append(value)
@@ -77,7 +89,7 @@ def run(peers: Sequence[Peer], sizes: Sizes, rounds: int, tell: Tell) -> list[Ac
     """Install what is missing, then let the peers take turns; `tell` gets what is under way."""
     accounts = {peer.name: Account(peer) for peer in peers}
     for account in accounts.values():
-        _install(account, tell)
+        account.install(tell)
     tell("starting servers")
     with ExitStack() as cleanup:
         folder = SessionFolder()
@@ -87,23 +99,12 @@ def run(peers: Sequence[Peer], sizes: Sizes, rounds: int, tell: Tell) -> list[Ac
         servers = Servers(folder.path, valkey, postgres)
         turns = _prepare(accounts, servers, tell)
         for number in range(rounds):
-            for name in _order(list(turns), number):
+            for name in in_turn(list(turns), number):
                 tell(f"round {number + 1} of {rounds}: {accounts[name].peer.title}")
                 valkey.flush()
                 wait_for_quiet(sizes.patience)
                 _take(turns[name], accounts[name], sizes)
     return list(accounts.values())
-
-
-def _install(account: Account, tell: Tell) -> None:
-    peer = account.peer
-    try:
-        if peer.environment is not None:
-            tell(f"installing {peer.title}")
-            install(peer.environment)
-        account.version = version(peer.environment, peer.package)
-    except (InstallationError, OSError) as error:
-        account.fail("installation", str(error))
 
 
 def _prepare(accounts: Mapping[str, Account], servers: Servers, tell: Tell) -> dict[str, Turn]:
@@ -121,12 +122,6 @@ def _prepare(accounts: Mapping[str, Account], servers: Servers, tell: Tell) -> d
         else:
             turns[name] = turn
     return turns
-
-
-def _order(names: list[str], number: int) -> list[str]:
-    """Rotate the order: the first peer finds the machine as the last one left it."""
-    start = number % len(names) if names else 0
-    return names[start:] + names[:start]
 
 
 def _take(turn: Turn, account: Account, sizes: Sizes) -> None:

@@ -102,8 +102,8 @@ class Outage:
         killed, doomed = host.pids(), plain.pids(DOOMED)
         ours, theirs = await _moment(
             killed | doomed,
-            lambda: _victims(Effects.read(log), killed, precious, in_children),
-            lambda: _victims(plain.effects(), doomed, precious, precious),
+            lambda: victims_of(Effects.read(log), killed, precious, in_children),
+            lambda: victims_of(plain.effects(), doomed, precious, precious),
         )
         at = time.monotonic()
         host.kill()
@@ -128,24 +128,24 @@ def _expected_warnings() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Victims:
+class Victims:
     """Keys whose bodies run on the doomed host; the pid of a child elsewhere whose call must not run twice."""
 
     hit: set[str]
     child: int
 
 
-def _victims(effects: Effects, doomed: set[int], precious: set[str], in_children: set[str]) -> _Victims | None:
+def victims_of(effects: Effects, doomed: set[int], precious: set[str], in_children: set[str]) -> Victims | None:
     """Return who would be hit now; None if that would prove little."""
     running = effects.running()
     hit = {key for key, pid in running.items() if pid in doomed}
     child = next((pid for key, pid in running.items() if key in in_children and pid not in doomed), None)
     if child is None or not hit & precious or not hit - precious:
         return None
-    return _Victims(hit, child)
+    return Victims(hit, child)
 
 
-async def _moment(doomed: Iterable[int], *finds: Callable[[], _Victims | None]) -> list[_Victims]:
+async def _moment(doomed: Iterable[int], *finds: Callable[[], Victims | None]) -> list[Victims]:
     """Wait for victims on each side. The doomed hosts are frozen from that moment, so that no call ends before the kill."""
     deadline = time.monotonic() + _MOMENT_SECONDS
     while True:

@@ -82,6 +82,13 @@ def head() -> str:
     return _known()[0]
 
 
+def configuration() -> Config:
+    """Return what Alembic must know to find the revisions of this code."""
+    config = Config()
+    config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
+    return config
+
+
 def alone(url: str, work: Callable[[Connection], None]) -> None:
     """Run `work` as the only process that migrates the database at `url`.
 
@@ -180,7 +187,7 @@ def _change(connection: Connection, change: Callable[[Config, str], None], revis
         connection.rollback()
     if is_newer and revision == "head":
         return
-    config = _config()
+    config = configuration()
     config.attributes["connection"] = connection
     try:
         change(config, revision)
@@ -202,7 +209,7 @@ def _is_newer(connection: Connection) -> bool:
 
 def _known() -> list[str]:
     """List the revisions that this code knows, the newest first."""
-    return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
+    return [script.revision for script in ScriptDirectory.from_config(configuration()).walk_revisions()]
 
 
 def _revision(connection: Connection) -> str | None:
@@ -214,12 +221,6 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise DatabaseUnavailableError(f"The folder {folder} for the database cannot be created: {error}.") from error
-
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
-    return config
 
 
 def _scripts() -> Path:

@@ -65,7 +65,7 @@ class Planned:
 
 
 def kind(shape: str, lane: Lane, endings: Sequence[ExecutionStatus], **more: float | bool) -> Kind:
-    return Kind(shape, lane, frozenset(endings), **more)  # type: ignore[arg-type]  # numbers and flags by their names
+    return Kind(shape, lane, frozenset(endings), **more)
 
 
 MIX = (

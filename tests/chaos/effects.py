@@ -17,7 +17,7 @@ What = Literal["start", "short", "enough", "got", "end"]
 SHORT_FOR = 0.1
 """Seconds that a process has run, at least, between two notes that it is short of descriptors."""
 
-_kept: int | None = None
+_kept: list[int] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,8 @@ def read(log: Path) -> list[Effect]:
 
 def _log() -> int:
     """The file, which stays open, so that a body notes also where no descriptor is left; anew where somebody closed it."""
-    global _kept  # noqa: PLW0603  one a process
     with suppress(OSError):
-        if _kept is not None and os.path.samestat(os.fstat(_kept), Path(os.environ[VARIABLE]).stat()):
-            return _kept
-    _kept = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    return _kept
+        if _kept and os.path.samestat(os.fstat(_kept[0]), Path(os.environ[VARIABLE]).stat()):
+            return _kept[0]
+    _kept[:] = [os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)]
+    return _kept[0]

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import os
+import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from types import MethodType
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from kombu import Connection
 from sqlalchemy import delete, update
@@ -17,11 +19,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.config import Settings
 from forge_tools.model import Claim, Outcome, Scope, Wakeup
 from forge_tools.storage import open_store, statements
-from forge_tools.storage.connection.database import Database
 from forge_tools.storage.heartbeat import BEATS, NOW, Answers
 from forge_tools.storage.queue.queue import ExecutionQueue
 from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_queue
-from forge_tools.storage.store import Store
 from workers import app, engine
 from workers.engine import Engine, Lifeline
 from workers.lanes import loop
@@ -36,12 +36,16 @@ from workers.services.recovery import Recovery
 SHORT_LEASE = {"lease": 5.0, "heartbeat": 0.5}
 """Below what settings allow, so that a control takes seconds; the run without sabotage has it too."""
 
+POSTGRES = "postgresql_statements.sql"
+IS_WAITING = ("q.status = 'queued'", "q.attempt < q.max_attempts")
+
 live, ended = execution_queue.c, execution_attempts.c
 
 
-def _database_of(queue: ExecutionQueue) -> Database:
-    """What the store of a queue writes with, where nothing needs to be fast."""
-    return cast(Store, cast(MethodType, queue._settle).__self__).database
+async def _write(work: Callable[[AsyncConnection], Awaitable[None]]) -> None:
+    """Write as the worker would, where nothing needs to be fast."""
+    async with await open_store(os.environ["FORGE_DATABASE_URL"]) as store:
+        await store.database.write(work)
 
 
 def nothing() -> None:
@@ -58,21 +62,27 @@ def compare_and_set() -> None:
                 as_asked = {"status": "queued", "attempt": wakeup.attempt, "token": None, "owner": None}
                 await connection.execute(update(execution_queue).where(live.id == wakeup.id).values(as_asked))
 
-        await _database_of(self).write(pretend)
+        await _write(pretend)
         return await claim(self, wakeups, scope)
 
-    ExecutionQueue.claim = claim_blindly  # type: ignore[method-assign]  # the sabotage
+    ExecutionQueue.claim = claim_blindly
 
 
 def lone_claim() -> None:
     """Whoever wakes gets an execution that comes alone, whatever its state and attempt."""
-    blocks: Any = statements._blocks("postgresql")
-    due, is_asked = blocks["is_due"], "q.attempt = :attempt::int4 AND {is_due}"
-    for condition in ("q.status = 'queued'", "q.attempt < q.max_attempts"):
-        if condition not in due or is_asked not in blocks["claim_one"]:
-            raise AssertionError("There is nothing to take away")
+    said = (statements.FOLDER / POSTGRES).read_text()
+    [due] = re.findall(r"^-- name: is_due\n(.+)\n\n", said, re.MULTILINE)
+    asked = "q.attempt = :attempt::int4 AND {is_due}"
+    if said.count(asked) != 1 or any(due.count(condition) != 1 for condition in IS_WAITING):
+        raise AssertionError("There is nothing to take away")
+    for condition in IS_WAITING:
         due = due.replace(condition, "true")
-    blocks["claim_one"] = blocks["claim_one"].replace(is_asked, f":attempt::int4 >= 0 AND {due}")
+    usual = statements.FOLDER
+    with TemporaryDirectory() as folder:
+        statements.FOLDER = Path(folder)
+        (statements.FOLDER / POSTGRES).write_text(said.replace(asked, f":attempt::int4 >= 0 AND {due}"))
+        statements.postgres_statement("claim_one")  # they are read once
+    statements.FOLDER = usual
 
 
 def fencing() -> None:
@@ -97,10 +107,10 @@ def fencing() -> None:
                     .values(status=outcome.status.value, error_code=outcome.error_code)
                 )
 
-        await _database_of(self).write(pretend)
+        await _write(pretend)
         return await finish(self, outcomes)
 
-    ExecutionQueue.finish_many = finish_blindly  # type: ignore[method-assign]  # the sabotage
+    ExecutionQueue.finish_many = finish_blindly
 
 
 def recovery() -> None:
@@ -109,7 +119,7 @@ def recovery() -> None:
     async def look_away(self: Recovery) -> list[str]:
         return []
 
-    Recovery.settle = look_away  # type: ignore[method-assign]  # the sabotage
+    Recovery.settle = look_away
 
 
 def heartbeat_rule() -> None:
@@ -125,7 +135,7 @@ def heartbeat_rule() -> None:
         seen.update(beats)
         return []
 
-    Recovery.settle = condemn_at_once  # type: ignore[method-assign]  # the sabotage
+    Recovery.settle = condemn_at_once
 
 
 def sweep() -> None:
@@ -133,7 +143,7 @@ def sweep() -> None:
 
     async def look_away(body: Body) -> None: ...
 
-    loop.end_processes = look_away  # type: ignore[attr-defined]  # the sabotage
+    loop.end_processes = look_away
 
 
 def drain() -> None:
@@ -143,7 +153,7 @@ def drain() -> None:
     def stop_at_once(self: Engine, drain: float | None = None) -> None:
         stop(self, 0)
 
-    Engine.stop = stop_at_once  # type: ignore[method-assign]  # the sabotage
+    Engine.stop = stop_at_once
 
 
 def own_beats() -> None:
@@ -173,12 +183,12 @@ def _judge_by(clock: Callable[[Answers], float]) -> None:
             seen[instance] = now
         hear_honestly(self, answers)
 
-    Recovery.hear = hear  # type: ignore[method-assign]  # the sabotage
+    Recovery.hear = hear
 
 
 def reception() -> None:
     """Celery reads what is in the queues by itself."""
-    app.ReceivingConnection = Connection  # type: ignore[misc, assignment]  # the sabotage
+    app.ReceivingConnection = Connection
 
 
 def pairs() -> None:
@@ -201,7 +211,7 @@ def pairs() -> None:
         door.listen()
         self._do(welcome_all(self, door), self._steps)
 
-    ChildrenLane.start = listen  # type: ignore[method-assign]  # the sabotage
+    ChildrenLane.start = listen
 
 
 def fitness() -> None:
@@ -209,17 +219,17 @@ def fitness() -> None:
 
     async def look_away(self: Fitness) -> None: ...
 
-    Fitness.step = look_away  # type: ignore[method-assign]  # the sabotage
-    Fitness.may_claim = lambda self: self._lease.is_held  # type: ignore[method-assign]  # the sabotage
-    Child._unfit = lambda self, outcome: None  # type: ignore[method-assign]  # the sabotage
+    Fitness.step = look_away
+    Fitness.may_claim = lambda self: self._lease.is_held
+    Child._unfit = lambda self, outcome: None
 
 
 def ending_with_the_engine() -> None:
     """The end of the engine ends nothing, and nobody watches from outside."""
-    Lifeline.__enter__ = lambda self: self  # type: ignore[method-assign]  # the sabotage
-    Engine.replace_process = lambda self, why: None  # type: ignore[method-assign]  # the sabotage
-    Engine.broken = lambda self, error: None  # type: ignore[method-assign]  # the sabotage
-    engine.end_process = lambda worker_id: None  # type: ignore[assignment]  # the sabotage
+    Lifeline.__enter__ = lambda self: self
+    Engine.replace_process = lambda self, why: None
+    Engine.broken = lambda self, error: None
+    engine.end_process = lambda worker_id: None
 
 
 PROTECTIONS: dict[str, Callable[[], None]] = {
@@ -249,7 +259,7 @@ def shorten_lease() -> None:
     def load_shorter(**overrides: Any) -> Settings:
         return load(**overrides).model_copy(update=SHORT_LEASE)
 
-    Settings.load = load_shorter  # type: ignore[method-assign, assignment]  # the sabotage
+    Settings.load = load_shorter
 
 
 if __name__ == "__main__":

@@ -137,6 +137,13 @@ def protocol_error_job() -> str:
     os._exit(1)
 
 
+REGION: dict[str, Any] = {
+    "type": "object",
+    "properties": {"region": {"type": "string", "x-mcp-header": "Region"}},
+    "required": ["region"],
+}
+
+
 class Routed(BaseTool):
     """Take what intermediaries route calls by."""
 
@@ -144,45 +151,44 @@ class Routed(BaseTool):
     category = ToolCategory.OTHER
     lane = "async"
     parameters = ()
-    input_schema: dict[str, Any] | None = {  # noqa: RUF012  as BaseTool declares it
-        "type": "object",
-        "properties": {"region": {"type": "string", "x-mcp-header": "Region"}},
-        "required": ["region"],
-    }
+    input_schema = REGION
 
     async def _execute(self, context: ExecutionContext, region: str) -> ToolResult:
         return ToolResult.ok(region)
+
+
+CONTACT: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "$defs": {
+        "address": {
+            "$anchor": "addressDef",
+            "type": "object",
+            "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
+        }
+    },
+    "properties": {
+        "name": {"type": "string"},
+        "address": {"$ref": "#/$defs/address"},
+        "contactMethod": {"type": "string", "enum": ["phone", "email"]},
+        "phone": {"type": "string"},
+        "email": {"type": "string"},
+    },
+    "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
+    "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
+    "then": {"required": ["phone"]},
+    "else": {"required": ["email"]},
+    "additionalProperties": False,
+}
 
 
 class Contact(Routed):
     """Take what only the draft of 2020-12 can describe."""
 
     name = "json_schema_2020_12_tool"
-    input_schema: dict[str, Any] | None = {  # noqa: RUF012  as above
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "$defs": {
-            "address": {
-                "$anchor": "addressDef",
-                "type": "object",
-                "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
-            }
-        },
-        "properties": {
-            "name": {"type": "string"},
-            "address": {"$ref": "#/$defs/address"},
-            "contactMethod": {"type": "string", "enum": ["phone", "email"]},
-            "phone": {"type": "string"},
-            "email": {"type": "string"},
-        },
-        "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
-        "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
-        "then": {"required": ["phone"]},
-        "else": {"required": ["email"]},
-        "additionalProperties": False,
-    }
+    input_schema = CONTACT
 
-    async def _execute(self, context: ExecutionContext, **contact: Any) -> ToolResult:  # type: ignore[override]  # one name for all
+    async def _execute(self, context: ExecutionContext, **contact: Any) -> ToolResult:
         return ToolResult.ok(sorted(contact))
 
 

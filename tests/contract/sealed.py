@@ -91,9 +91,9 @@ async def forge(store: Store, *statements: str) -> None:
 
     async def work(connection: object) -> None:
         for statement in statements:
-            await connection.exec_driver_sql(statement)  # type: ignore[attr-defined]  # a connection of SQLAlchemy
+            await connection.exec_driver_sql(statement)
 
-    await store.database.write(work)  # type: ignore[arg-type]  # as above
+    await store.database.write(work)
 
 
 @asynccontextmanager
@@ -109,7 +109,7 @@ async def put_back(store: Store, *tables: Any) -> AsyncIterator[None]:
 
 async def verified(store: Store, signer: Signer | None = None, **options: object) -> AuditReport:
     trust = Trust([signer.public]) if signer else Trust()
-    return await store.audit.verify(trust, **options)  # type: ignore[arg-type]  # those of `verify`
+    return await store.audit.verify(trust, **options)
 
 
 def said(report: AuditReport) -> set[tuple[str, str]]:

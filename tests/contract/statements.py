@@ -1,8 +1,8 @@
 """The statements that a store sends, and how the database goes about them."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -16,15 +16,18 @@ Sent = tuple[str, Any]
 """A statement and its arguments."""
 
 
-@contextmanager
-def noted(store: Store) -> Iterator[list[Sent]]:
+@asynccontextmanager
+async def noted(store: Store) -> AsyncIterator[list[Sent]]:
     """What is sent meanwhile."""
     statements: list[Sent] = []
 
     def note(_connection: Connection, _cursor: Any, statement: str, arguments: Any, *_: Any) -> None:
         statements.append((statement, arguments))
 
-    engines = {engine.sync_engine for engine in (store.database._engine, store.database._patient)}
+    engines = set()
+    for is_long in (False, True):
+        async with store.database.reading(is_long=is_long) as connection:
+            engines.add(connection.engine.sync_engine)
     for engine in engines:
         event.listen(engine, "before_cursor_execute", note)
     try:

@@ -35,7 +35,7 @@ async def planned(store: Store, statement: Executable) -> str:
     async def work(connection: AsyncConnection) -> str:
         if store.dialect == "postgresql":
             await connection.execute(text("SET LOCAL enable_seqscan = off"))
-        with noted(store) as sent:
+        async with noted(store) as sent:
             await connection.execute(statement)
         return (await plan(connection, *sent[-1]))[0]
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import event
 
 from forge_tools.artifacts.parts import PackedPart, pack
 from forge_tools.model import Artifact
-from forge_tools.storage import Store, open_store, retention
+from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import Keeping
 from forge_tools.storage.audit import OvertakenError, chain, hashes
 from tests.contract.calls import finished, submitted
 from tests.contract.sealed import forge, past, seal_all, sealed_past, verified
+from tests.contract.statements import noted
 from tests.contract.test_retention import by, everything, pruned
 from tests.waiting import reached
 
@@ -94,15 +94,14 @@ async def test_a_chain_that_begins_while_something_is_pruned_has_a_checkpoint_of
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await past(store)
-    chosen = retention._entries
+    delete = store.database.write
 
-    async def chosen_and_then_sealed(*arguments: Any) -> Any:
-        found = await chosen(*arguments)
+    async def first_sealed(work: Any) -> Any:
         monkeypatch.undo()
         assert await seal_all(store) == 3
-        return found
+        return await delete(work)
 
-    monkeypatch.setattr(retention, "_entries", chosen_and_then_sealed)
+    monkeypatch.setattr(store.database, "write", first_sealed)
     assert await pruned(store, everything()) == 3
     report = await verified(store)
     assert (report.is_intact, report.pruned, report.checkpoints) == (True, 3, 1)
@@ -147,10 +146,7 @@ async def test_a_call_with_more_events_than_a_statement_has_room_for_can_be_prun
 
 
 async def test_whether_a_login_may_cancel_by_itself_is_asked_once(migrated_postgres: str) -> None:
-    async with await open_store(migrated_postgres) as store:
-        asked = []
-        engine = store.database._engine.sync_engine
-        event.listen(engine, "before_cursor_execute", lambda *arguments: asked.append(arguments[2]))
+    async with await open_store(migrated_postgres) as store, noted(store) as sent:
         for _ in range(3):
             await store.transitions.cancel(await submitted(store), actor="me", reason="")
-    assert sum("has_table_privilege" in statement for statement in asked) == 1
+    assert sum("has_table_privilege" in statement for statement, _ in sent) == 1

@@ -34,7 +34,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, valkey_server: Any) -> Itera
 @pytest.fixture(params=["in process", "on workers"])
 async def executor(request: pytest.FixtureRequest) -> AsyncIterator[Executor]:
     if request.param == "in process":
-        async with InlineExecutor(*make()) as inline:  # type: ignore[arg-type]  # a list of tools
+        async with InlineExecutor(*make()) as inline:
             yield inline
     else:
         async with ExecutorClient(request.getfixturevalue("fleet").settings) as client:
@@ -136,10 +136,7 @@ async def test_both_know_the_same_tools(executor: Executor) -> None:
     specs = {spec.name: spec for spec in executor.specs()}
 
     assert set(ALL) <= set(specs)
-    assert {name: specs[name].digest for name in ALL} == {
-        one.spec.name: one.spec.digest
-        for one in make()  # type: ignore[attr-defined]  # a list of tools
-    }
+    assert {name: specs[name].digest for name in ALL} == {one.spec.name: one.spec.digest for one in make()}
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -149,7 +146,7 @@ async def test_both_show_models_the_same_schemas(executor: Executor, format: str
 
     shown = by_name(executor.get_all_schemas(format))
     one_category = executor.get_schemas_by_category(ToolCategory.TASK, format)
-    async with InlineExecutor(*make()) as inline:  # type: ignore[arg-type]  # a list of tools
+    async with InlineExecutor(*make()) as inline:
         expected = by_name(inline.get_all_schemas(format))
 
     assert {name: shown[name] for name in ALL} == expected

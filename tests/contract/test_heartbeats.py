@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from forge_tools.errors import StorageError
 from forge_tools.model import Scope, ToolCategory, ToolSpec, Wakeup
-from forge_tools.storage import Store
+from forge_tools.storage import Store, open_store
 from forge_tools.storage.heartbeat import (
     BEATS,
     CANCELS,
@@ -29,6 +29,8 @@ from forge_tools.storage.heartbeat import (
     misplaced,
     unchained,
 )
+from forge_tools.storage.queue.postgres import PostgresHotPath
+from forge_tools.storage.queue.sqlite import SqliteHotPath
 from forge_tools.storage.sqlalchemy_tables import execution_queue
 from tests.contract.calls import SCOPE, beat, clock_of, instance, overdue, running, scope, submitted
 from tests.contract.sealed import past, seal_all, sealed_past
@@ -206,23 +208,27 @@ async def test_what_ended_since_is_unsealed_also_if_the_clock_was_set_back(store
 
 
 async def test_a_heartbeat_that_nobody_waits_for_any_more_does_not_revive_an_instance_that_stops(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heartbeats = store.workers._heartbeats
-    flush, is_under_way, may_go_on = heartbeats.flush, asyncio.Event(), asyncio.Event()
+    kind = PostgresHotPath if store.dialect == "postgresql" else SqliteHotPath
+    beat, is_under_way, may_go_on, is_over = kind.beat, asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def slow(rows: Sequence[Heartbeat]) -> Any:
+    async def slow(self: Any, rows: Sequence[Heartbeat]) -> Any:
         is_under_way.set()
         await may_go_on.wait()
-        return await flush(rows)
+        try:
+            return await beat(self, rows)
+        finally:
+            is_over.set()
 
-    monkeypatch.setattr(heartbeats, "flush", slow)
-    beating = asyncio.create_task(seen(store))
-    await is_under_way.wait()
-    beating.cancel()
-    stopping = asyncio.create_task(store.workers.stop(SCOPE.instance))
-    await asyncio.wait([stopping], timeout=0.2)
-    may_go_on.set()
-    await stopping
-    await heartbeats.settle()
+    monkeypatch.setattr(kind, "beat", slow)
+    async with await open_store(migrated_url) as its_own:
+        beating = asyncio.create_task(seen(its_own))
+        await is_under_way.wait()
+        beating.cancel()
+        stopping = asyncio.create_task(its_own.workers.stop(SCOPE.instance))
+        await asyncio.wait([stopping], timeout=0.2)
+        may_go_on.set()
+        await stopping
+        await is_over.wait()
     assert await store.workers.stopped({SCOPE.instance}) == {SCOPE.instance}

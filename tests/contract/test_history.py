@@ -172,7 +172,7 @@ async def test_pages_and_groups_that_there_cannot_be_are_refused(store: Store) -
         with pytest.raises(ValueError, match=f"limit is {limit}"):
             await store.history.list(limit=limit)
     with pytest.raises(ValueError, match="minute"):
-        await store.history.figures("minute")  # type: ignore[arg-type]  # what is tested
+        await store.history.figures("minute")
 
 
 async def test_a_page_goes_on_where_the_execution_above_is_gone(store: Store) -> None:

@@ -32,7 +32,7 @@ async def with_events(store: Store) -> None:
 
 
 async def statement_of(store: Store, read: Any, filters: dict[str, Any]) -> Sent:
-    with noted(store) as statements:
+    async with noted(store) as statements:
         assert await read(limit=20, **filters)
     return statements[-1]
 

@@ -54,7 +54,7 @@ def statement(connection, cursor, said, *_):
         step()
 
 event.listen(Engine, "commit", step)
-migrate._config = known
+migrate.configuration = known
 migrate.upgrade(url, REMOVED)
 """
 
@@ -69,7 +69,7 @@ READS = "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {0}"
 @pytest.fixture(autouse=True)
 def example(monkeypatch: pytest.MonkeyPatch, sqlite_template: Path, postgres_template: str) -> None:
     """The templates, which other tests copy as well, were made without it."""
-    monkeypatch.setattr(migrate, "_config", known)
+    monkeypatch.setattr(migrate, "configuration", known)
 
 
 def tables(url: str) -> Any:

@@ -59,7 +59,7 @@ async def filled(store: Store) -> None:
 
 async def looked(store: Store) -> tuple[Overview, list[Sent]]:
     """Look once; what was seen, and the statements that it took."""
-    with noted(store) as statements:
+    async with noted(store) as statements:
         return await store.overviews.read(window=60, lease=15, patience=10), statements
 
 

@@ -19,7 +19,9 @@ from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import ExecutionStatus, Wakeup
 from forge_tools.storage import Store, migrate, open_store
+from forge_tools.storage.connection.drivers import Address, Owner
 from forge_tools.storage.connection.pool import knows_names, role_setting
+from forge_tools.storage.queue.postgres import PostgresHotPath
 from tests import pooler as poolers
 from tests.conftest import started
 from tests.contract.calls import SCOPE, beat, call, ended, finish_one, instance, scope, statuses, submit_one, submitted
@@ -103,12 +105,16 @@ async def servers_seen(store: Store) -> dict[int, tuple[str, str]]:
     return dict(await asyncio.gather(*(one(is_long=False) for _ in range(2 * SERVERS))))
 
 
-async def test_pinned_plans_and_long_limits_end_with_their_transaction(store: Store, migrated_postgres: str) -> None:
+async def test_pinned_plans_and_long_limits_end_with_their_transaction(
+    store: Store, url: str, migrated_postgres: str
+) -> None:
     usual = await asyncpg.connect(migrated_postgres)
     before = (await usual.fetchval("SHOW statement_timeout"), "on")
     async with store.database.reading(is_long=True) as connection:
         assert await connection.scalar(text("SHOW statement_timeout")) == "5min"
-    hot = await asyncio.gather(*(store._hot.fetch(f"{WHERE}, pg_sleep(0.05)") for _ in range(2 * SERVERS)))
+    path = PostgresHotPath(Address.parse(url), Owner(), connect_timeout=3.0, deadline=None)
+    hot = await asyncio.gather(*(path.fetch(f"{WHERE}, pg_sleep(0.05)") for _ in range(2 * SERVERS)))
+    await path.close()
     assert {row["scans"] for [row] in hot} == {"off"}
 
     seen = await servers_seen(store)

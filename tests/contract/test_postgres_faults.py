@@ -17,7 +17,9 @@ from forge_tools.errors import (
 from forge_tools.model import ExecutionStatus, Wakeup
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection import database, pool
+from forge_tools.storage.connection.drivers import Address, Owner
 from forge_tools.storage.heartbeat import scope_values
+from forge_tools.storage.queue.postgres import PostgresHotPath
 from forge_tools.storage.rows import OUTCOME
 from forge_tools.storage.statements import postgres_statement
 from tests.contract.calls import (
@@ -228,14 +230,18 @@ async def test_a_deadlock_is_retried_and_nobody_notices(store: Store, migrated_p
     await rival.close()
 
 
-async def test_hot_statements_use_the_primary_keys_on_empty_and_on_full_tables(store: Store) -> None:
+async def test_hot_statements_use_the_primary_keys_on_empty_and_on_full_tables(
+    store: Store, migrated_postgres: str
+) -> None:
+    path = PostgresHotPath(Address.parse(migrated_postgres), Owner(), connect_timeout=3.0, deadline=None)
     for _ in range(2):
         new = call()
         for statement, arguments in hot_statements(new.id):
-            plan = "\n".join(row[0] for row in await store._hot.fetch(f"EXPLAIN {statement}", *arguments))
+            plan = "\n".join(row[0] for row in await path.fetch(f"EXPLAIN {statement}", *arguments))
             assert "Seq Scan" not in plan
             assert "Hash Join" not in plan
         assert await store.queue.submit_many([call() for _ in range(3_000)]) == [None] * 3_000
+    await path.close()
 
 
 async def test_a_claim_updates_no_index(store: Store, migrated_postgres: str) -> None:

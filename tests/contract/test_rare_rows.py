@@ -65,7 +65,7 @@ async def cost(store: Store, statement: str, arguments: Any) -> tuple[float, str
 async def test_no_statement_looks_through_all_of_history_for_what_is_rare(store: Store) -> None:
     await with_coarse_statistics(store)
     for name, (pages, filters) in RARE.items():
-        with noted(store) as statements:
+        async with noted(store) as statements:
             found = sum([len(stretch) async for stretch in pages(store)(**filters)])
         assert found == (CALLS if name.startswith("all") else 0)
         looks = [one for one in statements if one[0].startswith("SELECT")]

@@ -291,7 +291,7 @@ async def test_figures_of_an_hour_amid_many_look_at_each_call_once(store: Store)
     middle = datetime.now(UTC) - timedelta(seconds=CALLS / 2)
     filters: dict[str, Any]
     for filters in ({}, {"tool": "Grep"}, {"status": "failed"}, {"error_text": "x"}, {"agent_id": "a"}):
-        with noted(store) as statements:
+        async with noted(store) as statements:
             found = await store.history.figures(since=middle - HOUR / 2, until=middle + HOUR / 2, **filters)
         finds_none = bool(filters.keys() & {"error_text", "agent_id"})
         assert [one.calls > 1000 for one in found] == ([] if finds_none else [True]), filters

@@ -359,7 +359,7 @@ def test_whatever_happens_in_whatever_order_an_execution_lives_as_the_model_says
     runner.run(register_instances(store))
     try:
         run_state_machine_as_test(
-            lambda: Lives(runner, store),  # type: ignore[arg-type]  # a factory is fine, says its documentation
+            lambda: Lives(runner, store),
             settings=settings(
                 max_examples=15,
                 stateful_step_count=30,

@@ -66,7 +66,7 @@ async def test_cancels_that_come_together_share_transactions_and_each_has_its_an
     claim, over = await running(store), await submitted(store)
     await finished(store, [over])
     await store.transitions.cancel(await submitted(store), actor="ann")
-    with noted(store) as sent:
+    async with noted(store) as sent:
         answers = await asyncio.gather(
             *(store.transitions.cancel(id_, actor=f"ann {n}", reason=str(n)) for n, id_ in enumerate(waiting)),
             *(store.transitions.cancel(id_, actor="bob") for id_ in (claim.id, over, waiting[0], UNKNOWN)),

@@ -54,7 +54,10 @@ class Caller:
         return await self._desk.answer(self._stored, request, self._context)
 
     async def says(self, want: str, **what: Any) -> Message:
-        return await self.side._asked(want, self._context, **{**WHAT, **what})
+        answer = await self._ask({"want": want, **WHAT, **what}, self._context)
+        if "error" in answer:
+            raise SandboxError(answer["error"], answer["code"])
+        return answer
 
     async def adds(self, data: bytes, *, cut_at: tuple[int, ...] | None = None) -> None:
         """Begin, and send these bytes, cut as they should be or elsewhere."""

@@ -160,7 +160,7 @@ async def test_a_file_that_cannot_be_used_is_named_once_and_sealing_goes_on(
         await past(store)
         assert await leader.append() == 3
     [record] = caplog.records
-    assert str(path) in record.error  # type: ignore[attr-defined]  # beside the message
+    assert str(path) in record.error
     assert content is None or path.read_bytes() == content
 
 

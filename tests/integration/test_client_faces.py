@@ -66,7 +66,7 @@ async def test_a_synchronous_client_works_inside_a_running_loop(fleet: Fleet, co
 
 async def test_a_client_used_on_another_loop_says_so(client: ExecutorClient, context: ExecutionContext) -> None:
     def elsewhere() -> None:
-        asyncio.run(client.execute("Echo", context, message="x"))  # type: ignore[arg-type]  # a coroutine all the same
+        asyncio.run(client.execute("Echo", context, message="x"))
 
     with pytest.raises(ConfigurationError, match="another event loop"):
         await asyncio.to_thread(elsewhere)

@@ -127,7 +127,7 @@ def test_everything_runs_and_then_nothing_does(home: Path) -> None:
         assert all(psutil.pid_exists(process.pid or 0) for process in stack.status().processes)
         assert valkey.answers(broker_socket(home))
         assert migrate.current(f"sqlite:///{home / 'forge.db'}") == migrate.head()
-        assert stack_holder(home).pid == os.getpid()  # type: ignore[union-attr]  # held, so never None
+        assert stack_holder(home).pid == os.getpid()
         running = processes_of(home)
     assert running
     assert not alive(running)

@@ -111,7 +111,7 @@ async def test_what_a_call_logs_is_told_from_the_level_on_that_the_client_wants(
                 await agent.set_logging_level("warning")
             await agent.call_tool("log_twice")
         else:
-            await agent.call_tool("log_twice", meta={LOG_LEVEL_META_KEY: "warning"})  # type: ignore[typeddict-unknown-key]  # its own key
+            await agent.call_tool("log_twice", meta={LOG_LEVEL_META_KEY: "warning"})
 
     assert [level for level, _ in told] == ["warning"]
     assert told[0][1].endswith("for all")

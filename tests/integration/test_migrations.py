@@ -45,7 +45,7 @@ def test_the_newest_migration_is_the_one_the_store_asks_for() -> None:
 
 
 def test_the_first_revision_moves_with_the_models_only_while_it_is_alone() -> None:
-    revisions = list(ScriptDirectory.from_config(migrate._config()).walk_revisions())
+    revisions = list(ScriptDirectory.from_config(migrate.configuration()).walk_revisions())
     first = Path(str(revisions[-1].path)).read_text()
     assert len(revisions) == 1 or "storage.models" not in first, (
         "write down the statements of 0001 before you add another"

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,13 +43,16 @@ def test_servers_end_with_a_session_that_is_killed() -> None:
 
 
 def test_a_folder_that_a_killed_session_left_is_removed(tmp_path: Path) -> None:
-    living, dead = SessionFolder(tmp_path), SessionFolder(tmp_path)
-    assert dead._lock is not None
-    dead._lock.close()
-    for folder in (living, dead):
-        os.utime(folder.path, (0, 0))
+    living = SessionFolder(tmp_path)
+    if (session := os.fork()) == 0:
+        SessionFolder(tmp_path)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(session, 0)
+    [dead] = set(tmp_path.iterdir()) - {living.path}
+    for folder in (living.path, dead):
+        os.utime(folder, (0, 0))
     remove_abandoned(tmp_path)
-    assert [folder.path.exists() for folder in (living, dead)] == [True, False]
+    assert [folder.exists() for folder in (living.path, dead)] == [True, False]
     living.remove()
 
 

@@ -67,7 +67,7 @@ def sleepers() -> Iterator[Callable[[], list[str]]]:
         found = subprocess.run(["pgrep", "-f", f"^sleep {seconds}$"], capture_output=True, text=True, check=False)
         return found.stdout.split()
 
-    find.seconds = seconds  # type: ignore[attr-defined]  # what a test has to sleep to be found
+    find.seconds = seconds
     yield find
     wait_until(lambda: not find())
 

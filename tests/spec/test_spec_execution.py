@@ -47,7 +47,7 @@ def test_the_base_is_abstract_in_all_that_a_tool_must_say() -> None:
     assert inspect.iscoroutinefunction(BaseTool._execute)
     assert inspect.iscoroutinefunction(BaseTool.execute)
     with pytest.raises(TypeError, match="abstract"):
-        BaseTool()  # type: ignore[abstract]  # this is the point
+        BaseTool()
 
 
 @spec("S0-29")

@@ -105,7 +105,7 @@ def test_clear_removes_everything(registry: ScopedRegistry) -> None:
 
 @spec("S0-53", "S3-088", "S3-089", "S3-090", "S3-196", "S4-32")
 def test_there_is_one_registry_for_the_process_whoever_imports_it() -> None:
-    assert ToolRegistry._instance is None  # until somebody asks for it
+    assert ToolRegistry._instance is None
     assert ToolRegistry() is registry_module.ToolRegistry()
     assert ToolRegistry._instance is ToolRegistry()
     ToolRegistry().register(Read())
@@ -202,7 +202,7 @@ def test_tools_of_files_of_execution_and_of_mcp_are_made_of_the_same_parts() -> 
         assert (isinstance(made[name], BaseTool), made[name].category) == (True, category)
         assert {type(parameter) for parameter in made[name].parameters} == {ToolParameter}
     for kind in (type(made["Read"]), type(made["Bash"]), ServerTool):
-        assert (issubclass(kind, BaseTool), get_type_hints(kind._execute)["return"]) == (True, ToolResult)
+        assert (issubclass(kind, BaseTool), get_type_hints(kind.execute)["return"]) == (True, ToolResult)
 
 
 @spec("S3-184..186")

@@ -160,7 +160,7 @@ def test_a_definition_that_a_provider_would_refuse_is_refused_here() -> None:
         name = "Odd"
         parameters = (odd,)
 
-        async def _execute(self, context: ExecutionContext, x: Any) -> ToolResult:  # type: ignore[override]  # a test's
+        async def _execute(self, context: ExecutionContext, x: Any) -> ToolResult:
             return ToolResult.ok(x)
 
     with pytest.raises(InvalidToolError, match="not a JSON type"):

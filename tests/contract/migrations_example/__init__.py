@@ -16,12 +16,12 @@ OURS = SCHEMA_REVISION.partition("_")[0]
 
 ADDED, INDEXED, VALIDATED, REMOVED = f"9001_from_{OURS}", f"9002_from_{OURS}", f"9003_from_{OURS}", "9004_from_9003"
 
-_product = migrate._config
+_product = migrate.configuration
 
 
 def known() -> Config:
     config = _product()
-    folders = (migrate._scripts() / "versions", Path(__file__).parent)
+    folders = (f"{config.get_main_option('script_location')}/versions", Path(__file__).parent)
     config.set_main_option("path_separator", "os")
     config.set_main_option("version_locations", os.pathsep.join(str(folder).replace("%", "%%") for folder in folders))
     return config

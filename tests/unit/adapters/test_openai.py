@@ -18,6 +18,7 @@ from openai.types.responses import FunctionToolParam, ResponseInputItemParam
 from pydantic import TypeAdapter
 
 from forge_tools.adapters.openai import ChatCompletions, Responses
+from forge_tools.adapters.toolset import Toolset
 from forge_tools.errors import InvalidToolError
 from forge_tools.tool.executor import ToolExecutor
 from tests.model_servers.chat import ChatServer
@@ -130,7 +131,7 @@ def other(server: type[ModelServer], change: dict[str, Any]) -> type[ModelServer
         inner = {"response": changed(sent["response"])} if "response" in sent else {}
         return sent | {name: part for name, part in change.items() if name in sent} | inner
 
-    class Other(server):  # type: ignore[misc, valid-type]  # whichever is given
+    class Other(server):
         def body(self, say: Say, request: dict[str, Any]) -> dict[str, Any]:
             return dict(changed(super().body(say, request)))
 
@@ -210,11 +211,13 @@ async def test_a_reply_without_a_choice_is_a_failure() -> None:
     assert (reply.stop, reply.problem, reply.usage.requests) == ("failed", "The provider sent no choice.", 1)
 
 
-async def test_strict_tools_are_taken_and_their_nulls_mean_absent(scene: Scene, streams: bool) -> None:
+async def test_strict_tools_are_taken_and_their_nulls_mean_absent(
+    scene: Scene, executor: ToolExecutor, streams: bool
+) -> None:
     read = ("call_1", "Read", '{"file_path": "a", "offset": null, "limit": 3}')
     for provider in (CHAT, RESPONSES):
-        stage = scene(provider, Say(calls=(read,)), Say("Done."), strict=True, **hook(streams))
-        stage.toolset._names = frozenset({"Read", "Echo"})
+        tools = Toolset(executor, names=["Read", "Echo"])
+        stage = scene(provider, Say(calls=(read,)), Say("Done."), toolset=tools, strict=True, **hook(streams))
 
         assert (await stage.conversation.run("Go")).text == "Done."
         assert stage.told() == [("call_1", "a None 3", False)]

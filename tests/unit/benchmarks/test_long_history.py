@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.long_history import STEP_MS, LongHistory, _changes
+from benchmarks.long_history import STEP_MS, LongHistory, index_changes
 
 LONG = LongHistory(rows=1_000, small=100, old=50, newest_ms=1_790_000_000_000)
 
@@ -28,6 +28,6 @@ def test_indexes_that_differ_are_made_again_and_others_left_alone() -> None:
     there = {"same": "CREATE INDEX same", "gone": "CREATE INDEX gone", "other": "CREATE INDEX other ON a"}
     made = {"same": "CREATE INDEX same", "other": "CREATE INDEX other ON b", "new": "CREATE INDEX new"}
 
-    assert sorted(_changes(there, made)) == [
+    assert sorted(index_changes(there, made)) == [
         "CREATE INDEX new", "CREATE INDEX other ON b", "DROP INDEX gone", "DROP INDEX other"
     ]  # fmt: skip

@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import psutil
@@ -50,7 +51,7 @@ class Adapter:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_wait_for_go", lambda: None)
+    monkeypatch.setattr(sys, "stdin", StringIO("go\n"))
     monkeypatch.setattr(driver, "START_PAUSE_SECONDS", 0)
 
 
@@ -113,12 +114,6 @@ def test_a_peer_that_cannot_be_installed_has_failed_with_the_reason(
     monkeypatch.setattr(environments, "FOLDER", tmp_path / "bench")
     monkeypatch.setattr(environments.venv, "create", borrow_this_python)
     account = runner.Account(named("huey"))
-    runner._install(account, lambda _: None)
+    account.install(lambda _: None)
     assert "huey cannot be installed" in account.failures["installation"]
     assert not (tmp_path / "bench" / "huey" / environments.STAMP).exists()
-
-
-def test_every_peer_begins_a_round_in_its_turn() -> None:
-    names = ["a", "b", "c"]
-    assert [runner._order(names, number)[0] for number in range(4)] == ["a", "b", "c", "a"]
-    assert all(sorted(runner._order(names, number)) == names for number in range(3))

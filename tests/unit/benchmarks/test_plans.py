@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.plans import _plans, changes, scans
+from benchmarks.plans import changes, plans_in, scans
 
 LOG = """\
 2026-01-01 00:00:00.000 UTC [7] LOG:  database system is ready to accept connections
@@ -23,7 +23,7 @@ def test_each_statement_has_the_plans_that_it_ran_with(tmp_path: Path) -> None:
     log = tmp_path / "postgres.log"
     log.write_text(LOG)
 
-    found = _plans(log, 0)
+    found = plans_in(log, 0)
 
     assert found["SELECT * FROM executions"] == {"Limit; Seq Scan on executions"}
     assert found["SELECT 1 FROM execution_queue"] == {"Index Scan due on execution_queue"}
@@ -34,7 +34,7 @@ def test_what_was_logged_before_does_not_count(tmp_path: Path) -> None:
     log = tmp_path / "postgres.log"
     log.write_text(LOG)
 
-    assert _plans(log, len(LOG)) == {}
+    assert plans_in(log, len(LOG)) == {}
 
 
 def test_a_statement_has_changed_when_both_ran_it_and_differently() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks import runner
-from benchmarks.figures import LeftOutError, Measure, Readings, Row
+from benchmarks.figures import LeftOutError, Measure, Readings, Row, in_turn
 from benchmarks.measures import in_process
 from benchmarks.scene import QUICK, Scene
 from tests.preloaded import turns_forked
@@ -58,9 +58,7 @@ def test_what_is_not_to_be_had_here_is_left_out_with_a_word_and_is_no_failure() 
 
 @pytest.mark.parametrize(("number", "first"), [(0, "a"), (1, "b"), (2, "c"), (3, "a")])
 def test_each_round_begins_with_another_side(number: int, first: str) -> None:
-    measure = Measure(name="try", sides=dict.fromkeys("abc", in_process.bare), rows=[])
-
-    order = [side for side, _ in runner._order(measure, number)]
+    order = in_turn("abc", number)
 
     assert order[0] == first
     assert sorted(order) == ["a", "b", "c"]

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from fakeredis import FakeRedis, TcpFakeServer
+from kombu import Queue
 
 from forge_tools.broker import BULK, CHANNEL_PREFIX, TASK, Message, celery_app, open_broker, speaks_redis
 from forge_tools.broker import redis as redis_module
@@ -111,13 +112,16 @@ async def test_a_message_is_written_as_celery_would_with_ids_and_limits(fake_ser
 async def test_bulk_waits_in_the_list_that_kombu_reads_last(valkey: Valkey) -> None:
     async with broker_at(valkey.url) as broker:
         broker.publish(replace(message(2), is_bulk=True))
+        broker.publish(message(first=7))
 
     app = celery_app(valkey.url)
-    with app.connection_for_read() as connection, client(valkey.url) as server:
+    with app.connection_for_read() as connection:
         channel: Any = connection.default_channel
-        [entry] = waiting(server, channel._q_for_pri("forge.default.async", BULK))
+        queue = Queue("forge.default.async", channel=channel)
+        read = [queue.get(no_ack=True) for _ in range(2)]
         assert channel.priority_steps == [0, BULK]
-    assert (wakeups(entry), entry["properties"]["priority"]) == ([["id-0", 0], ["id-1", 0]], BULK)
+    assert [one.payload[0][0] for one in read] == [[["id-7", 0]], [["id-0", 0], ["id-1", 0]]]
+    assert [one.properties["priority"] for one in read] == [0, BULK]
     app.close()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from examples.demo.effects import Effects, note
-from examples.demo.outage import _victims
+from examples.demo.outage import victims_of
 from examples.demo.schedule import COUNT, Work, at_its_time, due, schedule
 from examples.demo.stage import BrokenPromiseError, Stage
 from examples.demo.verdict import Accident, Evidence, pronounce
@@ -83,7 +83,7 @@ def test_a_run_as_it_should_be_is_claimed_and_counted() -> None:
 
 def test_a_call_that_is_not_over_breaks_the_promise() -> None:
     seen = evidence()
-    seen.records[5].is_over = False  # type: ignore[misc]  # a test's record
+    seen.records[5].is_over = False
     with pytest.raises(BrokenPromiseError, match="terminal 200"):
         judged(seen)
 
@@ -112,12 +112,12 @@ def test_a_loss_that_need_not_be_or_says_nothing_breaks_the_promise(tool: str, s
     seen = evidence()
     records = [*seen.records, Record("x", tool, status, error="why" if tool == AGAIN else "")]
     with pytest.raises(BrokenPromiseError, match="each with its reason"):
-        judged(replace(seen, records=records))  # type: ignore[arg-type]  # a test's records
+        judged(replace(seen, records=records))
 
 
 def test_a_run_that_lost_and_repeated_nothing_proves_nothing() -> None:
     seen = evidence()
-    seen.records[first(schedule(), AGAIN)].attempt = 1  # type: ignore[misc]  # a test's record
+    seen.records[first(schedule(), AGAIN)].attempt = 1
     with pytest.raises(BrokenPromiseError, match="re-run elsewhere 0"):
         judged(seen)
 
@@ -126,7 +126,7 @@ def test_effects_are_counted_by_start_and_end(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert Effects.read(log) == Effects({}, {})
     for key, mark in (("a", "start"), ("b", "start"), ("a", "end"), ("b", "end"), ("b", "start")):
-        note(str(log), key, mark)  # type: ignore[arg-type]  # one of the two marks
+        note(str(log), key, mark)
     effects = Effects.read(log)
     assert effects.starts == {"a": [os.getpid()], "b": [os.getpid()] * 2}
     assert effects.running() == {"b": os.getpid()}
@@ -148,8 +148,8 @@ def test_calls_are_made_in_order_until_it_is_over() -> None:
 def test_the_moment_needs_both_kinds_on_the_doomed_host_and_a_child_elsewhere() -> None:
     running = {"fetch-1": [1], "notify-2": [1], "charge-3": [2]}
     precious = {"notify-2", "charge-3"}
-    found = _victims(Effects(running, {}), {1}, precious, {"charge-3"})
+    found = victims_of(Effects(running, {}), {1}, precious, {"charge-3"})
     assert found is not None
     assert (found.hit, found.child) == ({"fetch-1", "notify-2"}, 2)
     for gone in running:
-        assert _victims(Effects(running, {gone: [1]}), {1}, precious, {"charge-3"}) is None
+        assert victims_of(Effects(running, {gone: [1]}), {1}, precious, {"charge-3"}) is None

@@ -40,11 +40,11 @@ def worker(**fields: object) -> WorkerRecord:
         "version": __version__,
         "last_seen_at": datetime.now(UTC),
     }
-    return WorkerRecord(**(values | fields))  # type: ignore[arg-type]  # test fields
+    return WorkerRecord(**(values | fields))
 
 
 def tool(lane: str) -> ToolSpec:
-    return ToolSpec(name=f"In{lane}", description="x", category=ToolCategory.OTHER, lane=lane)  # type: ignore[arg-type]  # a lane all the same
+    return ToolSpec(name=f"In{lane}", description="x", category=ToolCategory.OTHER, lane=lane)
 
 
 def queue(**fields: object) -> QueueLoad:

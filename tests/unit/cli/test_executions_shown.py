@@ -45,7 +45,7 @@ def record(**fields: object) -> ExecutionRecord:
         "error_details": None,
         "metadata": {},
     }
-    return ExecutionRecord(**(values | fields))  # type: ignore[arg-type]  # test fields
+    return ExecutionRecord(**(values | fields))
 
 
 def drawn(width: int, *records: ExecutionRecord) -> list[str]:

@@ -15,7 +15,7 @@ def face(**fields: object) -> Face:
     return Face(
         out=Console(file=io.StringIO(), width=80),
         err=Console(file=io.StringIO(), width=80),
-        **fields,  # type: ignore[arg-type]  # the fields under test
+        **fields,
     )
 
 

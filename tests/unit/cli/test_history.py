@@ -42,7 +42,7 @@ EVENT = EventRecord(**OF_WHOM, id=7, at=NOW, kind="cancel", actor="ada\x1b[31m",
 def drawn(shown: Table, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
     console.print(shown)
-    return str(console.file.getvalue())  # type: ignore[attr-defined]  # it is a StringIO
+    return str(console.file.getvalue())
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -15,7 +15,7 @@ from forge_tools.schema import Validator
 
 
 def parameter(name: str, type: str, **fields: object) -> ToolParameter:
-    return ToolParameter(name=name, type=type, description="x", **fields)  # type: ignore[arg-type]  # test fields
+    return ToolParameter(name=name, type=type, description="x", **fields)
 
 
 SPEC = ToolSpec(

@@ -106,7 +106,7 @@ async def test_a_wrong_form_is_a_failed_result_that_shows_the_right_one_without_
 ) -> None:
     called = await client.call("Echo", parameters, CONTEXT)
     handle = await client.submit("Echo", parameters)
-    executed = await client.execute("Echo", {"message": "x"})  # type: ignore[arg-type]  # the point
+    executed = await client.execute("Echo", {"message": "x"})
 
     form = "(name, parameters, context=None, options=None)"
     for result, right in (

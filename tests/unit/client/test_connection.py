@@ -61,7 +61,7 @@ async def test_a_step_that_fails_is_logged_and_one_that_is_cancelled_is_not(
     await connection.until_done()
     await asyncio.sleep(0)
 
-    assert [record.error for record in caplog.records] == ["a defect"]  # type: ignore[attr-defined]  # from `extra`
+    assert [record.error for record in caplog.records] == ["a defect"]
 
 
 async def test_after_the_close_nothing_begins(connection: Connection) -> None:

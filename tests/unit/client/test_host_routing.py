@@ -205,7 +205,7 @@ async def test_of_many_calls_only_those_to_dead_hosts_are_refused(settings: Sett
 
     handles = await client.calls.submit_many([Call("Peek", {"bash_id": id_}, CONTEXT) for id_ in (ON_A, gone, "?")])
 
-    statuses = [(await client.history.get(handle.id)).status for handle in handles]  # type: ignore[union-attr]  # no errors here
+    statuses = [(await client.history.get(handle.id)).status for handle in handles]
     assert statuses == [ExecutionStatus.QUEUED, ExecutionStatus.REJECTED, ExecutionStatus.QUEUED]
 
 

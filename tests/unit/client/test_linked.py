@@ -140,7 +140,7 @@ async def test_scopes_keep_the_keys_of_agents_apart(client: ExecutorClient, sett
         (IdempotencyKey("k", ttl=0), "seconds above 0"),
         (IdempotencyKey("k", ttl=float("nan")), "seconds above 0"),
         (IdempotencyKey("k", ttl=True), "seconds above 0"),
-        (IdempotencyKey(None), "must be a string"),  # type: ignore[arg-type]  # what a caller may get wrong
+        (IdempotencyKey(None), "must be a string"),
     ],
 )
 async def test_what_is_not_a_key_is_refused_and_recorded(client: ExecutorClient, key: Any, says: str) -> None:

@@ -148,7 +148,7 @@ async def test_garbage_on_standard_output_is_reported_and_survived(
     assert [result.output for result in results] == [f"hello {n}" for n in range(10)]
     lines = [
         record.line for record in caplog.records if record.msg == "An MCP server wrote a line that is not a message"
-    ]  # type: ignore[attr-defined]  # given as `extra`
+    ]
     assert lines[:4] == ["DEBUG: about to answer", "{not json}", "red", '{"jsonrpc": "2.0"}']
     assert lines[4] == "y" * 200 + "... (5,000 bytes)"
     assert len(lines) == 20

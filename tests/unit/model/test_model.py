@@ -168,9 +168,9 @@ def test_a_copy_of_a_definition_hides_what_it_says_and_not_what_the_first_one_sa
 
 def test_definitions_cannot_be_changed() -> None:
     with pytest.raises(ValidationError):
-        spec().name = "Other"  # type: ignore[misc]  # the case
+        spec().name = "Other"
     with pytest.raises(ValidationError):
-        parameter("x").name = "y"  # type: ignore[misc]  # the case
+        parameter("x").name = "y"
 
 
 def test_keywords_of_results_may_have_the_names_of_their_fields() -> None:

@@ -4,7 +4,6 @@ import copy
 import pickle
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +20,8 @@ from forge_tools.sandbox.reports import (
 )
 from tests.waiting import within
 
-NOBODY: Callable[[], None] = lambda: None  # noqa: E731  shorter than a function
+
+def nobody() -> None: ...
 
 
 class Clock:
@@ -49,7 +49,7 @@ def text(told: list[Told]) -> str:
 
 
 def test_of_progress_the_newest_is_told_and_older_is_not(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, clock=clock)
+    buffer = ReportBuffer(nobody, clock=clock)
     for number in range(10):
         buffer.progress(number, 10, f"step {number}")
 
@@ -58,7 +58,7 @@ def test_of_progress_the_newest_is_told_and_older_is_not(clock: Clock) -> None:
 
 
 def test_output_waits_for_its_interval_and_progress_does_not(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, interval=1.0, clock=clock)
+    buffer = ReportBuffer(nobody, interval=1.0, clock=clock)
     buffer.emit("one\n")
     assert text(buffer.take()) == "one\n"
 
@@ -98,7 +98,7 @@ def test_news_is_not_told_again_while_output_is_not_due(clock: Clock) -> None:
 
 
 def test_what_is_too_much_for_one_take_is_cut_in_the_middle_and_counted(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, clock=clock)
+    buffer = ReportBuffer(nobody, clock=clock)
     lines = [f"{number:07}\n" for number in range(20_000)]
     for line in lines:
         buffer.emit(line)
@@ -112,7 +112,7 @@ def test_what_is_too_much_for_one_take_is_cut_in_the_middle_and_counted(clock: C
 
 @pytest.mark.parametrize("unit", ["x", "é", "€", "😀", "a😀€é\n"])
 def test_every_byte_is_told_or_counted_and_no_character_is_torn(clock: Clock, unit: str) -> None:
-    buffer, told, written = ReportBuffer(NOBODY, clock=clock), [], 0
+    buffer, told, written = ReportBuffer(nobody, clock=clock), [], 0
     for number in range(900):
         part = unit * (1 + number * 37 % 500)
         buffer.emit(part)
@@ -129,7 +129,7 @@ def test_every_byte_is_told_or_counted_and_no_character_is_torn(clock: Clock, un
 @pytest.mark.parametrize("length", [PART_BYTES, 4 * PART_BYTES + 1, 1_000_000, 20_000_000])
 @pytest.mark.parametrize("unit", ["x", "é"])
 def test_one_long_text_is_bounded_and_counted(clock: Clock, unit: str, length: int) -> None:
-    buffer = ReportBuffer(NOBODY, clock=clock)
+    buffer = ReportBuffer(nobody, clock=clock)
     buffer.emit("before\n")
     buffer.emit(unit * length)
     buffer.emit("\nafter")
@@ -143,7 +143,7 @@ def test_one_long_text_is_bounded_and_counted(clock: Clock, unit: str, length: i
 
 
 def test_an_attempt_is_bounded_and_keeps_its_end(clock: Clock) -> None:
-    buffer, told, written = ReportBuffer(NOBODY, clock=clock), [], 0
+    buffer, told, written = ReportBuffer(nobody, clock=clock), [], 0
     for number in range(300):
         line = f"{number}\n" * 4000
         buffer.emit(line)
@@ -162,7 +162,7 @@ def test_an_attempt_is_bounded_and_keeps_its_end(clock: Clock) -> None:
 def test_the_end_is_kept_whichever_take_used_up_the_room(clock: Clock, unit: str) -> None:
     flood, about = unit * PART_BYTES + "\n", MOST_BYTES // (PART_BYTES * (1 if unit == "a" else 2))
     for takes in range(about - 8, about + 8):
-        buffer, told, emitted = ReportBuffer(NOBODY, clock=clock), list[Told](), 0
+        buffer, told, emitted = ReportBuffer(nobody, clock=clock), list[Told](), 0
         for _ in range(takes):
             buffer.emit(flood)
             buffer.emit("the end")
@@ -178,7 +178,7 @@ def test_the_end_is_kept_whichever_take_used_up_the_room(clock: Clock, unit: str
 
 
 def test_rows_become_rarer_the_longer_a_call_talks(clock: Clock) -> None:
-    buffer, rows = ReportBuffer(NOBODY, interval=0.25, clock=clock), 0
+    buffer, rows = ReportBuffer(nobody, interval=0.25, clock=clock), 0
     for _ in range(24 * 3600 * 4):  # a day
         buffer.emit(".")
         clock.now += 0.25
@@ -188,7 +188,7 @@ def test_rows_become_rarer_the_longer_a_call_talks(clock: Clock) -> None:
 
 
 def test_what_is_told_after_the_close_is_nobodys(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, clock=clock)
+    buffer = ReportBuffer(nobody, clock=clock)
     buffer.emit("in time")
     assert text(buffer.close()) == "in time"
 
@@ -199,7 +199,7 @@ def test_what_is_told_after_the_close_is_nobodys(clock: Clock) -> None:
 
 
 def test_bytes_texts_and_other_things_are_told_as_text(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, clock=clock)
+    buffer = ReportBuffer(nobody, clock=clock)
     things: list[Any] = [
         b"caf\xc3",
         b"\xa9\n",
@@ -217,7 +217,7 @@ def test_bytes_texts_and_other_things_are_told_as_text(clock: Clock) -> None:
 
 
 def test_a_character_whose_bytes_come_apart_is_told_when_it_is_whole(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, clock=clock)
+    buffer = ReportBuffer(nobody, clock=clock)
     buffer.emit("é".encode()[:1])
     first = buffer.take()
     clock.now += 1
@@ -230,7 +230,7 @@ def test_a_character_whose_bytes_come_apart_is_told_when_it_is_whole(clock: Cloc
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), "three", None, 10**400, object()])
 def test_an_invalid_number_fails_no_tool(clock: Clock, number: Any) -> None:
-    buffer = ReportBuffer(NOBODY, clock=clock)
+    buffer = ReportBuffer(nobody, clock=clock)
     buffer.progress(2, 4, None)
     buffer.progress(number, number, "still here")
 
@@ -238,14 +238,14 @@ def test_an_invalid_number_fails_no_tool(clock: Clock, number: Any) -> None:
 
 
 def test_a_message_is_short(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, clock=clock)
+    buffer = ReportBuffer(nobody, clock=clock)
     buffer.progress(1, -3, "x" * 1_000_000)
 
     assert buffer.take() == [Told(1, 1.0, None, "x" * MESSAGE_CHARS)]
 
 
 def test_threads_lose_nothing(clock: Clock) -> None:
-    buffer, told = ReportBuffer(NOBODY, interval=0.0, clock=clock), []
+    buffer, told = ReportBuffer(nobody, interval=0.0, clock=clock), []
     line = "a line of some length\n"
 
     def tell() -> None:
@@ -266,7 +266,7 @@ def test_threads_lose_nothing(clock: Clock) -> None:
 
 
 def test_one_buffer_passes_on_what_another_gave(clock: Clock) -> None:
-    first, second = ReportBuffer(NOBODY, clock=clock), ReportBuffer(NOBODY, clock=clock)
+    first, second = ReportBuffer(nobody, clock=clock), ReportBuffer(nobody, clock=clock)
     first.emit("a" * 100_000 + "b")
     first.progress(3, 4, "x")
 
@@ -282,7 +282,7 @@ def test_one_buffer_passes_on_what_another_gave(clock: Clock) -> None:
 
 
 def test_streams_are_told_in_order_and_a_character_in_parts_of_each_is_put_together(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, clock=clock)
+    buffer = ReportBuffer(nobody, clock=clock)
     euro = "€".encode()
     buffer.emit(euro[:1], "stdout")
     buffer.emit("a\n", "log", 30)
@@ -295,7 +295,7 @@ def test_streams_are_told_in_order_and_a_character_in_parts_of_each_is_put_toget
 
 
 def test_streams_that_take_turns_are_bounded_by_rows_too_and_every_byte_is_counted(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, clock=clock)
+    buffer = ReportBuffer(nobody, clock=clock)
     for _ in range(20_000):
         buffer.emit("x\n", "stdout")
         buffer.emit("y\n", "stderr")
@@ -307,7 +307,7 @@ def test_streams_that_take_turns_are_bounded_by_rows_too_and_every_byte_is_count
 
 
 def test_two_gaps_in_one_take_are_one(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, clock=clock)
+    buffer = ReportBuffer(nobody, clock=clock)
     for told in (Told(1, text="one"), Told(2, text="two", left_out=10), Told(3, text="three", left_out=20)):
         buffer.pass_on(told)
 
@@ -315,7 +315,7 @@ def test_two_gaps_in_one_take_are_one(clock: Clock) -> None:
 
 
 def test_no_count_is_more_than_a_column_holds(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, clock=clock)
+    buffer = ReportBuffer(nobody, clock=clock)
     buffer.pass_on(Told(1, text="x", left_out=10**30))
 
     assert buffer.take()[0].left_out < 2**63
@@ -352,7 +352,7 @@ def test_without_anybody_to_tell_nothing_happens() -> None:
 
 def test_a_context_travels_without_its_reporter() -> None:
     plain = ExecutionContext(working_dir=".")
-    context = plain.within(CallScope(ReportBuffer(NOBODY)))
+    context = plain.within(CallScope(ReportBuffer(nobody)))
 
     for copied in (pickle.loads(pickle.dumps(context)), copy.deepcopy(context)):
         assert copied == plain
@@ -369,7 +369,7 @@ def test_what_a_listener_raises_is_its_own_affair() -> None:
 
 
 def test_a_forked_copy_stays_silent_even_if_the_lock_was_held() -> None:
-    buffer = ReportBuffer(NOBODY)
+    buffer = ReportBuffer(nobody)
     held = threading.Event()
     let_go = threading.Event()
 
@@ -390,7 +390,7 @@ def test_a_forked_copy_stays_silent_even_if_the_lock_was_held() -> None:
 
 
 def test_telling_costs_microseconds() -> None:
-    buffer = ReportBuffer(NOBODY)
+    buffer = ReportBuffer(nobody)
     began = time.thread_time()
     for number in range(20_000):
         buffer.emit("a line of text as tools write them\n")

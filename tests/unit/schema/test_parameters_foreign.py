@@ -44,7 +44,7 @@ class Foreign(BaseTool):
     def __init__(self, schema: dict[str, Any]) -> None:
         self.input_schema = schema
 
-    async def _execute(self, context: ExecutionContext, /, **arguments: Any) -> ToolResult:  # type: ignore[override]  # keywords alone
+    async def _execute(self, context: ExecutionContext, /, **arguments: Any) -> ToolResult:
         return ToolResult.ok(arguments)
 
 

@@ -50,6 +50,9 @@ class Point:
     y: int = 0
 
 
+ONE = Point(1)
+
+
 @tool
 def describe(
     place: Place,
@@ -59,7 +62,7 @@ def describe(
     colour: Colour = Colour.BLUE,
     on: date | None = None,
     weights: dict[str, float] | None = None,
-    point: Point = Point(1),  # noqa: B008  a default is what is tested
+    point: Point = ONE,
 ) -> str:
     """Describe a place.
 
@@ -213,10 +216,12 @@ def test_a_default_that_only_python_knows_stays_out_of_the_schema() -> None:
 
 
 def test_fields_of_pydantic_may_be_defaults() -> None:
+    a_few: list[int] = Field(default_factory=list, max_length=2)
+
     @tool
     def fields(
         a: int = Field(3, ge=2, description="At least two."),
-        b: list[int] = Field(default_factory=list, max_length=2),  # noqa: B008  a default is what is tested
+        b: list[int] = a_few,
         c: Annotated[int, Field(default=7)] = 8,
     ) -> list[Any]:
         """Take fields."""

@@ -170,51 +170,35 @@ def test_a_module_that_cannot_be_imported_is_told_why(
     assert caught.value.__cause__ is not None
 
 
-def entry_point(value: str, package: str | None = "acme-tools") -> Any:
-    point = importlib.metadata.EntryPoint("acme", value, "forge_tools.tools")
-    return point._for(_Package(package)) if package else point  # type: ignore[attr-defined]  # how metadata does it
-
-
-class _Package:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-@pytest.mark.usefixtures("module")
-def test_installed_plugins_bring_their_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def points(*, group: str) -> list[Any]:
-        asked.append(group)
-        return [entry_point("mytools:TOOLS"), entry_point("mytools:Echo", package=None)]
-
-    monkeypatch.setattr(loading, "installed_entry_points", points)
-
-    found = load_tools(["mytools:Read"], builtins=False)
-
-    assert asked == ["forge_tools.tools"]
-    assert [tool.spec.name for tool in found] == ["Echo", "Read", "Bash"]
+def install(folder: Path, value: str) -> None:
+    """Write the metadata of a package with one plugin."""
+    metadata = folder / "acme_tools-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-tools\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[forge_tools.tools]\nacme = {value}\n")
 
 
 @pytest.mark.usefixtures("module")
 def test_a_package_that_is_installed_is_found_by_its_metadata(tmp_path: Path) -> None:
-    metadata = tmp_path / "acme_tools-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-tools\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[forge_tools.tools]\nacme = mytools:TOOLS\n")
+    install(tmp_path, "mytools:TOOLS")
 
-    assert {"Read", "Bash"} <= {tool.spec.name for tool in load_tools(builtins=False)}
+    assert [tool.spec.name for tool in load_tools(["mytools:Echo"], builtins=False)] == ["Read", "Bash", "Echo"]
 
 
-@pytest.mark.parametrize(("package", "said"), [("acme-tools", "package acme-tools"), (None, "an unknown package")])
-def test_a_broken_plugin_is_named_with_its_package(
-    package: str | None, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        loading, "installed_entry_points", lambda group: [entry_point("nowhere_at_all:TOOLS", package=package)]
-    )
+def test_a_broken_plugin_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    install(tmp_path, "nowhere_at_all:TOOLS")
 
-    with pytest.raises(ConfigurationError, match=f"^the plugin 'acme' of {said}: there is no module 'nowhere_at_all'"):
+    said = "^the plugin 'acme' of package acme-tools: there is no module 'nowhere_at_all'"
+    with pytest.raises(ConfigurationError, match=said):
+        load_tools(builtins=False)
+
+
+def test_a_broken_plugin_of_no_package_is_named_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = importlib.metadata.EntryPoint("acme", "nowhere_at_all:TOOLS", loading.GROUP)
+    monkeypatch.setattr(loading, "installed_entry_points", lambda group: [point])
+
+    with pytest.raises(ConfigurationError, match="of an unknown package: there is no module"):
         load_tools(builtins=False)
 
 

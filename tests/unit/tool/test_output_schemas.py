@@ -52,7 +52,7 @@ async def test_what_breaks_the_promise_fails_and_says_where() -> None:
     @tool
     async def count() -> Record:
         """Count."""
-        return {"count": "many"}  # type: ignore[return-value]  # that is the point
+        return {"count": "many"}
 
     result = await count.execute(ExecutionContext(working_dir="."))
 

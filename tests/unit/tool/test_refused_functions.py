@@ -37,11 +37,11 @@ def double_star(**options: str) -> str:
     return str(options)
 
 
-def bare(x) -> None:  # type: ignore[no-untyped-def]  # what is tested
+def bare(x) -> None:
     """Take anything."""
 
 
-def method(self, x: int) -> None:  # type: ignore[no-untyped-def]  # what is tested
+def method(self, x: int) -> None:
     """Be a method."""
 
 
@@ -57,11 +57,11 @@ def grow(tree: Tree) -> None:
     """Grow."""
 
 
-def unresolved(x: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821  what is tested
+def unresolved(x: "Nowhere") -> None:  # noqa: F821  what is tested
     """Take what is not there."""
 
 
-def no_type(x: "1 +") -> None:  # type: ignore[syntax]  # noqa: F722  what is tested
+def no_type(x: "1 +") -> None:  # noqa: F722  what is tested
     """Take what is no type."""
 
 
@@ -73,7 +73,7 @@ def may_be_none(limit: int | None = 100) -> None:
     """Take a limit."""
 
 
-def wrong_default(x: int = "many") -> None:  # type: ignore[assignment]  # what is tested
+def wrong_default(x: int = "many") -> None:
     """Take a number."""
 
 

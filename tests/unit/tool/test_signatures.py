@@ -123,7 +123,7 @@ def everything(
     one: Literal["one"],
     table: dict[str, list[Cat]],
     wrapped: Wrapper | None = None,
-    loose: list | None = None,  # type: ignore[type-arg]  # what is tested
+    loose: list | None = None,
 ) -> str:
     """Take everything."""
     return f"{pet!r} {pair!r} {amount!r} {bag!r} {table!r}"

@@ -90,7 +90,7 @@ def litter(folder: Path) -> list[str]:
 
 async def main(folder: Path) -> None:
     told: list[Any] = []
-    log = logging.StreamHandler(open(folder / "log", "w"))  # noqa: SIM115  until the end of this process
+    log = logging.FileHandler(folder / "log", "w")
     logging.getLogger().addHandler(log)
     logging.getLogger().setLevel(logging.DEBUG)
     fill(folder / "first")

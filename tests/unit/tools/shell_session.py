@@ -67,11 +67,14 @@ class Book:
         return [shell for shell in self.shells.values() if shell.session_id == session_id]
 
 
+NO_WALLS = CommandWalls()
+
+
 @contextlib.contextmanager
 def session(
     tmp_path: Path,
     book: Book | None = None,
-    commands: CommandWalls = CommandWalls(),  # noqa: B008  it never changes
+    commands: CommandWalls = NO_WALLS,
 ) -> Iterator[Session]:
     (tmp_path / "ws").mkdir()
     with shell_host(tmp_path / "shells") as folder:

@@ -17,8 +17,8 @@ RAW = {"file_path": "long.txt", "line_numbers": False}
 
 
 def name_of(call: object) -> str:
-    tool, arguments = call  # type: ignore[misc]  # one item of the lists of calls
-    return f"{tool}-{'-'.join(map(str, arguments.values()))}"  # type: ignore[has-type]  # as above
+    tool, arguments = call
+    return f"{tool}-{'-'.join(map(str, arguments.values()))}"
 
 
 class World:

@@ -136,7 +136,7 @@ async def test_calls_in_a_file_keep_their_time_while_the_machine_sleeps_and_thos
     clocks = SimpleNamespace(monotonic=lambda: store.here, clock_gettime=lambda _: store.here + slept, CLOCK_BOOTTIME=7)
     monkeypatch.setattr(module, "time", clocks)
     store.dialect = dialect
-    watch = ClockWatch(stand_in, "me", LEASE)  # type: ignore[arg-type]  # as far as it is asked
+    watch = ClockWatch(stand_in, "me", LEASE)
     await look(watch, store, 2)
 
     slept = 3600.0

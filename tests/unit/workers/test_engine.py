@@ -395,7 +395,7 @@ async def test_a_service_that_breaks_ends_the_process(
     assert engine.is_broken
     with caplog.at_level(logging.INFO):
         await asyncio.to_thread(engine.stop)
-    [left] = [record.seconds for record in caplog.records if "Worker stops" in record.message]  # type: ignore[attr-defined]  # from `extra`
+    [left] = [record.seconds for record in caplog.records if "Worker stops" in record.message]
     assert left == settings.lease < settings.drain, "later the others take it for dead, and its calls are theirs"
 
 

@@ -71,7 +71,7 @@ async def test_what_comes_later_is_published_alone_and_claimed_from_then_on(stor
         published.append([spec.name for spec in specs])
         return await publish(specs, *arguments, **options)
 
-    store.catalogue.publish = noted  # type: ignore[method-assign]  # of this test's own store
+    store.catalogue.publish = noted
     await hosted.tools.publish()
     hosted.specs.append(READ)
     await hosted.tools.publish()

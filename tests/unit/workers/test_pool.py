@@ -94,7 +94,7 @@ def test_a_pool_whose_children_have_no_pairs_refuses_to_start(monkeypatch: pytes
 
     monkeypatch.setattr(prefork.TaskPool, "on_start", start)
     with pytest.raises(ConfigurationError, match="2 children, and 0 of them can speak"):
-        pool.__new__(pool).on_start()  # type: ignore[call-overload]  # without Celery's own start
+        pool.__new__(pool).on_start()
 
 
 class LivePool:

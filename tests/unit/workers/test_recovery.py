@@ -368,10 +368,10 @@ async def test_a_step_that_failed_condemns_nobody_for_another_lease() -> None:
     async def away() -> list[str]:
         raise DatabaseUnavailableError("away")
 
-    sweep, watch.store.sweep = watch.store.sweep, away  # type: ignore[method-assign]  # of this test's own store
+    sweep, watch.store.sweep = watch.store.sweep, away
     with pytest.raises(DatabaseUnavailableError):
         await watch.look(0)
-    watch.store.sweep = sweep  # type: ignore[method-assign]  # as above
+    watch.store.sweep = sweep
 
     await watch.look(LEASE - 2)
     assert watch.store.settled == []

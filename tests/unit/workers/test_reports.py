@@ -72,7 +72,7 @@ def store() -> Store:
 
 @pytest.fixture
 async def desk(store: Store) -> AsyncIterator[Reports]:
-    desk = Reports(store, every=EVERY)  # type: ignore[arg-type]  # the part of it that is used
+    desk = Reports(store, every=EVERY)
     writing = asyncio.ensure_future(desk.run())
     yield desk
     writing.cancel()
@@ -156,7 +156,7 @@ async def test_a_database_that_is_away_gets_them_later(
     for number in range(1000):
         buffer.emit(f"{number}\n" * 100)
     await asyncio.sleep(3 * EVERY)
-    assert {record.count for record in caplog.records} == {1}  # type: ignore[attr-defined]  # from `extra`
+    assert {record.count for record in caplog.records} == {1}
 
     store.error = None
     await reached(lambda: len(store.texts) >= 2)

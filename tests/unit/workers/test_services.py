@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -226,8 +227,9 @@ def beaten(*failures: int, lease: float = 15.0) -> tuple[list[Any], list[float],
             lapsed.append(loop.time() - began)
 
         store: Any = Beaten(*failures)
-        describe: Any = lambda questions: Heartbeat(None, questions)  # type: ignore[arg-type]  # nobody looks  # noqa: E731
-        heartbeats = Heartbeats(store, 2.0, kept_lease, describe, [asker], lapsed=on_lapse, clock=loop.time)
+        heartbeats = Heartbeats(
+            store, 2.0, kept_lease, partial(Heartbeat, None), [asker], lapsed=on_lapse, clock=loop.time
+        )
         task = asyncio.create_task(keep(heartbeats, Leadership(ME)))
         for _ in range(9):
             await asyncio.sleep(1)

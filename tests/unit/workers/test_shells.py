@@ -195,7 +195,7 @@ async def test_a_shell_that_lives_in_another_folder_is_left_alone_and_said_so(
         host.now += CHECK_SECONDS
 
     assert await host.statuses() == {told.id: "running", shell(2).id: "running"}
-    assert [record.error for record in caplog.records] == [  # type: ignore[attr-defined]  # from `extra`
+    assert [record.error for record in caplog.records] == [
         f"1 shells of host here run, but are not in {host.settings.shells_folder}. "
         "Give all workers of a host the same FORGE_SHELLS, and each host its own FORGE_HOSTNAME."
     ]
@@ -269,7 +269,7 @@ async def test_after_an_outage_rows_are_compared_at_once_and_it_is_said_once(
 
     said = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert host.renewed >= 3, "an outage, however long, ends no shell"
-    assert [record.error for record in said] == ["The database is away"]  # type: ignore[attr-defined]  # from `extra`
+    assert [record.error for record in said] == ["The database is away"]
     assert locks(host) == []
 
 
@@ -283,7 +283,7 @@ async def test_a_shell_that_cannot_be_stored_keeps_no_other_from_being_told_of(
     await watch.look()
 
     assert await host.statuses() == {shell(1).id: "running", shell(3).id: "running"}
-    assert [shell(2).id in record.error for record in caplog.records] == [True]  # type: ignore[attr-defined]  # from `extra`
+    assert [shell(2).id in record.error for record in caplog.records] == [True]
 
 
 async def test_a_folder_with_nonsense_in_it_ends_no_worker(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

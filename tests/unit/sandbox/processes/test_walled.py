@@ -68,7 +68,7 @@ def walled(tmp_path: Path) -> Iterator[Walled]:
 async def said(walled: Walled, script: str, **options: str | bool) -> str:
     """What it writes; where the machine has no namespaces, nothing is started."""
     if not given().no_namespaces:
-        return (await walled.run(script, **options))[1]  # type: ignore[arg-type]  # variables and one flag
+        return (await walled.run(script, **options))[1]
     with pytest.raises(SandboxError, match="could not be started"):
         await walled.run(script)
     return ""
@@ -106,7 +106,7 @@ async def test_a_folder_that_was_replaced_meanwhile_is_not_entered(walled: Walle
         return start(*arguments, **{**options, "folder": folder})
 
     with pytest.raises(SandboxError, match=r"could not be started: (No such file|Operation not permitted)"):
-        await run(["true"], folder=folder, environment={}, timeout=9, stdout=lambda _: None, start=late)  # type: ignore[arg-type]  # as it is called
+        await run(["true"], folder=folder, environment={}, timeout=9, stdout=lambda _: None, start=late)
     os.close(folder)
 
 

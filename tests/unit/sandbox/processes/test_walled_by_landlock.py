@@ -57,7 +57,7 @@ def walled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 async def said(walled: Landlocked, script: str, **options: str | bool) -> str:
     """What it writes; where the machine has no Landlock, nothing is started."""
     if given().tier == "landlock":
-        return (await walled.run(script, **options))[1]  # type: ignore[arg-type]  # variables and one flag
+        return (await walled.run(script, **options))[1]
     with pytest.raises(SandboxError, match="could not be started"):
         await walled.run(script)
     pytest.xfail(str(given()))

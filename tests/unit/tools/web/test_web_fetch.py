@@ -43,7 +43,7 @@ async def fetched(web: Web, url: str, **options: object) -> ToolResult:
 
 
 async def fetch(answers: dict[str, object], path: str = "/", **options: object) -> ToolResult:
-    async with site(answers) as one:  # type: ignore[arg-type]  # bytes or functions
+    async with site(answers) as one:
         return await fetched(one.web(), one.url(path), **options)
 
 
