@@ -15,7 +15,7 @@ from forge_tools.sandbox.processes.spawner import Spawner
 SECONDS = 30.0
 UNDECODABLE = "UNDECODABLE"
 
-_DECODER = Path(__file__).with_name("decoder.py")
+DECODER = str(Path(__file__).with_name("decoder.py"))
 _MOST_OUTPUT = 64 << 20
 _NEEDED_BY = dict.fromkeys(("selectolax", "html_to_markdown"), ("web", "ENGINE_NOT_AVAILABLE"))
 
@@ -39,7 +39,7 @@ async def decoded(
             stdin=source,
             stdout=take,
             stderr=lambda _: True,
-            start=_decoder(_DECODER, what).start,
+            start=decoder(what).start,
         )
     finally:
         os.close(folder)
@@ -64,6 +64,6 @@ async def decoded(
 
 
 @cache
-def _decoder(program: Path, what: str) -> Spawner:
+def decoder(what: str) -> Spawner:
     """Keep a decoder ready that has the libraries for this kind of file."""
-    return Spawner(program=(str(program), what))
+    return Spawner(program=(DECODER, what))

@@ -34,8 +34,8 @@ _MAX_RACES = 64
 _STEP = os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW | getattr(os, "O_PATH", os.O_RDONLY)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
-_offering: dict[int, bool] = {}
-"""By device: whether it supports reads that never wait. One that does not (FUSE, NFS) may block even at the open."""
+offered: dict[int, bool] = {}
+"""By device that was met: whether it supports reads that never wait. One that does not (FUSE, NFS) may block even at the open."""
 
 
 class Descriptor:
@@ -267,16 +267,16 @@ def true_path(fd: int) -> str:
 
 def meet(fd: int, device: int) -> None:
     """Find out, when blocking does no harm, whether the file system of an open file supports reads that never wait."""
-    if device not in _offering:
+    if device not in offered:
         try:
-            _offering[device] = bool(_NOWAIT) and os.preadv(fd, [bytearray(1)], 0, _NOWAIT) >= 0
+            offered[device] = bool(_NOWAIT) and os.preadv(fd, [bytearray(1)], 0, _NOWAIT) >= 0
         except OSError as error:
-            _offering[device] = error.errno == errno.EAGAIN  # it would block now, and reports that
+            offered[device] = error.errno == errno.EAGAIN  # it would block now, and reports that
 
 
 def is_offered(device: int) -> bool:
     """Whether a file system is known to support such reads."""
-    return _offering.get(device, False)
+    return offered.get(device, False)
 
 
 @cache

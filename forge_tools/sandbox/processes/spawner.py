@@ -31,7 +31,8 @@ UMASK = 0o022
 """What commands start with."""
 
 _TRIES = 4
-_PATIENCE = 5.0  # seconds for the program to take a request, or to end
+PATIENCE_SECONDS = 5.0
+"""How long the program has to take a request, or to end."""
 
 
 class Forker:
@@ -168,13 +169,13 @@ class Spawner(Forker):
 
 
 def _send(control: socket.socket, lists: Sequence[Sequence[str]]) -> None:
-    control.settimeout(_PATIENCE)
+    control.settimeout(PATIENCE_SECONDS)
     control.sendall(packed(*lists))
 
 
 def _reap(pid: int) -> None:
     """Wait for a program that has to end; one that does not is killed, and what it forked ends by itself."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + PATIENCE_SECONDS
     with suppress(ChildProcessError):  # somebody else in this process reaps every child
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             if time.monotonic() > deadline:

@@ -163,7 +163,7 @@ def process_of(pid: int) -> Process | None:
 def process_table() -> Iterator[Process]:
     """The living processes of this machine, those with high numbers first, which are mostly the newest."""
     if not _ON_LINUX:
-        yield from _process_table_of_ps()
+        yield from process_table_of_ps()
         return
     for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
         if process := process_of(pid):
@@ -180,7 +180,8 @@ def child_pids(pid: int, thread: int = 0) -> list[int]:
     return found
 
 
-def _process_table_of_ps() -> Iterator[Process]:
+def process_table_of_ps() -> Iterator[Process]:
+    """The same from `ps`, where there is no /proc; it does not say when they started."""
     with os.popen("ps -axo pid=,ppid=,pgid=,state=") as table:  # noqa: S605,S607  constant text; no /proc here
         for line in table:
             pid, parent, group, state = line.split()[:4]

@@ -40,7 +40,8 @@ from forge_tools.sandbox.shells.supervisor import serve
 serve()"""
 _ROOT = str(Path(__file__).parents[3])
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
-_PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 10.0
+"""How long a supervisor has to say that it has started."""
 _STARTING_SECONDS = 60.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -331,7 +332,7 @@ def _ask(
 
 def _answer(control: socket.socket, own: ShellFolder) -> bytes:
     """Wait for the supervisor's answer, and prevent its command from stopping it before that."""
-    control.settimeout(_PATIENCE_SECONDS / 20)
+    control.settimeout(PATIENCE_SECONDS / 20)
     for _ in range(20):
         try:
             return control.recv(64)
@@ -344,7 +345,7 @@ def _answer(control: socket.socket, own: ShellFolder) -> bytes:
 
 def _started_before(folder: Path, id: str) -> ShellFolder:
     """Open what is started, or is being started by another delivery of the same call."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while (found := find(folder, id)) is None:
         if time.monotonic() > deadline:
             what = f"An earlier attempt to start {id} was interrupted. Start the command again with a new call"

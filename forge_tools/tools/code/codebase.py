@@ -32,7 +32,7 @@ SYMBOL: dict[str, Any] = {"min_length": 1, "max_length": 300}
 
 _BATCH = 200
 _LARGE = 8192
-_SLOW_SECONDS = 5.0
+SLOW_SECONDS = 5.0
 """Code that takes longer to parse was not written by hand; files smaller than `_LARGE` never take this long."""
 _MOST_SKIPPED = 10
 _MOST_CLOSE = 5
@@ -307,14 +307,14 @@ def _parsed(one: _File, codebase: Codebase, index: HostIndex) -> Facts | None:
     """Parse a file, unless it took too long before or its parser had to be killed: a running parser cannot be interrupted."""
     is_large = len(one.text) >= _LARGE
     if is_large and not index.is_skipped(one.digest):
-        index.skip(one.digest, after=2 * _SLOW_SECONDS)  # others may be parsing it right now
+        index.skip(one.digest, after=2 * SLOW_SECONDS)  # others may be parsing it right now
     elif is_large:
         codebase.skipped[one.path] = _TOO_SLOW
         return None
     started = time.thread_time()
     facts = facts_of(one.text, one.language)
     codebase.parsed += 1
-    if time.thread_time() - started > _SLOW_SECONDS:
+    if time.thread_time() - started > SLOW_SECONDS:
         index.skip(one.digest)
         codebase.skipped[one.path] = _TOO_SLOW
         return None

@@ -31,7 +31,9 @@ _SEARCH_EVERY = 0.05  # seconds between two starts of a search program, each of 
 _MIN_READ = 64 << 10
 _MAX_READ = 1 << 20
 _MAX_TAIL = 8 << 20
-_MAX_SEARCH_SECONDS = 10.0
+MAX_SEARCH_SECONDS = 10.0
+"""How long one filter may take."""
+
 _NUMBER = re.compile(rb"^(\d+):", re.MULTILINE)
 _SPECIAL = frozenset("\\.+*?()|[]{}^$")
 # Parts of an expression that look like a line break but are none; and those that are.
@@ -189,7 +191,7 @@ class Pattern:
         if self.is_plain:
             return [index for index, line in enumerate(lines) if self._text in line.text]
         found, complaints = bytearray(), bytearray()
-        limit = min(seconds, _MAX_SEARCH_SECONDS)
+        limit = min(seconds, MAX_SEARCH_SECONDS)
         options = ("--no-config", "--text", "--engine=auto", "--line-number", "--max-columns=1", "--color=never")
         texts = (line.text if line.text.endswith("\n") else f"{line.text}\n" for line in lines)
         completed = await run(

@@ -32,7 +32,8 @@ _MAX_NAMED = 3
 _MAX_LABEL = 60
 _SHOWN_PORTS = 10
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.02
-_PATIENCE_SECONDS = 12.0  # beyond the grace: for processes stuck in the kernel, which KILL reaches late
+PATIENCE_SECONDS = 12.0
+"""How long to wait beyond the grace: for processes stuck in the kernel, which KILL reaches late."""
 
 
 class Shells:
@@ -224,7 +225,7 @@ class KillShell(BuiltinTool):
                 return await deadline.run(lambda: _foreseen(record, asked))
             grace = min(asked.grace_ms / 1000, deadline.remaining / 2)
             shell.order(asked.signal, grace)
-            await _ended(shell, min(grace + _PATIENCE_SECONDS, deadline.remaining))
+            await _ended(shell, min(grace + PATIENCE_SECONDS, deadline.remaining))
             after = await deadline.run(shell.record)
             if after.status is not ShellStatus.RUNNING:
                 return _stopped(after, shell.facts())

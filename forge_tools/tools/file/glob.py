@@ -24,7 +24,9 @@ from forge_tools.tools.file.globs import WILD, Names, Pattern, by_path, excludin
 from forge_tools.tools.file.walk import Level, Walk
 
 MAX_EXCLUDED = 50
-_HINT_SECONDS = 0.3  # for each way to find more, if nothing was found
+HINT_SECONDS = 0.3
+"""How long to look in each way that would find more, if nothing was found."""
+
 _KINDS = {"file": "file", "directory": "folder", "any": "path"}
 
 
@@ -75,7 +77,7 @@ class Glob(LookingTool):
             paths, walk = find(workspace, target, wanted, deadline)
             result = _result(workspace, target, wanted, paths, walk, page=page)
             if not paths and not walk.is_partial:
-                seconds = min(_HINT_SECONDS, deadline.margin)
+                seconds = min(HINT_SECONDS, deadline.margin)
                 for before, wider, after in _wider(wanted):
                     if number := len(find(workspace, target, wider, deadline.within(seconds))[0]):
                         result.output += f" {before}{counted(number, _KINDS[wider.type])}{after}"

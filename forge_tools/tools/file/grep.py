@@ -32,7 +32,9 @@ from forge_tools.tools.file.ripgrep import (
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.file.walk import Walk
 
-_HINT_SECONDS = (0.05, 0.3)  # a fifth of the search time, within these bounds
+HINT_SECONDS = (0.05, 0.3)
+"""How long to look for what else would match: a fifth of the search time, within these bounds."""
+
 _GRACE_SECONDS = 0.5
 _MAX_STDERR = 65_536
 _OPEN_FILES = 100
@@ -275,7 +277,7 @@ class _Call:
         return result
 
     async def _is_found(self, wider: Search, target: Handle, place: File | Folder) -> bool:
-        least, most = _HINT_SECONDS
+        least, most = HINT_SECONDS
         seconds = min(most, max(least, (time.monotonic() - self._started) / 5), self._deadline.remaining)
         started = time.monotonic()
         if not wider.respect_ignore and target.is_folder:

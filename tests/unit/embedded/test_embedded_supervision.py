@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,6 +28,14 @@ def supervised(tmp_path: Path) -> Iterator[Callable[..., SupervisedProcess]]:
     yield make
     for process in made:
         process.kill()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the supervision takes for the time."""
+    moved = [time.monotonic()]
+    monkeypatch.setattr(supervision, "time", SimpleNamespace(monotonic=lambda: moved[0]))
+    return moved
 
 
 def test_output_goes_to_the_log(supervised: Callable[..., SupervisedProcess]) -> None:
@@ -83,15 +92,13 @@ def test_kill_ends_children_too(supervised: Callable[..., SupervisedProcess]) ->
 
 
 def test_the_pause_before_a_restart_grows_and_shrinks_again(
-    supervised: Callable[..., SupervisedProcess], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    supervised: Callable[..., SupervisedProcess], clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = [time.monotonic()]
-    monkeypatch.setattr(supervision.time, "monotonic", lambda: clock[0])
     process = supervised("")
     process.start()
     for lifetime in (0, 0, 0, supervision.STEADY_SECONDS + 1):
         clock[0] += lifetime
-        _wait_for_end(process)
+        wait_until(lambda: not process.is_alive)
         process.tend()
         assert process.status().state == "restarting"
         clock[0] += supervision.LONGEST_DELAY
@@ -99,11 +106,6 @@ def test_the_pause_before_a_restart_grows_and_shrinks_again(
     pauses = [record.__dict__["restart_in"] for record in caplog.records]
     assert pauses == [0.5, 1.0, 2.0, 0.5]
     assert process.status().restarts == 4
-
-
-def _wait_for_end(process: SupervisedProcess) -> None:
-    assert process._launcher is not None
-    process._launcher.wait(30)
 
 
 def test_a_log_that_has_grown_large_is_put_aside_at_the_start(
@@ -128,20 +130,18 @@ def test_nothing_of_ours_is_open_in_the_process(supervised: Callable[..., Superv
     assert process.last_words() == "[0, 1, 2]"
 
 
-def test_a_restart_that_fails_is_tried_again(
-    supervised: Callable[..., SupervisedProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restart_that_fails_is_tried_again(supervised: Callable[..., SupervisedProcess], clock: list[float]) -> None:
     process = supervised("")
     process.start()
-    _wait_for_end(process)
+    wait_until(lambda: not process.is_alive)
     process.tend()
     process.log.unlink()
     process.log.mkdir()
-    monkeypatch.setattr(process, "_restart_at", 0.0)
+    clock[0] += supervision.LONGEST_DELAY
     process.tend()
     assert process.status().state == "restarting"
     assert process.status().last_exit == "cannot start: Is a directory"
     process.log.rmdir()
-    monkeypatch.setattr(process, "_restart_at", 0.0)
+    clock[0] += supervision.LONGEST_DELAY
     process.tend()
     assert process.is_alive

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,13 +73,18 @@ def test_more_folders_than_can_be_watched_are_refused_with_the_way_out(
         next(generations.changes([tmp_path], threading.Event()))
 
 
-def test_folders_that_are_nobodys_sources_are_not_watched(tmp_path: Path) -> None:
+def test_folders_that_are_nobodys_sources_are_not_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched, stop = list[Path](), threading.Event()
+
+    def watch(*folders: Path, **_: object) -> Iterator[Any]:
+        watched.extend(folders)
+        stop.set()
+        return iter(())
+
+    monkeypatch.setattr(generations, "watch", watch)
     for name in ("src/deep", ".git/objects", "node_modules/a", "myvenv/lib", ".home/logs", "src/__pycache__"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "myvenv" / "pyvenv.cfg").write_text("")
 
-    assert {folder.relative_to(tmp_path).as_posix() for folder in generations._folders([tmp_path])} == {
-        ".",
-        "src",
-        "src/deep",
-    }
+    assert list(generations.changes([tmp_path], stop)) == []
+    assert {folder.relative_to(tmp_path).as_posix() for folder in watched} == {".", "src", "src/deep"}

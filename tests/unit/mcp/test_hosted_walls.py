@@ -1,15 +1,19 @@
 """Servers on a machine without namespaces: which start all the same, and what the others say."""
 
+import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from forge_tools.mcp.hosted import configuration
 from forge_tools.mcp.hosted.configuration import Server, ServerWalls
+from forge_tools.sandbox.paths.confinement import true_path
+from forge_tools.sandbox.processes.spawner import Spawner
 from forge_tools.sandbox.walls.probe import Given, given
 from tests.fleet import ROOT
 from tests.hosting import Host, call, raw
@@ -132,15 +136,31 @@ async def test_others_do_not_start_and_say_what_would_let_them(
     assert '"walls": "plain" in its entry does without' in state.why
 
 
-async def test_a_folder_that_has_the_home_in_it_is_not_shown_unasked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Noting(Spawner):
+    """Notes in which folder each command would start, and what it would be shown; starts nothing."""
+
+    started: ClassVar[list[tuple[str, Sequence[str]]]] = []
+
+    def start(self, *_: object, folder: int, shown: Sequence[str] = (), **__: object) -> socket.socket:
+        self.started.append((true_path(folder), shown))
+        return socket.socket()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_private"),
+    [("", True), ("user", True), ("stack", True), ("stack/keys", True), ("user/project", False), ("other", False)],
+)
+def test_a_folder_that_has_the_home_in_it_is_not_shown_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_private: bool
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
-    hidden = str(tmp_path / "stack")
-    here = ServerWalls(default="namespace", homes=tmp_path / "homes", hidden=[hidden])
+    monkeypatch.setattr(configuration, "Spawner", Noting)
+    monkeypatch.setattr(Noting, "started", [])
+    (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    here = ServerWalls(default="namespace", homes=tmp_path / "homes", hidden=[str(tmp_path / "stack")])
 
-    private = [
-        here._is_private(str(tmp_path / name)) for name in ("", "user", "stack", "stack/keys", "user/project", "other")
-    ]
+    here.start(Server(name="s", command="true", cwd=tmp_path / name), streams=(0, 1, 2), grace=1).close()
 
-    assert private == [True, True, True, True, False, False]
+    [(folder, shown)] = Noting.started
+    assert Path(folder).is_relative_to(tmp_path / "homes") == is_private
+    assert (folder == str(tmp_path / name)) == (f"ro:{folder}" in shown) == (not is_private)

@@ -369,21 +369,22 @@ def test_what_a_listener_raises_is_its_own_affair() -> None:
 
 
 def test_a_forked_copy_stays_silent_even_if_the_lock_was_held() -> None:
-    buffer = ReportBuffer(nobody)
     held = threading.Event()
     let_go = threading.Event()
 
-    def hold() -> None:
-        with buffer._lock:
-            held.set()
-            let_go.wait(10)
+    def clock() -> float:
+        held.set()
+        let_go.wait(10)
+        return 0.0
 
-    thread = threading.Thread(target=hold)
+    buffer = ReportBuffer(nobody, clock=clock)
+    thread = threading.Thread(target=buffer.take)
     thread.start()
     held.wait(10)
     buffer.silence()
     buffer.emit("would wait for ever")
     buffer.progress(1, None, None)
+    assert thread.is_alive()
     let_go.set()
     thread.join()
     assert not buffer.is_waiting

@@ -60,7 +60,7 @@ def children() -> set[str]:
         if text:
             state, parent, *_ = text.rpartition(")")[2].split()
             parents[int(name)] = int(parent), state
-    kept = {SPAWNER.pid, decoding._decoder(decoding._DECODER, "image").pid}
+    kept = {SPAWNER.pid, decoding.decoder("image").pid}
     for launcher in list(kept):
         below = [pid for pid, (parent, state) in parents.items() if parent == launcher and state != "Z"]
         kept |= set(below) if len(below) == 1 else set()

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,14 +150,15 @@ async def test_an_execution_that_runs_again_starts_nothing_more(calls: Session) 
 
 async def test_a_cancelled_call_leaves_no_shell(calls: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, may_go_on = asyncio.Event(), []
-    loop, ask = asyncio.get_running_loop(), host._ask
+    loop, ask = asyncio.get_running_loop(), host.KEEPER.request
 
-    def slow(*arguments: object, **options: object) -> None:
-        ask(*arguments, **options)
+    def slow(*request: Any) -> socket.socket:
+        answer = ask(*request)
         loop.call_soon_threadsafe(begun.set)
         wait_until(lambda: may_go_on)
+        return answer
 
-    monkeypatch.setattr(host, "_ask", slow)
+    monkeypatch.setattr(host.KEEPER, "request", slow)
     call = asyncio.ensure_future(calls.bash(command="sleep 61", run_in_background=True))
     await begun.wait()
     call.cancel()

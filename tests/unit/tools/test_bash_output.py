@@ -180,7 +180,7 @@ async def test_a_filter_that_does_not_end_is_ended(
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setattr(ripgrep, "find_beside_python", lambda _: str(slow))
-    monkeypatch.setattr(bash_output, "_MAX_SEARCH_SECONDS", 0.5)
+    monkeypatch.setattr(bash_output, "MAX_SEARCH_SECONDS", 0.5)
     handle = await calls.start("echo aaa")
     await calls.ended(handle)
     assert (await calls.output(handle, filter="^a")).error == "Searching for ^a took more than 0.5s"

@@ -122,7 +122,7 @@ async def test_the_budget_cuts_between_paths(glob: Call, write: Write) -> None:
 async def test_nothing_found_says_what_would_find_something(
     glob: Call, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forge_tools.tools.file.glob._HINT_SECONDS", 30.0)  # how busy this machine is does not matter
+    monkeypatch.setattr("forge_tools.tools.file.glob.HINT_SECONDS", 30.0)  # how busy this machine is does not matter
     for pattern, said in (
         ("c.ts", "No files match 'c.ts' in the working directory. '**/c.ts' would match 1 file."),
         ("gen_*", "1 file hidden by ignore rules (respect_ignore=false shows them)."),
@@ -134,7 +134,7 @@ async def test_nothing_found_says_what_would_find_something(
 
 
 async def test_a_hint_may_hold_braces(glob: Call, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forge_tools.tools.file.glob._HINT_SECONDS", 30.0)  # how busy this machine is does not matter
+    monkeypatch.setattr("forge_tools.tools.file.glob.HINT_SECONDS", 30.0)  # how busy this machine is does not matter
     (tree / "deep").mkdir()
     (tree / "deep/only.qq").touch()
     assert "'**/*.{qq,zz}' would match 1 file." in (await glob(pattern="*.{qq,zz}")).output

@@ -217,7 +217,7 @@ async def test_look_around_and_back_references_are_left_to_pcre2(grep: Call, wri
 
 
 async def test_no_match_is_an_answer_with_a_hint(grep: Call, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forge_tools.tools.file.grep._HINT_SECONDS", (30.0, 30.0))  # how busy this machine is
+    monkeypatch.setattr("forge_tools.tools.file.grep.HINT_SECONDS", (30.0, 30.0))  # how busy this machine is
     result = await grep(pattern="HIT", path="src")
     assert result.output == ("No matches for 'HIT' in src (2 files searched). There are some with ignore_case=true.")
     ignored = await grep(pattern="hit", glob="gen_*")

@@ -88,7 +88,7 @@ async def test_a_shell_that_has_lost_its_supervisor_is_over(calls: Session) -> N
 async def test_one_that_does_not_end_in_time_is_a_failure_that_says_what_to_do(
     calls: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shells, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(shells, "PATIENCE_SECONDS", 0.1)
     handle = await calls.start("sleep 61")
     orders = calls.folder / handle / "orders"
     orders.rename(calls.folder / "its-orders")

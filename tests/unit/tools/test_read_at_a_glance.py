@@ -129,7 +129,7 @@ async def test_a_file_that_is_not_in_memory_takes_one(read: Call, write: Write, 
 async def test_the_first_reading_in_a_file_system_takes_one(
     read: Call, threads: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nowait, "_offering", {})
+    monkeypatch.setattr(nowait, "offered", {})
     for _ in range(3):
         assert (await read(file_path="first")).output == "     1\tx"
     assert len(threads) == 1

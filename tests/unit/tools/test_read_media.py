@@ -12,6 +12,7 @@ from PIL import Image as Pillow
 from forge_tools.artifacts.media import find
 from forge_tools.model import ToolResult
 from forge_tools.sandbox import decoding
+from forge_tools.sandbox.processes.spawner import Spawner
 from forge_tools.sandbox.reach import Reach
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
@@ -134,16 +135,17 @@ async def test_pages_are_shown_as_images_on_request(executor: ToolExecutor, tmp_
 @pytest.fixture
 def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Change the decoder: code to run in it before it decodes."""
-    program, changed = decoding._DECODER, tmp_path / "decoder.py"
+    program, changed = Path(decoding.DECODER), tmp_path / "decoder.py"
+    decoder = Spawner(program=(str(changed), "image"))
 
     def to(code: str) -> None:
         root = program.parents[2]
         text = program.read_text().replace("        limit()\n", f"        {code}\n        limit()\n")
         changed.write_text(f"import sys\nsys.path.append({str(root)!r})\n{text}")
-        monkeypatch.setattr(decoding, "_DECODER", changed)
+        monkeypatch.setattr(decoding, "decoder", lambda what: decoder)
 
     yield to
-    decoding._decoder(changed, "image").close()
+    decoder.close()
 
 
 async def test_without_its_library_read_says_which(

@@ -130,7 +130,14 @@ def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(ws: Path) -> None
 
 
 def test_without_unnamed_files_the_new_bytes_get_a_name_at_once(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_open_unnamed", lambda *_: None)
+    real = os.open
+
+    def opened(path: str, flags: int, *more: int, **how: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "no unnamed files")
+        return real(path, flags, *more, **how)
+
+    monkeypatch.setattr(os, "open", opened)
     (ws / "f").write_bytes(b"old")
     put(ws, "f", b"new")
     assert ((ws / "f").read_bytes(), sorted(os.listdir(ws))) == (b"new", ["f", "src"])

@@ -143,7 +143,7 @@ def test_a_name_that_is_not_in_memory_is_left_to_the_thread(monkeypatch: pytest.
 
 
 def test_a_file_system_is_asked_nothing_before_it_was_met(quick: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confinement, "_offering", {})
+    monkeypatch.setattr(confinement, "offered", {})
     assert quick.open_cached("f") is None
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.processes import commands
+from forge_tools.sandbox.processes import spawner
 from forge_tools.sandbox.processes.commands import Completed, run
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.spawner import SPAWNER, Spawner
 from tests.descriptors import descriptors
-from tests.waiting import wait_until
+from tests.waiting import reached, wait_until
 
 
 @pytest.fixture
@@ -176,7 +176,8 @@ async def test_cancelled_twice_the_tree_still_ends(
         await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await call
-    await asyncio.to_thread(wait_until, lambda: not sleepers() and not commands._cleaning)
+    await asyncio.to_thread(wait_until, lambda: not sleepers())
+    await reached(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 
 @pytest.mark.parametrize("command", ["/no/such/program", "no-such-program", "/etc"])
@@ -278,7 +279,7 @@ def test_a_closed_spawner_starts_again_when_asked(tmp_path: Path) -> None:
 async def test_a_stopped_launcher_holds_up_neither_the_call_nor_the_end(
     bash: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forge_tools.sandbox.processes.spawner._PATIENCE", 0.2)
+    monkeypatch.setattr(spawner, "PATIENCE_SECONDS", 0.2)
     await bash("true")
     os.kill(SPAWNER.pid, signal.SIGSTOP)
     with pytest.raises(SandboxError, match="could not be started"):

@@ -1,5 +1,6 @@
 """Programs are found where they were installed, never where a caller could put one."""
 
+import os
 import stat
 import sys
 import sysconfig
@@ -52,5 +53,5 @@ def test_the_shell_reads_no_start_up_files() -> None:
 
 
 def test_without_bash_there_is_sh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "_SHELLS", ("/no/bash",))
+    monkeypatch.setattr(os, "access", lambda path, _: "bash" not in path)
     assert commands.find_shell() == ["/bin/sh"]

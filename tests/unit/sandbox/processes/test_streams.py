@@ -1,6 +1,9 @@
 """What passes in parts is rid of the secrets of the call that runs, wherever it is cut."""
 
+import os
+import signal
 import threading
+import warnings
 from collections.abc import AsyncIterator
 
 import pytest
@@ -66,11 +69,29 @@ async def test_very_many_secrets_are_taken_out_of_a_stream_as_few_are(
 
 
 def test_a_copy_of_the_process_writes_though_the_lock_was_held_when_it_was_made() -> None:
-    written: list[str] = []
-    stream = ScrubbedText(Scrubber(["s3cret-key"]), written.append)
-    with stream._lock:
-        stream._pid = -1  # as in a copy, in which nobody will let go of it
-        thread = threading.Thread(target=stream.put, args=("s3cret-key.",), daemon=True)
-        thread.start()
-        thread.join(30)
-        assert written == ["[redacted]."]
+    is_held, may_go_on = threading.Event(), threading.Event()
+    reading, writing = os.pipe()
+
+    def write(text: str) -> None:
+        os.write(writing, text.encode())
+        is_held.set()
+        may_go_on.wait(30)
+
+    stream = ScrubbedText(Scrubber(["s3cret-key"]), write)
+    holder = threading.Thread(target=stream.put, args=("held ",))
+    holder.start()
+    assert is_held.wait(30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of a fork beside threads
+        copy = os.fork()
+    if copy == 0:
+        signal.alarm(10)
+        may_go_on.set()
+        stream.put("s3cret-key.")
+        os._exit(0)
+    os.close(writing)
+    _, code = os.waitpid(copy, 0)
+    may_go_on.set()
+    holder.join()
+    with open(reading) as written:
+        assert (code, written.read()) == (0, "held [redacted].")

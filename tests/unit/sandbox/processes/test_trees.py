@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 def test_the_process_table_of_ps_agrees_with_proc() -> None:
     ours = next(p for p in trees.process_table() if p.pid == os.getpid())
     assert ours.parent == os.getppid()
-    assert ours._replace(ticks=0) in set(trees._process_table_of_ps())
+    assert ours._replace(ticks=0) in set(trees.process_table_of_ps())
 
 
 def test_what_keeps_shells_belongs_to_nobody_and_what_only_says_that_it_is_of_one_does(

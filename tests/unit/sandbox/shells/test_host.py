@@ -12,7 +12,6 @@ import pytest
 
 from forge_tools.model import ShellStatus
 from forge_tools.sandbox.processes.trees import start_ticks
-from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import each, find, forget, renew, survey, usage_of
 from tests.shell_hosts import has_ended, is_alive, processes_of, run_shell, shell_host
@@ -50,11 +49,13 @@ def test_what_is_over_is_read_once_and_again_when_it_is_written_again(
     with run_shell(folder, "exit 3") as shell, run_shell(folder, "sleep 61"):
         wait_until(lambda: has_ended(shell))
         before, opened = survey(folder), []
-        real = host._open
-        monkeypatch.setattr(host, "_open", lambda at, name: opened.append(name) or real(at, name))
+        real = os.open
+        monkeypatch.setattr(
+            os, "open", lambda path, *more, **how: opened.append(Path(path)) or real(path, *more, **how)
+        )
         assert [record.status for record in survey(folder)] == [record.status for record in before]
-        assert shell.id not in opened
-        assert len(opened) == 1
+        assert len([path for path in opened if path.parent == folder]) == 1
+        assert folder / shell.id not in opened
         rewrite(shell, folder, exit_code=44)
         assert survey(folder)[0].exit_code == 44
     shutil.rmtree(folder / shell.id)

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,6 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.model import ShellStatus
-from forge_tools.sandbox.processes import spawner
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.host import KEEPER
 from tests.shell_hosts import has_ended, is_alive, run_shell, shell_host
@@ -61,7 +61,7 @@ def test_a_command_cannot_keep_an_order_from_its_supervisor(folder: Path, how: s
 def test_one_whose_supervisor_is_stopped_before_it_can_say_so_is_started(
     folder: Path, monkeypatch: pytest.MonkeyPatch, marker: str, sleepers: Callable[[], list[int]]
 ) -> None:
-    monkeypatch.setattr(host, "_PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(host, "PATIENCE_SECONDS", 2.0)
     for _ in range(10):
         with run_shell(folder, f"kill -STOP $PPID; sleep {marker}") as shell:
             assert shell.order("KILL", 0)
@@ -83,16 +83,16 @@ def test_a_keeper_that_is_killed_while_it_is_asked_is_replaced_too(
 ) -> None:
     run_shell(folder, "exit 0").close()
     os.kill(KEEPER.pid, signal.SIGSTOP)  # so that it has not forked when it dies
-    asked, send = [], spawner._send
+    asked, send = [], socket.send_fds
 
-    def kill_first(*request: Any) -> None:
+    def send_and_kill(*request: Any) -> None:
+        send(*request)
         asked.append(KEEPER.pid)
         if len(asked) == 1:
             os.kill(KEEPER.pid, signal.SIGKILL)
             wait_until(lambda: not is_alive(KEEPER.pid))
-        send(*request)
 
-    monkeypatch.setattr(spawner, "_send", kill_first)
+    monkeypatch.setattr(socket, "send_fds", send_and_kill)
     with run_shell(folder, "sleep 61") as shell:
         assert shell.is_going_on()
     assert len(set(asked)) == len(asked) == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import forge_tools
 from forge_tools.sandbox.walls import profile
 from forge_tools.sandbox.walls.profile import Profile, applied, needed_to_run, shared_memory
 from tests.walled import in_child
@@ -68,7 +69,7 @@ def test_what_is_imported_is_open_but_no_folder_in_which_something_closed_lies(
     opened = needed_to_run([str(place / "workspace/data"), str(place / "home")])
 
     assert set(map(str, place.glob("*"))) & {*opened} == {str(place / "docs")}
-    assert not {"/", str(place), os.getcwd()} & {*opened} - {os.path.dirname(profile._OURS)}
+    assert not {"/", str(place), os.getcwd()} & {*opened} - {str(Path(forge_tools.__file__).parents[1])}
 
 
 def test_what_lies_in_an_open_folder_is_not_opened_again() -> None:

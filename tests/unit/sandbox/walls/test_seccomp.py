@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,10 +19,6 @@ from tests.walled import NOBODY, in_child
 
 MACHINE = os.uname().machine
 NAMESPACES = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
-
-
-def number_of(name: str) -> int:
-    return seccomp._CALLS[name][seccomp._MACHINES[MACHINE][1]]
 
 
 def is_refused(number: int, argument: int) -> bool:
@@ -47,7 +44,7 @@ def walled(
 
 def test_what_no_body_needs_is_refused() -> None:
     def passed() -> list[str]:
-        return [name for name in seccomp.FORBIDDEN if not is_refused(number_of(name), 0)]
+        return [name for name in seccomp.FORBIDDEN if not is_refused(seccomp.number_of(name), 0)]
 
     assert len(seccomp.FORBIDDEN) > 25
     assert walled(passed) == "[]"
@@ -55,7 +52,7 @@ def test_what_no_body_needs_is_refused() -> None:
 
 def test_no_namespace_is_made_by_clone() -> None:
     def passed() -> list[int]:
-        return [flag for flag in NAMESPACES if not is_refused(number_of("clone"), flag | 17)]
+        return [flag for flag in NAMESPACES if not is_refused(seccomp.number_of("clone"), flag | 17)]
 
     assert walled(passed) == "[]"
 
@@ -123,9 +120,9 @@ def test_the_compatible_numbers_of_x32_are_no_way_around() -> None:
 
 
 def test_a_machine_whose_numbers_are_unknown_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seccomp, "_MACHINES", {})
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="mips"))
 
-    with pytest.raises(OSError, match=MACHINE) as raised:
+    with pytest.raises(OSError, match="mips") as raised:
         seccomp.refuse()
 
     assert raised.value.errno == errno.ENOSYS

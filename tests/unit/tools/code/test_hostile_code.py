@@ -34,7 +34,7 @@ from forge_tools import ExecutionContext
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools import CodebaseMap
 from forge_tools.tools.code import codebase
-codebase._SLOW_SECONDS = 0.1
+codebase.SLOW_SECONDS = 0.1
 REACH.set(Reach(cache=Path(sys.argv[1])))
 result = asyncio.run(CodebaseMap().execute(ExecutionContext(working_dir=sys.argv[2], timeout=60)))
 print(result.metadata["total"], result.metadata["index"]["parsed"])
@@ -74,7 +74,7 @@ def settled(project: Path) -> None:
 async def test_what_takes_long_to_parse_is_parsed_once(
     cache: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codebase, "_SLOW_SECONDS", 0.02)
+    monkeypatch.setattr(codebase, "SLOW_SECONDS", 0.02)
     write(project, {"Bad.java": ENDLESS * 5000, "a.py": "def a(): ...\n"})
 
     first = await answer(CodebaseMap, project)
