@@ -45,7 +45,7 @@ def main() -> int:
         swapped.enter_context(patch.object(program, "capture", lambda: RedactedStream(sys.stderr)))
         swapped.enter_context(patch.object(program, "capture_logs", lambda: None))
         swapped.enter_context(patch.object(child, "Pipes", NoPipes))
-        swapped.enter_context(patch.object(child.Child, "_has_left_others", lambda _: False))
+        swapped.enter_context(patch.object(child, "descendants", lambda _: ()))
         swapped.enter_context(patch.object(pool, "ChildOutput", NoOutput))
         return program.main()
 

@@ -17,4 +17,4 @@ def turns_forked(*modules: str) -> Iterator[None]:
         patch.setattr(runner, "START", "forkserver")
         multiprocessing.set_forkserver_preload(["pytest", "benchmarks.runner", *modules])
         yield
-        forkserver._forkserver._stop()  # it would serve to the end of this process
+        forkserver._forkserver._stop()  # noqa: SLF001  it would serve to the end of this process, and nothing else ends it

@@ -5,6 +5,7 @@ import contextvars
 import faulthandler
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -195,7 +196,7 @@ def crash() -> None:
     """End the process as a fault in C does."""
     os.system("echo from a child; sleep 0.3")
     faulthandler.enable()
-    faulthandler._sigsegv()
+    signal.raise_signal(signal.SIGSEGV)
 
 
 TOOLS = (

@@ -66,13 +66,12 @@ class Processes:
 
     def _fork(self) -> None:
         ours, theirs = Pipe()
-        folder = self._config._tmp_path_factory.mktemp("p")
         sys.stdout.flush()
         pid = os.fork()
         if not pid:
             for other in (ours, *self._running):
                 other.close()
-            serve(self._session, theirs, folder)
+            serve(self._session, theirs)
         theirs.close()
         self._running[ours] = _Process(pid, ours)
 
@@ -118,16 +117,16 @@ class _Process:
         self.at = 0
 
 
-def serve(session: pytest.Session, connection: Connection, folder: Path) -> NoReturn:
+def serve(session: pytest.Session, connection: Connection) -> NoReturn:
     """Be one of the processes, to its end."""
     code = 1
     try:
-        _settle(session.config, connection, folder)
+        _settle(session.config, connection)
         _run(session, connection)
         code = 0
     except (KeyboardInterrupt, EOFError, ConnectionError):  # nobody is told any more
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        session._setupstate.teardown_exact(None)
+        session._setupstate.teardown_exact(None)  # noqa: SLF001  as pytest does at the end of a session
     except BaseException:
         traceback.print_exc()
     finally:
@@ -136,17 +135,19 @@ def serve(session: pytest.Session, connection: Connection, folder: Path) -> NoRe
         os._exit(code)
 
 
-def _settle(config: pytest.Config, connection: Connection, folder: Path) -> None:
+def _settle(config: pytest.Config, connection: Connection) -> None:
     plugins = config.pluginmanager
     reporter = plugins.unregister(name="terminalreporter")
-    plugins.register(SimpleNamespace(_tw=reporter._tw), "terminalreporter")  # its colours are asked for
+    colours = reporter._tw  # noqa: SLF001  pytest asks for them there
+    plugins.register(SimpleNamespace(_tw=colours), "terminalreporter")
     plugins.register(_Reports(config, connection))
-    capture = plugins.get_plugin("capturemanager")._global_capturing
+    capture = plugins.get_plugin("capturemanager")._global_capturing  # noqa: SLF001  its files have no public name
     for one in (capture.out, capture.err):
         if isinstance(one, FDCapture):  # all processes would write to the same file, and modules may hold its object
             with TemporaryFile(buffering=0) as own:
                 os.dup2(own.fileno(), one.tmpfile.fileno())
-    config._tmp_path_factory._basetemp = folder
+    folders = config._tmp_path_factory  # noqa: SLF001  pytest has no other way to give a process its own
+    folders._basetemp = folders.mktemp("p")  # noqa: SLF001  as above
 
 
 class _Reports:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -61,19 +62,18 @@ def in_new_thread(work: Callable[[], object]) -> None:
 
 def in_output_thread(work: Callable[[], object]) -> None:
     """In the thread that reads what is printed: whatever the child has is in our memory."""
-    [reader] = [thread for thread in threading.enumerate() if thread.name == "forge-output"]
-    pair, done = reader._target.__self__, Future[None]()
-    flush = pair._flush
+    sleep, done = time.sleep, Future[None]()
 
-    def attack() -> None:
-        pair._flush = flush
+    def attack(seconds: float) -> None:
+        if threading.current_thread().name != "forge-output":
+            return sleep(seconds)
+        time.sleep = sleep
         try:
-            work()
-            done.set_result(None)
+            done.set_result(work())
         except OSError as error:
             done.set_exception(error)
 
-    pair._flush = attack
+    time.sleep = attack
     os.write(1, b"come\n")
     done.result(10)
 

@@ -109,18 +109,18 @@ class _Pool(asynpool.AsynPool):
     """Limits the time of bodies, which are no jobs of its own: it is given none."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._limits: set[_CeleryLimit] = set()
+        self.limits: set[_CeleryLimit] = set()
         super().__init__(*arguments, **options)
 
     def limit(self, pid: int, limits: CeleryLimits) -> TimeLimit:
         """Make Celery end the body that starts in that child now, unless stopped before; on the engine's thread."""
-        self._limits.add(limit := _CeleryLimit(pid, limits))
+        self.limits.add(limit := _CeleryLimit(pid, limits))
         return limit
 
     def follow_limits(self) -> None:
-        for limit in list(self._limits):
+        for limit in list(self.limits):
             if limit.follow(self):
-                self._limits.discard(limit)
+                self.limits.discard(limit)
 
     @property
     def timers(self) -> dict[Callable[[], None], float]:

@@ -133,8 +133,8 @@ class Worker:
             heartbeat=settings.heartbeat,
             keeps_rest=setup.lane == "process",
         )
-        self._leadership = Leadership(self.id)
-        self._runner = ServiceRunner(self._leadership, supervisor.broken)
+        self.leadership = Leadership(self.id)
+        self._runner = ServiceRunner(self.leadership, supervisor.broken)
 
         # The host of its lane: what the lane reports and asks goes directly to the part concerned.
         self.finished, self.begin_reports = self.recorder.add, self.reports.begin
@@ -142,7 +142,7 @@ class Worker:
         self.replace_process = supervisor.replace_process
 
     def _services(self) -> list[Service]:
-        setup, store, settings, lead = self._setup, self.store, self._setup.settings, self._leadership
+        setup, store, settings, lead = self._setup, self.store, self._setup.settings, self.leadership
         lease, beat = settings.lease, settings.heartbeat
         signer = signer_of(settings)
         share = FairShare(store, self.tools.scope, heartbeat=beat, lease=lease)

@@ -91,7 +91,8 @@ async def _listing(folder: Path, scene: Scene) -> dict[str, float]:
 def _confinement(folder: Path, scene: Scene) -> dict[str, float]:
     """Open hundreds of times per turn: one takes less time than reading the clock."""
     workspace, flags = Workspace(folder), os.O_RDONLY | os.O_CLOEXEC
-    (root,) = workspace._roots
+    with workspace.open_root() as home:
+        root = home.root
     plain = os.fspath(folder / "read")
 
     def confined() -> None:

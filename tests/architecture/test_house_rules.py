@@ -127,6 +127,18 @@ def test_an_exemption_without_a_reason_is_seen(comment: str) -> None:
     assert not any(rule.search(comment) for rule in REASONED)
 
 
+def test_no_test_names_what_is_private_to_get_around_the_linter() -> None:
+    named = re.compile(r"(?:[sg]et|del)attr\([^()]*[\"'.](_[a-z]\w*)[\"']|patch\.object\([^()]*\"(_\w+)\"")
+    found = [
+        f"{shown(path)}: {name}"
+        for path in sources("tests", "benchmarks")
+        for match in named.finditer(path.read_text())
+        if (name := match[1] or match[2]) not in {"_exit", "_execute"}  # of `os`, and what authors of tools write
+    ]
+
+    assert found == [], "test what it does, or make it public"
+
+
 def test_only_settings_read_the_environment() -> None:
     found = {place.partition(":")[0] for path in sources("forge_tools", "workers") for place in readers(path)}
 

@@ -221,7 +221,7 @@ def fitness() -> None:
 
     Fitness.step = look_away
     Fitness.may_claim = lambda self: self._lease.is_held
-    Child._unfit = lambda self, outcome: None
+    Child._unfit = lambda self, outcome: None  # noqa: SLF001  the sabotage
 
 
 def ending_with_the_engine() -> None:

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.storage import Store
 from tests.contract.statements import Sent, noted, plan
-from tests.contract.test_overview_plans import _AT, _ID, _NUMBERS, filled
+from tests.contract.test_overview_plans import AT, ID, NUMBERS, filled
 
 PAGES = 800
 """PostgreSQL; the tables have more, and a row of a page costs a few."""
@@ -15,7 +15,7 @@ PAGES = 800
 
 async def with_events(store: Store) -> None:
     await filled(store)
-    id_, numbers, at = _ID[store.dialect], _NUMBERS[store.dialect], _AT[store.dialect]
+    id_, numbers, at = ID[store.dialect], NUMBERS[store.dialect], AT[store.dialect]
 
     async def work(connection: AsyncConnection) -> None:
         kind = "CASE WHEN n % 1000 = 0 THEN 'lost' ELSE 'cancel' END"

@@ -16,18 +16,18 @@ PAGES = 1500
 """PostgreSQL; both tables have more, and a call in the window costs a few."""
 
 _MS = f"({int(time.time() * 1000)} - 1000 * ({CALLS} - n))"
-_ID = {
+ID = {
     "postgresql": f"(lpad(to_hex({_MS}), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid",
     "sqlite": f"printf('%08x-%04x-7000-8000-%012x', {_MS} >> 16, {_MS} & 65535, n)",
 }
-_NUMBERS = {
+NUMBERS = {
     "postgresql": f"generate_series(1, {CALLS}) AS n",
     "sqlite": f"(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {CALLS}) SELECT n FROM s)",
 }
-_BY_ID = {"postgresql": "execution_attempts_pkey", "sqlite": "sqlite_autoindex_execution_attempts_1 (execution_id=?"}
+BY_ID = {"postgresql": "execution_attempts_pkey", "sqlite": "sqlite_autoindex_execution_attempts_1 (execution_id=?"}
 """The index by which the few failures that are shown say why."""
 
-_AT = {
+AT = {
     "postgresql": f"now() - make_interval(secs => {CALLS} - n)",
     "sqlite": f"forge_now(n - {CALLS})",
 }
@@ -36,7 +36,7 @@ _AT = {
 async def filled(store: Store) -> None:
     """Insert a history as the hot path would have left it."""
     dialect = store.dialect
-    id_, numbers, at = _ID[dialect], _NUMBERS[dialect], _AT[dialect]
+    id_, numbers, at = ID[dialect], NUMBERS[dialect], AT[dialect]
     padding = '\'{"a":"' + "x" * 300 + "\"}'"
 
     async def work(connection: AsyncConnection) -> None:
@@ -76,7 +76,7 @@ async def test_a_look_reads_the_end_of_history_through_indexes(store: Store) -> 
                 await connection.exec_driver_sql(statement)
             elif "execution_attempts" in statement:
                 shown, pages = await plan(connection, statement, arguments)
-                index = _BY_ID[store.dialect] if "diagnosis" in statement else "execution_attempts_completed"
+                index = BY_ID[store.dialect] if "diagnosis" in statement else "execution_attempts_completed"
                 assert index in shown
                 assert not any(scan in shown for scan in ("Seq Scan", "SCAN executions", "SCAN execution_attempts"))
                 assert pages < PAGES

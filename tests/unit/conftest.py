@@ -29,6 +29,12 @@ def _root_logger() -> Iterator[None]:
 
 
 @pytest.fixture
+def own_logging(_root_logger: None) -> None:
+    """For a test that sets logging up: the handlers there are pytest's, and are not to be closed."""
+    logging.getLogger().handlers = []
+
+
+@pytest.fixture
 def context(tmp_path: object) -> ExecutionContext:
     return ExecutionContext(working_dir=str(tmp_path))
 

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,16 +13,6 @@ from forge_tools.environment import log_format
 from forge_tools.logs import Form, set_up
 from forge_tools.model import SCOPE, CallScope
 from tests.unit.workers.test_recorder import CLAIM
-
-
-@pytest.fixture
-def root() -> Iterator[None]:
-    logger = logging.getLogger()
-    handlers, level = logger.handlers[:], logger.level
-    logger.handlers = []  # pytest's own are no files to be closed
-    yield
-    logger.handlers = handlers
-    logger.setLevel(level)
 
 
 def logged(form: Form) -> str:
@@ -41,7 +30,7 @@ def logged(form: Form) -> str:
     return stream.getvalue()
 
 
-def test_a_record_of_a_call_says_whose_it_is(root: None) -> None:
+def test_a_record_of_a_call_says_whose_it_is(own_logging: None) -> None:
     first, *rest = logged("text").splitlines()
 
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ERROR library: with arguments$", first)
@@ -51,7 +40,7 @@ def test_a_record_of_a_call_says_whose_it_is(root: None) -> None:
     )
 
 
-def test_as_json_a_record_is_one_line(root: None) -> None:
+def test_as_json_a_record_is_one_line(own_logging: None) -> None:
     [line] = logged("json").splitlines()
     told = json.loads(line)
 
@@ -61,7 +50,7 @@ def test_as_json_a_record_is_one_line(root: None) -> None:
     assert told["exception"].endswith("ValueError: no")
 
 
-def test_the_coloured_copy_of_a_message_that_uvicorn_adds_is_left_out(root: None) -> None:
+def test_the_coloured_copy_of_a_message_that_uvicorn_adds_is_left_out(own_logging: None) -> None:
     stream = io.StringIO()
     set_up("INFO", "text", stream)
     logging.getLogger("uvicorn.error").info("Started", extra={"color_message": "\x1b[36mStarted\x1b[0m"})

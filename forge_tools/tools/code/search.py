@@ -194,7 +194,7 @@ class FindReferences(CodeTool):
         defined = codebase.named(wish.symbol, file=file)
         if not defined:
             refuse(read(workspace, wish.path, deadline), wish.symbol, wish.file or wish.path)
-        target = _Target(name, defined, len(codebase.named(name)) == len(defined), Modules(codebase))
+        target = Target(name, defined, len(codebase.named(name)) == len(defined), Modules(codebase))
         found: list[dict[str, Any]] = []
         using = sorted((one for one in codebase.sources.values() if one.facts.has(name)), key=lambda one: one.path)
         for source, text in texts_of(workspace, using):
@@ -215,7 +215,7 @@ class FindReferences(CodeTool):
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class Target:
     """A name and the definitions that are meant; `is_only` if nothing else has that name."""
 
     name: str

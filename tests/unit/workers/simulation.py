@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -88,14 +88,19 @@ class InstantLane:
 class Simulated:
     """A worker, and what became of it."""
 
-    def __init__(self, worker: Worker, lane: InstantLane, errors: list[BaseException]) -> None:
+    def __init__(
+        self, worker: Worker, lane: InstantLane, errors: list[BaseException], tasks: set[asyncio.Task[Any]]
+    ) -> None:
         self.worker = worker
         self.lane = lane
         self.errors = errors
+        self._tasks = tasks
 
     async def die(self) -> None:
         """Beat no more and do nothing more, as after SIGKILL: no row says so."""
-        await self.worker._runner.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
 
 
 class Simulation:
@@ -132,10 +137,11 @@ class Simulation:
         store = await open_store(self._settings.database)
         ends = SimpleNamespace(broken=errors.append, replace_process=lambda why: errors.append(RuntimeError(why)))
         worker = Worker(setup_of(self._settings, Grep), store, ends)
+        others = asyncio.all_tasks()
         await worker.lane.start(worker)
         await worker.start()
         self._open.push_async_callback(worker.stop)
-        return Simulated(worker, self._lanes[-1], errors)
+        return Simulated(worker, self._lanes[-1], errors, asyncio.all_tasks() - others)
 
     def _lane_of(self, _: Setup) -> InstantLane:
         self._lanes.append(InstantLane())

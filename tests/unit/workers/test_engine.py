@@ -419,9 +419,8 @@ async def test_leaving_takes_its_last_steps_and_ends_even_if_they_fail_or_hang(
     engine.worker = SimpleNamespace(
         tools=SimpleNamespace(settle=fail),
         claims=SimpleNamespace(close=lambda: None),
-        lane=SimpleNamespace(running=list),
+        lane=SimpleNamespace(running=list, stop=hang),
     )
-    engine._wind_down = hang
     engine.replace_process("tool X held its event loop")
     await reached(lambda: codes)
 

@@ -225,7 +225,7 @@ async def test_a_hold_that_nothing_ends_gives_up_the_process_once_and_stopping_w
     assert len(bench.given_up) == 1
     assert "tool Hold blocked its event loop for" in bench.given_up[0]
     LET_GO.set()
-    Act.loop.call_soon_threadsafe(bench.lane._end)  # which nobody calls in a process that is given up
+    Act.loop.call_soon_threadsafe(bench.lane._end)  # noqa: SLF001  which nobody calls in a process that is given up
     await bench.until(lambda: not Act.thread.is_alive())
 
 

@@ -3,12 +3,12 @@
 import argparse
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from forge_tools.config import Settings
-from forge_tools.logs import _Text
 from forge_tools.model import ToolCategory
 from tests.sample_tools import TOOLS
 from workers.program import EXIT_CONFIGURATION, EXIT_UNAVAILABLE, main, offered, parser
@@ -17,14 +17,21 @@ SAMPLES = ["--tools", "tests.sample_tools:TOOLS"]
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`main` configures this process; let it configure copies."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("workers.program._log", lambda level: None)
+    monkeypatch.setattr("workers.program.set_up", lambda *_: None)
+    monkeypatch.setattr("workers.program.capture", lambda: None)
+    monkeypatch.setattr("workers.program.capture_logs", lambda: None)
     monkeypatch.setattr("workers.program.harden", lambda: None)
     monkeypatch.setattr("workers.app.signal.signal", lambda number, handler: None)
     monkeypatch.setenv("FORGE_INSTANCE", "")
     monkeypatch.setattr("workers.program.drain", lambda engine: engine.stop(drain=0))
+    loggers = [logging.getLogger(name) for name in ("forge_tools.tools", "celery", "celery.worker.request")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 def names(settings: Settings, *arguments: str) -> set[str]:
@@ -123,10 +130,3 @@ def test_a_setting_that_a_tool_misses_is_named_before_anything_starts(
     )
     assert "Tool ask cannot be offered: WEATHER_URL is not set. Set it in the environment" in caplog.text
     assert "The worker has no FORGE_SECRET_WEATHER in its environment" in caplog.text
-
-
-def test_data_of_a_log_record_is_written_behind_its_message() -> None:
-    record = logging.LogRecord("workers", logging.INFO, __file__, 1, "Worker %s", ("ready",), None)
-    record.lane = "async"
-
-    assert _Text("%(levelname)s %(message)s").format(record) == "INFO Worker ready lane='async'"

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 
 import pytest
 from celery.concurrency import prefork
-from celery.concurrency.asynpool import AsynPool
 from kombu.asynchronous import Hub
 
 from forge_tools.errors import ConfigurationError
@@ -20,11 +20,13 @@ from forge_tools.time_limits import CeleryLimits
 from tests.waiting import is_alive, within
 from workers import pool as pool_module
 from workers.capture import ChildOutput
-from workers.pool import _Child, pool_with
+from workers.pool import pool_with
 
 
-def serve(_: object, __: object) -> None:
-    """Serve nobody: the child only lives."""
+def serve(end: socket.socket, output: ChildOutput) -> None:
+    """Say something, answer once, and then only live."""
+    os.write(output.pipes["stderr"][1], b"last words")
+    threading.Thread(target=lambda: end.send(end.recv(1)), daemon=True).start()
 
 
 def let_go(_: Any, end: socket.socket, __: object, output: ChildOutput) -> None:
@@ -32,16 +34,30 @@ def let_go(_: Any, end: socket.socket, __: object, output: ChildOutput) -> None:
     output.close()
 
 
+Start = Callable[..., prefork.TaskPool]
+
+
 @pytest.fixture
-def pool() -> Any:
+def start(monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Starts a pool of these children, as many of which say that they have a pair."""
+
+    def start(children: list[SimpleNamespace], adopted: int) -> prefork.TaskPool:
+        started = SimpleNamespace(_pool=children, adopted=adopted, did_start_ok=lambda: False)
+        started.register_with_event_loop = lambda hub: hub.extend(vars(child) for child in children)
+        monkeypatch.setattr(prefork.TaskPool, "on_start", lambda self: vars(self).update(_pool=started))
+        kind = pool_with(let_go, serve)
+        pool = kind.__new__(kind)
+        pool.on_start()
+        return pool
+
+    return start
+
+
+@pytest.fixture
+def pool(start: Start) -> prefork.TaskPool:
     """A pool of three children: one watched, one whose death was seen, one new."""
-    kind = pool_with(let_go, serve)
-    made: Any = kind.__new__(kind)
     children = [SimpleNamespace(_sentinel_poll=7), SimpleNamespace(_sentinel_poll=None), SimpleNamespace()]
-    pool = SimpleNamespace(_pool=children, did_start_ok=lambda: False)
-    pool.register_with_event_loop = lambda hub: hub.extend(vars(child) for child in children)
-    made._pool = pool
-    return made
+    return start(children, adopted=3)
 
 
 def test_a_pool_whose_child_died_before_the_first_look_is_no_failure(pool: Any) -> None:
@@ -56,58 +72,39 @@ def test_a_dead_child_is_watched_again_when_the_consumer_restarts(pool: Any) -> 
     assert watched == [{"_sentinel_poll": 7}, {}, {}]
 
 
-def test_the_child_has_one_end_the_engine_the_other_and_the_pool_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    adopted: list[tuple[Any, socket.socket, ChildOutput]] = []
-    kept = list[socket.socket]()
-
-    def adopt(process: Any, end: socket.socket, _: object, output: ChildOutput) -> None:
-        adopted.append((process, end, output))
-
-    def serve(end: socket.socket, output: ChildOutput) -> None:
-        kept.append(end.dup())
-        os.write(output.pipes["stderr"][1], b"last words")
-
-    def fork(pool: Any, _: int) -> SimpleNamespace:
-        child = pool.Worker.__new__(pool.Worker)
-        child.on_loop_start(7)
-        return forked
-
-    forked, kind = SimpleNamespace(pid=7), pool_with(adopt, serve).Pool
-    monkeypatch.setattr(AsynPool, "_create_worker_process", fork)
-    monkeypatch.setattr(_Child, "on_loop_start", lambda *_: None)
-    assert kind.__new__(kind)._create_worker_process(0) is forked
-
-    [(process, ours, output)], [theirs] = adopted, kept
-    with ours, theirs:
-        ours.send(b"x")
-        assert (process, theirs.recv(1)) == (forked, b"x")
-    assert list(output.last_words()) == [("stdout", b""), ("stderr", b"last words")]
-    output.close()
-
-
-def test_a_pool_whose_children_have_no_pairs_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_whose_children_have_no_pairs_refuses_to_start(start: Start) -> None:
     """As with a release of billiard that forks in another way."""
-    pool = pool_with(let_go, serve)
-
-    def start(self: Any) -> None:
-        self._pool = SimpleNamespace(_pool=[1, 2], adopted=0)
-
-    monkeypatch.setattr(prefork.TaskPool, "on_start", start)
     with pytest.raises(ConfigurationError, match="2 children, and 0 of them can speak"):
-        pool.__new__(pool).on_start()
+        start([SimpleNamespace(), SimpleNamespace()], adopted=0)
+
+
+Adopted = tuple[Any, socket.socket, ChildOutput]
+"""A process of the pool, the engine's end of its pair, and its output."""
 
 
 class LivePool:
     """Two real children, and a hub that turns on this thread."""
 
     def __init__(self) -> None:
+        self.adopted: dict[int, Adopted] = {}
         self.hub = Hub()
-        self.pool = pool_with(let_go, serve).Pool(processes=2, threads=False, enable_timeouts=True)
+        self.pool: Any = pool_with(self._adopt, serve).Pool(processes=2, threads=False, enable_timeouts=True)
         self.pool.register_with_event_loop(self.hub)
+
+    def _adopt(self, process: Any, end: socket.socket, _: object, output: ChildOutput) -> None:
+        self.adopted[process.pid] = process, end, output
 
     @property
     def pids(self) -> list[int]:
-        return [child.pid for child in self.pool._pool]
+        return [pid for pid in self.adopted if is_alive(pid)]
+
+    @property
+    def jobs(self) -> dict[int, Any]:
+        return dict(self.pool._cache)  # noqa: SLF001  Celery has no public name for what it limits
+
+    @property
+    def is_starting(self) -> bool:
+        return bool(self.pool._waiting_to_start)  # noqa: SLF001  Celery has no public name for children that start
 
     def turn(self, condition: Callable[[], object]) -> None:
         for _ in within(30, "it never came true"):
@@ -129,12 +126,28 @@ def module_pool() -> Iterator[LivePool]:
     live.pool.terminate()
     live.pool.join()
     live.hub.close()
+    for _, end, output in live.adopted.values():
+        let_go(None, end, None, output)
 
 
 @pytest.fixture
 def live(module_pool: LivePool) -> LivePool:
-    module_pool.turn(lambda: len([pid for pid in module_pool.pids if is_alive(pid)]) == 2)
+    module_pool.turn(lambda: len(module_pool.pids) == 2)
     return module_pool
+
+
+def test_the_child_has_one_end_the_engine_the_other_and_the_pool_none(live: LivePool) -> None:
+    pid = live.pids[0]
+    _, ours, output = live.adopted[pid]
+    ours.settimeout(30)
+
+    ours.send(b"x")
+    assert ours.recv(1) == b"x"
+
+    os.kill(pid, signal.SIGKILL)
+    live.turn(lambda: not is_alive(pid))
+    assert ours.recv(1) == b"", "somebody else has the end of the child"
+    assert list(output.last_words()) == [("stdout", b""), ("stderr", b"last words")]
 
 
 def test_celery_ends_the_child_whose_body_outlasts_its_hard_limit_and_no_other(
@@ -151,7 +164,7 @@ def test_celery_ends_the_child_whose_body_outlasts_its_hard_limit_and_no_other(
         "Celery's soft time limit: a body should have been ended",
         "Celery's hard time limit ends a body",
     ]
-    live.turn(lambda: not live.pool._cache and not live.pool._limits)
+    live.turn(lambda: not live.jobs and not live.pool.limits)
     live.turn(lambda: one not in live.pids)
 
 
@@ -173,17 +186,17 @@ def test_a_child_whose_body_ended_in_time_rests_as_long_as_it_likes(live: LivePo
     live.pass_time(1.2)
 
     assert live.pids == pids
-    assert (live.pool._cache, live.pool._limits) == ({}, set())
+    assert (live.jobs, live.pool.limits) == ({}, set())
 
 
 def test_what_is_stopped_is_spared_although_the_hub_has_not_looked_since(live: LivePool) -> None:
     pid = live.pids[0]
     limit = live.pool.limit(pid, CeleryLimits(soft=5, hard=6))
-    live.turn(lambda: live.pool._cache)
-    [job] = live.pool._cache
+    live.turn(lambda: live.jobs)
+    [job] = live.jobs
 
     limit.stop()
-    live.pool._on_hard_timeout(job)
+    live.pool._on_hard_timeout(job)  # noqa: SLF001  what Celery's timer calls when it is late to look
     live.pass_time(0.5)
 
     assert is_alive(pid)
@@ -193,7 +206,7 @@ def test_a_hub_that_stood_still_leaves_the_engine_the_whole_time_between_both_li
     """As after SIGSTOP: an outcome may be waiting that the engine has not read yet."""
     pids = live.pids
     limit = live.pool.limit(pids[0], CeleryLimits(soft=1, hard=2))
-    live.turn(lambda: live.pool._cache)
+    live.turn(lambda: live.jobs)
     time.sleep(2.5)  # nothing turns the hub: that is the case
 
     live.pass_time(0.5)
@@ -205,7 +218,7 @@ def test_a_hub_that_stood_still_leaves_the_engine_the_whole_time_between_both_li
 
 def test_the_signal_of_celerys_soft_limit_changes_nothing_in_a_child(live: LivePool) -> None:
     pids = live.pids
-    live.turn(lambda: not live.pool._waiting_to_start)
+    live.turn(lambda: not live.is_starting)
     for pid in pids:
         os.kill(pid, signal.SIGUSR1)
     live.pass_time(0.5)
@@ -215,10 +228,11 @@ def test_the_signal_of_celerys_soft_limit_changes_nothing_in_a_child(live: LiveP
 
 
 def test_a_child_holds_nothing_by_which_the_pool_would_believe_it(live: LivePool) -> None:
-    live.turn(lambda: not live.pool._waiting_to_start)
+    live.turn(lambda: not live.is_starting)
 
-    for child in live.pool._pool:
-        held = {entry.stat().st_ino for entry in Path(f"/proc/{child.pid}/fd").iterdir()}
+    for pid in live.pids:
+        child, _, _ = live.adopted[pid]
+        held = {entry.stat().st_ino for entry in Path(f"/proc/{pid}/fd").iterdir()}
         assert os.fstat(child.outqR_fd).st_ino not in held
 
 
@@ -232,5 +246,5 @@ def test_a_limit_that_is_far_away_is_no_timer_of_celerys_yet(live: LivePool) -> 
     live.pass_time(0.5)
 
     assert len(live.hub.timer) <= timers
-    assert live.pool._limits == {limit}
+    assert live.pool.limits == {limit}
     limit.stop()

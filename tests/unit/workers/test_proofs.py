@@ -23,6 +23,7 @@ from forge_tools.storage import Store
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from tests.waiting import reached
 from workers.artifacts import MOST_UNPROVEN, ArtifactDesk, Proofs, Sent, packed
+from workers.lanes import children
 from workers.lanes.base import Body
 
 BYTES = random.Random(4).randbytes(2 * PART_BYTES + 5)
@@ -177,13 +178,14 @@ async def test_no_room_is_an_error_with_a_reason_and_the_part_may_come_again(mon
 
 
 @pytest.fixture
-async def body(store: Store, bench: Bench, child: Speaker) -> Body:
+async def body(store: Store, bench: Bench, child: Speaker, monkeypatch: pytest.MonkeyPatch) -> Body:
     """One that runs in the child. Who has it here is not what keeps it from letting go of files."""
+    bodies = list[Body]()
+    monkeypatch.setattr(children, "Body", lambda claim: bodies.append(Body(claim)) or bodies[-1])
     bench.artifacts = ArtifactDesk(Settings()), store
     bench.lane.run([replace(CLAIM, context='{"working_dir": "."}')])
     await child.hear()
-    body = bench.lane._children[child.pid].body
-    assert body is not None
+    [body] = bodies
     return body
 
 
@@ -209,9 +211,10 @@ async def test_what_a_call_has_not_proven_goes_when_it(
 async def test_what_a_call_asks_with_its_last_breath_leaves_nothing(
     bench: Bench, child: Speaker, body: Body, tmp: Path
 ) -> None:
+    before = asyncio.all_tasks()
     child.say("asked", number=1, id=ID, attempt=1, artifact={"want": "begin", "id": NEW.id, "size": NEW.size})
     child.finish(CLAIM)
-    await bench.until(lambda: bench.outcomes and not bench.lane._steps)
+    await bench.until(lambda: bench.outcomes and asyncio.all_tasks() <= before)
     await all_closed(tmp)
     assert body.is_over
 

@@ -65,20 +65,18 @@ async def test_what_a_body_told_before_it_was_ended_comes_before_its_outcome(
 
 
 @pytest.mark.parametrize("of", [{"attempt": 2}, {"id": "other"}])
-async def test_reports_of_another_body_are_nobodys(
-    bench: Bench, child: Speaker, desk: Desk, of: dict[str, Any]
-) -> None:
-    process = bench.lane._children[child.pid]
-    process.awaited = 0.0
+async def test_reports_of_another_body_are_nobodys(bench: Bench, pid: int, desk: Desk, of: dict[str, Any]) -> None:
+    child = await bench.fork(pid)
     child.say("reported", **reported([1, None, None, "while nothing runs", 0]))
     child.say("answering")
-    await bench.until(lambda: process.awaited is None)  # both were heard
+    await bench.until(bench.lane.answering)  # both were heard
     await run(bench, child)
     child.say("reported", **reported([1, None, None, "of another", 0], **of))
     child.finish(CLAIM)
     await bench.until(lambda: bench.outcomes)
 
     assert desk.buffers == []
+    child.die()
 
 
 async def test_a_child_that_tells_nothing_has_no_thread(bench: Bench) -> None:

@@ -90,11 +90,11 @@ def test_when_the_leader_dies_the_next_oldest_leads(play: Play) -> None:
     async def scenario(simulation: Simulation) -> None:
         first, second, third = [await simulation.worker() for _ in range(3)]
         await asyncio.sleep(3 * HEARTBEAT)
-        assert [one.worker._leadership.is_mine for one in (first, second, third)] == [True, False, False]
+        assert [one.worker.leadership.is_mine for one in (first, second, third)] == [True, False, False]
 
         await first.die()
         await asyncio.sleep(LEASE + 6 * HEARTBEAT)
 
-        assert [one.worker._leadership.is_mine for one in (second, third)] == [True, False]
+        assert [one.worker.leadership.is_mine for one in (second, third)] == [True, False]
 
     play(scenario)

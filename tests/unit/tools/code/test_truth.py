@@ -12,7 +12,7 @@ from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import Deadline
 from forge_tools.tools.code.codebase import Codebase, read
 from forge_tools.tools.code.facts import facts_of
-from forge_tools.tools.code.search import _Target
+from forge_tools.tools.code.search import Target
 from forge_tools.tools.code.symbols import Modules
 from forge_tools.tools.languages import BY_NAME
 
@@ -58,7 +58,7 @@ def test_a_file_is_searched_by_parts_as_if_it_were_parsed_whole(corpus: Codebase
         source = replace(found, facts=facts_of(text, found.language))
         cut += len(source.facts.starts) > 1
         for name in chance.sample(words := source.facts.words.split(), min(5, len(words))):
-            target = _Target(name, corpus.named(name), is_only=True, modules=modules)
+            target = Target(name, corpus.named(name), is_only=True, modules=modules)
             whole = replace(source, facts=replace(source.facts, starts=()))
             assert list(target.uses(source, text)) == list(target.uses(whole, text)), (source.path, name)
     assert cut > len(corpus.sources) / 2
