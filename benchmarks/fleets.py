@@ -37,7 +37,7 @@ class Crew:
     concurrency: int
 
 
-CREWS: dict[Ours, Crew] = {
+CREWS: dict[str, Crew] = {
     "sqlite-pair": Crew("sqlite", "async", 2, 1_000),
     "postgres-pair": Crew("postgres", "async", 2, 1_000),
     "sqlite-solo": Crew("sqlite", "async", 1, 2_000),
@@ -52,7 +52,7 @@ def start(scene: "Scene", fleet: Fleet) -> Iterator[Worker]:
     if fleet in get_args(Raw):
         yield raw(fleet, scene.folder, scene.broker, scene.results[fleet])
         return
-    crew = CREWS[fleet]  # type: ignore[index] # mypy does not narrow a Literal by `in`
+    crew = CREWS[fleet]
     for number in range(crew.processes):
         limits = ("--lane", crew.lane, "--queues", fleet, "--concurrency", str(crew.concurrency))
         yield ours(f"{fleet}-{number}", scene.folder, scene.settings[crew.database], *limits, *TOOLS)

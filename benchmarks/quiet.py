@@ -10,7 +10,7 @@ from benchmarks.processes import cpu_seconds
 NOISY = 0.1
 """Part of the whole machine; with more of it used by others, rates say little."""
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 20.0
 
 
@@ -35,7 +35,7 @@ def wait_for_quiet(patience: float = PATIENCE_SECONDS) -> float:
     deadline = time.monotonic() + patience
     while True:
         watch = Watch()
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
         others = watch.others()
         if others <= NOISY or time.monotonic() > deadline:
             return others

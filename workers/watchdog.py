@@ -9,7 +9,7 @@ import select
 import sys
 import time
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 LATE_SECONDS = 3.0
 """A check later than this shows that this program itself was kept from running: then it knows nothing."""
 
@@ -27,15 +27,15 @@ class Silence:
 
     def __init__(self, now: float) -> None:
         self.seconds = 0.0
-        self._looked_at = now
+        self._counted_at = now
         self._has_spoken = False
 
-    def look(self, now: float, *, heard: bool, is_stopped: bool) -> None:
+    def count(self, now: float, *, heard: bool, is_stopped: bool) -> None:
         """Count the time since the last check, unless the worker sent a beat, was stopped, or this program was late.
 
         A worker that has sent nothing yet is still starting: its starter has its own time limit.
         """
-        elapsed, self._looked_at = now - self._looked_at, now
+        elapsed, self._counted_at = now - self._counted_at, now
         self._has_spoken |= heard
         if heard or is_stopped or elapsed > LATE_SECONDS or not self._has_spoken:
             self.seconds = 0.0
@@ -48,14 +48,14 @@ def watch(lifeline: int, worker: int, limit: float) -> None:
     silence = Silence(time.monotonic())
     while os.getppid() == worker:
         heard = b""
-        if select.select([lifeline], [], [], LOOK_SECONDS)[0]:
+        if select.select([lifeline], [], [], POLL_SECONDS)[0]:
             heard = _read(lifeline)
             if FAREWELL in heard:
                 return
             if not heard:
                 _kill_if_it_lives(worker)
                 return
-        silence.look(time.monotonic(), heard=bool(heard), is_stopped=is_stopped(worker))
+        silence.count(time.monotonic(), heard=bool(heard), is_stopped=is_stopped(worker))
         if silence.seconds >= limit and os.getppid() == worker:
             os.write(2, epitaph(worker, silence.seconds).encode())
             os.kill(worker, SIGKILL)

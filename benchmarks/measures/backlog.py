@@ -15,7 +15,7 @@ from forge_tools.config import Settings
 
 SLOTS = 200
 SECONDS = 0.1
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 QUEUE = "background"
 NEWCOMER = CONTEXT.model_copy(update={"agent_id": "newcomer", "session_id": "newcomer"})
 
@@ -89,7 +89,7 @@ async def _highest_memory(pid: int) -> AsyncIterator[list[float]]:
 
     async def look() -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             seen.append(resident_megabytes(pid))
 
     looking = asyncio.create_task(look())

@@ -19,7 +19,7 @@ from benchmarks.scene import Scene
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import settings_environment
 
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
 
 def export(database: Database, format: str, scene: Scene) -> Readings:
@@ -56,7 +56,7 @@ def _run(settings: Settings, arguments: Sequence[str]) -> tuple[str, float, floa
     )
     while process.poll() is None:
         peak = max(peak, _peak_megabytes(process.pid))
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     seconds = time.perf_counter() - started
     said, _ = process.communicate()
     if process.returncode:

@@ -11,7 +11,7 @@ from benchmarks.figures import Bar, Measure, Readings, Row
 from benchmarks.pairs import MILLISECONDS, Work, by_turns
 from benchmarks.scene import Scene
 
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
 
 def shell(scene: Scene) -> Readings:
@@ -78,7 +78,7 @@ class _Memory:
         return self._most - self._first
 
     def _watch(self) -> None:
-        while not self._over.wait(LOOK_SECONDS):
+        while not self._over.wait(POLL_SECONDS):
             self._most = max(self._most, self._process.memory_info().rss)
 
 

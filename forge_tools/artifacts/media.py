@@ -1,5 +1,6 @@
 """Detects the media type of bytes, and the size of images, from their beginning and end. Nothing is decoded."""
 
+import codecs
 import mimetypes
 import re
 import struct
@@ -47,6 +48,15 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (4, b"ftyp", "video/mp4"),
     (0, b"\x1aE\xdf\xa3", "video/webm"),
 )
+
+
+def text_codec(name: str) -> str | None:
+    """Return the name by which Python knows an encoding of text; None for what is none."""
+    try:
+        codec = codecs.lookup(name)
+    except (LookupError, ValueError):  # ValueError: a NUL, or a lone surrogate
+        return None
+    return codec.name if codec._is_text_encoding else None  # noqa: SLF001  the standard library offers no public way to ask
 
 
 @dataclass(frozen=True, slots=True)

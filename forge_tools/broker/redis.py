@@ -153,13 +153,13 @@ class RedisBroker(asyncio.Protocol):
         unsent, self._unsent = self._unsent, []
         for command in unsent:
             self._write(writer, command)
-        self._watch = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._look)
+        self._watch = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._check)
 
     def _subscribe(self, writer: asyncio.StreamWriter) -> None:
         if self._channel is not None:
             writer.transport.write(_command(b"SUBSCRIBE", self._channel))  # answered by a push, not by a reply
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Ping a server that has been silent for long, and drop one that does not answer."""
         if self._writer is None:
             return
@@ -170,7 +170,7 @@ class RedisBroker(asyncio.Protocol):
                 return
             self._is_asked = True
             self._write(self._writer, _command(b"PING"))
-        self._watch = loop.call_later(SILENCE_SECONDS, self._look)
+        self._watch = loop.call_later(SILENCE_SECONDS, self._check)
 
     # What arrives.
 

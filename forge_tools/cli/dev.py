@@ -50,7 +50,7 @@ from forge_tools.tool import load_tools
 CONCURRENCY = 2
 """How many process lane calls run at once: each new generation forks that many processes."""
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 MOST_FOLLOWED = 100
 """The most new calls shown at one time; the others appear only in the history."""
 
@@ -183,7 +183,7 @@ class _DevStack(AnnouncedStack):
         keys: dict[str, Callable[[], None]] = {"f": self._calls.show_failure, "r": self._calls.run_again}
         with _single_keys(sys.stdin.fileno()):
             while not self._stopping.is_set():
-                ready, _, _ = select.select([sys.stdin], [], [], LOOK_SECONDS)
+                ready, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
                 if ready and (do := keys.get(os.read(sys.stdin.fileno(), 1).decode(errors="replace"))):
                     do()
 
@@ -244,7 +244,7 @@ class _Calls:
                     self._seen.append(record.id)
                     since = max(since, record.queued_at)
                     following.create_task(self._show(client, record))
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
 
     async def _show(self, client: forge_tools.ExecutorClient, record: ExecutionRecord) -> None:
         self._last = record.id

@@ -236,5 +236,5 @@ def _with_face(command: Callable[..., None]) -> Callable[..., None]:
     context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     output = Parameter("output", Parameter.KEYWORD_ONLY, default=None, annotation=OutputOption)
     others = (one for name, one in own.items() if name not in ("face", "context"))
-    run.__signature__ = Signature([context, *others, output])  # type: ignore[attr-defined]  # functions may have one
+    vars(run)["__signature__"] = Signature([context, *others, output])
     return run

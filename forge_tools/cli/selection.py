@@ -140,7 +140,7 @@ def filtered(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
         at = list(own.parameters).index("chosen")
         parameters = [*own.parameters.values()]
         parameters[at : at + 1] = options
-        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # functions may have one
+        vars(run)["__signature__"] = own.replace(parameters=parameters)
         return run
 
     return with_options

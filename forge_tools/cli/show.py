@@ -145,11 +145,11 @@ async def _until_over(face: Face, execution_id: str, timeout: float | None, *, i
 async def told_by(store: Store, execution_id: str) -> AsyncGenerator[Output, None]:
     position, has_more = Position(execution_id), True
     while has_more:
-        sight = await store.reports.look(position)
-        for one in sight.heard:
+        batch = await store.reports.poll(position)
+        for one in batch.heard:
             if isinstance(one, Output):
                 yield one
-        position, has_more = sight.position, sight.has_more
+        position, has_more = batch.position, batch.has_more
 
 
 def _document(story: _Story) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from forge_tools.client.submissions import CLOSING, Submissions
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, InvalidCallError
 from forge_tools.model import (
+    EventBatch,
     ExecutionContext,
     ExecutionRecord,
     ExecutionStatus,
@@ -29,7 +30,6 @@ from forge_tools.model import (
     Position,
     Replay,
     Report,
-    Sight,
     ToolResult,
     new_id,
 )
@@ -146,9 +146,9 @@ class Calls:
         """Read one execution, by id or a unique prefix of it."""
         return await self._connection.store.history.get(execution_id)
 
-    async def look(self, position: Position) -> Sight:
+    async def poll(self, position: Position) -> EventBatch:
         """Read an execution's state and what it has reported after a position; `Handle.events` does so repeatedly."""
-        return await self._connection.store.reports.look(position)
+        return await self._connection.store.reports.poll(position)
 
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]:
         """Cancel an execution. The request is stored in SQL; the worker is notified, and sees it within a heartbeat at the latest."""

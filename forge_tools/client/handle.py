@@ -13,6 +13,7 @@ from forge_tools.model import (
     CallEvent,
     Diagnosis,
     Ended,
+    EventBatch,
     ExecutionRecord,
     ExecutionStatus,
     Note,
@@ -20,7 +21,6 @@ from forge_tools.model import (
     Position,
     Progress,
     Report,
-    Sight,
     StateChange,
     ToolResult,
 )
@@ -39,7 +39,7 @@ class Followed(Protocol):
     """What following an execution needs from a client."""
 
     async def wait(self, execution_id: str) -> ToolResult: ...
-    async def look(self, position: Position) -> Sight: ...
+    async def poll(self, position: Position) -> EventBatch: ...
 
 
 class Executions(Followed, Protocol):
@@ -144,12 +144,12 @@ async def follow(executions: Followed, execution_id: str, after: str | None) -> 
     pause = FIRST_LOOK
     try:
         while True:
-            sight = await _look(executions, position)
-            for event in _in_order(sight, state, position):
+            batch = await _poll(executions, position)
+            for event in _in_order(batch, state, position):
                 yield event
-            is_news = bool(sight.heard) or sight.state != state
-            position, state = sight.position, sight.state
-            if sight.has_more:
+            is_news = bool(batch.heard) or batch.state != state
+            position, state = batch.position, batch.state
+            if batch.has_more:
                 continue
             if state is not None and state.status in TERMINAL:
                 break
@@ -163,11 +163,11 @@ async def follow(executions: Followed, execution_id: str, after: str | None) -> 
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def _look(executions: Followed, position: Position) -> Sight:
+async def _poll(executions: Followed, position: Position) -> EventBatch:
     """Read, and wait for an unreachable database."""
     while True:
         try:
-            return await executions.look(position)
+            return await executions.poll(position)
         except ForgeError as error:
             if not error.retryable:
                 raise
@@ -183,14 +183,14 @@ def _check(waiting: "asyncio.Future[ToolResult]", execution_id: str, state: Stat
             raise ExecutionNotFoundError(f"Execution {execution_id} no longer exists.")
 
 
-def _in_order(sight: Sight, before: StateChange | None, position: Position) -> list[CallEvent]:
+def _in_order(batch: EventBatch, before: StateChange | None, position: Position) -> list[CallEvent]:
     """Put a change of state after the reports that came before it."""
-    state = sight.state
+    state = batch.state
     if state is None or state == before or state.status in TERMINAL:
-        return list(sight.heard)
-    count = sum(isinstance(one, Note) or _was_before(one.attempt, state) for one in sight.heard)
-    cursor = sight.heard[count - 1].cursor if count else position.cursor
-    return [*sight.heard[:count], replace(state, cursor=cursor), *sight.heard[count:]]
+        return list(batch.heard)
+    count = sum(isinstance(one, Note) or _was_before(one.attempt, state) for one in batch.heard)
+    cursor = batch.heard[count - 1].cursor if count else position.cursor
+    return [*batch.heard[:count], replace(state, cursor=cursor), *batch.heard[count:]]
 
 
 def _was_before(attempt: int, state: StateChange) -> bool:

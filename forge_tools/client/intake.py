@@ -373,4 +373,4 @@ def _is_count(value: object) -> bool:
 
 
 def _is_duration(value: object) -> bool:
-    return type(value) in {int, float} and 0 <= value <= LONGEST_SECONDS  # type: ignore[operator]  # numbers by now
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_SECONDS

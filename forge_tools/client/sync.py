@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from inspect import isawaitable
 from pathlib import Path
 from queue import SimpleQueue
@@ -150,13 +150,13 @@ class Face(Generic[Side]):
             answer = method(self._side(client), *args, **kwargs)
             return await answer if isawaitable(answer) else answer
 
-        def listen(result: Future[Any]) -> None:
+        def listen(on_report: Callable[[Report], None], result: Future[Any]) -> None:
             result.add_done_callback(lambda _: heard.put(None))
             while (report := heard.get()) is not None:
                 with suppress(Exception):
-                    on_report(report)  # type: ignore[misc]  # it is there, or this is not called
+                    on_report(report)
 
-        return self._bridge.run(ask, meanwhile=None if on_report is None else listen)
+        return self._bridge.run(ask, meanwhile=None if on_report is None else partial(listen, on_report))
 
 
 @overload
@@ -237,7 +237,7 @@ class SyncCalls(Face[Calls]):
     attach = _blocking(Calls.attach)
     wait = _blocking(Calls.wait)
     record = _blocking(Calls.record)
-    look = _blocking(Calls.look)
+    poll = _blocking(Calls.poll)
     cancel = _blocking(Calls.cancel)
     cancel_many = _blocking(Calls.cancel_many)
     bind_session = _blocking(Calls.bind_session)

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
@@ -281,8 +282,13 @@ def described(record: ExecutionRecord, progress: Progress | None = None) -> str:
 
 async def set_log_level(ctx: Context, params: SetLevelRequestParams) -> EmptyResult:
     """`logging/setLevel`: from now on, send this client what its calls log at that level or above."""
-    ctx.session._connection.state[_LOWEST] = _SEVERITIES[params.level]  # noqa: SLF001 the SDK gives it to nobody else
+    connection_of(ctx).state[_LOWEST] = _SEVERITIES[params.level]
     return EmptyResult()
+
+
+def connection_of(ctx: Context) -> Connection:
+    """Return the connection of the client, which alone knows its own end, and keeps what lasts as long."""
+    return ctx.session._connection  # noqa: SLF001 the SDK gives it to nobody else
 
 
 class _Notices:
@@ -377,7 +383,7 @@ def _lowest_level(ctx: Context) -> int | None:
     """Return the lowest log level that the client wants: stated in the request, or until 2025-11-25 once for all."""
     if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return _SEVERITIES.get(_meta(ctx).get(LOG_LEVEL_META_KEY, ""))
-    level: int | None = ctx.session._connection.state.get(_LOWEST)  # noqa: SLF001 as above
+    level: int | None = connection_of(ctx).state.get(_LOWEST)
     return level
 
 

@@ -34,7 +34,7 @@ from forge_tools import __version__
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Offer, Tools, set_log_level
+from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Offer, Tools, connection_of, set_log_level
 from forge_tools.mcp.content import ArtifactReader, Resources, listed, shown_whole
 from forge_tools.mcp.tasks import CORE_VERSION, EXTENSION, BackgroundTools, Tasks, takes_tasks
 from forge_tools.mcp.thread import ToolThread
@@ -144,8 +144,7 @@ class ToolServer(Server[None]):
         return tuple((spec.name, spec.digest) for spec in self.calls.offered())
 
     async def _join(self, ctx: Context, _params: NotificationParams) -> None:
-        connection = ctx.session._connection  # noqa: SLF001 the SDK gives it to nobody else, and it alone knows its end
-        self.listeners.join(ctx.session, connection.exit_stack)
+        self.listeners.join(ctx.session, connection_of(ctx).exit_stack)
 
     async def _list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         as_task = self._tasks is not None and ctx.protocol_version == CORE_VERSION

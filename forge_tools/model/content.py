@@ -159,7 +159,8 @@ def drawn(value: Any) -> Callable[..., Any] | None:
     """Return the method that writes a Pillow image or a matplotlib figure to a file."""
     for kind in type(value).__mro__:
         if (method := _DRAWN.get(kind.__module__.partition(".")[0])) and hasattr(value, method):
-            return getattr(value, method)  # type: ignore[no-any-return]  # of a package that need not be there
+            write: Callable[..., Any] = getattr(value, method)
+            return write
     return None
 
 
@@ -217,9 +218,10 @@ def _part(facts: Any, source: Source | None) -> Part | None:
         return None
     known = {one.name: facts.get(one.name) for one in fields(kind) if one.name in facts and one.name != "data"}
     try:
-        return kind(**known, **({"source": source} if issubclass(kind, Media) else {}))  # type: ignore[no-any-return]  # of _KINDS
+        part: Part = kind(**known, **({"source": source} if issubclass(kind, Media) else {}))
     except TypeError:
         return None
+    return part
 
 
 def _text(text: str) -> list[Part]:

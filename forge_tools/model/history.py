@@ -227,7 +227,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class EventBatch:
     """What follows a position, in order, and the state of the execution (None: there is no such execution).
 
     `has_more` means that more remains to be read.

@@ -127,7 +127,7 @@ def text(file: IO[bytes], first: int, last: int, most_chars: int) -> tuple[dict[
 
 def pages(file: IO[bytes], first: int, last: int) -> tuple[dict[str, Any], bytes]:
     """Return pages of a PDF as images, one after the other; the facts hold their sizes."""
-    import pypdfium2  # type: ignore[import-untyped]  # it has no stubs
+    import pypdfium2
 
     document, images = pypdfium2.PdfDocument(file), list[bytes]()
     for number in range(first - 1, min(last, len(document))):

@@ -55,7 +55,7 @@ def decode_json(text: str | None) -> Any:
 
 def _encoder() -> Callable[[Any], str]:
     """Return the standard library's encoder, made once: `encode` makes one each time, slow for small texts."""
-    make: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]  # typeshed leaves it out
+    make = vars(json.encoder)["c_make_encoder"]  # typeshed leaves it out
     chunks = make(
         markers=None,
         default=_ENCODER.default,

@@ -12,6 +12,7 @@ import stat
 import sys
 from functools import lru_cache
 from hashlib import blake2b, sha256
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -255,13 +256,17 @@ def decrypted_reply(key: str, execution_id: str, encrypted: bytes) -> bytes | No
         return None
 
 
+CIPHER = "cryptography.hazmat.primitives.ciphers.aead"
+"""Loading it takes longer than reading a result from the database."""
+
+
 def is_cipher_loaded() -> bool:
-    """Whether the cipher is loaded; loading takes longer than reading a result from the database."""
-    return "cryptography.hazmat.primitives.ciphers.aead" in sys.modules
+    """Whether the cipher is loaded."""
+    return CIPHER in sys.modules
 
 
 def load_cipher() -> None:
-    import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401  to be there when it is needed
+    import_module(CIPHER)
 
 
 @lru_cache(maxsize=1024)

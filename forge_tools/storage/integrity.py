@@ -15,7 +15,7 @@ from forge_tools.errors import StorageError
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.sqlalchemy_tables import check_name, metadata, rules
 
-LOOK_SECONDS = 10.0
+LIMIT_SECONDS = 10.0
 """How long it may take: an SQLite file is read whole, PostgreSQL is asked which checks are missing, and for their rows."""
 
 _STEPS = 100_000
@@ -89,19 +89,19 @@ def _is_text(table: Table) -> str:
 @asynccontextmanager
 async def _limited(connection: AsyncConnection) -> AsyncIterator[None]:
     """Interrupt what takes too long."""
-    end = time.monotonic() + LOOK_SECONDS
+    end = time.monotonic() + LIMIT_SECONDS
     driver: Any = (await connection.get_raw_connection()).driver_connection
     is_file = connection.dialect.name == "sqlite"
     if is_file:
         await driver.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
     else:
-        await connection.execute(text(f"SET LOCAL statement_timeout = {LOOK_SECONDS * 1000:.0f}"))
+        await connection.execute(text(f"SET LOCAL statement_timeout = {LIMIT_SECONDS * 1000:.0f}"))
     try:
         yield
     except (DBAPIError, sqlite3.Error) as error:  # BEGIN speaks with the driver itself
         if time.monotonic() < end:
             raise
-        raise StorageError(f"reading them takes longer than {LOOK_SECONDS:g} s") from error
+        raise StorageError(f"reading them takes longer than {LIMIT_SECONDS:g} s") from error
     finally:
         if is_file:
             await driver.set_progress_handler(None, 0)

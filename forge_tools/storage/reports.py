@@ -11,13 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ForgeError
 from forge_tools.model import (
     Event,
+    EventBatch,
     ExecutionStatus,
     NewReport,
     Note,
     Output,
     Position,
     Progress,
-    Sight,
     StateChange,
     is_id,
 )
@@ -46,19 +46,19 @@ class Reports:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._looks: Batcher[Position, Sight] = Batcher(self._look, Limits(rows=FOLLOWED))
+        self._polls: Batcher[Position, EventBatch] = Batcher(self._poll, Limits(rows=FOLLOWED))
 
     async def add(self, reports: Sequence[NewReport]) -> None:
         """Write reports in one transaction; writing them again changes nothing."""
         if reports:
             await self._database.write(lambda connection: self._add(connection, reports))
 
-    async def look(self, position: Position) -> Sight:
+    async def poll(self, position: Position) -> EventBatch:
         """Read what came after a position; everybody who asks meanwhile shares the next statements."""
         self._database.guard()
         if not is_id(position.execution_id):
-            return Sight(state=None, heard=(), position=position)
-        return await self._looks.add(position)
+            return EventBatch(state=None, heard=(), position=position)
+        return await self._polls.add(position)
 
     async def progress_of(self, ids: Collection[str]) -> Mapping[str, Progress]:
         """Return the newest progress of those executions that have reported any."""
@@ -73,12 +73,12 @@ class Reports:
 
     async def close(self) -> None:
         """Wait for the reads that are under way."""
-        await self._looks.close()
+        await self._polls.close()
 
     async def _add(self, connection: AsyncConnection, reports: Sequence[NewReport]) -> None:
         ids = sorted({report.execution_id for report in reports})
         owned = await connection.execute(select(live.c.id, live.c.token).where(live.c.id.in_(ids)))
-        tokens = {id_: token for id_, token in owned}  # noqa: C416  as `dict` takes no rows
+        tokens = dict(owned.all())
         values = {
             (report.execution_id, report.attempt, _slot(report)): _values(report)
             for report in reports
@@ -93,7 +93,7 @@ class Reports:
         )
         await connection.execute(statement, [values[key] for key in sorted(values)])
 
-    async def _look(self, positions: Sequence[Position]) -> list[Sight | ForgeError]:
+    async def _poll(self, positions: Sequence[Position]) -> list[EventBatch | ForgeError]:
         """Read states first: reports are written before an execution ends, so if it has, all of them are there."""
         async with self._database.reading() as connection:
             states = await _states(connection, [position.execution_id for position in positions])
@@ -172,7 +172,7 @@ def _sight(
     notes: Mapping[str, Sequence[tuple[int, Event]]],
     *,
     is_full: bool,
-) -> Sight:
+) -> EventBatch:
     heard: list[Note | Progress | Output] = []
     for number, noted in notes.get(position.execution_id, ()):
         position = replace(position, note=number)
@@ -184,7 +184,7 @@ def _sight(
             if row.slot == 0
             else record_of(Output, row, text=row.text or "", cursor=position.cursor)
         )
-    return Sight(state=state[0] if state else None, heard=tuple(heard), position=position, has_more=is_full)
+    return EventBatch(state=state[0] if state else None, heard=tuple(heard), position=position, has_more=is_full)
 
 
 def _progress(row: Row[Any], cursor: str) -> Progress:

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import inspect
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -44,6 +43,7 @@ from forge_tools.model.content import holds_parts
 from forge_tools.schema import clean_text, shown, suggestion
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.docstrings import read_docstring
+from forge_tools.tool.failures import frame_of
 from forge_tools.tool.registry import check_definition
 from forge_tools.tool.signatures import Give, Signature
 
@@ -311,7 +311,7 @@ async def in_thread(call: Callable[[], R]) -> R:
 
 def _traceback_of(thread: threading.Thread) -> TracebackType | None:
     """Return what the thread is running now, as if it were raised there."""
-    frame, found = sys._current_frames().get(thread.ident or 0), None  # noqa: SLF001 documented, and the only way
+    frame, found = frame_of(thread), None
     for inner, line in walk_stack(frame) if frame else ():
         found = TracebackType(found, inner, inner.f_lasti, line)
     return found

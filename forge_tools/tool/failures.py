@@ -9,7 +9,9 @@ import logging
 import socket
 import ssl
 import stat
+import sys
 import sysconfig
+import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -70,6 +72,11 @@ _STDLIB = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"),
 How = Literal["", "cause", "context", "member"]
 
 _logger = logging.getLogger("forge_tools.tools")
+
+
+def frame_of(thread: threading.Thread) -> FrameType | None:
+    """Return what a thread runs now; None if it has ended."""
+    return sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  documented, and the only way
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tests.fleet import ROOT, WorkerProcess, warm_worker
 
 TOOLS = "tests.chaos.tools:TOOLS"
 PROGRAM = ("workers",)
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 SHORTEST_LIFE = 2.0
 """A post is not filled again sooner: what ended its worker may last."""
 
@@ -130,7 +130,7 @@ class Crew:
     async def tend(self) -> None:
         """Replace the dead for ever."""
         while True:  # no deadline: it looks until the run cancels it
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             for worker in [*self.workers, *self._leaving]:
                 if not worker.is_alive:
                     self._note_end(worker)
@@ -163,7 +163,7 @@ class Crew:
             worker.signal(signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
         while self.living() and time.monotonic() < deadline:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         self.bury()
 
     def bury(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 from forge_tools.storage import Store, migrate, open_store
@@ -106,3 +107,11 @@ def copied_url(request: pytest.FixtureRequest, filled_url: str, tmp_path: Path) 
 async def copied(copied_url: str) -> AsyncIterator[Store]:
     async with await open_store(copied_url) as opened:
         yield opened
+
+
+@pytest.fixture
+async def watcher(migrated_postgres: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection to look in with."""
+    connection = await asyncpg.connect(migrated_postgres)
+    yield connection
+    await connection.close()

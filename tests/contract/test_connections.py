@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import asyncpg
 import pytest
 
 from forge_tools.model import Wakeup
@@ -16,13 +15,6 @@ from tests.waiting import reached
 
 OPEN = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'forge-tools'"
 WORKER_BEAT = 0.02
-
-
-@pytest.fixture
-async def watcher(migrated_postgres: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(migrated_postgres)
-    yield connection
-    await connection.close()
 
 
 @pytest.fixture

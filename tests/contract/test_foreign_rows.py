@@ -231,7 +231,7 @@ async def test_a_look_that_takes_too_long_is_broken_off(copied: Store, monkeypat
         "SELECT x, id, '2026-01-01 00:00:00.000000', 'replayed', 'x', '{}' FROM n, (SELECT id FROM executions LIMIT 1)"
     )
     await forge(copied, f"INSERT INTO execution_events (id, execution_id, at, kind, actor, detail) {numbers} {event}")
-    monkeypatch.setattr(integrity, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(integrity, "LIMIT_SECONDS", 0.0)
     with pytest.raises(StorageError, match="takes longer than"):
         await copied.violations()
     monkeypatch.undo()

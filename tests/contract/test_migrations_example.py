@@ -226,13 +226,6 @@ async def reader(migrated_postgres: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-@pytest.fixture
-async def watcher(migrated_postgres: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(migrated_postgres)
-    yield connection
-    await connection.close()
-
-
 async def test_a_column_whose_table_is_read_for_long_keeps_no_call_waiting(
     migrated_postgres: str, reader: asyncpg.Connection, watcher: asyncpg.Connection
 ) -> None:

@@ -1,21 +1,10 @@
 """Secrets and their keys through the command line, on real workers."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.e2e.cli_driver import TOOLS, Cli, working
+from tests.e2e.cli_driver import Cli
 
 SECRET = "correct-horse-battery"
-
-
-@pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cli]:
-    folder = tmp_path_factory.mktemp("stack")
-    (folder / "mytools.py").write_text(TOOLS)
-    with working(Cli(folder, FORGE_BROKER_URL=broker)) as cli:
-        yield cli
 
 
 def holding(secret: str, folder: Path) -> list[Path]:

@@ -2,11 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
 
-import pytest
-
-from tests.e2e.cli_driver import Cli, working
+from tests.e2e.cli_driver import Cli
 
 TOOLS = '''
 import logging
@@ -38,14 +35,6 @@ def chatter() -> str:
 TOOLS = (weather, chatter)
 '''
 LINE = 'return {"Paris": "21"}[city]'
-
-
-@pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cli]:
-    folder = tmp_path_factory.mktemp("stack")
-    (folder / "mytools.py").write_text(TOOLS)
-    with working(Cli(folder, FORGE_BROKER_URL=broker)) as cli:
-        yield cli
 
 
 def failed(cli: Cli, city: str) -> str:

@@ -1,20 +1,11 @@
 """Idempotency keys and replays on the command line, on real workers."""
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cli_driver import TOOLS, Cli, working
+from tests.e2e.cli_driver import Cli
 from tests.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cli]:
-    folder = tmp_path_factory.mktemp("stack")
-    (folder / "mytools.py").write_text(TOOLS)
-    with working(Cli(folder, FORGE_BROKER_URL=broker)) as cli:
-        yield cli
 
 
 def test_the_same_call_under_the_same_key_runs_once(cli: Cli) -> None:

@@ -2,11 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cli_driver import Cli, working
+from tests.e2e.cli_driver import Cli
 from tests.e2e.test_cli_calls import on_a_terminal
 from tests.waiting import wait_until
 
@@ -34,14 +33,6 @@ def build(context: ExecutionContext, files: int = 3, seconds: float = 0.7, nasty
 TOOLS = (build,)
 '''
 COMPILED = [f"compiling file{number}.c" for number in (1, 2, 3)]
-
-
-@pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cli]:
-    folder = tmp_path_factory.mktemp("stack")
-    (folder / "mytools.py").write_text(TOOLS)
-    with working(Cli(folder, FORGE_BROKER_URL=broker)) as cli:
-        yield cli
 
 
 def test_a_pipe_gets_the_result_alone(cli: Cli) -> None:

@@ -9,6 +9,7 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode, ToolNotFoundError
 from forge_tools.model import ExecutionContext, ExecutionStatus, ToolResult, new_id
 from tests.fleet import Fleet
+from tests.integration.test_deployed_versions import heard
 from tests.waiting import reached
 
 DATABASES = ("postgres",)
@@ -19,12 +20,6 @@ async def all_enabled(client: ExecutorClient) -> AsyncIterator[None]:
     yield
     for tool in ("Echo", "EchoInProcess", "Sleep"):
         await client.catalogue.enable(tool)
-
-
-async def heard(fleet: Fleet) -> None:
-    """Let every worker take a look, and every client be older than its last."""
-    await asyncio.sleep(1.1)
-    await fleet.looked_again()
 
 
 async def test_clients_that_are_connected_refuse_a_disabled_tool_and_offer_it_no_more(

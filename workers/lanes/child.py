@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import stat
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.sandbox.walls.privileges import drop_capabilities, gain_nothing, open_up
 from forge_tools.sandbox.walls.profile import Profile
 from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.failures import frame_of
 from workers.capture import ChildOutput, Pipes, siblings_ends
 from workers.lanes.base import execute, outcome_of_task, scope_of
 from workers.lanes.frames import ChildEnd, Frame, fields_of
@@ -348,7 +348,7 @@ def _await_no_threads_but(ours: Collection[int]) -> None:
 
 def _is_busy(thread: threading.Thread) -> bool:
     """Return whether a thread works; an idle one of an executor waits in its outermost function."""
-    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  documented, and the only way to look
+    frame = frame_of(thread)
     if frame is None:
         return False
     return (frame.f_code.co_filename, frame.f_code.co_name) != (executor_threads.__file__, "_worker")

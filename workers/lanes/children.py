@@ -30,7 +30,7 @@ STOPPED = (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED)
 IDLE_SHARE = 2
 """An idle child that still holds more than this part of a call's memory limit is replaced."""
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 LATE_SECONDS = 1.0
 """A check later than this shows that this process itself was kept from running: no child is blamed for that time."""
 
@@ -339,10 +339,10 @@ class ChildrenLane:
     async def _look_for_ever(self) -> None:
         looked_at = time.monotonic()
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             elapsed, looked_at = time.monotonic() - looked_at, time.monotonic()
             for child in list(self._children.values()):
-                if child.is_mute(elapsed if elapsed < LOOK_SECONDS + LATE_SECONDS else 0.0):
+                if child.is_mute(elapsed if elapsed < POLL_SECONDS + LATE_SECONDS else 0.0):
                     self._retire(child, "A child does not answer; it is replaced")
             self._hand_back(self._assignment.given_up(is_full=not self._idle()))
             self._serve()

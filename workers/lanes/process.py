@@ -20,7 +20,7 @@ from workers.capture import ChildOutput
 from workers.lanes.base import Body, TimeLimit
 from workers.lanes.frames import EngineEnd
 
-LOOK_SECONDS = 0.01
+POLL_SECONDS = 0.01
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PATIENCE = 0.5
 """Seconds until a process whose handles are closed has ended, unless it lives on without them."""
@@ -225,7 +225,7 @@ async def exit_of(pid: int, process: Any) -> int | None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE
     while (code := exit_code(pid, process)) is None and loop.time() < deadline:  # noqa: ASYNC110  no event exists
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     return code
 
 

@@ -4,7 +4,6 @@ import asyncio
 import ctypes
 import logging
 import selectors
-import sys
 import sysconfig
 import threading
 import time
@@ -19,6 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from forge_tools.tool import base
+from forge_tools.tool.failures import frame_of
 from workers.lanes.base import Body
 
 CLOSE_SECONDS = 0.1
@@ -29,7 +29,7 @@ T = TypeVar("T")
 OWNER: ContextVar[Body | None] = ContextVar("forge_owner", default=None)
 """The body on whose behalf code runs; tasks and callbacks inherit it."""
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 LATE_SECONDS = 0.5
 """A check that comes later than this was itself held up (a suspended process): what it sees proves nothing."""
 
@@ -171,7 +171,7 @@ Seen = Callable[[Step], None]
 
 
 class Watch:
-    """Checks every `LOOK_SECONDS` on the running (the engine's) loop.
+    """Checks every `POLL_SECONDS` on the running (the engine's) loop.
 
     A busy loop takes long turns too. A step is blamed only if every check for a while found it on the thread's stack
     within one turn, in which no task gets two steps.
@@ -205,10 +205,10 @@ class Watch:
         return _place(list(_stack(self._thread)))
 
     def _arm(self) -> None:
-        self._due = time.monotonic() + LOOK_SECONDS
-        self._timer = self._engine.call_later(LOOK_SECONDS, self._look)
+        self._due = time.monotonic() + POLL_SECONDS
+        self._timer = self._engine.call_later(POLL_SECONDS, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = time.monotonic()
         is_late = now - self._due > LATE_SECONDS
         self._arm()
@@ -290,7 +290,7 @@ def _forget(task: asyncio.Task[object]) -> None:
 
 def _stack(thread: threading.Thread) -> Iterator[FrameType]:
     """Yield the thread's frames, innermost first."""
-    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 documented, and the only way
+    frame = frame_of(thread)
     while frame is not None:
         yield frame
         frame = frame.f_back

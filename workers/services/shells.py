@@ -63,12 +63,12 @@ class ShellWatch(Service):
     async def step(self) -> None:
         """Check; log problems now and then, not every two seconds."""
         try:
-            await self.look()
+            await self.check()
         except (ForgeError, OSError) as error:
             self._checked_at = NEVER  # in an outage others may have given our shells up
             self._complain(str(error))
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Report changes since the last check. Now and then compare what is reported as running with what is there."""
         if not self._may_watch():
             self._told, self._checked_at = {}, NEVER  # if the watching worker dies, this one begins

@@ -290,11 +290,11 @@ class Leftovers(Service):
 
     async def step(self) -> None:
         try:
-            await self._look()
+            await self._end_leftovers()
         except OSError as error:
             raise SandboxError(str(error)) from error
 
-    async def _look(self) -> None:
+    async def _end_leftovers(self) -> None:
         found = await asyncio.to_thread(marked_instances) - self._leadership.living - {self._worker_id}
         for stopped in sorted(await self._store.workers.stopped(found) if found else ()):
             count = await asyncio.to_thread(end, instance_mark(stopped))

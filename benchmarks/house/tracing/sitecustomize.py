@@ -73,7 +73,8 @@ def connect_and_listen(*words: Any, **more: Any) -> sqlite3.Connection:
     return connection
 
 
-connect = sqlite3.connect
-sqlite3.connect = sqlite3.dbapi2.connect = connect_and_listen  # type: ignore[assignment]  # an overloaded function
+connect: Any = sqlite3.connect
+for module in (sqlite3, sqlite3.dbapi2):
+    vars(module)["connect"] = connect_and_listen
 threading.setprofile(trace)
 sys.setprofile(trace)

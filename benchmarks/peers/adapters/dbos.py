@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from dbos import DBOS, DBOSClient, DBOSConfig  # type: ignore[import-not-found]  # in the peer's own environment
+from dbos import DBOS, DBOSClient, DBOSConfig
 
 from benchmarks.peers.subject import SLEPT, database
 

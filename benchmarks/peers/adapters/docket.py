@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from docket import Docket  # type: ignore[import-not-found]  # installed in the peer's own environment
+from docket import Docket
 
 from benchmarks.peers.subject import SLEPT, broker
 

@@ -4,10 +4,10 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import dramatiq  # type: ignore[import-not-found]  # installed in the peer's own environment
-from dramatiq.brokers.redis import RedisBroker  # type: ignore[import-not-found]  # as above
-from dramatiq.results import Results  # type: ignore[import-not-found]  # as above
-from dramatiq.results.backends import RedisBackend  # type: ignore[import-not-found]  # as above
+import dramatiq
+from dramatiq.brokers.redis import RedisBroker
+from dramatiq.results import Results
+from dramatiq.results.backends import RedisBackend
 
 from benchmarks.peers.subject import SLEPT, broker
 

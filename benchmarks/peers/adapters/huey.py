@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from huey import RedisHuey  # type: ignore[import-not-found]  # installed in the peer's own environment
+from huey import RedisHuey
 
 from benchmarks.peers.subject import SLEPT, broker
 

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from procrastinate import App, PsycopgConnector  # type: ignore[import-not-found]  # in the peer's own environment
-from procrastinate.jobs import Status  # type: ignore[import-not-found]  # as above
+from procrastinate import App, PsycopgConnector
+from procrastinate.jobs import Status
 
 from benchmarks.peers.subject import SLEPT, database
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from taskiq_redis import (  # type: ignore[import-not-found]  # installed in the peer's own environment
+from taskiq_redis import (
     RedisAsyncResultBackend,
     RedisStreamBroker,
 )

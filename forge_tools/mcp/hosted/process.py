@@ -108,8 +108,7 @@ class ServerProcess:
         last = self._errors.last() or self._noise.last()
         return f"; it last wrote: {last}" if last else ""
 
-    def _hear(self) -> None:
-        line = self._line
+    def _hear(self, line: ControlLine) -> None:
         if line.has_ended and not self._exited.is_set():
             self._exited.set()
             asyncio.get_running_loop().call_later(_HELD_OPEN_SECONDS, self.over.set)

@@ -103,7 +103,9 @@ class ControlLine:
     `egress` serves the proxy of the command, if its network has one; it belongs to whoever gave it.
     """
 
-    def __init__(self, control: socket.socket, changed: Callable[[], None], egress: Egress | None = None) -> None:
+    def __init__(
+        self, control: socket.socket, changed: Callable[["ControlLine"], None], egress: Egress | None = None
+    ) -> None:
         self.facts: dict[str, int] = {}
         self.is_closed = False
         """Whether nothing of the tree is left, or its supervisor was killed and the kernel killed the tree with it."""
@@ -147,7 +149,7 @@ class ControlLine:
             if not self.has_ended:  # somebody killed its supervisor, and the kernel killed the command
                 self.facts["signal"] = signal.SIGKILL
             self._loop.remove_reader(self._control)
-        self._changed()
+        self._changed(self)
 
 
 class _Running:
@@ -221,11 +223,10 @@ class _Running:
         if not self.enough.done():
             self.enough.set_result(None)
 
-    def _hear(self) -> None:
-        assert self._line is not None  # noqa: S101  for the type checker: it is what calls
-        if self._line.is_closed:
+    def _hear(self, line: ControlLine) -> None:
+        if line.is_closed:
             self._gone.set_result(None)
-        if self._line.has_ended and not self.over.done():
+        if line.has_ended and not self.over.done():
             self.over.set_result(None)
 
     def _refusal(self, number: int) -> SandboxError:

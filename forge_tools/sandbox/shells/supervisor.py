@@ -41,7 +41,7 @@ _SEGMENTS = 8
 _CHUNK = 1 << 20
 _PIPE_BYTES = 1 << 20
 _DRAIN_SECONDS = 0.1  # for output through handles held open outside the tree
-_MAX_LOOK_SECONDS = 60.0
+_MAX_POLL_SECONDS = 60.0
 _ASKS = {b"TERM": signal.SIGTERM, b"INT": signal.SIGINT, b"KILL": signal.SIGKILL}
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STOP_GRACE = 2.0
@@ -270,7 +270,7 @@ class _Lease:
     def __init__(self, folder: int, seconds: float) -> None:
         self._folder = folder
         self._seconds = seconds
-        self.every = min(_MAX_LOOK_SECONDS, seconds / 4)
+        self.every = min(_MAX_POLL_SECONDS, seconds / 4)
         self._seen = 0
         self._renewed = self._looked = time.monotonic()
 

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import SplitResult
 from urllib.robotparser import RobotFileParser
 
+from forge_tools.artifacts.media import text_codec
 from forge_tools.errors import ErrorCode, SandboxError, ToolFailure
 from forge_tools.model.content import human
 from forge_tools.sandbox.web.access import CONNECT_ERROR, URL_BLOCKED, Connector, Web
@@ -49,7 +50,7 @@ class Response:
         meta = _META.search(self.body[:2048])
         marks = [name for mark, name in _BOMS if self.body.startswith(mark)]
         told = (*marks, self.charset, meta[1].decode() if meta else None, "utf-8")
-        return next(name for name in told if name and _is_codec(name))
+        return next(name for name in told if name and text_codec(name))
 
     @property
     def text(self) -> str:
@@ -203,7 +204,7 @@ class _Zlib:
 class _Brotli:
     def __init__(self) -> None:
         with _required():
-            import brotli  # type: ignore[import-untyped]  # it has no stubs
+            import brotli
 
         self._one, self._error = brotli.Decompressor(), brotli.error
 
@@ -243,13 +244,6 @@ def _explained(parts: SplitResult, httpcore: Any) -> Iterator[None]:
     except (OSError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
         what = str(error) or type(error).__name__
         raise ToolFailure(f"{parts.hostname}: {what}", code=CONNECT_ERROR, retry=True) from error
-
-
-def _is_codec(name: str) -> bool:
-    try:
-        return codecs.lookup(name)._is_text_encoding  # noqa: SLF001  it has no public name
-    except LookupError:
-        return False
 
 
 @contextmanager

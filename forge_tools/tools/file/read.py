@@ -266,11 +266,11 @@ class Reading:
         """Take the whole lines that are wanted and fit. Only a first line that does not fit is cut."""
         page, used, column = _Page(first), 0, 0
         count, room, take = self._wish.count, self._room, page.lines.append
-        for index, line in enumerate(lines):
+        for index, whole in enumerate(lines):
             number = None if first is None else first + index
+            line = whole if index else self._fitted(number, whole)
             if not index:
                 self._check_column(line, number)
-                line = self._fitted(number, line)  # noqa: PLW2901  the cut line is the line from here on
                 column = line.start + len(line.text) if line.hidden else 0
             record = self._record(number, line)
             if index == count or (index and used + len(record) > room):

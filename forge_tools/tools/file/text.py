@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from forge_tools.artifacts.media import text_codec
 from forge_tools.errors import SandboxError
 
 ENCODING_ERROR = "ENCODING_ERROR"
@@ -384,13 +385,10 @@ def _after_newline(chunk: bytes, number: int) -> int:
 
 
 def _text_codec(name: str) -> str:
-    try:
-        codec = codecs.lookup(name)
-    except ValueError:  # a NUL, or a lone surrogate
-        raise LookupError(name) from None
-    if codec.name in _NOT_FOR_FILES or not codec._is_text_encoding:  # noqa: SLF001  the standard library offers no public way to ask
+    codec = text_codec(name)
+    if codec is None or codec in _NOT_FOR_FILES:
         raise LookupError(name)
-    return "utf-8" if codec.name == "utf-8-sig" else codec.name
+    return "utf-8" if codec == "utf-8-sig" else codec
 
 
 def _is_mostly_utf8(sample: bytes) -> bool:

@@ -292,7 +292,7 @@ def _common(is_same: Callable[[int, int], bool], most: int) -> int:
     steps = range(0, most, _STEP)
     start = next((at for at in steps if not is_same(at, min(at + _STEP, most))), most)
     part = range(start, min(start + _STEP, most))
-    return start + bisect_left(part, True, key=lambda at: not is_same(start, at + 1))  # noqa: FBT003  what is looked for
+    return start + bisect_left(part, x=True, key=lambda at: not is_same(start, at + 1))
 
 
 def _lines(text: str, *, is_last: bool) -> list[str]:

@@ -14,11 +14,11 @@ from forge_tools.model import (
     CallEvent,
     Ended,
     Event,
+    EventBatch,
     ExecutionStatus,
     Note,
     Output,
     Position,
-    Sight,
     StateChange,
     ToolResult,
 )
@@ -28,25 +28,25 @@ ASKED = Event(at=datetime.now(UTC), kind="cancel", actor="me")
 
 
 class Executions:
-    """What following needs of a client: one sight after the other, and a result behind the last."""
+    """What following needs of a client: one batch after the other, and a result behind the last."""
 
-    def __init__(self, *sights: Sight | Exception) -> None:
-        self.sights = list(sights)
+    def __init__(self, *batches: EventBatch | Exception) -> None:
+        self.batches = list(batches)
         self.positions: list[Position] = []
         self.failure: Exception | None = None
         self.is_over = asyncio.Event()
 
-    async def look(self, position: Position) -> Sight:
+    async def poll(self, position: Position) -> EventBatch:
         self.positions.append(position)
-        sight = self.sights.pop(0) if len(self.sights) > 1 else self.sights[0]
-        if isinstance(sight, Exception):
-            raise sight
-        return sight
+        batch = self.batches.pop(0) if len(self.batches) > 1 else self.batches[0]
+        if isinstance(batch, Exception):
+            raise batch
+        return batch
 
     async def wait(self, execution_id: str, *, is_known: bool = False) -> ToolResult:
         if self.failure:
             raise self.failure
-        if isinstance(self.sights[0], Sight) and self.sights[0].state != ENDED:
+        if isinstance(self.batches[0], EventBatch) and self.batches[0].state != ENDED:
             await self.is_over.wait()
         return RESULT
 
@@ -59,9 +59,9 @@ def output(text: str, attempt: int = 1, number: int = 1) -> Output:
     return Output(text=text, attempt=attempt, cursor=f"{attempt}.{number}.0")
 
 
-def sight(of: StateChange | None, *heard: Output | Note, has_more: bool = False) -> Sight:
+def batch(of: StateChange | None, *heard: Output | Note, has_more: bool = False) -> EventBatch:
     last = heard[-1].cursor if heard else "0.0.0"
-    return Sight(state=of, heard=heard, position=Position.of("id", last), has_more=has_more)
+    return EventBatch(state=of, heard=heard, position=Position.of("id", last), has_more=has_more)
 
 
 ENDED = state("succeeded", 2)
@@ -91,7 +91,7 @@ def words(events: Iterable[CallEvent]) -> list[str]:
 async def test_states_reports_and_the_end_come_once_each() -> None:
     queued, running = state("queued"), state("running", 1)
     executions = Executions(
-        sight(queued), sight(queued), sight(running, output("a")), sight(running), sight(ENDED, output("b", 1, 2))
+        batch(queued), batch(queued), batch(running, output("a")), batch(running), batch(ENDED, output("b", 1, 2))
     )
 
     assert words(await heard(executions)) == ["queued 0", "running 1", "a", "b", "ended succeeded done"]
@@ -99,14 +99,14 @@ async def test_states_reports_and_the_end_come_once_each() -> None:
 
 async def test_what_an_attempt_told_comes_before_the_next_one() -> None:
     first, second = output("of the first", 1), output("of the second", 2)
-    executions = Executions(sight(state("running", 2), first, second), sight(ENDED))
+    executions = Executions(batch(state("running", 2), first, second), batch(ENDED))
 
     assert words(await heard(executions)) == ["of the first", "running 2", "of the second", "ended succeeded done"]
 
 
 async def test_a_call_that_waits_again_says_so_behind_what_its_attempt_told() -> None:
     note = Note(event=ASKED, cursor="0.0.4")
-    executions = Executions(sight(state("queued", 1, reason="failed"), note, output("told")), sight(ENDED))
+    executions = Executions(batch(state("queued", 1, reason="failed"), note, output("told")), batch(ENDED))
 
     events = await heard(executions)
 
@@ -115,7 +115,7 @@ async def test_a_call_that_waits_again_says_so_behind_what_its_attempt_told() ->
 
 
 async def test_it_goes_on_behind_a_cursor() -> None:
-    executions = Executions(sight(ENDED))
+    executions = Executions(batch(ENDED))
     await heard(executions, "2.17.5")
 
     assert executions.positions == [Position("id", 2, 17, 5)]
@@ -126,32 +126,32 @@ async def test_it_goes_on_behind_a_cursor() -> None:
 )
 async def test_what_is_not_a_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(ValueError, match="is not a cursor"):
-        await heard(Executions(sight(ENDED)), cursor)
+        await heard(Executions(batch(ENDED)), cursor)
 
 
 async def test_more_than_one_look_holds_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "FIRST_LOOK", 60)
-    executions = Executions(sight(state("running", 1), output("a"), has_more=True), sight(ENDED, output("b", 1, 2)))
+    executions = Executions(batch(state("running", 1), output("a"), has_more=True), batch(ENDED, output("b", 1, 2)))
 
     assert words(await heard(executions)) == ["running 1", "a", "b", "ended succeeded done"]
 
 
 async def test_the_end_wakes_before_the_next_look_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "FIRST_LOOK", 60)
-    executions = Executions(sight(state("running", 1)), sight(ENDED))
+    executions = Executions(batch(state("running", 1)), batch(ENDED))
     asyncio.get_running_loop().call_later(0.05, executions.is_over.set)
 
     assert words(await heard(executions)) == ["running 1", "ended succeeded done"]
 
 
 async def test_a_database_that_is_away_is_waited_for() -> None:
-    executions = Executions(DatabaseUnavailableError("away"), sight(ENDED, output("a")))
+    executions = Executions(DatabaseUnavailableError("away"), batch(ENDED, output("a")))
 
     assert words(await heard(executions)) == ["a", "ended succeeded done"]
 
 
 async def test_what_is_not_there_is_told() -> None:
-    executions = Executions(sight(None))
+    executions = Executions(batch(None))
     executions.failure = ExecutionNotFoundError("No execution has the id id.")
 
     with pytest.raises(ExecutionNotFoundError):
@@ -160,7 +160,7 @@ async def test_what_is_not_there_is_told() -> None:
 
 async def test_who_leaves_early_leaves_nothing_behind() -> None:
     before = asyncio.all_tasks()
-    events = follow(Executions(sight(state("running", 1))), "id", None)
+    events = follow(Executions(batch(state("running", 1))), "id", None)
     await anext(events)
     await events.aclose()
 

@@ -10,7 +10,7 @@ import pytest
 
 from forge_tools.client.handle import Handle
 from forge_tools.errors import ResultTimeoutError
-from forge_tools.model import TERMINAL, Ended, ExecutionStatus, Position, Sight, StateChange, ToolResult
+from forge_tools.model import TERMINAL, Ended, EventBatch, ExecutionStatus, Position, StateChange, ToolResult
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Executions:
         status = next(self.statuses)
         return SimpleNamespace(status=status, is_over=status in TERMINAL)
 
-    async def look(self, position: Position) -> Sight:
-        return Sight(state=StateChange(status=ExecutionStatus.SUCCEEDED), heard=(), position=position)
+    async def poll(self, position: Position) -> EventBatch:
+        return EventBatch(state=StateChange(status=ExecutionStatus.SUCCEEDED), heard=(), position=position)
 
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]:
         return "requested"

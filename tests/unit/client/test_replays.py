@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from forge_tools.client import ExecutorClient, Handle
+from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.model import (
     ExecutionContext,
     ExecutionStatus,
     NewExecution,
-    ToolResult,
     ToolSpec,
 )
 from forge_tools.secrets.encryption import KeyFolder, key_id
 from forge_tools.storage import open_store
 from forge_tools.storage.queue.queue import ExecutionQueue
 from tests.unit.client.conftest import ECHO, publish
+from tests.unit.client.test_linked import refusal
 from tests.waiting import reached
 
 CONTEXT = ExecutionContext(working_dir=".", agent_id="ann")
@@ -29,14 +29,6 @@ CONTEXT = ExecutionContext(working_dir=".", agent_id="ann")
 @pytest.fixture
 async def client(encrypting_client: ExecutorClient) -> ExecutorClient:
     return encrypting_client
-
-
-async def refusal(handle: Handle) -> ToolResult:
-    """The result of a call that was refused."""
-    result = await handle.result(30)
-    assert not result.success
-    assert await handle.status() == ExecutionStatus.REJECTED
-    return result
 
 
 async def test_a_replay_runs_the_stored_arguments_again(client: ExecutorClient) -> None:

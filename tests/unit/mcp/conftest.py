@@ -1,7 +1,8 @@
-"""Tools that a server in this process offers."""
+"""Tools that a server in this process offers, and a host of servers."""
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
+from tests.hosting import Host
 
 MESSAGE = ToolParameter(name="message", type="string", description="What to say.")
 
@@ -82,3 +84,10 @@ class Local:
 @pytest.fixture
 def local() -> Local:
     return Local(Say(), Loud())
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    host = Host()
+    yield host
+    await host.stop()

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,6 @@ from tests.mcp_process import McpEndpoint
 from tests.mcp_servers.sessions import SessionServer
 
 CONTEXT = ExecutionContext(working_dir=".")
-
-
-@pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    host = Host()
-    yield host
-    await host.stop()
 
 
 @pytest.fixture

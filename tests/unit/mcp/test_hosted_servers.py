@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,6 @@ from forge_tools.tool.base import ExecutionContext
 from forge_tools.tool.executor import ToolExecutor
 from tests.hosting import RAW, Host, call, good, raw
 from tests.waiting import is_alive, reached
-
-
-@pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    host = Host()
-    yield host
-    await host.stop()
 
 
 def names(executor: ToolExecutor) -> list[str]:

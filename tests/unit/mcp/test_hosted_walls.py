@@ -3,7 +3,7 @@
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,13 +25,6 @@ LANDLOCKED = Given("landlock", 7, "", LACK)
 WHOLE = Given("landlock", 7)
 NAMESPACES = Given("plain", 0, "landlock: ENOSYS")
 BARE = Given("plain", 0, "landlock: ENOSYS", LACK)
-
-
-@pytest.fixture
-async def host() -> AsyncIterator[Host]:
-    host = Host()
-    yield host
-    await host.stop()
 
 
 def walls(homes: Path, least: str = "plain", *, machine: Given = BARE) -> ServerWalls:

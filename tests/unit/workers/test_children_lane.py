@@ -260,7 +260,7 @@ async def test_a_child_that_does_not_answer_is_replaced(
     bench: Bench, pid: int, monkeypatch: pytest.MonkeyPatch, is_ready: bool
 ) -> None:
     monkeypatch.setattr(process, "ANSWER_SECONDS" if is_ready else "START_SECONDS", 0.1)
-    monkeypatch.setattr(children, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(children, "POLL_SECONDS", 0.02)
     await bench.lane.stop()
     bench.lane = bench.lane_with()
     await bench.lane.start(bench)
@@ -274,7 +274,7 @@ async def test_a_child_that_does_not_answer_is_replaced(
 
 async def test_a_child_that_answers_stays(bench: Bench, pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(children, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(children, "POLL_SECONDS", 0.02)
     await bench.lane.stop()
     bench.lane = bench.lane_with()
     await bench.lane.start(bench)

@@ -34,7 +34,7 @@ async def test_a_worker_without_shells_asks_once_and_never_again(host: Host) -> 
 
     for _ in range(50):
         host.now += CHECK_SECONDS
-        await watch.look()
+        await watch.check()
 
     assert host.statements == ["running_of"]
 
@@ -45,7 +45,7 @@ async def test_where_there_is_no_folder_none_is_made(host: Host) -> None:
     watch = host.watch()
 
     for _ in range(3):
-        await watch.look()
+        await watch.check()
 
     assert await host.statuses() == {shell().id: "lost"}
     assert host.statements == ["running_of", "mark_lost"]
@@ -57,9 +57,9 @@ async def test_only_what_changes_is_told(host: Host) -> None:
     host.shells = [shell(1), shell(2)]
     for size in range(5):
         host.shells[0] = shell(1, size=size)
-        await watch.look()
+        await watch.check()
     host.shells[1] = shell(2, status=ShellStatus.EXITED, exit_code=0)
-    await watch.look()
+    await watch.check()
 
     assert host.statements == ["running_of", "record", "record"]
     assert await host.statuses() == {shell(1).id: "running", shell(2).id: "exited"}
@@ -71,7 +71,7 @@ async def test_shells_that_ended_are_looked_after_without_a_question(host: Host)
 
     for _ in range(20):
         host.now += CHECK_SECONDS
-        await watch.look()
+        await watch.check()
 
     assert host.statements == ["running_of", "record"]
     assert len(host.forgotten) == 20
@@ -83,7 +83,7 @@ async def test_what_a_host_started_under_another_name_stays_lost(host: Host, cap
     host.shells, watch = [shell(hostname="before")], host.watch()
 
     for _ in range(3):
-        await watch.look()
+        await watch.check()
         host.now += CHECK_SECONDS
 
     assert await host.statuses() == {shell().id: "lost"}
@@ -95,12 +95,12 @@ async def test_what_a_host_started_under_another_name_stays_lost(host: Host, cap
 async def test_that_a_shell_writes_is_told_now_and_then(host: Host) -> None:
     watch = host.watch()
     host.shells = [shell()]
-    await watch.look()
+    await watch.check()
     host.shells = [shell(size=70)]
-    await watch.look()
+    await watch.check()
     host.now += SIZE_SECONDS
 
-    await watch.look()
+    await watch.check()
 
     found = await host.store.shells.find(shell().id)
     assert found is not None
@@ -131,12 +131,12 @@ async def test_the_lock_ends_with_its_process_and_no_child_keeps_it(host: Host) 
     assert process.stdout is not None
     process.stdout.readline()
     watch, host.shells = host.watch(), [shell()]
-    await watch.look()
+    await watch.check()
     assert host.statements == []
 
     process.kill()
     process.communicate()
-    await watch.look()
+    await watch.check()
 
     assert "record" in host.statements
     assert [os.get_inheritable(lock) for lock in locks(host)] == [False]
@@ -161,11 +161,11 @@ async def test_what_was_said_to_run_and_is_not_there_is_lost(host: Host, caplog:
 async def test_what_vanishes_under_a_watch_is_lost_too(host: Host) -> None:
     watch = host.watch()
     host.shells = [shell(1), shell(2, status=ShellStatus.EXITED, exit_code=0)]
-    await watch.look()
+    await watch.check()
     host.shells = []
 
-    await watch.look()
-    await watch.look()
+    await watch.check()
+    await watch.check()
 
     assert await host.statuses() == {shell(1).id: "lost", shell(2).id: "exited"}
 
@@ -191,7 +191,7 @@ async def test_a_shell_that_lives_in_another_folder_is_left_alone_and_said_so(
     watch = host.watch()
 
     for _ in range(3):
-        await watch.look()
+        await watch.check()
         host.now += CHECK_SECONDS
 
     assert await host.statuses() == {told.id: "running", shell(2).id: "running"}
@@ -204,7 +204,7 @@ async def test_a_shell_that_lives_in_another_folder_is_left_alone_and_said_so(
 async def test_a_shell_that_starts_while_rows_are_read_is_not_lost(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = host.watch()
     host.shells = [shell(1)]
-    await watch.look()
+    await watch.check()
     host.now += CHECK_SECONDS
     running_of = Counted.running_of
 
@@ -214,7 +214,7 @@ async def test_a_shell_that_starts_while_rows_are_read_is_not_lost(host: Host, m
         return await running_of(self, hostname)
 
     monkeypatch.setattr(Counted, "running_of", and_one_starts)
-    await watch.look()
+    await watch.check()
 
     assert await host.statuses() == {shell(1).id: "running", shell(2).id: "running"}
 
@@ -222,11 +222,11 @@ async def test_a_shell_that_starts_while_rows_are_read_is_not_lost(host: Host, m
 async def test_a_host_that_was_given_up_takes_its_shells_back(host: Host) -> None:
     watch = host.watch()
     host.shells = [shell(1)]
-    await watch.look()
+    await watch.check()
     await host.store.shells.mark_lost([shell(1).id])
     host.now += CHECK_SECONDS
 
-    await watch.look()
+    await watch.check()
 
     assert await host.statuses() == {shell(1).id: "running"}
 
@@ -235,10 +235,10 @@ async def test_leases_are_renewed_and_old_shells_forgotten_after_they_were_told_
     watch = host.watch()
     host.shells = [shell(1, status=ShellStatus.KILLED, signal=9)]
 
-    await watch.look()
-    await watch.look()
+    await watch.check()
+    await watch.check()
     host.now += CHECK_SECONDS
-    await watch.look()
+    await watch.check()
 
     assert (host.renewed, host.forgotten) == (2, [86_400.0, 86_400.0])
     assert await host.statuses() == {shell(1).id: "killed"}
@@ -250,7 +250,7 @@ async def test_after_an_outage_rows_are_compared_at_once_and_it_is_said_once(
     host.settings = host.settings.model_copy(update={"shell_interval": 0.01})
     watch = host.watch()
     host.shells = [shell(1)]
-    await watch.look()
+    await watch.check()
     await host.store.shells.mark_lost([shell(1).id])
     outage = [DatabaseUnavailableError("The database is away")] * 3
 
@@ -279,8 +279,8 @@ async def test_a_shell_that_cannot_be_stored_keeps_no_other_from_being_told_of(
     host.shells = [shell(1), shell(2, pid=2**80), shell(3)]
     watch = host.watch()
 
-    await watch.look()
-    await watch.look()
+    await watch.check()
+    await watch.check()
 
     assert await host.statuses() == {shell(1).id: "running", shell(3).id: "running"}
     assert [shell(2).id in record.error for record in caplog.records] == [True]

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.workers.test_loop_lane import claim
 from tests.waiting import reached
 from workers.lanes.base import Body
-from workers.lanes.tool_loop import LATE_SECONDS, LOOK_SECONDS, LoopHeldError, Step, ToolLoop, Watch
+from workers.lanes.tool_loop import LATE_SECONDS, POLL_SECONDS, LoopHeldError, Step, ToolLoop, Watch
 
 
 class Bench:
@@ -107,7 +107,7 @@ async def test_a_loop_with_many_short_steps_blames_nobody(bench: Bench) -> None:
     bench.call(lambda: [bench.loop.call_soon(hold, 0.04) for _ in range(30)])
     await bench.until(lambda: bench.loop.turn_seconds > 1.0)
 
-    assert [seconds for _, seconds, _ in bench.seen if seconds > LOOK_SECONDS * 2] == []
+    assert [seconds for _, seconds, _ in bench.seen if seconds > POLL_SECONDS * 2] == []
 
 
 async def test_a_watch_that_was_itself_held_up_blames_nobody(bench: Bench) -> None:

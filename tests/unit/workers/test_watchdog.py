@@ -24,7 +24,7 @@ def silence_after(*looks: tuple[float, bool, bool]) -> float:
     now, silence = 100.0, Silence(100.0)
     for seconds, heard, stopped in looks:
         now += seconds
-        silence.look(now, heard=heard, is_stopped=stopped)
+        silence.count(now, heard=heard, is_stopped=stopped)
     return silence.seconds
 
 
@@ -69,7 +69,7 @@ def test_a_watch_kills_what_has_spoken_and_is_silent(
 ) -> None:
     silent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     monkeypatch.setattr(os, "getppid", lambda: silent.pid)
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.05)
     ours, theirs = socket.socketpair()
     ours.send(b".")
     with ours, theirs:

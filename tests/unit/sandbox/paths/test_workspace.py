@@ -3,7 +3,6 @@
 import os
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.walls.privileges import open_up
 from tests.descriptors import descriptors
+from tests.unit.sandbox.paths.test_places import code_of
 
 HOSTILE = [
     "../../etc/passwd",
@@ -47,12 +47,6 @@ def escapes(ws: Path) -> Path:
     }.items():
         (ws / name).symlink_to(target)
     return ws
-
-
-def code_of(call: Callable[[], object]) -> str:
-    with pytest.raises(SandboxError) as refused:
-        call()
-    return refused.value.code
 
 
 @pytest.mark.parametrize("path", HOSTILE)
