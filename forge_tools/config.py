@@ -354,9 +354,7 @@ class Settings(BaseSettings):
     @property
     def cache(self) -> Path:
         """Where tools keep what can be recomputed: the cache folder of the XDG specification."""
-        given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        home = given if given.is_absolute() else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111  never raises
-        return home / "forge-tools"
+        return _xdg_folder("XDG_CACHE_HOME", "~/.cache") / "forge-tools"
 
     @property
     def embedded_audit_key(self) -> Path:
@@ -430,11 +428,15 @@ def marker_of(folder: Path) -> Marker:
 
 def _homes() -> Path:
     """Return where the homes of embedded stacks are: the state folder of the XDG specification."""
-    given = Path(os.environ.get("XDG_STATE_HOME", ""))
-    state = given if given.is_absolute() else Path(os.path.expanduser("~/.local/state"))  # noqa: PTH111  never raises
+    state = _xdg_folder("XDG_STATE_HOME", "~/.local/state")
     if not state.is_absolute():  # no home: its usual name for such users; only an embedded stack needs one
         state = Path("/nonexistent/.local/state")
     return state / "forge-tools"
+
+
+def _xdg_folder(variable: str, usual: str) -> Path:
+    given = Path(os.environ.get(variable, ""))
+    return given if given.is_absolute() else Path(os.path.expanduser(usual))  # noqa: PTH111  never raises
 
 
 def broker_socket(home: Path) -> Path:

@@ -90,6 +90,9 @@ def _wrapper_class() -> Any:
         over parameters of those names.
         """
 
+        func: Callable[..., Any]
+        coroutine: Callable[..., Awaitable[Any]]
+
         def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[Any, dict[str, Any]]:
             if not isinstance(tool_input, str):
                 return (), dict(tool_input)
@@ -101,9 +104,9 @@ def _wrapper_class() -> Any:
             return (), dict.fromkeys(names, tool_input)
 
         def _run(self, /, *args: Any, **kwargs: Any) -> Any:
-            return self.func(*args, **kwargs)  # type: ignore[misc]  # always given above
+            return self.func(*args, **kwargs)
 
         async def _arun(self, /, *args: Any, **kwargs: Any) -> Any:
-            return await self.coroutine(*args, **kwargs)  # type: ignore[misc]  # always given above
+            return await self.coroutine(*args, **kwargs)
 
     return LangChainTool

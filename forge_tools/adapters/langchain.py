@@ -1,6 +1,7 @@
 """Tools of any executor for LangChain and LangGraph."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any, Unpack
 
@@ -66,16 +67,19 @@ def _tool_class() -> Any:
         over parameters of those names.
         """
 
+        func: Callable[..., Any]
+        coroutine: Callable[..., Awaitable[Any]]
+
         def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[Any, dict[str, Any]]:
             if isinstance(tool_input, str):
                 tool_input = dict.fromkeys(self.args, tool_input) if len(self.args) == 1 else tool_input
             return (ToolCall(tool_call_id or "", self.name, tool_input),), {}
 
         def _run(self, /, *args: Any, **_: Any) -> Any:
-            return self._message(self.func(*args))  # type: ignore[misc]  # always given above
+            return self._message(self.func(*args))
 
         async def _arun(self, /, *args: Any, **_: Any) -> Any:
-            return self._message(await self.coroutine(*args))  # type: ignore[misc]  # always given above
+            return self._message(await self.coroutine(*args))
 
         def _message(self, answer: Answer) -> Any:
             if answer.is_error and not (answer.call.id and self.handle_tool_error is True):

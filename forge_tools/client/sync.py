@@ -221,7 +221,11 @@ class SyncHandle(Face[Handle]):
 
     def events(self, after: str | None = None) -> Iterator[CallEvent]:
         """Follow it, as `Handle.events` does; leaving the loop early leaves nothing behind."""
-        for event in self._bridge.step_through(lambda client: self._side(client).events(after)):  # noqa: B023 that of the last event
+
+        def begin(client: ExecutorClient) -> AsyncGenerator[CallEvent, None]:
+            return self._side(client).events(after)  # after the last one, if it begins again
+
+        for event in self._bridge.step_through(begin):
             after = event.cursor
             yield event
 

@@ -171,5 +171,6 @@ class Reach:
             yield from roots
 
 
-REACH: ContextVar[Reach] = ContextVar("forge_tools_reach", default=Reach())  # noqa: B039  a frozen value
+_BARE = Reach()
+REACH: ContextVar[Reach] = ContextVar("forge_tools_reach", default=_BARE)
 """The reach of the running call."""

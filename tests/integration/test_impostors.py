@@ -23,14 +23,17 @@ from tests.waiting import reached
 CHILDREN = 2
 
 
-@pytest.fixture
-def fleet(tmp_path: Path, valkey_url: str, sqlite_url: str) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path, valkey_url, sqlite_url, kill_grace=1.0)
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, valkey_server: Any) -> Iterator[Fleet]:
+    """One for all: whatever is tried here, its worker serves on."""
+    folder = tmp_path_factory.mktemp("fleet")
+    valkey_server.flush()
+    fleet = Fleet(folder, valkey_server.url, f"sqlite:///{folder / 'forge.db'}", kill_grace=1.0)
     yield fleet
     fleet.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def worker(fleet: Fleet) -> WorkerProcess:
     return fleet.start("process", concurrency=CHILDREN)
 
@@ -60,10 +63,10 @@ def scribbles(touched: Path) -> list[bytes]:
     return [framed(pickle.dumps(Touch(touched))), b"\0" * 30_000]
 
 
-async def answering(fleet: Fleet) -> list[int | None]:
+async def answering(fleet: Fleet, worker: WorkerProcess) -> int | None:
     await fleet.looked_again()
     async with await open_store(fleet.settings.database) as store:
-        return [worker.answering for worker in await store.workers.list()]
+        return next(one.answering for one in await store.workers.list() if one.pid == worker.pid)
 
 
 async def test_an_impostor_finds_nothing_to_join_and_the_worker_serves_on(
@@ -71,7 +74,7 @@ async def test_an_impostor_finds_nothing_to_join_and_the_worker_serves_on(
 ) -> None:
     context = ExecutionContext(working_dir=str(fleet.folder), timeout=60)
     script = [sys.executable, impostor.__file__, str(worker.pid)]
-    await asyncio.to_thread(fleet.start, "async", concurrency=2, walls_of='{"Bash": "plain"}')  # it sees the worker
+    seeing = await asyncio.to_thread(fleet.start, "async", concurrency=2, walls_of='{"Bash": "plain"}')
     await client.catalogue.refresh()
     before = impostor.children(worker.pid)
 
@@ -83,7 +86,8 @@ async def test_an_impostor_finds_nothing_to_join_and_the_worker_serves_on(
     echoes = await asyncio.gather(*(client.execute("EchoInProcess", context, message=str(n)) for n in range(20)))
     assert [echo.output for echo in echoes] == [str(n) for n in range(20)]
     assert impostor.children(worker.pid) == before
-    assert sorted(await answering(fleet), key=str) == [CHILDREN, CHILDREN]
+    assert await answering(fleet, worker) == CHILDREN
+    await asyncio.to_thread(seeing.stop)
 
 
 async def test_a_body_that_speaks_for_another_call_ends_itself_alone(
@@ -102,7 +106,7 @@ async def test_a_body_that_speaks_for_another_call_ends_itself_alone(
     assert (await victim.result(60)).success
     assert (await victim.result(60)).output != "forged"
     async with asyncio.timeout(60):
-        while await answering(fleet) != [CHILDREN]:
+        while await answering(fleet, worker) != CHILDREN:
             await asyncio.sleep(0.05)
 
 
@@ -119,4 +123,4 @@ async def test_whatever_a_body_writes_into_the_pipes_of_its_process_the_worker_r
 
     assert worker.process.poll() is None
     assert not touched.exists()
-    await reached(lambda: answering(fleet), when=lambda now: now == [CHILDREN])
+    await reached(lambda: answering(fleet, worker), when=lambda now: now == CHILDREN)

