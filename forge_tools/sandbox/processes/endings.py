@@ -32,10 +32,10 @@ PATIENCE = 2.0
 LONGEST = 20.0
 """How many seconds to follow processes that start others faster than a busy machine can find them."""
 
-QUIET_LOOKS, QUIET_SECONDS = 2, 0.01
+QUIET_SEARCHES, QUIET_SECONDS = 2, 0.01
 """How many searches of a tree must find nothing, and their interval; of the whole machine one, if it never found any."""
 
-FORK_BOMB_LOOKS = 5
+FORK_BOMB_SEARCHES = 5
 """How many, if new ones appeared after all were killed: a slow search may miss one that lives only briefly."""
 
 _UNKILLABLE = 10.0  # seconds of KILL after which a process stuck in the kernel is given up
@@ -171,7 +171,7 @@ def end(
     limit, deadline = (time.monotonic() + seconds for seconds in (LONGEST, PATIENCE))
     ended: set[int] = set()
     quiet = rounds = 0
-    while quiet < search.quiet_looks(rounds) and time.monotonic() < deadline:
+    while quiet < search.quiet_searches(rounds) and time.monotonic() < deadline:
         found = dict[int, ProcessHandle]()
         while time.monotonic() < deadline and search.stop_more(found):
             pass
@@ -187,7 +187,7 @@ def end(
         if root is not None and root is within and root.pid in found:
             break  # its tree was complete
         quiet = 0 if found or search.is_unsure else quiet + 1
-        if quiet < search.quiet_looks(rounds) and not found:
+        if quiet < search.quiet_searches(rounds) and not found:
             time.sleep(QUIET_SECONDS)
     return len(ended)
 
@@ -207,11 +207,11 @@ class _Search:
         self._is_attempt = mark.startswith(EXECUTION.encode())
         self.is_unsure = False
 
-    def quiet_looks(self, rounds: int) -> int:
+    def quiet_searches(self, rounds: int) -> int:
         """Return how many searches must find nothing after that many rounds in which something was found."""
         if rounds > 1:
-            return FORK_BOMB_LOOKS
-        return QUIET_LOOKS if self._is_tree or rounds else 1
+            return FORK_BOMB_SEARCHES
+        return QUIET_SEARCHES if self._is_tree or rounds else 1
 
     def stop_more(self, found: dict[int, ProcessHandle]) -> bool:
         """Stop and hold what belongs to the mark; return whether something was found that could have started another."""

@@ -141,7 +141,7 @@ async def test_a_call_may_be_due_at_a_time(client: ExecutorClient) -> None:
     handle = await client.submit("Echo", {"message": "x"}, CONTEXT, when=when)
     assert await handle.status() == ExecutionStatus.QUEUED
 
-    for wrong in ({"when": datetime(2026, 1, 1)}, {"when": when, "delay": 1.0}):
+    for wrong in ({"when": datetime.fromisoformat("2026-01-01")}, {"when": when, "delay": 1.0}):
         result = await (await client.submit("Echo", {"message": "x"}, CONTEXT, **wrong)).result()
         assert result.error_code == ErrorCode.INVALID_CALL
 

@@ -176,7 +176,7 @@ def wrapped(cause: Exception) -> Exception:
     return error
 
 
-class Unprintable(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise ValueError
 
@@ -186,7 +186,7 @@ class Unprintable(Exception):
     [
         (ValueError("bad"), "Unexpected error: ValueError: bad", "EXECUTION_ERROR"),
         (ValueError(), "Unexpected error: ValueError", "EXECUTION_ERROR"),
-        (Unprintable(), "Unexpected error: Unprintable", "EXECUTION_ERROR"),
+        (UnprintableError(), "Unexpected error: UnprintableError", "EXECUTION_ERROR"),
         (ValueError("a\x00\ud800b"), r"Unexpected error: ValueError: a\x00\ud800b", "EXECUTION_ERROR"),
         (ValueError("x" * 9000), f"Unexpected error: ValueError: {'x' * 4000}...", "EXECUTION_ERROR"),
         (SystemExit(3), "Unexpected error: SystemExit: 3", "EXECUTION_ERROR"),

@@ -47,7 +47,7 @@ def recursive(depth: int = 0) -> None:
     recursive(depth + 1)
 
 
-class Mute(Exception):
+class MuteError(Exception):
     def __str__(self) -> str:
         raise ValueError("no text")
 
@@ -171,7 +171,7 @@ def test_hundreds_of_frames_huge_messages_and_long_chains_stay_within_the_bound(
 
 
 def test_exceptions_that_cannot_be_printed_and_files_that_are_none_do_no_harm() -> None:
-    assert diagnosis_of(raised_by(lambda: (_ for _ in ()).throw(Mute())), None).said.endswith("Mute")
+    assert diagnosis_of(raised_by(lambda: (_ for _ in ()).throw(MuteError())), None).said.endswith("MuteError")
     code = compile("1/0", "/dev/zero", "exec")
     assert diagnosis_of(raised_by(lambda: exec(code)), None).frames[-1].code == ""
     assert [Diagnosis.read(one) for one in (None, {}, [], {"type": 1}, "x")] == [None] * 5
