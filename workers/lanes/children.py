@@ -61,7 +61,7 @@ class ChildrenLane:
         self._most_bytes = most_from_child(max_output_bytes)
         self._children: dict[int, PoolProcess] = {}
         self._steps, self._endings = set[asyncio.Task[Any]](), set[asyncio.Task[Any]]()
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._walls = walls
         self._assignment = Assignment(walls.profile)
         self._places = 0
@@ -71,7 +71,7 @@ class ChildrenLane:
     async def start(self, host: Host) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._looking = asyncio.create_task(self._look_for_ever())
+        self._checking = asyncio.create_task(self._check_for_ever())
 
     def adopt(self, process: Any, end: socket.socket, limit: Limit, output: ChildOutput) -> None:
         """Take a process that the pool has just forked, and our end of its socket pair; called on the pool's thread.
@@ -141,8 +141,8 @@ class ChildrenLane:
 
     async def stop(self) -> list[Claim]:
         self._is_stopping = True
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._checking is not None:
+            self._checking.cancel()
         self._hand_back(self._assignment.withdraw_all())
         await asyncio.gather(*(self._stop_body(child) for child in list(self._children.values())))
         if self._endings:
@@ -336,7 +336,7 @@ class ChildrenLane:
 
     # Looking after idle children.
 
-    async def _look_for_ever(self) -> None:
+    async def _check_for_ever(self) -> None:
         looked_at = time.monotonic()
         while True:
             await asyncio.sleep(POLL_SECONDS)

@@ -20,7 +20,7 @@ from workers.services.service import Service
 
 LOOKS_BETWEEN_COUNTS = 5
 
-LOOKS = 5
+CHECKS = 5
 """Checks in a row before a verdict: Celery may take half a minute to reconnect to a broker."""
 
 FORCE_SECONDS = 30.0
@@ -172,28 +172,28 @@ class Delivery(Service):
         self._queues = list(queues)
         self._claims = claims
         self._app: Any = None
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
         self._suspicious = 0
 
     async def step(self) -> float | None:
-        if self._suspicious >= LOOKS:
+        if self._suspicious >= CHECKS:
             self._suspicious = 0  # a draining worker is not idle, and not to be asked twice
             self._end_by_force()
             return None
         waiting = await asyncio.to_thread(self._count) if self._hears_nothing() else 0
         self._judge(waiting if self._hears_nothing() else 0)
-        self._looked_at = time.monotonic()
-        if self._suspicious < LOOKS:
+        self._checked_at = time.monotonic()
+        if self._suspicious < CHECKS:
             return None
         logger.critical(
             "Messages wait at the broker but none arrives here; this worker ends, so that another takes its place",
-            extra={"queues": ",".join(self._queues), "looks": LOOKS, "seconds": LOOKS * (self.interval or 0.0)},
+            extra={"queues": ",".join(self._queues), "checks": CHECKS, "seconds": CHECKS * (self.interval or 0.0)},
         )
         os.kill(os.getpid(), signal.SIGTERM)
         return FORCE_SECONDS
 
     def _hears_nothing(self) -> bool:
-        return self._claims.is_idle() and self._claims.woken_at < self._looked_at
+        return self._claims.is_idle() and self._claims.woken_at < self._checked_at
 
     def _end_by_force(self) -> None:
         if self._claims.is_idle():  # it does not even drain

@@ -14,7 +14,7 @@ from forge_tools.broker.message import list_name
 from tests.services import client
 from tests.waiting import reached
 from workers.services import polling as module
-from workers.services.polling import LOOKS, Delivery
+from workers.services.polling import CHECKS, Delivery
 from workers.services.service import Leadership, keep
 
 EVERY = 0.02
@@ -106,7 +106,7 @@ async def test_a_broker_that_is_away_is_no_proof(sent: list[int]) -> None:
 async def test_one_look_that_finds_nothing_begins_again(
     valkey_url: str, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = iter([1] * (LOOKS - 1) + [0] + [1] * LOOKS)
+    counts = iter([1] * (CHECKS - 1) + [0] + [1] * CHECKS)
     looks: list[int] = []
 
     def count(*_: Any) -> int:
@@ -116,7 +116,7 @@ async def test_one_look_that_finds_nothing_begins_again(
     monkeypatch.setattr(module, "backlog", count)
 
     assert await is_deaf(valkey_url, sent, patience=60.0)
-    assert len(looks) == 2 * LOOKS
+    assert len(looks) == 2 * CHECKS
 
 
 def test_the_backlog_counts_what_waits_in_those_queues(valkey_url: str) -> None:
