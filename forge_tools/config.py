@@ -428,10 +428,9 @@ def marker_of(folder: Path) -> Marker:
 
 def _homes() -> Path:
     """Return where the homes of embedded stacks are: the state folder of the XDG specification."""
-    state = _xdg_folder("XDG_STATE_HOME", "~/.local/state")
-    if not state.is_absolute():  # no home: its usual name for such users; only an embedded stack needs one
-        state = Path("/nonexistent/.local/state")
-    return state / "forge-tools"
+    state = _xdg_folder("XDG_STATE_HOME", "~/.local/state") / "forge-tools"
+    # Without a home: its usual name for such users, since only an embedded stack needs one.
+    return state if state.is_absolute() else Path("/nonexistent/.local/state/forge-tools")
 
 
 def _xdg_folder(variable: str, usual: str) -> Path:
