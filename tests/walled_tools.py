@@ -107,6 +107,7 @@ def attacks(on: Targets) -> dict[str, Callable[[], object]]:
         "write to another workspace": lambda: write(Path(on["workspace"]) / "new"),
         "change a file in the user's home": lambda: Path(on["home"], "file").open("r+b").close(),
         "change a file in /tmp": lambda: Path(on["temporary"]).open("r+b").close(),
+        "empty a file in /tmp": lambda: os.truncate(on["temporary"], 0),
         "connect to a port of this machine": lambda: connect(socket.AF_INET, ("127.0.0.1", on["port"])),
         "send a datagram to this machine": lambda: connect(socket.AF_INET, ("127.0.0.1", 9), socket.SOCK_DGRAM),
         "connect to an abstract socket": lambda: connect(socket.AF_UNIX, f"\0{on['abstract']}"),

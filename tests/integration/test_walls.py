@@ -31,6 +31,7 @@ ROW = re.compile(
 )
 
 ON_THE_NETWORK = ("connect to a port of this machine", "send a datagram to this machine")
+SIGNALS, SIGNALS_SINCE = ("signal the engine", "signal another process"), 6  # of Landlock
 OF_THE_ENGINE = (
     "read the environment of the engine",
     "open the memory of the engine",
@@ -44,6 +45,8 @@ def expected(tier: str) -> dict[str, str]:
     found = {row["attack"]: row[tier] for row in ROW.finditer(page)}
     if given().no_namespaces.startswith("unshare"):
         found["make a user namespace"] = "no"
+    if tier in {"landlock", "command"} and given().landlock_abi < SIGNALS_SINCE:
+        found |= dict.fromkeys(SIGNALS, "yes")
     return found
 
 

@@ -22,6 +22,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.model import CallScope, Claim, ExecutionContext, ExecutionStatus, Outcome, Told, ToolResult
 from forge_tools.sandbox.configured import User
+from forge_tools.sandbox.paths.confinement import kernel_confines
 from forge_tools.sandbox.processes.endings import has_unmarked_descendants, reap_adopted
 from forge_tools.sandbox.processes.environment import Marking
 from forge_tools.sandbox.processes.trees import adopt_orphans, descendants
@@ -204,6 +205,7 @@ class Child:
             ForgeError: a thread that is not ours may be anywhere.
         """
         profile.apply(scratch)
+        kernel_confines.cache_clear()  # walls may refuse what it asks about
         self._pipes.start_anew()
         _await_no_threads_but({os.getpid(), *(one.native_id or 0 for one in self._pipes.threads)})
         self._surroundings.set_variables(HOME=scratch, XDG_CACHE_HOME=f"{scratch}/.cache", TMPDIR=scratch)

@@ -45,7 +45,7 @@ def write_rights(version: int) -> int:
 def prepare() -> None:
     """Do once what each process that is forked from here would do for itself before it puts these walls on."""
     for network in (True, False):
-        seccomp.program(seccomp.FORBIDDEN, _families(network), errno.EPERM)
+        seccomp.program(seccomp.FORBIDDEN, _families(network), bool(write_rights(abi()) & _TRUNCATE), errno.EPERM)
 
 
 class Ruleset:
@@ -93,7 +93,7 @@ class Ruleset:
         gain_nothing()
         drop_capabilities()
         self.restrict()
-        seccomp.refuse(families=_families(self._network))
+        seccomp.refuse(families=_families(self._network), truncation=bool(self._rights & _TRUNCATE))
 
     def close(self) -> None:
         """Release it; the walls that it put on stay."""

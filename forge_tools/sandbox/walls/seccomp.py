@@ -15,8 +15,8 @@ NAMESPACES = 0x7E020000
 
 _SET_SECCOMP, _FILTER = 22, 2
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # of struct seccomp_data
-_LOAD, _EQUAL, _AT_LEAST, _ANY_OF, _ALWAYS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x05, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # of struct seccomp_data; arguments have 8 bytes each
+_LOAD, _MASK, _EQUAL, _AT_LEAST, _ANY_OF, _ALWAYS, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x05, 0x06
 _X32 = 0x40000000
 
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
@@ -52,9 +52,14 @@ _CALLS = {  # name: (x86_64, aarch64)
     "clone": (56, 220),
     "clone3": (435, 435),
     "socket": (41, 198),
+    "truncate": (76, 45),
+    "open": (2, 0),  # which aarch64 does not have
+    "openat": (257, 56),
+    "openat2": (437, 437),
     "landlock_create_ruleset": (444, 444),
 }
-FORBIDDEN = tuple(name for name in _CALLS if name not in {"clone", "clone3", "socket", "landlock_create_ruleset"})
+_ELSEWHERE = {"clone", "clone3", "socket", "truncate", "open", "openat", "openat2", "landlock_create_ruleset"}
+FORBIDDEN = tuple(name for name in _CALLS if name not in _ELSEWHERE)
 INTERNET = frozenset({int(socket.AF_INET), int(socket.AF_INET6), 16})
 """With the family by which programs learn of the interfaces of this machine."""
 
@@ -70,25 +75,30 @@ def number_of(name: str) -> int:
 
 
 def refuse(
-    calls: Collection[str] = FORBIDDEN, *, families: Collection[int] | None = None, error: int = errno.EPERM
+    calls: Collection[str] = FORBIDDEN,
+    *,
+    families: Collection[int] | None = None,
+    truncation: bool = True,
+    error: int = errno.EPERM,
 ) -> None:
     """Have the kernel refuse these calls, and the making of namespaces, to this thread and what it starts from then on.
 
-    `families` are those of the sockets it may make, any by default; others are refused with EACCES. `no_new_privs` must be set.
+    `families` are those of the sockets it may make, any by default; others are refused with EACCES. Without `truncation` files
+    are shortened only by what has opened them to write. `no_new_privs` must be set.
 
     Raises:
         OSError: the kernel has no seccomp, or the numbers of its calls are not known here.
     """
     if not is_known():
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), os.uname().machine)
-    filters = program(tuple(calls), None if families is None else frozenset(families), error)
+    filters = program(tuple(calls), None if families is None else frozenset(families), truncation, error)
     loaded = ctypes.create_string_buffer(filters, len(filters))
     header = struct.pack("HxxxxxxQ", len(filters) // 8, ctypes.addressof(loaded))
     checked("prctl", _SET_SECCOMP, _FILTER, header, 0, 0)
 
 
 @cache
-def program(calls: tuple[str, ...], families: frozenset[int] | None, error: int) -> bytes:
+def program(calls: tuple[str, ...], families: frozenset[int] | None, truncation: bool, error: int) -> bytes:
     """Return the filter that `refuse` loads with these; a process that was forked later has it, too."""
     architecture, column = _MACHINES[os.uname().machine]
     refused = [_CALLS[name][column] for name in calls]
@@ -97,8 +107,9 @@ def program(calls: tuple[str, ...], families: frozenset[int] | None, error: int)
         parts += [_step(_AT_LEAST, _X32, 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
     parts += [_step(_EQUAL, number, len(refused) - at) for at, number in enumerate(refused)]
     parts += [_step(_ALWAYS, 1), _step(_RETURN, _ERRNO | error)]
-    # What cannot be looked into from here is not there: the C library then takes `clone`.
-    parts += [_step(_EQUAL, _CALLS["clone3"][column], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
+    # What cannot be looked into from here is not there: the C library then takes `clone`, and who opens files `openat`.
+    for name in ("clone3",) if truncation else ("clone3", "openat2"):
+        parts += [_step(_EQUAL, _CALLS[name][column], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
     parts += [
         _step(_EQUAL, _CALLS["clone"][column], 0, 4),
         _step(_LOAD, _FIRST_ARGUMENT),
@@ -106,6 +117,18 @@ def program(calls: tuple[str, ...], families: frozenset[int] | None, error: int)
         _step(_RETURN, _ERRNO | errno.EPERM),
         _step(_RETURN, _ALLOW),
     ]
+    if not truncation:
+        parts += [_step(_EQUAL, _CALLS["truncate"][column], 0, 1), _step(_RETURN, _ERRNO | errno.EACCES)]
+        for name, flags in (("openat", 2), ("open", 1)) if column == 0 else (("openat", 2),):
+            parts += [
+                _step(_EQUAL, _CALLS[name][column], 0, 6),
+                _step(_LOAD, _FIRST_ARGUMENT + 8 * flags),
+                _step(_MASK, os.O_TRUNC | os.O_ACCMODE),
+                _step(_EQUAL, os.O_TRUNC | os.O_RDONLY, 1),
+                _step(_EQUAL, os.O_TRUNC | os.O_ACCMODE, 0, 1),  # neither to read nor to write
+                _step(_RETURN, _ERRNO | errno.EACCES),
+                _step(_RETURN, _ALLOW),
+            ]
     if families is not None:
         allowed = [_step(_EQUAL, one, len(families) - number) for number, one in enumerate(families)]
         parts += [

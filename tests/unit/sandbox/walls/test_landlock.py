@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +10,14 @@ from pathlib import Path
 import pytest
 
 from forge_tools.sandbox.walls import landlock
-from forge_tools.sandbox.walls.privileges import gain_nothing
+from forge_tools.sandbox.walls.privileges import checked, gain_nothing
 from tests.walled import NOBODY, in_child
 
 VERSIONS = range(1, landlock.abi() + 1)
+
+
+def needs(version: int) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(landlock.abi() < version, reason=f"this kernel has no Landlock ABI {version}")
 
 
 def walled(
@@ -23,7 +28,7 @@ def walled(
         version = options.get("version")
         rules = landlock.Ruleset(network=bool(options.get("network")), version=version)
         rules.allow(map(str, read), map(str, write))
-        rules.restrict()
+        (rules.enclose if options.get("all") else rules.restrict)()
         rules.close()
         return work()
 
@@ -56,6 +61,34 @@ def test_what_may_be_read_is_not_written(folder: Path, version: int) -> None:
     assert walled((folder / "in/file").read_text, read=(folder / "in",), version=version) == "in"
     assert walled(lambda: (folder / "in/file").write_text(""), read=(folder / "in",), version=version) == "EACCES"
     assert walled((folder / "in/new").mkdir, read=(folder / "in",), version=version) == "EACCES"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("place", ["in", "out"])
+def test_nothing_is_shortened_that_may_not_be_written(folder: Path, version: int, place: str) -> None:
+    file = folder / place / "file"
+
+    def shorten(flags: int) -> Callable[[], object]:
+        return lambda: os.open(file, flags | os.O_TRUNC)
+
+    def open_by_another_call() -> None:
+        how = struct.pack("QQQ", os.O_TRUNC, 0, 0)
+        checked("syscall", 437, -100, bytes(file), how, len(how))
+
+    ways = (shorten(os.O_RDONLY), shorten(os.O_ACCMODE), shorten(os.O_RDWR), lambda: os.truncate(file, 0))
+    refusals = [walled(way, read=(folder / "in",), version=version, all=1) for way in (*ways, open_by_another_call)]
+
+    assert set(refusals) <= {"EACCES", "ENOSYS"}
+    assert file.read_text() == place
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_open_to_be_written_is_shortened_there(folder: Path, version: int) -> None:
+    def shorten() -> tuple[int, int]:
+        with (folder / "in/file").open("r+") as file:
+            return file.truncate(1), (folder / "in/file").open("w").truncate()
+
+    assert walled(shorten, write=(folder / "in",), version=version, all=1) == "(1, 0)"
 
 
 def test_a_link_opens_what_it_leads_to_only_where_that_is_open(folder: Path) -> None:
@@ -94,6 +127,7 @@ def test_threads_and_programs_that_are_started_later_are_walled_too(folder: Path
     assert walled(on_a_thread, read=(Path("/usr"), Path("/bin"), Path("/lib"), Path("/lib64"))) == "('closed', 1)"
 
 
+@needs(4)
 def test_tcp_is_open_with_the_network_alone(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
@@ -101,6 +135,7 @@ def test_tcp_is_open_with_the_network_alone(folder: Path) -> None:
         assert walled(lambda: socket.socket().connect(address), network=1) == "None"
 
 
+@needs(6)
 def test_a_process_outside_gets_no_signal_and_an_abstract_socket_no_connection() -> None:
     def connect() -> None:
         with socket.socket(socket.AF_UNIX) as line:

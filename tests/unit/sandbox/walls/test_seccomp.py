@@ -131,7 +131,7 @@ def test_a_machine_whose_numbers_are_unknown_is_refused(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_every_jump_of_the_filter_stays_inside_it(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
     monkeypatch.setattr(os, "uname", type("U", (), {"machine": machine}))
-    program = seccomp.program.__wrapped__(seccomp.FORBIDDEN, seccomp.INTERNET, errno.EPERM)
+    program = seccomp.program.__wrapped__(seccomp.FORBIDDEN, seccomp.INTERNET, False, errno.EPERM)
     steps = [ctypes.c_uint64.from_buffer_copy(program, at).value for at in range(0, len(program), 8)]
 
     for at, step in enumerate(steps):
