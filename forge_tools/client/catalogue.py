@@ -148,7 +148,7 @@ class Snapshot:
 def _withheld(spec: ToolSpec, withheld: Withheld, where: str) -> str:
     """Why a call would wait for nothing, and which setting would allow less."""
     less = "landlock" if withheld.asked == "namespace" else "plain"
-    setting = f"""set FORGE_WALLS_OF='{{"{spec.name}": "{less}"}}'"""
+    setting = f"""set FORGE_WALLS_OF='{{"{spec.walled_as}": "{less}"}}'"""
     change = setting if withheld.whose == THE_TOOL else f"change {withheld.whose}"
     is_bound = spec.lane == "async" and spec.bound_because and withheld.asked != "namespace"
     why = f", and {spec.bound_because}" if is_bound else ""

@@ -97,6 +97,7 @@ from forge_tools.model.secret_names import (
     without_secrets,
 )
 from forge_tools.model.tools import (
+    COMMANDS,
     Capabilities,
     Lane,
     Schema,
@@ -109,6 +110,7 @@ from forge_tools.model.tools import (
 )
 
 __all__ = [
+    "COMMANDS",
     "DEFAULT_TIMEOUT",
     "REDACTED",
     "REFERENCE",

@@ -17,6 +17,9 @@ from forge_tools.setting_types import OpenPath
 
 Lane = Literal["async", "process"]
 Tier = Literal["plain", "landlock", "namespace"]
+
+COMMANDS = "Bash"
+"""The tool by whose name settings say what isolates commands."""
 """What isolates from its host a body of the process lane, or the commands that a tool starts (docs/walls.md)."""
 
 Schema = dict[str, Any]
@@ -194,6 +197,11 @@ class ToolSpec(BaseModel):
         if can.requires_engine or can.executes_commands:
             return "it has its worker's engine" if can.requires_engine else "its commands run in processes of their own"
         return f"tools of category {self.category} work on what their worker has" if self.category in _BOUND else None
+
+    @property
+    def walled_as(self) -> str:
+        """The name by which settings give it walls: all commands of a host have those of `Bash`, and so has what reads shells."""
+        return COMMANDS if self.walls == "namespace" and self.category == ToolCategory.EXECUTION else self.name
 
     @property
     def attempts(self) -> int:

@@ -13,7 +13,7 @@ from shlex import quote
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import NamedWorkspace, ToolCategory
+from forge_tools.model import COMMANDS, NamedWorkspace, ToolCategory
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Root
 from forge_tools.sandbox.paths.refusals import SECRETS, Protection
 from forge_tools.sandbox.reach import Artifacts, Reach
@@ -183,7 +183,7 @@ def commands_of(settings: Settings) -> tuple[str, dict[str, str]]:
     Raises:
         ConfigurationError: a setting asks for a network that this tier cannot keep to.
     """
-    asked = settings.walls_for("Bash", ToolCategory.EXECUTION)
+    asked = settings.walls_for(COMMANDS, ToolCategory.EXECUTION)
     tier = given().of_commands(asked or "namespace")
     is_left = TIERS.index(tier) < TIERS.index(least_for(settings, asked or "namespace", is_set=asked is not None))
     wanted = _networks(settings)
@@ -215,7 +215,7 @@ def announced(settings: Settings) -> list[NamedWorkspace]:
 
 def _networks(settings: Settings) -> dict[str, tuple[str, str]]:
     of = settings.egress_of
-    for name in ("Bash", f"{CATEGORY}{ToolCategory.EXECUTION}"):
+    for name in (COMMANDS, f"{CATEGORY}{ToolCategory.EXECUTION}"):
         if name in of:
             return {"": (f"FORGE_EGRESS_OF: {name}", of[name])}
     queues = {name: network for name, network in of.items() if name.startswith(QUEUE)}

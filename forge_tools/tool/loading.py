@@ -111,10 +111,13 @@ def require_walled(settings: Settings, tools: Sequence[BaseTool]) -> None:
     asked = [name for name in settings.walls_of if not name.startswith((QUEUE, *later))]
     if asked:
         where = "FORGE_WALLS_OF: "
-        known = {tool.spec.name for tool in (*tools, *load_tools())}
+        known = {tool.spec.name: tool.spec.walled_as for tool in (*tools, *load_tools())}
         categories = [name.removeprefix(CATEGORY) for name in asked if name.startswith(CATEGORY)]
         _require_known("category", categories, [category.value for category in ToolCategory], where)
         _require_known("tool", [name for name in asked if not name.startswith(CATEGORY)], sorted(known), where)
+        for name in asked:
+            if (other := known.get(name, name)) != name:
+                raise ConfigurationError(f"{where}{name} has the walls of commands. Name {other} instead")
 
 
 def admit(tools: Sequence[BaseTool], categories: Collection[str] | None = None) -> list[BaseTool]:

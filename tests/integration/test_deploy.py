@@ -111,6 +111,14 @@ def test_containers_are_closed(name: str) -> None:
     assert image("USER") == "forge"
 
 
+def test_the_workspace_holds_nothing_of_the_worker() -> None:
+    places = dict(re.findall(r"^(?:ENV| {3}) ([A-Z_]+)=(/\S+)", DOCKERFILE, re.MULTILINE))
+    own = {name: Path(place) for name, place in places.items() if name not in {"PATH", "FORGE_WORKSPACE"}}
+
+    assert own.keys() == {"FORGE_HOME", "XDG_CACHE_HOME", "FORGE_ENCRYPTION_KEYS"}
+    assert not [name for name, place in own.items() if place.is_relative_to(places["FORGE_WORKSPACE"])]
+
+
 def test_broker_and_database_have_no_way_out() -> None:
     assert COMPOSE["networks"]["backend"] == {"internal": True}
     assert [SERVICES[name]["networks"] for name in ("valkey", "postgres")] == [["backend"], ["backend"]]

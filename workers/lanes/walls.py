@@ -62,7 +62,7 @@ class Tiers:
     def asked(self, spec: ToolSpec, queue: str = "") -> tuple[str, str]:
         """Return the tier of its calls in that queue, in the process lane, or of its commands; and who asks for it."""
         has_commands = spec.walls == NAMESPACE
-        tier = self._settings.walls_for(spec.name, spec.category) or self._settings.walls_of.get(f"{QUEUE}{queue}")
+        tier = self._settings.walls_for(spec.walled_as, spec.category) or self._settings.walls_of.get(f"{QUEUE}{queue}")
         if tier is not None:
             return HIGHEST if tier == NAMESPACE and not has_commands else tier, "FORGE_WALLS_OF"
         if has_commands:

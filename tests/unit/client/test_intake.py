@@ -418,6 +418,8 @@ def test_walls_that_no_live_worker_gives_are_said_with_the_setting_that_would_al
     )
     assert "host-1 gives plain (landlock: ENOSYS)" in said
     assert """To allow less, set FORGE_WALLS_OF='{"Greet": "plain"}' there""" in said
+    shell = GREET.model_copy(update={"walls": "namespace", "category": ToolCategory.EXECUTION})
+    assert """set FORGE_WALLS_OF='{"Bash": "plain"}' there""" in refused(walled(), spec=shell)
     assert "change FORGE_WALLS there" in refused(walled(lane="process", whose="FORGE_WALLS"), spec=process)
 
 

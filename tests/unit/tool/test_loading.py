@@ -384,6 +384,7 @@ def test_a_stranger_s_pyproject_above_is_refused(project: Path, monkeypatch: pyt
     ("name", "said"),
     [
         ("Bahs", "FORGE_WALLS_OF: There is no tool 'Bahs' (did you mean 'Bash'?)"),
+        ("KillShell", "FORGE_WALLS_OF: KillShell has the walls of commands. Name Bash instead"),
         ("category:webb", "There is no category 'webb' (did you mean 'web'?)"),
         ("mcp__files__read", "There is no tool 'mcp__files__read'"),
     ],

@@ -131,9 +131,9 @@ def test_commands_that_need_namespaces_are_left_to_others_where_there_are_none()
 
     assert left() == "{'Contained': 'namespace the tool'}"
     assert left(walls_minimum="landlock") == "{'Contained': 'namespace the tool'}"
-    assert left(walls_of={"Contained": "plain"}) == "{}"
+    assert left(walls_of={"Bash": "plain"}) == "{}"
     assert left(**EMBEDDED) == "{}", "the embedded stack has no other worker"
-    assert left(**EMBEDDED, walls_of={"Contained": "namespace"}) == "{'Contained': 'namespace FORGE_WALLS_OF'}"
+    assert left(**EMBEDDED, walls_of={"Bash": "namespace"}) == "{'Contained': 'namespace FORGE_WALLS_OF'}"
     least = "landlock" if given().tier == "landlock" else "plain"
     said = without_namespaces(lambda: tiers("async").told([]).why)
     assert f"commands have {least} at most, no namespaces: unshare: EPERM" in said
@@ -159,7 +159,7 @@ def test_a_setting_gives_commands_the_tier_that_it_names_or_the_next_above() -> 
         "plain" if given().no_namespaces else "namespace"
     )
     assert without_walls(lambda: withheld(**asked)) == "{'Contained': 'landlock FORGE_WALLS_OF'}"
-    assert placed(walls_of={"Contained": "plain"}) == "plain"
+    assert placed(walls_of={"Bash": "plain"}) == "plain"
     assert placed() == given().of_commands("namespace")
 
 
