@@ -17,10 +17,10 @@ from forge_tools.setting_types import OpenPath
 
 Lane = Literal["async", "process"]
 Tier = Literal["plain", "landlock", "namespace"]
+"""What isolates from its host a body of the process lane, or the commands that a tool starts (docs/walls.md)."""
 
 COMMANDS = "Bash"
 """The tool by whose name settings say what isolates commands."""
-"""What isolates from its host a body of the process lane, or the commands that a tool starts (docs/walls.md)."""
 
 Schema = dict[str, Any]
 
