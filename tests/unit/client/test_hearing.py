@@ -61,7 +61,7 @@ async def test_who_stops_waiting_for_what_cannot_be_followed_cancels_it_too(
 
     waits: list[str] = []
     waiting = client.calls.wait
-    monkeypatch.setattr(client.calls, "look", unreadable)
+    monkeypatch.setattr(client.calls, "poll", unreadable)
     monkeypatch.setattr(client.calls, "wait", wait)
     call = calling(client)
     await reached(lambda: waits)  # for the result alone: following fails before it waits
