@@ -23,7 +23,7 @@ from forge_tools.broker import celery_app, speaks_redis
 from forge_tools.config import Settings
 from forge_tools.embedded.home import stack_holder
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import ToolCategory
+from forge_tools.model import COMMANDS, ToolCategory
 from forge_tools.sandbox.configured import commands_of
 from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.sandbox.walls.namespaces import MOST_PROCESSES, limits_processes
@@ -121,7 +121,7 @@ def _commands(settings: Settings) -> Finding:
     how = {"plain": "without walls", "landlock": "behind Landlock"}.get(tier, "in namespaces of their own")
     usual, *few = (f"{network} in {queue}" if queue else network for queue, network in networks.items())
     said = f"{how}, network: {'host' if tier == 'plain' else '; '.join((usual, *few))} (docs/walls.md)"
-    if settings.walls_for("Bash", ToolCategory.EXECUTION) is not None or not given().no_namespaces:
+    if settings.walls_for(COMMANDS, ToolCategory.EXECUTION) is not None or not given().no_namespaces:
         return ok("commands", said)
     way_out = f"""Elsewhere than on the embedded stack Bash is left to other workers; FORGE_WALLS_OF='{{"Bash": "{tier}"}}' allows that anywhere."""
     return note("commands", f"{said}: no namespaces ({given().no_namespaces})", way_out)

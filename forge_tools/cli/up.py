@@ -29,7 +29,7 @@ from forge_tools.embedded.stack import EmbeddedStack, StackStatus, forget
 from forge_tools.embedded.supervision import ProcessStatus
 from forge_tools.environment import given_secrets
 from forge_tools.errors import ForgeError, StackError
-from forge_tools.model import ExecutionRecord, ExecutionStatus, ShellStatus, ToolCategory, ToolSpec
+from forge_tools.model import COMMANDS, ExecutionRecord, ExecutionStatus, ShellStatus, ToolCategory, ToolSpec
 from forge_tools.sandbox.configured import commands_of, reach_of, user_of
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
@@ -204,7 +204,7 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
         face.say(f"\nTools work in {settings.workspace}.")
     if settings.walls is settings.walls_minimum is None and given().tier != "landlock":
         face.say(f"\nTools that ask for walls run without them here ({given()}).")
-    if given().no_namespaces and settings.walls_for("Bash", ToolCategory.EXECUTION) is None:
+    if given().no_namespaces and settings.walls_for(COMMANDS, ToolCategory.EXECUTION) is None:
         tier, _ = commands_of(settings)
         behind = "without walls" if tier == "plain" else f"behind {tier.capitalize()}"
         face.say(f"\nCommands and MCP servers run {behind} here, not in namespaces ({given().no_namespaces}).")

@@ -25,8 +25,8 @@ from forge_tools.model import (
     ToolResult,
 )
 
-FIRST_LOOK = 0.1
-SLOWEST_LOOK = 0.5
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 0.5
 """Seconds between two reads: while there is news, and when there has been none for a while."""
 
 AWAY_SECONDS = 1.0
@@ -141,7 +141,7 @@ async def follow(executions: Followed, execution_id: str, after: str | None) -> 
     position = Position.of(execution_id, after)
     waiting = asyncio.ensure_future(executions.wait(execution_id))
     state: StateChange | None = None
-    pause = FIRST_LOOK
+    pause = FIRST_PAUSE
     try:
         while True:
             batch = await _poll(executions, position)
@@ -153,7 +153,7 @@ async def follow(executions: Followed, execution_id: str, after: str | None) -> 
                 continue
             if state is not None and state.status in TERMINAL:
                 break
-            pause = FIRST_LOOK if is_news else min(pause * 1.5, SLOWEST_LOOK)
+            pause = FIRST_PAUSE if is_news else min(pause * 1.5, LONGEST_PAUSE)
             await asyncio.wait([waiting], timeout=pause)
             _check(waiting, execution_id, state)
         result = await (waiting if waiting.done() else executions.wait(execution_id))

@@ -31,7 +31,7 @@ PART = 500
 MOST_UNDER_WAY = 8 * PART
 """The most calls that may be neither stored nor refused; callers with more wait."""
 
-SETTLED_LOOK = 0.01
+POLL_SECONDS = 0.01
 """Seconds between two checks, by a closing client, of the call that its caller is storing."""
 
 CLOSING = "The client is being closed and accepts no more calls; connect a new one."
@@ -109,7 +109,7 @@ class Submissions:
         await asyncio.sleep(0)  # calls of this turn of the loop are sent in the next
         await self._connection.until_done()
         while self._unsettled:
-            await asyncio.sleep(SETTLED_LOOK)
+            await asyncio.sleep(POLL_SECONDS)
             await self._connection.until_done()
 
     async def close(self) -> None:

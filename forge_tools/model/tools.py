@@ -200,7 +200,7 @@ class ToolSpec(BaseModel):
 
     @property
     def walled_as(self) -> str:
-        """The name by which settings give it walls: all commands of a host have those of `Bash`, and so has what reads shells."""
+        """The name under which settings set its walls: `Bash` for all tools that start commands or read and end shells."""
         return COMMANDS if self.walls == "namespace" and self.category == ToolCategory.EXECUTION else self.name
 
     @property

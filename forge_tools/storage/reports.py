@@ -103,7 +103,7 @@ class Reports:
         is_full = len(rows) == MOST_READ
         of = {id_: list(group) for id_, group in groupby(rows, key=lambda row: row.execution_id)}
         return [
-            _sight(one, states.get(one.execution_id), of.get(one.execution_id, []), notes, is_full=is_full)
+            _batch(one, states.get(one.execution_id), of.get(one.execution_id, []), notes, is_full=is_full)
             for one in positions
         ]
 
@@ -165,7 +165,7 @@ async def _notes(connection: AsyncConnection, positions: Sequence[Position]) -> 
     return found
 
 
-def _sight(
+def _batch(
     position: Position,
     state: tuple[StateChange, int] | None,
     rows: Sequence[Row[Any]],

@@ -1,7 +1,7 @@
 """The tables for SQLAlchemy, made from `tables.py`; and the types of their columns.
 
 The rule of a column is a CHECK on SQLite. On PostgreSQL it is a domain: the server would parse and plan all CHECKs of a
-table again in each statement that writes a row of it, which took a third of its time for a single call.
+table again in each statement that writes a row of it.
 """
 
 import json

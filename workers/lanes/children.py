@@ -337,10 +337,10 @@ class ChildrenLane:
     # Looking after idle children.
 
     async def _check_for_ever(self) -> None:
-        looked_at = time.monotonic()
+        checked_at = time.monotonic()
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            elapsed, looked_at = time.monotonic() - looked_at, time.monotonic()
+            elapsed, checked_at = time.monotonic() - checked_at, time.monotonic()
             for child in list(self._children.values()):
                 if child.is_mute(elapsed if elapsed < POLL_SECONDS + LATE_SECONDS else 0.0):
                     self._retire(child, "A child does not answer; it is replaced")

@@ -18,7 +18,7 @@ from workers.lanes.base import BodyLane
 from workers.middleware.base import Activity
 from workers.services.service import Service
 
-LOOKS_BETWEEN_COUNTS = 5
+CHECKS_BETWEEN_COUNTS = 5
 
 CHECKS = 5
 """Checks in a row before a verdict: Celery may take half a minute to reconnect to a broker."""
@@ -73,7 +73,7 @@ class FairShare:
     def __init__(self, store: Store, scope: Scope, *, heartbeat: float, lease: float) -> None:
         self._store = store
         self._scope = scope
-        self._interval = LOOKS_BETWEEN_COUNTS * heartbeat
+        self._interval = CHECKS_BETWEEN_COUNTS * heartbeat
         self._patience = heartbeat / 2
         self._lease = lease
         self._workers = [scope.instance]

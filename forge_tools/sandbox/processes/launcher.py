@@ -39,7 +39,7 @@ _PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}  # reset for a command, whatever we ignore
 _STRAGGLERS = 0.1  # seconds for what a command leaves behind to end by itself
-_EMPTY_LOOKS = 3  # in a row, after which the tree counts as gone if shells stay behind
+_EMPTY_SEARCHES = 3  # in a row, after which the tree counts as gone if shells stay behind
 
 
 class Status(namedtuple("Status", ("kind", "number"))):  # importing typing takes milliseconds
@@ -128,7 +128,7 @@ class Supervisor:
     def _end_tree(self, signals: Signals, deadline: float) -> None:
         ending = Ending(deadline)
         empty = 0
-        while self._reap() and empty < _EMPTY_LOOKS:
+        while self._reap() and empty < _EMPTY_SEARCHES:
             tree = self._tree()
             seconds = ending.step(tree, self._child, is_over=self._status is not None)
             if seconds is None:

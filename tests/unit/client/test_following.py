@@ -69,7 +69,7 @@ ENDED = state("succeeded", 2)
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FIRST_LOOK", "SLOWEST_LOOK", "AWAY_SECONDS"):
+    for name in ("FIRST_PAUSE", "LONGEST_PAUSE", "AWAY_SECONDS"):
         monkeypatch.setattr(following, name, 0.001)
 
 
@@ -130,14 +130,14 @@ async def test_what_is_not_a_cursor_is_refused(cursor: str) -> None:
 
 
 async def test_more_than_one_look_holds_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "FIRST_LOOK", 60)
+    monkeypatch.setattr(following, "FIRST_PAUSE", 60)
     executions = Executions(batch(state("running", 1), output("a"), has_more=True), batch(ENDED, output("b", 1, 2)))
 
     assert words(await heard(executions)) == ["running 1", "a", "b", "ended succeeded done"]
 
 
 async def test_the_end_wakes_before_the_next_look_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "FIRST_LOOK", 60)
+    monkeypatch.setattr(following, "FIRST_PAUSE", 60)
     executions = Executions(batch(state("running", 1)), batch(ENDED))
     asyncio.get_running_loop().call_later(0.05, executions.is_over.set)
 
