@@ -172,7 +172,7 @@ class Settings(BaseSettings):
     artifact_ttl: float = Field(default=7 * 86_400.0, gt=0)
     """Seconds that artifacts and parts are kept."""
     artifact_dir: SharedFolder | None = None
-    """A folder for their bytes that all hosts share, as an absolute path. Without one they are in the database."""
+    """A folder for their bytes that all hosts share, as an absolute path. Without one they are in PostgreSQL, or beside an SQLite file in `<file>.artifacts`."""
     idempotency_scope: Literal["agent", "session", "shared"] = "agent"
     """Who shares an idempotency key: one `agent`, one `session`, or all (`shared`)."""
     idempotency_ttl: float = Field(default=86_400.0, gt=0, le=315_360_000.0)

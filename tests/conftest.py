@@ -34,7 +34,7 @@ LONGEST = (
     "chaos/test_chaos.py",
     *("integration/test_recovery.py", "integration/test_adapters_on_workers.py", "spec/test_docs_run.py"),
     *("contract/test_audit.py", "integration/test_outages.py", "contract/test_retention.py"),
-    *("integration/test_workspaces.py", "integration/test_benchmarks.py", "contract/test_unproven_artifacts.py"),
+    *("integration/test_workspaces.py", "integration/test_benchmarks.py", "contract/test_handed_artifacts.py"),
     *("integration/test_artifacts.py", "contract/test_migrations_example.py", "e2e/test_demo.py"),
 )
 """These begin first: none of them is alone at the end."""

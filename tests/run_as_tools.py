@@ -49,6 +49,18 @@ def seen_from_behind_walls(secret: str, workspace: str) -> dict[str, Any]:
 
 
 @tool
+def picture() -> bytes:
+    """Return bytes of that user's."""
+    return bytes(range(256)) * 5000
+
+
+@tool(walls="landlock")
+def picture_from_behind_walls() -> bytes:
+    """Return them from behind walls."""
+    return bytes(range(255, -1, -1)) * 5000
+
+
+@tool
 def leave_a_daemon(file: str) -> None:
     """Start a process in a session of its own, with nothing in its environment, and block."""
     subprocess.run(["env", "-i", "sh", "-c", f"setsid sleep 300 & echo $! > {file}"], check=True)

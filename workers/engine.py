@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
+from forge_tools.artifacts.parts import folder_of
 from forge_tools.errors import DatabaseUnavailableError, ForgeError
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
@@ -140,7 +141,7 @@ class Engine:
             settings.database,
             connect_timeout=settings.connect_timeout,
             patience=None,
-            artifact_dir=settings.artifact_dir,
+            artifact_dir=folder_of(settings),
         )
         store = await self._repeated(connect)
         try:

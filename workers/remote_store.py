@@ -5,10 +5,10 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, TypeVar
 
-from forge_tools.artifacts.parts import PART_BYTES, count_parts, unpack
+from forge_tools.artifacts.parts import unpack
+from forge_tools.artifacts.reader import whole
 from forge_tools.errors import (
     DatabaseUnavailableError,
     ErrorCode,
@@ -27,10 +27,9 @@ from forge_tools.model import (
 )
 from forge_tools.model.artifacts import TEXT
 from forge_tools.sandbox.artifacts import damaged, unknown
-from forge_tools.sandbox.spools import Gathered, Recent
+from forge_tools.sandbox.spools import Gathered, Recent, fill
 from forge_tools.storage import Store
-from forge_tools.storage.artifacts import MOST_TRIES
-from workers.artifacts import ArtifactDesk, Message, packed
+from workers.artifacts import ArtifactDesk, Message
 
 T = TypeVar("T")
 
@@ -114,7 +113,7 @@ class RemoteDocuments:
 
 
 def ask_engine(desk: ArtifactDesk, store: RemoteStore) -> Ask:
-    """Make the engine of this process answer requests of its own tools, whose code is trusted."""
+    """Make the engine of this process answer requests of its own tools."""
 
     async def ask(request: Message, context: ExecutionContext) -> Message:
         return await store.ask(lambda opened: desk.answer(opened.artifacts, request, context))
@@ -123,7 +122,7 @@ def ask_engine(desk: ArtifactDesk, store: RemoteStore) -> Ask:
 
 
 class WorkerArtifacts:
-    """The side of tools in the engine's process: bytes are hashed here, and the engine asks for one part after the other."""
+    """The side of tools, in the engine's process or in a child: it hands the engine a file with the bytes."""
 
     def __init__(self, max_bytes: int, ask: Ask) -> None:
         self.max_bytes = max_bytes
@@ -139,18 +138,14 @@ class WorkerArtifacts:
         media_type: str = TEXT,
     ) -> Artifact:
         """Keep the bytes; equal bytes are kept once, and for longer."""
-        gathered = await Gathered.of(chunks, limit or self.max_bytes)
-        try:
-            what = {"id": gathered.id, "size": gathered.size, "media_type": media_type}
-            facts = await self._keep(what, context, gathered)
-        finally:
-            gathered.close()
+        file = await fill(Gathered(), chunks, limit or self.max_bytes)  # closed with the last reference: the engine's
+        facts = await self._asked("keep", context, media_type=media_type, file=file)
         if not facts:
             said = "The output could not be kept: it was deleted meanwhile. Try again"
             raise SandboxError(said, ErrorCode.TOOL_ERROR)
         return Artifact(
-            id=gathered.id,
-            size=gathered.size,
+            id=facts["id"],
+            size=facts["size"],
             media_type=media_type,
             session_id=context.session_id,
             created_at=datetime.fromisoformat(facts["created_at"]),
@@ -176,51 +171,22 @@ class WorkerArtifacts:
             raise SandboxError(f"{handle} cannot be copied to this host: {reason}", ErrorCode.TOOL_ERROR) from error
         return fd
 
-    async def _keep(self, what: Message, context: ExecutionContext, gathered: Gathered) -> Message:
-        return await self._asked("keep", context, **what, part=partial(packed, gathered, what["media_type"]))
-
     async def _fetch(self, handle: str, found: str, facts: Message, context: ExecutionContext) -> Gathered:
-        gathered, size = Gathered(), facts["size"]
+        async def chunk(number: int) -> bytes:
+            answer = await self._asked("part", context, id=found, size=it.size, number=number)
+            if not answer:
+                raise unknown(handle)
+            return await asyncio.to_thread(unpack, answer["data"], number, it.size)
 
-        def add(data: bytes, number: int) -> None:
-            gathered.add(unpack(data, number, size))
-
+        it = Artifact(id=found, size=facts["size"])
         try:
-            for number in range(count_parts(size)):
-                answer = await self._asked("part", context, id=found, size=size, number=number)
-                if not answer:
-                    raise unknown(handle)
-                await asyncio.to_thread(add, answer["data"], number)
-            if gathered.id != Artifact(id=found, size=size).digest:
-                raise ValueError("bytes that do not match the digest")
+            return await fill(Gathered(), whole(it, chunk), it.size)
         except ValueError:
             await self._asked("check", context, id=found, size=0)
             raise damaged(handle) from None
-        return gathered
 
     async def _asked(self, want: str, context: ExecutionContext, **what: Any) -> Message:
         answer = await self.ask({"want": want, **what}, context)
         if "error" in answer:
             raise SandboxError(answer["error"], answer["code"])
         return answer
-
-
-class ChildArtifacts(WorkerArtifacts):
-    """The side of tools in a child, which sends the engine one part at a time."""
-
-    async def _keep(self, what: Message, context: ExecutionContext, gathered: Gathered) -> Message:
-        for _ in range(MOST_TRIES):
-            if facts := await self._asked("begin", context, **what):
-                return facts
-            if await self._send(what, context, gathered) and (facts := await self._asked("finish", context, **what)):
-                return facts
-        return {}
-
-    async def _send(self, what: Message, context: ExecutionContext, gathered: Gathered) -> bool:
-        """Return False if the engine has given it up: a call that sends many at once loses some."""
-        for number in range(count_parts(what["size"])):
-            data = await asyncio.to_thread(gathered.read, number * PART_BYTES, PART_BYTES)
-            added = await self._asked("add", context, **what, number=number, data=data)
-            if not added["is_waiting"]:
-                return False
-        return True

@@ -27,7 +27,7 @@ from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Heartbeat, Question
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
-from workers.artifacts import ArtifactDesk, Proofs
+from workers.artifacts import ArtifactDesk
 from workers.claims import Claims, Recorder
 from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
@@ -224,8 +224,8 @@ class Worker:
         for part in Message(queue, self._setup.lane, tuple(wakeups), limits, is_bulk).parts():
             self.broker.publish(part)
 
-    async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
-        return await self._setup.artifacts.answer(self.store.artifacts, request, context, proofs)
+    async def answer(self, request: dict[str, Any], context: ExecutionContext) -> dict[str, Any]:
+        return await self._setup.artifacts.answer(self.store.artifacts, request, context)
 
 
 def lane_of(setup: Setup) -> BodyLane:

@@ -1,16 +1,20 @@
-"""The bytes of an artifact in parts, compressed separately so that a page reads only those it needs; and as files."""
+"""The bytes of an artifact in parts, packed separately so that a page reads only those it needs; and as files."""
 
 import errno
 import os
 import secrets
 import stat
+import tempfile
+import threading
+import time
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple, Self
 
+from forge_tools.config import Settings
 from forge_tools.model.artifacts import TEXT, TEXTS
 
 PART_BYTES = 1 << 20
@@ -19,10 +23,26 @@ PART_BYTES = 1 << 20
 MAX_PACKED_BYTES = PART_BYTES + 4096
 """Incompressible data grow by a few bytes."""
 
+DRAFT_SECONDS = 3600.0
+"""A draft that nobody has written to for so long was left by a process that was killed."""
+
+_PARTS_AT_ONCE = 8  # after which whoever waits may be cancelled
+_DRAFT = ".forge-draft-"
+_PLAIN = b"\0"  # how a part begins that is not compressed: no compressed one does
+_HEADER = 5  # that byte, and a checksum
+
 _LEVEL = 1  # a third of the time of the default for a tenth more bytes
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LINK_FREE = os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def folder_of(settings: Settings) -> Path | None:
+    """Return the folder for the bytes of artifacts: without a setting one beside an SQLite file; None: in rows."""
+    scheme, _, file = settings.database.partition(":///")
+    if settings.artifact_dir is None and scheme.startswith("sqlite"):
+        return Path(f"{Path(file).resolve()}.artifacts")
+    return settings.artifact_dir
 
 
 def count_parts(size: int) -> int:
@@ -30,68 +50,159 @@ def count_parts(size: int) -> int:
 
 
 class PackedPart(NamedTuple):
-    """A compressed part, and how many lines end in it; None if they were not counted, as in what is no text."""
+    """A packed part, and how many lines end in it; None if they were not counted, as in what is no text."""
 
     number: int
     data: bytes
     breaks: int | None = None
 
-    @classmethod
-    def of(cls, number: int, chunk: bytes, media_type: str) -> "PackedPart":
-        breaks = chunk.count(b"\n") if media_type.startswith(TEXTS) else None
-        return cls(number, pack(chunk, media_type), breaks)
-
 
 def pack(data: bytes, media_type: str = TEXT) -> bytes:
-    """Compress one part, unless its type is already compressed, such as images."""
-    return zlib.compress(data, _LEVEL if media_type.startswith(TEXTS) else 0)
+    """Compress one part; if its type is already compressed, such as images, only add a checksum."""
+    return b"".join(_packed(data, media_type))
 
 
-def unpack(data: bytes, number: int, size: int) -> bytes:
+def _packed(data: bytes, media_type: str) -> tuple[bytes, ...]:
+    """Return what a packed part consists of: bytes that are not compressed need not be copied to be written."""
+    if media_type.startswith(TEXTS):
+        return (zlib.compress(data, _LEVEL),)
+    return _PLAIN + zlib.crc32(data).to_bytes(4), data
+
+
+def unpack(data: bytes, number: int, size: int, *, is_checked: bool = True) -> bytes:
     """Return the content of that part of an artifact of `size` bytes, verified by its checksum.
 
-    Its length must be exactly that of the part, so even a forged part cannot exceed the limit.
+    Whoever holds the whole against its id may leave out the check. Its length must be exactly that of the part, so even a forged part cannot exceed the limit.
 
     Raises:
         ValueError: it is damaged.
     """
-    unpacking = zlib.decompressobj()
-    try:
-        found = unpacking.decompress(data, PART_BYTES)
-        more = unpacking.decompress(unpacking.unconsumed_tail, 1)
-    except zlib.error as error:
-        raise ValueError(f"a part is damaged: {error}") from error
-    if more or unpacking.unused_data or not unpacking.eof:
-        raise ValueError("a part is damaged: it does not end where it should")
-    if len(found) != min(PART_BYTES, size - number * PART_BYTES):
+    length = min(PART_BYTES, size - number * PART_BYTES)
+    if data.startswith(_PLAIN):
+        found, more = data[_HEADER : _HEADER + length], b""
+        if is_checked and zlib.crc32(found).to_bytes(4) != data[1:_HEADER]:
+            raise ValueError("a part is damaged: its checksum differs")
+    else:
+        unpacking = zlib.decompressobj()
+        try:
+            found = unpacking.decompress(data, PART_BYTES)
+            more = unpacking.decompress(unpacking.unconsumed_tail, 1)
+        except zlib.error as error:
+            raise ValueError(f"a part is damaged: {error}") from error
+        if more or not unpacking.eof:
+            raise ValueError("a part is damaged: it does not end where it should")
+    if len(found) != length:
         raise ValueError(f"part {number} is damaged: it holds {len(found):,} bytes")
     return found
 
 
-class Measured(NamedTuple):
-    """A whole file: its id as an artifact, its size, and its first bytes."""
-
-    id: str
-    size: int
-    head: bytes
-
-
-def measured(file: BinaryIO) -> Measured:
-    """Read a file to its end, one part in memory at a time, and rewind it."""
-    file.seek(0)
-    digest, size, head = blake2b(digest_size=16), 0, b""
-    while data := file.read(PART_BYTES):
-        head = head or data
-        digest.update(data)
-        size += len(data)
-    file.seek(0)
-    return Measured(digest.hexdigest(), size, head)
+def write_at(fd: int, data: bytes, at: int) -> None:
+    """Write all of it, as one call may write less."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, at)
+        view, at = view[written:], at + written
 
 
-class PartFiles:
-    """Packed parts as files under the names of their artifacts, `6b/6b1f.../0`, in a folder accessible only to this user.
+class Draft:
+    """Bytes on their way into an artifact: hashed, cut into parts and packed as they come, in a file.
 
-    A file is complete or absent, and no link below the folder is followed. Every method may raise OSError.
+    Nobody else uses the file before it is published; otherwise it goes when this is closed. A thread may still write to
+    it when its starter is cancelled and closes it: its number must not be reused meanwhile.
+    """
+
+    _fd = -1
+
+    def __init__(self, media_type: str, path: Path | None = None) -> None:
+        """Make a file at `path`, or one without a name."""
+        self._in_use = threading.Lock()
+        self._media_type = media_type
+        self.path = path
+        self._digest = blake2b(digest_size=16)
+        self._rest = bytearray()
+        self._parts: list[tuple[int, int | None]] = []
+        self.size = 0
+        if path is None:
+            with tempfile.TemporaryFile(buffering=0) as file:
+                self._fd = os.dup(file.fileno())
+        else:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _LINK_FREE, 0o600)
+
+    def close(self) -> None:
+        with self._in_use:
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
+                if self.path is not None:
+                    with suppress(OSError):  # it is published, or the folder is gone
+                        self.path.unlink()
+
+    __del__ = close
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def id(self) -> str:
+        return self._digest.hexdigest()
+
+    @property
+    def breaks(self) -> list[int | None]:
+        """How many lines end in each part."""
+        return [breaks for _, breaks in self._parts]
+
+    def add(self, chunk: bytes) -> None:
+        self._digest.update(chunk)
+        self.size += len(chunk)
+        if len(chunk) == PART_BYTES and not self._rest:
+            self._append(chunk)  # without a copy
+            return
+        self._rest += chunk
+        while len(self._rest) >= PART_BYTES:
+            self._append(bytes(self._rest[:PART_BYTES]))
+            del self._rest[:PART_BYTES]
+
+    def copy(self, fd: int, size: int) -> bool:
+        """Add the next parts of a file, up to `size`; False if there are no more."""
+        for _ in range(_PARTS_AT_ONCE):
+            data = os.pread(fd, min(PART_BYTES, size - self.size), self.size)
+            if not data:
+                return False
+            self.add(data)
+        return True
+
+    def end(self) -> None:
+        """Write what is left, and make a file with a name survive a power cut."""
+        if self._rest:
+            self._append(bytes(self._rest))
+            self._rest.clear()
+        if self.path is not None:
+            os.fsync(self._fd)
+
+    def part(self, number: int) -> PackedPart:
+        """Return one part, once there are no more to come."""
+        length, breaks = self._parts[number]
+        with self._in_use:
+            return PackedPart(number, os.pread(self._fd, length, number * MAX_PACKED_BYTES), breaks)
+
+    def _append(self, data: bytes) -> None:
+        at, length = len(self._parts) * MAX_PACKED_BYTES, 0
+        for piece in _packed(data, self._media_type):
+            with self._in_use:
+                write_at(self._fd, piece, at + length)
+            length += len(piece)
+        breaks = data.count(b"\n") if self._media_type.startswith(TEXTS) else None
+        self._parts.append((length, breaks))
+
+
+class ArtifactFiles:
+    """Artifacts as files named by their ids, in a folder accessible only to this user.
+
+    A file holds the packed parts of one artifact, one every `MAX_PACKED_BYTES`, with holes in between, and is whole or
+    absent. No link in the folder is followed. Every method may raise OSError.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -102,61 +213,70 @@ class PartFiles:
         self.probe()
 
     def probe(self) -> None:
-        with self._root() as root:
-            os.unlink(_written(root, b""), dir_fd=root)
+        with self.draft(TEXT) as draft:
+            draft.end()
 
-    def write(self, id: str, number: int, data: bytes) -> None:
-        """Store a part, replacing any earlier one."""
-        with self._open(id, make=True) as folder:
-            os.rename(_written(folder, data), str(number), src_dir_fd=folder, dst_dir_fd=folder)
+    def draft(self, media_type: str) -> Draft:
+        """Begin a file that `publish` finishes."""
+        with self._root():
+            return Draft(media_type, self.folder / f"{_DRAFT}{secrets.token_hex(8)}")
+
+    def publish(self, draft: Draft, id: str) -> None:
+        """Make a draft the file of that artifact, in place of any earlier one; again, it does nothing."""
+        with self._root() as root:
+            if draft.path is not None:
+                with suppress(FileNotFoundError):
+                    os.rename(draft.path.name, id, src_dir_fd=root, dst_dir_fd=root)
+            os.fsync(root)
 
     def read(self, id: str, number: int) -> bytes:
-        """Return a part; if the file is not a part, only enough to show that.
+        """Return a packed part, with zeros behind it; if the file holds none there, only enough to show that.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: the file is not there.
         """
-        with self._open(id) as folder:
-            fd = os.open(str(number), os.O_RDONLY | os.O_NONBLOCK | _LINK_FREE, dir_fd=folder)
-            with os.fdopen(fd, "rb") as file:
-                return file.read(MAX_PACKED_BYTES + 1)
+        with self._root() as root:
+            fd = os.open(id, os.O_RDONLY | os.O_NONBLOCK | _LINK_FREE, dir_fd=root)
+        try:
+            return os.pread(fd, MAX_PACKED_BYTES, number * MAX_PACKED_BYTES)
+        finally:
+            os.close(fd)
 
-    def are_there(self, id: str, numbers: Collection[int]) -> bool:
-        """Whether all of these parts exist, and will survive a power cut."""
-        with suppress(FileNotFoundError), self._open(id) as folder:
-            there = _names(folder)
-            os.fsync(folder)
-            return there.issuperset(map(str, numbers))
-        return not numbers
+    def is_there(self, id: str) -> bool:
+        with suppress(FileNotFoundError):
+            return self.touched(id) > 0
+        return False
 
     def remove(self, id: str) -> None:
-        """Delete all parts of an artifact, including partly written ones."""
-        with suppress(FileNotFoundError), self._root() as root, _folder(root, id[:2]) as group:
-            with _folder(group, id) as folder:
-                for name in _names(folder):
-                    os.unlink(name, dir_fd=folder)
-            os.rmdir(id, dir_fd=group)
+        with suppress(FileNotFoundError), self._root() as root:
+            os.unlink(id, dir_fd=root)
+
+    def tidy(self) -> None:
+        """Delete the drafts of processes that were killed, and nothing else, whatever folder this is."""
+        with self._root() as root:
+            for name in _names(root):
+                with suppress(FileNotFoundError):  # it has just been published
+                    if name.startswith(_DRAFT) and self.touched(name) < time.time() - DRAFT_SECONDS:
+                        self.remove(name)
 
     def touch(self, id: str) -> None:
         """Record that an artifact was stored just now."""
-        with self._open(id, make=True) as folder:
-            os.utime(folder)
+        with self._root() as root:
+            os.utime(id, dir_fd=root, follow_symlinks=False)
 
     def touched(self, id: str) -> float:
         """Return when an artifact was last stored.
 
         Raises:
-            FileNotFoundError: nothing of it is there.
+            FileNotFoundError: it is not there.
         """
-        with self._open(id) as folder:
-            return os.fstat(folder).st_mtime
-
-    def ids(self) -> Iterator[str]:
-        """Yield the artifacts that have any file."""
         with self._root() as root:
-            for name in _names(root):
-                with suppress(NotADirectoryError), _folder(root, name) as group:
-                    yield from _names(group)
+            return os.stat(id, dir_fd=root, follow_symlinks=False).st_mtime
+
+    def ids(self) -> list[str]:
+        """List the artifacts that have a file."""
+        with self._root() as root:
+            return [name for name in _names(root) if not name.startswith(_DRAFT)]
 
     @contextmanager
     def _root(self) -> Iterator[int]:
@@ -173,44 +293,7 @@ class PartFiles:
         finally:
             os.close(fd)
 
-    @contextmanager
-    def _open(self, id: str, *, make: bool = False) -> Iterator[int]:
-        with (
-            self._root() as root,
-            _folder(root, id[:2], make=make) as group,
-            _folder(group, id, make=make) as folder,
-        ):
-            yield folder
 
-
-@contextmanager
-def _folder(parent: int, name: str, *, make: bool = False) -> Iterator[int]:
-    if make:
-        with suppress(FileExistsError):
-            os.mkdir(name, 0o700, dir_fd=parent)
-    fd = os.open(name, _FOLDER | _LINK_FREE, dir_fd=parent)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _names(folder: int) -> set[str]:
+def _names(folder: int) -> list[str]:
     with os.scandir(folder) as entries:
-        return {entry.name for entry in entries}
-
-
-def _written(folder: int, data: bytes) -> str:
-    """Write a file under a name that no part has, and return that name."""
-    name = f".{secrets.token_hex(8)}"
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _LINK_FREE, 0o600, dir_fd=folder)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(fd)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name, dir_fd=folder)
-        raise
-    return name
+        return [entry.name for entry in entries]

@@ -1,6 +1,7 @@
 """Reads artifacts and parts of results: whole, a page at a time, into a folder, or what fits into a message."""
 
 import asyncio
+import io
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -150,7 +151,10 @@ class PartReader:
 
     async def bytes(self, part: Media) -> bytes:
         """Return all bytes of a part."""
-        return b"".join([chunk async for chunk in self._read(part.uri or "")])
+        data = io.BytesIO()  # not a list of chunks, which would be held beside what is joined from them
+        async for chunk in self._read(part.uri or ""):
+            data.write(chunk)
+        return data.getvalue()
 
     async def save(self, part: Media, folder: str | Path) -> Path:
         """Write a part into a folder and return the path; a taken name is varied."""

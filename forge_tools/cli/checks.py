@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from forge_tools import __version__
-from forge_tools.artifacts.parts import PartFiles
+from forge_tools.artifacts.parts import ArtifactFiles, folder_of
 from forge_tools.broker import celery_app, speaks_redis
 from forge_tools.config import Settings
 from forge_tools.embedded.home import stack_holder
@@ -73,8 +73,9 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
     yield _walls(settings)
     yield _commands(settings)
     yield _limits(settings)
-    if settings.artifact_dir is not None:
-        yield from check_artifacts(settings.artifact_dir, settings.workspace)
+    folder = folder_of(settings)
+    if folder is not None and (settings.artifact_dir or folder.exists()):
+        yield from check_artifacts(folder, settings.workspace)
     if settings.is_embedded:
         yield from check_home(settings)
     else:
@@ -137,7 +138,7 @@ def _limits(settings: Settings) -> Finding:
 
 def check_artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:
     try:
-        PartFiles(folder).probe()
+        ArtifactFiles(folder).probe()
         yield ok("artifacts", f"kept in {folder}")
     except OSError as error:
         way_out = "Set FORGE_ARTIFACT_DIR to a folder that only this user can write to, or unset it."

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from forge_tools import storage
+from forge_tools.artifacts.parts import folder_of
 from forge_tools.cli.face import Face
 from forge_tools.config import Settings
 from forge_tools.embedded.home import Holder, stack_holder
@@ -41,7 +42,7 @@ def with_store(work: Callable[["Store"], Awaitable[T]], settings: Settings | Non
 
     async def run() -> T:
         async with await storage.open_store(
-            settings.database, connect_timeout=settings.connect_timeout, artifact_dir=settings.artifact_dir
+            settings.database, connect_timeout=settings.connect_timeout, artifact_dir=folder_of(settings)
         ) as store:
             return await work(store)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Coroutine
 from typing import Any
 
+from forge_tools.artifacts.parts import folder_of
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ExecutionNotFoundError, ForgeError
 from forge_tools.model import new_id
@@ -35,7 +36,7 @@ class Connection:
         """Connect to the database; from now on only this process and this loop may use it."""
         self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
         settings = self._settings
-        wait, limit, folder = settings.connect_timeout, settings.database_timeout, settings.artifact_dir
+        wait, limit, folder = settings.connect_timeout, settings.database_timeout, folder_of(settings)
         self._store = await open_store(settings.database, connect_timeout=wait, deadline=limit, artifact_dir=folder)
 
     @property

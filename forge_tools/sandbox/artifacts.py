@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack, unpack
+from forge_tools.artifacts.parts import ArtifactFiles, Draft, unpack
 from forge_tools.artifacts.reader import Pages, whole
 from forge_tools.errors import ForgeError, SandboxError
 from forge_tools.model import Artifact, ArtifactPage, ExecutionContext, PageWish, artifact_id
@@ -21,7 +21,7 @@ from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.output import scrubbed_chunks
 from forge_tools.sandbox.reach import REACH
-from forge_tools.sandbox.spools import CHUNK_BYTES, Gathered, Recent, Spool
+from forge_tools.sandbox.spools import CHUNK_BYTES, Gathered, Recent, Spool, fill
 
 NOT_FOUND = "ARTIFACT_NOT_FOUND"
 UNAVAILABLE = "ARTIFACTS_UNAVAILABLE"
@@ -104,7 +104,7 @@ def unknown(handle: str) -> SandboxError:
 
 
 class FolderArtifacts:
-    """Artifacts in a folder of this host, for executors in process: the bytes as `PartFiles`, and their owners.
+    """Artifacts in a folder of this host, for executors in process: the bytes as `ArtifactFiles`, and their owners.
 
     The folder must be out of reach of tools. `ttl` is in seconds; `quota` limits the bytes that a session holds.
     """
@@ -115,7 +115,7 @@ class FolderArtifacts:
         self.max_bytes = min(max_bytes, quota)
         self._quota = quota
         self._ttl = ttl
-        self._files, self._owners = PartFiles(folder / "files"), folder / "sessions"
+        self._files, self._owners = ArtifactFiles(folder / "files"), folder / "sessions"
         self._lock, self._mark = folder / "lock", folder / "mark"
         self._recent = Recent()
         self._purged_at = float("-inf")
@@ -131,14 +131,13 @@ class FolderArtifacts:
         media_type: str = TEXT,
     ) -> Artifact:
         """Store the bytes; the same bytes again are stored once, and kept longer."""
-        gathered = await Gathered.of(chunks, min(limit or self.max_bytes, self._quota))
         try:
-            await asyncio.to_thread(self._put, gathered, context, media_type)
+            with await asyncio.to_thread(self._files.draft, media_type) as draft:
+                await fill(draft, chunks, min(limit or self.max_bytes, self._quota))
+                await asyncio.to_thread(self._put, draft, context)
         except OSError as error:
             raise _refusal(error) from error
-        finally:
-            gathered.close()
-        return Artifact(id=gathered.id, size=gathered.size, media_type=media_type, session_id=context.session_id)
+        return Artifact(id=draft.id, size=draft.size, media_type=media_type, session_id=context.session_id)
 
     async def open(self, handle: str, context: ExecutionContext) -> int:
         """Return a descriptor of an unnamed file with its bytes; recently read artifacts are unpacked already."""
@@ -149,8 +148,9 @@ class FolderArtifacts:
             size, changed = await asyncio.to_thread(self._find, found, context.session_id)
             if (fd := self._recent.open(found)) is not None:
                 return fd
-            gathered = await asyncio.to_thread(self._unpacked, found, size)
-            fd = gathered.take(changed)  # not in the thread: nobody would close it if the call was cancelled
+            it = Artifact(id=found, size=size)
+            gathered = await fill(Gathered(), whole(it, partial(self._chunk, it)), size)
+            fd = gathered.take(changed)
             self._recent.add(found, fd)
             return fd
 
@@ -182,19 +182,18 @@ class FolderArtifacts:
         with self._locked():
             return self._purge()
 
-    def _put(self, gathered: Gathered, context: ExecutionContext, media_type: str) -> None:
+    def _put(self, draft: Draft, context: ExecutionContext) -> None:
         """Record the owner last: after a kill half way, nobody sees the remains."""
-        session, numbers = self._session(context.session_id), range(count_parts(gathered.size))
+        draft.end()
+        session = self._session(context.session_id)
         with self._locked():
-            if not self._files.are_there(gathered.id, numbers):
-                for number in numbers:
-                    data = gathered.read(number * PART_BYTES, PART_BYTES)
-                    self._files.write(gathered.id, number, pack(data, media_type))
-            self._files.touch(gathered.id)
+            if not self._files.is_there(draft.id):
+                self._files.publish(draft, draft.id)
+            self._files.touch(draft.id)
             session.mkdir(mode=0o700, exist_ok=True)
-            self._mark.write_text(str(gathered.size))
-            self._mark.replace(session / gathered.id)  # a concurrent reader reads either version
-            self._evict(session, gathered.id)
+            self._mark.write_text(str(draft.size))
+            self._mark.replace(session / draft.id)  # a concurrent reader reads either version
+            self._evict(session, draft.id)
             if time.monotonic() - self._purged_at > _PURGE_SECONDS:
                 self._purged_at = time.monotonic()
                 self._purge()
@@ -218,14 +217,6 @@ class FolderArtifacts:
                 found.append((mark.stat().st_mtime, mark.name))
         return [name for _, name in sorted(found, reverse=True)]
 
-    def _unpacked(self, found: str, size: int) -> Gathered:
-        gathered = Gathered()
-        for number in range(count_parts(size)):
-            gathered.add(unpack(self._files.read(found, number), number, size))
-        if gathered.id != found:
-            raise ValueError(found)
-        return gathered
-
     @asynccontextmanager
     async def _refusing(self, found: str, handle: str = "") -> AsyncIterator[None]:
         """Turn errors into refusals. Damaged bytes are dropped, so that the right ones can be stored again."""
@@ -245,7 +236,8 @@ class FolderArtifacts:
 
     def _purge(self) -> int:
         gone = 0
-        for id_ in list(self._files.ids()):
+        self._files.tidy()
+        for id_ in self._files.ids():
             is_owned = any(self._owners.glob(f"*/{id_}"))
             seconds = self._ttl if is_owned else min(self._ttl, _LEFTOVER_SECONDS)
             if self._files.touched(id_) < time.time() - seconds:

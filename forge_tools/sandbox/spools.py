@@ -10,15 +10,16 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
 from pathlib import Path
+from typing import Protocol, TypeVar
 
+from forge_tools.artifacts.parts import write_at
 from forge_tools.artifacts.reader import after_last_line, next_line
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, Descriptor
 from forge_tools.sandbox.walls.commands import make_locked
 
-CHUNK_BYTES = 256 << 10
+CHUNK_BYTES = 1 << 20
 TOO_LARGE = "ARTIFACT_TOO_LARGE"
 
 _MARKER_ROOM = 128
@@ -32,6 +33,8 @@ RECENT_BYTES = 256 << 20
 
 RECENT_FILES = 64
 """How many such files at most: a process has a limited number of handles."""
+
+SinkT = TypeVar("SinkT", bound="Sink")
 
 
 class UnnamedFile(Descriptor):
@@ -121,47 +124,12 @@ class Spool(UnnamedFile):
 
 
 class Gathered(UnnamedFile):
-    """All of some chunks in one file, with the id that their bytes have as an artifact. The caller closes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._digest = blake2b(digest_size=16)
-
-    @classmethod
-    async def of(cls, chunks: AsyncIterator[bytes], limit: int) -> "Gathered":
-        """Write the chunks without blocking the event loop."""
-        gathered = cls()
-        try:
-            async for chunk in chunks:
-                if gathered.size + len(chunk) > limit:
-                    raise SandboxError(
-                        f"The output is larger than {limit:,} bytes, the limit for an artifact", TOO_LARGE
-                    )
-                await asyncio.to_thread(gathered.add, chunk)
-        except OSError as error:
-            gathered.close()
-            reason = os.strerror(error.errno or 0)
-            raise SandboxError(f"The output cannot be stored on this host: {reason}") from error
-        except BaseException:
-            gathered.close()
-            raise
-        return gathered
-
-    @property
-    def id(self) -> str:
-        return self._digest.hexdigest()
+    """All of some chunks in one file."""
 
     def add(self, chunk: bytes) -> None:
-        view = memoryview(chunk)
-        while view:
-            with self._in_use:
-                view = view[os.pwrite(self.fd, view, self.size + len(chunk) - len(view)) :]
-        self._digest.update(chunk)
-        self.size += len(chunk)
-
-    def read(self, start: int, size: int) -> bytes:
         with self._in_use:
-            return os.pread(self.fd, size, start)
+            write_at(self.fd, chunk, self.size)
+        self.size += len(chunk)
 
     def take(self, changed: float | None = None) -> int:
         """Transfer the descriptor to the caller, who closes it; `changed` becomes the file's modification time."""
@@ -170,6 +138,31 @@ class Gathered(UnnamedFile):
         if changed is not None:
             os.utime(fd, (changed, changed))
         return fd
+
+
+class Sink(Protocol):
+    """What takes bytes, chunk by chunk."""
+
+    size: int
+
+    def add(self, chunk: bytes, /) -> None: ...
+
+
+async def fill(sink: SinkT, chunks: AsyncIterator[bytes], limit: int) -> SinkT:
+    """Add the chunks without blocking the event loop, and return the sink.
+
+    Raises:
+        SandboxError: there are more than `limit` bytes, or no room for them.
+    """
+    try:
+        async for chunk in chunks:
+            if sink.size + len(chunk) > limit:
+                raise SandboxError(f"The output is larger than {limit:,} bytes, the limit for an artifact", TOO_LARGE)
+            await asyncio.to_thread(sink.add, chunk)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise SandboxError(f"The output cannot be stored on this host: {reason}") from error
+    return sink
 
 
 class Recent:

@@ -1,9 +1,10 @@
-"""Artifacts: written part by part, to rows or to files in a folder; visible once whole; equal bytes stored once."""
+"""Artifacts: written to rows, part by part, or to files in a folder; visible once whole; equal bytes stored once."""
 
 import asyncio
 import logging
+import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ from sqlalchemy import ColumnElement, Row, case, delete, exists, func, insert, s
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.media import media_type
-from forge_tools.artifacts.parts import PART_BYTES, PackedPart, PartFiles, count_parts, measured, unpack
+from forge_tools.artifacts.parts import PART_BYTES, ArtifactFiles, Draft, PackedPart, count_parts, unpack
 from forge_tools.artifacts.reader import Pages, whole
 from forge_tools.errors import (
     ArtifactDamagedError,
@@ -60,26 +61,28 @@ class Keeping:
 class StoredArtifacts:
     """Begin, add the parts in any order, finish: `keep` does all of it. Killed in between, nothing of it can be seen.
 
-    Files are written and deleted while their artifact's row is locked, so that nobody deletes what somebody else is writing.
+    Files appear and are deleted while their artifact's row is locked, so that nobody deletes what somebody else needs.
     """
 
     def __init__(self, database: Database, folder: Path | None = None) -> None:
         self._database = database
-        self._files = None if folder is None else PartFiles(folder)
+        self._files = None if folder is None else ArtifactFiles(folder)
 
-    async def keep(
-        self, new: Artifact, keeping: Keeping, part: Callable[[int], Awaitable[PackedPart]]
-    ) -> Artifact | None:
-        """Store an artifact, whose parts are asked for if it is not there; None if others deleted it, repeatedly."""
+    async def draft(self, media_type: str) -> Draft:
+        """Begin to gather bytes, where they can be kept from."""
+        return Draft(media_type) if self._files is None else await self._on_disk(self._files.draft, media_type)
+
+    async def keep(self, new: Artifact, keeping: Keeping, draft: Draft) -> Artifact | None:
+        """Store an artifact, given all its bytes; None if others deleted it, repeatedly."""
         for _ in range(MOST_TRIES):
-            if done := await self.begin(new, keeping) or await self._send(new, keeping, part):
+            if done := await self.begin(new, keeping) or await self._send(new, keeping, draft):
                 return done
         return None
 
     async def begin(self, new: Artifact, keeping: Keeping) -> Artifact | None:
         """Announce an artifact. If its bytes are already stored, extend its expiry and return it: no parts are needed.
 
-        The bytes are not verified: a caller who might send others must prove first that it has these.
+        An id proves nothing: the caller must have these bytes.
         """
         # `uploaded_by` is named, since its default is for clients.
         row = self._database.upsert(artifacts).values(**_announcement(new), uploaded_by=None)
@@ -94,23 +97,9 @@ class StoredArtifacts:
 
         return await self._evicting(await self._database.write(work), keeping)
 
-    async def renew(self, new: Artifact, keeping: Keeping) -> Artifact | None:
-        """Extend the expiry of what its session kept before; None if the bytes must be sent again, or never were.
-
-        An id proves nothing: for other sessions nothing changes.
-        """
-        mine = exists().where(owner.artifact_id == new.id, owner.session_key == session_key(new.session_id))
-
-        async def work(connection: AsyncConnection) -> Artifact | None:
-            return await self._extended(connection, new, keeping, mine)
-
-        return await self._evicting(await self._database.write(work), keeping)
-
-    async def _extended(
-        self, connection: AsyncConnection, new: Artifact, keeping: Keeping, *which: ColumnElement[bool]
-    ) -> Artifact | None:
+    async def _extended(self, connection: AsyncConnection, new: Artifact, keeping: Keeping) -> Artifact | None:
         """Keep for longer what is whole; if somebody deleted parts of it, it is not, and they are sent again."""
-        it = update(artifacts).where(kept.id == new.id, kept.is_whole, *which)
+        it = update(artifacts).where(kept.id == new.id, kept.is_whole)
         row = (await connection.execute(it.values(expires_at=_lasting(keeping)).returning(artifacts))).one_or_none()
         if row is None:
             return None
@@ -121,7 +110,7 @@ class StoredArtifacts:
         return await self._own(connection, row, new)
 
     async def add(self, id: str, part: PackedPart) -> bool:
-        """Store one part.
+        """Store one part in a row.
 
         Returns False if it is not needed any more: somebody else finished the artifact, or it was given up.
         """
@@ -130,20 +119,13 @@ class StoredArtifacts:
         async def work(connection: AsyncConnection) -> bool:
             if not (await connection.execute(waiting)).rowcount:
                 return False
-            values = part._asdict() | {"artifact_id": id, "start": part.number * PART_BYTES}
-            if self._files is not None:
-                await self._on_disk(self._files.write, id, part.number, part.data)
-                values["data"] = IN_A_FILE
-            row = self._database.upsert(artifact_parts)
-            facts = {name: row.excluded[name] for name in ("data", "breaks")}
-            again = row.on_conflict_do_update(index_elements=["artifact_id", "number"], set_=facts)
-            await connection.execute(again, values)
+            await self._put(connection, id, [part])
             return True
 
         return await self._database.write(work)
 
-    async def finish(self, new: Artifact, keeping: Keeping) -> Artifact | None:
-        """Make it visible; None if parts are missing: begin again."""
+    async def finish(self, new: Artifact, keeping: Keeping, draft: Draft | None = None) -> Artifact | None:
+        """Make it visible, with a draft as its file; None if parts are missing: begin again."""
         locked = select(kept.id).where(kept.id == new.id).with_for_update()
         whole = (
             update(artifacts)
@@ -153,11 +135,25 @@ class StoredArtifacts:
         )
 
         async def work(connection: AsyncConnection) -> Artifact | None:
-            if await connection.scalar(locked) is None or not await self._are_all_there(connection, new):
+            if await connection.scalar(locked) is None:
+                return None
+            if draft is not None and self._files is not None:
+                await self._on_disk(self._files.publish, draft, new.id)
+                parts = [PackedPart(number, IN_A_FILE, breaks) for number, breaks in enumerate(draft.breaks)]
+                await self._put(connection, new.id, parts)
+            elif not await self._are_all_there(connection, new):
                 return None
             return await self._own(connection, (await connection.execute(whole)).one(), new)
 
         return await self._evicting(await self._database.write(work), keeping)
+
+    async def _put(self, connection: AsyncConnection, id: str, parts: Sequence[PackedPart]) -> None:
+        row = self._database.upsert(artifact_parts)
+        facts = {name: row.excluded[name] for name in ("data", "breaks")}
+        again = row.on_conflict_do_update(index_elements=["artifact_id", "number"], set_=facts)
+        if parts:
+            its = [one._asdict() | {"artifact_id": id, "start": one.number * PART_BYTES} for one in parts]
+            await connection.execute(again, its)
 
     async def upload(self, path: Path, *, ttl: float, quota: int, limit: int, session_id: str | None) -> Artifact:
         """Keep a file of this host, one part in memory at a time.
@@ -165,35 +161,39 @@ class StoredArtifacts:
         Raises:
             InvalidCallError: it has more bytes than `limit`, or changed while it was read.
         """
+        if self._files is not None:
+            await self._on_disk(self._files.prepare)
         with path.open("rb") as file:
-            keeping = Keeping(ttl, quota)
-            whole = await asyncio.to_thread(measured, file)
-            new = Artifact(id=whole.id, size=whole.size, media_type=media_type(whole.head), session_id=session_id)
-            if new.size > limit:
-                raise InvalidCallError(f"{path} has {new.size:,} bytes; FORGE_MAX_PART_SIZE allows {limit:,}")
-            try:
-                kept = await self.begin(new, keeping)
-            except ForbiddenError:  # a client that may only keep what is its own, and must send all of it
-                new, kept = replace(new, id=secrets.token_hex(16) + new.id), None
-                await self._database.execute(insert(artifacts).values(_announcement(new)))
-
-            def packed(number: int) -> PackedPart:
-                file.seek(number * PART_BYTES)
-                return PackedPart.of(number, file.read(PART_BYTES), new.media_type)
-
-            kept = kept or await self._send(new, keeping, lambda number: asyncio.to_thread(packed, number))
-            if kept is None or await asyncio.to_thread(measured, file) != whole:
-                raise InvalidCallError(f"{path} was changed while it was being read. Upload it again")
+            size, changed = _state(file.fileno())
+            if size > limit:
+                raise InvalidCallError(f"{path} has {size:,} bytes; FORGE_MAX_PART_SIZE allows {limit:,}")
+            kind = media_type(file.read(PART_BYTES))
+            with await self.draft(kind) as draft:
+                while await self._on_disk(draft.copy, file.fileno(), size):
+                    pass
+                await self._on_disk(draft.end)
+                if _state(file.fileno()) != (draft.size, changed):
+                    raise InvalidCallError(f"{path} was changed while it was being read. Upload it again")
+                new = Artifact(id=draft.id, size=draft.size, media_type=kind, session_id=session_id)
+                kept = await self._uploaded(new, Keeping(ttl, quota), draft)
+        if kept is None:
+            raise StorageError(f"{path} could not be kept: it was deleted meanwhile. Upload it again")
         return kept
 
-    async def _send(
-        self, new: Artifact, keeping: Keeping, part: Callable[[int], Awaitable[PackedPart]]
-    ) -> Artifact | None:
+    async def _uploaded(self, new: Artifact, keeping: Keeping, draft: Draft) -> Artifact | None:
+        try:
+            return await self.keep(new, keeping, draft)
+        except ForbiddenError:  # a client that may only keep what is its own, and must send all of it
+            new = replace(new, id=secrets.token_hex(16) + new.id)
+            await self._database.execute(insert(artifacts).values(_announcement(new)))
+            return await self._send(new, keeping, draft)
+
+    async def _send(self, new: Artifact, keeping: Keeping, draft: Draft) -> Artifact | None:
         """Add all parts and finish."""
-        for number in range(count_parts(new.size)):
-            if not await self.add(new.id, await part(number)):
+        for number in range(count_parts(new.size) if self._files is None else 0):
+            if not await self.add(new.id, await asyncio.to_thread(draft.part, number)):
                 return None
-        return await self.finish(new, keeping)
+        return await self.finish(new, keeping, draft)
 
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
         """Read the metadata of an artifact of that session; None if it has none of that id, or no longer."""
@@ -232,16 +232,19 @@ class StoredArtifacts:
         except FileNotFoundError:
             if await self._database.scalar(select(kept.id).where(kept.id == artifact.id)) is None:
                 return None
-            where = f"part {number} is missing in {self._files.folder}"
+            where = f"its file is missing in {self._files.folder} (FORGE_ARTIFACT_DIR)"
             raise ArtifactDamagedError(f"{artifact.handle} is damaged: {where}. Run the call again") from None
 
-    async def chunk(self, artifact: Artifact, number: int) -> bytes:
-        """Read and unpack one part."""
-        data = await self.part(artifact, number)
-        if data is None:
+    async def _chunk(self, artifact: Artifact, number: int, *, is_checked: bool = True) -> bytes:
+        """Read and unpack one part of what its session kept: of a file without a query."""
+        data: bytes | None = None
+        if self._files is not None:
+            with suppress(FileNotFoundError, ArtifactFolderError):  # if it is not in a row, that is said below
+                data = await self._on_disk(self._files.read, artifact.id, number)
+        if data is None and (data := await self.part(artifact, number)) is None:
             raise StorageError(f"{artifact.handle} expired while it was being read. Run the call again")
         try:
-            return unpack(data, number, artifact.size)
+            return unpack(data, number, artifact.size, is_checked=is_checked)
         except ValueError as error:
             raise await self._damaged(artifact, error) from error
 
@@ -249,12 +252,12 @@ class StoredArtifacts:
         """Read a page of what its session kept, without reading everything before it."""
         query = select(stored.breaks).where(stored.artifact_id == artifact.id).order_by(stored.number)
         breaks = list(await self._database.scalars(query))
-        return await Pages(artifact, breaks, partial(self.chunk, artifact)).read(wish)
+        return await Pages(artifact, breaks, partial(self._chunk, artifact)).read(wish)
 
     async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
         """Yield the bytes of an artifact, one part in memory at a time."""
         try:
-            async for data in whole(artifact, partial(self.chunk, artifact)):
+            async for data in whole(artifact, partial(self._chunk, artifact, is_checked=False)):
                 yield data
         except ValueError as error:
             raise await self._damaged(artifact, error) from error
@@ -286,6 +289,9 @@ class StoredArtifacts:
 
     async def purge(self, most: int = 100) -> int:
         """Delete expired and unfinished artifacts, each in its own transaction; returns how many."""
+        if self._files is not None:
+            with suppress(ArtifactFolderError):
+                await self._on_disk(self._files.tidy)
         in_files = exists().where(stored.artifact_id == kept.id, _is_in_a_file)
         can_delete = true() if self._files is not None else ~in_files
         overdue = select(kept.id).where(kept.expires_at <= from_now(0.0), can_delete)
@@ -315,11 +321,10 @@ class StoredArtifacts:
     async def _are_all_there(self, connection: AsyncConnection, artifact: Artifact) -> bool:
         """Return whether no part is missing; files in a folder that this process does not know count as present."""
         expected = stored.artifact_id == artifact.id, stored.number < count_parts(artifact.size)
-        rows = (await connection.execute(select(stored.number, _is_in_a_file).where(*expected))).all()
-        in_files = [number for number, is_in_a_file in rows if is_in_a_file]
-        if len(rows) < count_parts(artifact.size):
+        in_files = (await connection.scalars(select(_is_in_a_file).where(*expected))).all()
+        if len(in_files) < count_parts(artifact.size):
             return False
-        return not in_files or self._files is None or await self._on_disk(self._files.are_there, artifact.id, in_files)
+        return not any(in_files) or self._files is None or await self._on_disk(self._files.is_there, artifact.id)
 
     async def _on_disk(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         folder = None if self._files is None else self._files.folder
@@ -394,6 +399,12 @@ async def disown(ids: Sequence[str], whose: ColumnElement[bool], connection: Asy
     await connection.execute(delete(artifact_owners).where(any_of(owner.artifact_id, ids), whose))
     nobodys = update(artifacts).where(is_it, kept.is_whole, ~is_owned)
     await connection.execute(nobodys.values(expires_at=from_now(0.0)))
+
+
+def _state(fd: int) -> tuple[int, int]:
+    """Return how many bytes a file has, and when it was written last."""
+    facts = os.fstat(fd)
+    return facts.st_size, facts.st_mtime_ns
 
 
 def _announcement(new: Artifact) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import os
 import resource
 import shutil
+import stat
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,12 +14,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from forge_tools.artifacts.parts import PART_BYTES, PackedPart, PartFiles, pack
+from forge_tools.artifacts.parts import DRAFT_SECONDS, MAX_PACKED_BYTES, PART_BYTES, ArtifactFiles, pack, write_at
 from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError, ArtifactNotFoundError
 from forge_tools.model import Artifact, PageWish
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.sqlalchemy_tables import artifact_parts
-from tests.contract.test_artifacts import BYTES, GONE, KEEPING, LONG, artifact, contents, files, put, rows
+from forge_tools.storage.sqlalchemy_tables import artifact_parts, artifacts
+from tests.contract.test_artifacts import BYTES, GONE, KEEPING, LONG, artifact, contents, draft_of, files, put, rows
 
 LINES = [f"{number:06} {'-' * 290}\n".encode() for number in range(16_000)]
 TEXT = b"".join(LINES)
@@ -26,7 +28,7 @@ TEXT = b"".join(LINES)
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = tmp_path / "artifacts"
-    PartFiles(made).prepare()
+    ArtifactFiles(made).prepare()
     return made
 
 
@@ -41,8 +43,10 @@ async def bytes_in_rows(store: Store) -> int:
         return int(await connection.scalar(select(func.coalesce(func.sum(func.length(artifact_parts.c.data)), 0))) or 0)
 
 
-def part_file(folder: Path, of: Artifact, number: int) -> Path:
-    return folder / of.id[:2] / of.id / str(number)
+def overwrite(folder: Path, of: Artifact, number: int, data: bytes) -> None:
+    """Damage one part of a file."""
+    with (folder / of.id).open("r+b") as file:
+        write_at(file.fileno(), data, number * MAX_PACKED_BYTES)
 
 
 async def test_what_is_kept_is_compressed_in_rows(migrated_url: str) -> None:
@@ -56,9 +60,8 @@ async def test_what_is_kept_in_a_folder_is_compressed_there_and_the_database_doe
 ) -> None:
     kept = await put(store, TEXT)
     assert await bytes_in_rows(store) == 0
-    assert {path.name for path in files(folder)} == {"0", "1", "2", "3", "4"}
-    assert {path.parent.name for path in files(folder)} == {kept.id}
-    assert 0 < sum(path.stat().st_size for path in files(folder)) < len(TEXT) / 5
+    assert [path.name for path in files(folder)] == [kept.id]
+    assert 0 < sum(path.stat().st_blocks * 512 for path in files(folder)) < len(TEXT) / 5
 
 
 @pytest.mark.parametrize("is_in_files", [True, False])
@@ -68,7 +71,7 @@ async def test_a_page_is_read_without_the_parts_before_it(
     async with await open_store(migrated_url, artifact_dir=folder if is_in_files else None) as store:
         kept = await put(store, TEXT)
         if is_in_files:
-            part_file(folder, kept, 0).unlink()
+            overwrite(folder, kept, 0, b"not looked at")
         else:
             damage = artifact_parts.update().where(artifact_parts.c.number == 0).values(data=b"not looked at")
             await store.database.write(lambda connection: connection.execute(damage))
@@ -89,19 +92,22 @@ async def test_lines_that_nobody_counted_are_found_all_the_same(store: Store) ->
 
 async def test_a_missing_file_is_said_and_comes_again_with_the_call(store: Store, folder: Path) -> None:
     kept = await put(store, BYTES)
-    part_file(folder, kept, 2).unlink()
-    with pytest.raises(ArtifactDamagedError, match=f"{kept.handle} is damaged: part 2 is missing in {folder}"):
+    (folder / kept.id).unlink()
+    with pytest.raises(ArtifactDamagedError, match=f"{kept.handle} is damaged: its file is missing in {folder} "):
         await contents(store, kept)
     await put(store, BYTES, session="other")
     assert await contents(store, kept) == BYTES
 
 
-@pytest.mark.parametrize("damage", [b"", b"no zlib", pack(b"other")])
+@pytest.mark.parametrize("damage", [None, b"no zlib", pack(b"other")])
 async def test_a_file_of_other_bytes_is_said_and_comes_again_once_it_was_seen(
-    store: Store, folder: Path, damage: bytes
+    store: Store, folder: Path, damage: bytes | None
 ) -> None:
     kept = await put(store, BYTES)
-    part_file(folder, kept, 3).write_bytes(damage)
+    if damage is None:
+        os.truncate(folder / kept.id, 3 * MAX_PACKED_BYTES)
+    else:
+        overwrite(folder, kept, 3, damage)
     with pytest.raises(ArtifactDamagedError, match=f"{kept.handle} is damaged"):
         await contents(store, kept)
     assert await store.artifacts.find(kept.id, "s") is None
@@ -111,8 +117,8 @@ async def test_a_file_of_other_bytes_is_said_and_comes_again_once_it_was_seen(
 
 async def test_bytes_of_the_right_length_are_still_held_against_the_handle(store: Store, folder: Path) -> None:
     kept = await put(store, BYTES)
-    part_file(folder, kept, 1).write_bytes(pack(bytes(PART_BYTES)))
-    assert len(await store.artifacts.chunk(kept, 1)) == PART_BYTES
+    overwrite(folder, kept, 1, pack(bytes(PART_BYTES)))
+    assert (await store.artifacts.page(kept, PageWish(byte=PART_BYTES, max_bytes=3))).data == bytes(3)
     with pytest.raises(ArtifactDamagedError, match=f"{kept.handle} is damaged: its bytes do not match"):
         await contents(store, kept)
 
@@ -132,9 +138,9 @@ async def test_a_process_that_does_not_know_the_folder_says_so_and_deletes_nothi
             await contents(elsewhere, kept)
         await put(elsewhere, b"in a row", GONE)
         assert await elsewhere.artifacts.purge() == 1
-    assert part_file(folder, gone, 0).exists()
+    assert (folder / gone.id).exists()
     assert await store.artifacts.purge() == 1
-    assert not part_file(folder, gone, 0).exists()
+    assert not (folder / gone.id).exists()
 
 
 async def test_what_was_kept_in_rows_before_there_was_a_folder_is_read_and_goes_like_the_rest(
@@ -151,15 +157,14 @@ async def test_what_was_kept_in_rows_before_there_was_a_folder_is_read_and_goes_
 
 
 async def test_a_folder_that_cannot_be_used_is_an_error_that_names_it(store: Store, folder: Path) -> None:
-    new = artifact(BYTES)
-    assert await store.artifacts.begin(new, KEEPING) is None
+    draft = await draft_of(store, BYTES)
     folder.chmod(0o755)
     with pytest.raises(ArtifactFolderError, match=rf"{folder} \(FORGE_ARTIFACT_DIR\) cannot be used: .* chmod 700"):
-        await store.artifacts.add(new.id, PackedPart(0, pack(b"x")))
+        await store.artifacts.keep(artifact(BYTES), KEEPING, draft)
     folder.rename(folder.with_name("away"))
     with pytest.raises(ArtifactFolderError, match="it does not exist"):
-        await store.artifacts.add(new.id, PackedPart(0, pack(b"x")))
-    assert (await rows(store))[1] == 0
+        await store.artifacts.keep(artifact(BYTES), KEEPING, draft)
+    assert (await rows(store))[1:] == (0, 0)
 
 
 async def test_a_folder_that_is_deleted_midway_is_an_error_for_who_reads_and_who_writes(
@@ -178,16 +183,45 @@ async def test_a_folder_that_is_deleted_midway_is_an_error_for_who_reads_and_who
 async def test_one_that_cannot_be_deleted_is_put_off_and_keeps_no_other_from_going(store: Store, folder: Path) -> None:
     stuck = await put(store, b"stuck", replace(GONE, ttl=-9.0))
     gone = await put(store, b"old", GONE)
-    place = part_file(folder, stuck, 0)
+    place = folder / stuck.id
     place.unlink()
     place.mkdir()
     assert await store.artifacts.purge(most=1) == 0
     assert await store.artifacts.purge(most=1) == 1
     with pytest.raises(ArtifactNotFoundError):
         await store.artifacts.named(stuck.id)
-    assert not part_file(folder, gone, 0).exists()
+    assert not (folder / gone.id).exists()
     place.rmdir()
     assert (await put(store, b"stuck")).id == stuck.id
+
+
+async def test_what_was_gathered_and_not_kept_leaves_nothing(store: Store, folder: Path) -> None:
+    draft = await draft_of(store, BYTES)
+    [file] = files(folder)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    draft.close()
+    assert files(folder) == []
+
+
+async def test_what_a_killed_process_left_is_deleted_after_an_hour(store: Store, folder: Path) -> None:
+    for name in (".forge-draft-killed", ".forge-draft-running", ".profile"):
+        (folder / name).touch()
+    for name in (".forge-draft-killed", ".profile"):
+        os.utime(folder / name, (0, time.time() - DRAFT_SECONDS - 60))
+    kept = await put(store, BYTES)
+    await store.artifacts.purge()
+    assert {path.name for path in files(folder)} == {".forge-draft-running", ".profile", kept.id}
+
+
+async def test_a_file_whose_process_was_killed_before_it_was_visible_is_deleted(store: Store, folder: Path) -> None:
+    new = artifact(BYTES)
+    assert await store.artifacts.begin(new, KEEPING) is None
+    ArtifactFiles(folder).publish(await draft_of(store, BYTES), new.id)
+    assert await store.artifacts.find(new.id, "s") is None
+    expire = artifacts.update().values(expires_at=artifacts.c.created_at)
+    await store.database.write(lambda connection: connection.execute(expire))
+    assert await store.artifacts.purge() == 1
+    assert files(folder) == []
 
 
 async def test_a_folder_that_is_full_midway_is_named_and_what_was_begun_is_seen_by_nobody(
@@ -204,7 +238,7 @@ async def test_a_folder_that_is_full_midway_is_named_and_what_was_begun_is_seen_
             pytest.raises(ArtifactFolderError, match="cannot be used: File too large"),
         ):
             await upload()
-        assert [path.name for path in files(folder)] == ["0"]
+        assert files(folder) == []
         with pytest.raises(ArtifactNotFoundError):
             await store.artifacts.named(artifact(data).id)
         kept = await upload()

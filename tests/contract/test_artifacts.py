@@ -6,16 +6,16 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
 import pytest
 
-from forge_tools.artifacts.parts import PART_BYTES, PackedPart, PartFiles, count_parts, pack
+from forge_tools.artifacts.parts import PART_BYTES, ArtifactFiles, Draft, PackedPart, pack
 from forge_tools.artifacts.reader import PartReader
 from forge_tools.errors import ArtifactDamagedError, ArtifactNotFoundError, StorageError
 from forge_tools.model import Artifact, File
+from forge_tools.model.artifacts import TEXT
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import Keeping, session_key
 from forge_tools.storage.sqlalchemy_tables import artifact_owners, artifact_parts, artifacts
@@ -25,8 +25,6 @@ KEEPING = Keeping(ttl=3600.0, quota=1 << 30)
 GONE = Keeping(ttl=-1.0, quota=1 << 30)
 BYTES = random.Random(1).randbytes(3 * PART_BYTES + 17)
 LONG = bytes(3 * PART_BYTES)
-packed = cache(pack)
-"""The same few parts are sent in most tests."""
 
 
 @pytest.fixture(params=["rows", "files"])
@@ -35,7 +33,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     if request.param == "rows":
         return None
     made = tmp_path / "artifacts"
-    PartFiles(made).prepare()
+    ArtifactFiles(made).prepare()
     return made
 
 
@@ -51,15 +49,16 @@ def artifact(data: bytes, session: str | None = "s", execution: str | None = "e"
 
 
 async def put(store: Store, data: bytes, keeping: Keeping = KEEPING, **facts: str | None) -> Artifact:
-    new = artifact(data, **facts)
-    if whole := await store.artifacts.begin(new, keeping):
-        return whole
-    for number in range(count_parts(len(data))):
-        chunk = data[number * PART_BYTES : (number + 1) * PART_BYTES]
-        await store.artifacts.add(new.id, PackedPart(number, packed(chunk), chunk.count(b"\n")))
-    done = await store.artifacts.finish(new, keeping)
+    done = await store.artifacts.keep(artifact(data, **facts), keeping, await draft_of(store, data))
     assert done is not None
     return done
+
+
+async def draft_of(store: Store, data: bytes) -> Draft:
+    draft = await store.artifacts.draft(TEXT)
+    draft.add(data)
+    draft.end()
+    return draft
 
 
 def files(folder: Path | None) -> list[Path]:
@@ -134,7 +133,7 @@ async def test_two_that_keep_the_same_at_once_share_one_copy(
         kept = await asyncio.gather(*(put(one, BYTES, session=f"s{n}") for n in range(3) for one in (store, other)))
     assert {one.id for one in kept} == {artifact(BYTES).id}
     assert await rows(store) == (1, 4, 3)
-    assert len(files(folder)) == (4 if folder else 0)
+    assert len(files(folder)) == (1 if folder else 0)
     assert await contents(store, kept[0]) == BYTES
 
 
@@ -159,7 +158,7 @@ async def test_what_has_expired_is_gone_at_once_and_purged_later(store: Store, f
     assert await store.artifacts.purge() == 1
     assert await store.artifacts.purge() == 0
     assert await rows(store) == (1, 4, 1)
-    assert len(files(folder)) == (4 if folder else 0)
+    assert len(files(folder)) == (1 if folder else 0)
     assert await contents(store, stays) == BYTES
 
 
@@ -240,21 +239,12 @@ async def test_whatever_happens_at_once_what_is_found_is_whole_and_nothing_stays
 
 
 async def put_or_give_up(store: Store, data: bytes, keeping: Keeping, session: str) -> None:
-    new = artifact(data, session)
-    if await store.artifacts.begin(new, keeping):
-        return
-    for number in range(count_parts(len(data))):
-        chunk = data[number * PART_BYTES : (number + 1) * PART_BYTES]
-        if not await store.artifacts.add(new.id, PackedPart(number, packed(chunk), 0)):
-            return
-    await store.artifacts.finish(new, keeping)
+    await store.artifacts.keep(artifact(data, session), keeping, await draft_of(store, data))
 
 
 async def test_damaged_bytes_are_refused(store: Store) -> None:
     new = artifact(b"right")
-    await store.artifacts.begin(new, KEEPING)
-    await store.artifacts.add(new.id, PackedPart(0, pack(b"wrong")))
-    await store.artifacts.finish(new, KEEPING)
+    await store.artifacts.keep(new, KEEPING, await draft_of(store, b"wrong"))
     with pytest.raises(ArtifactDamagedError, match=f"{new.handle} is damaged"):
         await contents(store, new)
 

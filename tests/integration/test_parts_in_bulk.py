@@ -18,7 +18,7 @@ GROWTH = 32 << 20
 
 @pytest.fixture
 def fleet(tmp_path: Path, valkey: Any) -> Iterator[Fleet]:
-    kept = {"artifact_dir": str(tmp_path / "kept"), "max_part_size": str(SIZE)}
+    kept = {"max_part_size": str(SIZE)}
     fleet = Fleet(tmp_path, valkey.url, f"sqlite:///{tmp_path / 'forge.db'}", kill_grace=1.0, **kept)
     fleet.start("process", concurrency=1, tools="tests.part_tools:make", **kept)
     yield fleet
@@ -56,4 +56,6 @@ async def test_neither_worker_nor_client_holds_a_large_part(fleet: Fleet) -> Non
 
     after = peaks(worker.pid) | peaks(os.getpid())
     assert (result.error, path.stat().st_size) == (None, SIZE)
+    beside = fleet.folder / "forge.db.artifacts"
+    assert result.files[0].uri in [f"artifact://{kept.name}" for kept in beside.iterdir()]
     assert {pid: after[pid] - size for pid, size in before.items() if after[pid] - size > GROWTH} == {}

@@ -108,6 +108,17 @@ async def test_bodies_and_their_programs_are_that_user_with_and_without_walls(
     assert (made.stat().st_uid, made.stat().st_gid) == (NOBODY, NOBODY)
 
 
+async def test_bytes_of_that_user_are_kept_by_root_in_a_folder_that_is_closed_to_him(
+    client: ExecutorClient, context: ExecutionContext, folder: Path
+) -> None:
+    for name, data in (("picture", range(256)), ("picture_from_behind_walls", range(255, -1, -1))):
+        result = await client.execute(name, context)
+        assert result.success, result.error
+        assert await result.files[0].bytes() == bytes(data) * 5000
+    kept = folder / "forge.db.artifacts"
+    assert {(path.stat().st_uid, path.stat().st_mode & 0o077) for path in (kept, *kept.iterdir())} == {(0, 0)}
+
+
 async def test_what_file_tools_make_as_root_is_for_that_user_to_change(
     client: ExecutorClient, context: ExecutionContext, fleet: Fleet, folder: Path
 ) -> None:

@@ -14,7 +14,6 @@ from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.schema import Unreadable, decode_json
 from forge_tools.tool.executor import ToolExecutor
-from workers.artifacts import Proofs
 from workers.lanes.process_state import shortage
 from workers.log_redaction import concealed
 from workers.outcomes import cancelled, crashed, interrupted, not_run, out_of_memory, outcome_of
@@ -42,8 +41,8 @@ class Host(Protocol):
     def slot_opened(self) -> None:
         """Tell those who wait for a slot of one that is free before an outcome is stored, or that no body freed."""
 
-    async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
-        """Answer what the tools of children ask about artifacts; what a call has not proven yet is in `proofs`."""
+    async def answer(self, request: dict[str, Any], context: ExecutionContext) -> dict[str, Any]:
+        """Answer what the tools of children ask about artifacts."""
 
     def demote(self, tool: str, why: str) -> None:
         """Move that tool out of the async lane."""
@@ -144,7 +143,7 @@ class Body:
     guard: TimeLimit | None = None
     limit: TimeLimit | None = None
     reports: ReportBuffer | None = None
-    proofs: Proofs | None = None
+    requests: set[asyncio.Task[None]] = field(default_factory=set)
     processes: dict[int, int] = field(default_factory=dict)
     is_cancelled: bool = False
     is_ending: bool = False

@@ -22,7 +22,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.model import CallScope, Claim, ExecutionContext, ExecutionStatus, Outcome, Told, ToolResult
 from forge_tools.sandbox.configured import User
-from forge_tools.sandbox.paths.confinement import kernel_confines
+from forge_tools.sandbox.paths.confinement import Descriptor, kernel_confines
 from forge_tools.sandbox.processes.endings import has_unmarked_descendants, reap_adopted
 from forge_tools.sandbox.processes.environment import Marking
 from forge_tools.sandbox.processes.trees import adopt_orphans, descendants
@@ -36,7 +36,7 @@ from workers.lanes.base import execute, outcome_of_task, scope_of
 from workers.lanes.frames import ChildEnd, Frame, fields_of
 from workers.lanes.process_state import ProcessState, Surroundings, fell_short, limit_this_process, shortage
 from workers.outcomes import not_run
-from workers.remote_store import ChildArtifacts, WorkerArtifacts
+from workers.remote_store import WorkerArtifacts
 
 LINGER_SECONDS = 2.0
 SEND_SECONDS = 0.05
@@ -66,7 +66,7 @@ class Child:
     ) -> None:
         self._executor = executor
         if executor.reach is not None and isinstance(artifacts := executor.reach.artifacts, WorkerArtifacts):
-            own = ChildArtifacts(artifacts.max_bytes, self.ask)
+            own = WorkerArtifacts(artifacts.max_bytes, self.ask)
             executor.reach = replace(executor.reach, artifacts=own)
         self._max_output_bytes = max_output_bytes
         self._memory_limit = memory_limit
@@ -144,7 +144,8 @@ class Child:
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         number = next(self._numbers)
         self._asked[number] = self._loop.create_future()
-        self._say("asked", number=number, artifact=request)
+        file, request = request.get("file"), {name: value for name, value in request.items() if name != "file"}
+        self._say("asked", file, number=number, artifact=request, has_file=file is not None)
         try:
             return await self._asked[number]
         finally:
@@ -231,7 +232,7 @@ class Child:
         after_ms = (self._loop.time() - started) * 1000
         outcome = outcome_of_task(body, claim, after_ms, is_asked=self._is_cancelled)
         is_tainted = self._is_tainted(outcome, body)
-        facts = {"is_tainted": is_tainted, "unfit": self._unfit(outcome)}
+        facts: dict[str, Any] = {"is_tainted": is_tainted, "unfit": self._unfit(outcome)}
         self._reports.end()
         self._say("ended", **fields_of(outcome, "id", "attempt", "token", *VERDICTS), **facts)
 
@@ -261,10 +262,10 @@ class Child:
             self._left = frozenset(process.pid for process in descendants(os.getpid()))
         return bool(self._left - before)
 
-    def _say(self, kind: str, **fields: Any) -> None:
+    def _say(self, kind: str, file: Descriptor | None = None, **fields: Any) -> None:
         """Send the engine a frame about the body that runs here."""
         id_, attempt = self._claim
-        self._line.send({"kind": kind, "id": id_, "attempt": attempt, **fields})
+        self._line.send({"kind": kind, "id": id_, "attempt": attempt, **fields}, file)
 
     def _let_go_in_copies(self) -> None:
         self._line.forget_sender()

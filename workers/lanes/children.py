@@ -17,7 +17,6 @@ from forge_tools.sandbox.processes.environment import attempt_mark
 from forge_tools.sandbox.processes.output import scrubbed_text
 from forge_tools.secrets.scrubber import Scrubber
 from forge_tools.time_limits import TimeLimits
-from workers.artifacts import Proofs
 from workers.capture import ChildOutput
 from workers.lanes import frames
 from workers.lanes.base import Body, Guard, Host, Verdict, context_of, swept
@@ -207,7 +206,8 @@ class ChildrenLane:
             case frames.Started():
                 child.has_started = True
             case frames.Asked():
-                self._do(self._answer_child(child, body, frame), self._steps)
+                body.requests.add(task := self._do(self._answer_child(child, body, frame), self._steps))
+                task.add_done_callback(body.requests.discard)
             case frames.Reported():
                 body.reports = body.reports or self._host.begin_reports(body.claim)
                 for told in frame.told:
@@ -224,8 +224,7 @@ class ChildrenLane:
             if child.asked > MOST_ASKED:
                 answer["error"] = f"More than {MOST_ASKED} requests at once. Wait for the answers to some."
             elif not body.is_over:
-                body.proofs = body.proofs or Proofs()
-                answer = await self._host.answer(asked.artifact, context_of(body.claim), body.proofs)
+                answer = await self._host.answer(asked.artifact, context_of(body.claim))
         finally:
             child.asked -= 1
             child.line.send({"answer": asked.number, "artifact": answer})
@@ -253,6 +252,7 @@ class ChildrenLane:
     def _start_body(self, child: PoolProcess, claim: Claim) -> None:
         body = Body(claim)
         child.body, child.has_started = body, False
+        child.line.files.clear()
         force = partial(self._force, child, body, timed_out)
         body.guard = Guard(self._time_limits.force(claim.timeout), force, patience=self._grace)
         body.limit = child.limit(self._time_limits.limits(claim.timeout))
@@ -309,8 +309,8 @@ class ChildrenLane:
         for limit in (body.guard, body.limit):
             if limit is not None:
                 limit.stop()
-        if body.proofs is not None:
-            body.proofs.end()
+        for task in body.requests:  # what it has not kept by now, it has not kept
+            task.cancel()
         child.output.follow()
         child.body, child.idle_since = None, time.monotonic()
         self._host.finished(outcome)
@@ -378,7 +378,8 @@ class ChildrenLane:
             if self._children.get(child.pid) is child:
                 del self._children[child.pid]
 
-    def _do(self, work: Coroutine[Any, Any, None], among: "set[asyncio.Task[Any]]") -> None:
+    def _do(self, work: Coroutine[Any, Any, None], among: "set[asyncio.Task[Any]]") -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         among.add(task)
         task.add_done_callback(among.discard)
+        return task

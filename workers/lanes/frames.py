@@ -3,9 +3,11 @@
 import asyncio
 import json
 import logging
+import os
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Annotated, Any, Literal, cast
@@ -13,14 +15,18 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from forge_tools.model import ExecutionStatus, Stream
+from forge_tools.sandbox.paths.confinement import Descriptor
 from forge_tools.tool.failures import MOST_BYTES as MOST_OF_DIAGNOSIS
 
 HEADER = struct.Struct("!II")
-"""The length of a frame's JSON, and of the bytes that follow it: the data in a message about artifacts."""
+"""The length of a frame's JSON, and of the bytes that follow it: the data in an answer about artifacts."""
 
 CHUNK = 1 << 18
 MOST_UNREAD = 64 << 20
 """Bytes that may wait for a child to read them, before another frame: it has 32 answers of a MiB under way at most."""
+
+MOST_FILES = 32
+"""Files that a child may send ahead of the requests that they belong to."""
 
 MOST_BYTES = 1 << 30
 """The most bytes of one frame that an engine sends: no row comes near it."""
@@ -85,11 +91,12 @@ class Started(OfBody):
 
 
 class Asked(OfBody):
-    """A request of the body, under a number that its answer repeats."""
+    """A request of the body, under a number that its answer repeats. It may come with an open file."""
 
     kind: Literal["asked"]
     number: Number
     artifact: dict[str, Any]
+    has_file: bool = False
 
 
 class Reported(OfBody):
@@ -165,6 +172,14 @@ def framed(frame: Frame) -> bytes:
     return b"".join((HEADER.pack(len(body), len(data)), body, data))
 
 
+class Received(Descriptor):
+    """A file that a child has opened."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)  # noqa: FBT003  its only name is its place
+        self.fd = fd
+
+
 class EngineEnd(asyncio.Protocol):
     """The engine's end: `hear` receives what the child sends, and `ended` is called once no more will come.
 
@@ -177,22 +192,49 @@ class EngineEnd(asyncio.Protocol):
         self._ended = ended
         self._frames = Frames(most_bytes)
         self._transport: asyncio.Transport | None = None
+        self._end: socket.socket | None = None
+        self.files = deque[Received]()
+        """Sent by the child, and of no request yet."""
         self.fault: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._end = end = transport.get_extra_info("socket").dup()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(end, self._receive, end, self._transport)
+        loop.call_soon(self._transport.pause_reading)  # it would lose the files that come along, and begins after this
 
     def connection_lost(self, _: Exception | None) -> None:
+        if self._end is not None:
+            asyncio.get_running_loop().remove_reader(self._end)
+            self._end.close()
+        self.files.clear()
         self._ended()
+
+    def _receive(self, end: socket.socket, transport: asyncio.Transport) -> None:
+        try:
+            data, files, _, _ = socket.recv_fds(end, CHUNK, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, files = b"", []
+        self.files.extend(map(Received, files))
+        if not data:
+            asyncio.get_running_loop().remove_reader(end)
+            transport.abort()
+        elif len(self.files) > MOST_FILES:
+            self._break(f"more than {MOST_FILES} files without a request")
+        else:
+            self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
         if self.fault is not None:
             return
         try:
-            for text, more in self._frames.add(data):
+            for text, _ in self._frames.add(data):
                 frame = _SAYABLE.validate_json(text)
-                if more and isinstance(frame, Asked):
-                    frame.artifact["data"] = more
+                if isinstance(frame, Asked) and frame.has_file and self.files:
+                    frame.artifact["file"] = self.files.popleft()
                 self._hear(frame)
         except FrameError as error:
             self._break(str(error))
@@ -230,11 +272,12 @@ class ChildEnd:
     def fileno(self) -> int:
         return self._end.fileno()
 
-    def send(self, frame: Frame) -> None:
-        """Send a whole frame; if the engine is gone, the receiving loop notices."""
+    def send(self, frame: Frame, file: Descriptor | None = None) -> None:
+        """Send a whole frame, perhaps with a file; if the engine is gone, the receiving loop notices."""
         data = framed(frame)
         with self._sending, suppress(OSError):
-            self._end.sendall(data)
+            sent = 0 if file is None else socket.send_fds(self._end, [data], [file.fd])
+            self._end.sendall(data[sent:])
 
     def hear_on(self, loop: asyncio.AbstractEventLoop, hear: Callable[[Frame], None], ended: asyncio.Event) -> None:
         """Pass on received frames, on that loop, and set `ended` when nothing more will come."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from forge_tools.artifacts.parts import folder_of
 from forge_tools.config import Settings, broker_socket
 from forge_tools.mcp.hosted.configuration import ServerWalls
 from forge_tools.model import THE_TOOL, Claim, Lane, ToolCategory, ToolSpec, ToolWalls, WorkerWalls
@@ -271,7 +272,7 @@ class Walls:
 def _own(settings: Settings, reach: Reach) -> Iterator[str]:
     """What this worker has for itself: keys, passwords, databases, caches."""
     yield from (str(settings.home.absolute()), str(settings.keys_folder), str(settings.cache))
-    files = (settings.secrets_dir, settings.audit_key, settings.mcp_config, settings.artifact_dir, reach.shells)
+    files = (settings.secrets_dir, settings.audit_key, settings.mcp_config, folder_of(settings), reach.shells)
     passwords = (value for name, value in settings if name.endswith("_password_file"))
     yield from (str(path.absolute()) for path in (*files, *passwords) if path is not None)
     yield str(broker_socket(settings.home))

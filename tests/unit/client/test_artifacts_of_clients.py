@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.artifacts.parts import PartFiles
+from forge_tools.artifacts.parts import ArtifactFiles, folder_of
 from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ArtifactFolderError, ArtifactNotFoundError, InvalidCallError
@@ -17,18 +17,20 @@ LINES = [f"{number:06} {'-' * 50}\n".encode() for number in range(12_000)]
 TEXT = b"".join(LINES)
 
 
-@pytest.fixture(params=["rows", "files"])
+@pytest.fixture(params=["rows", "files", "beside"])
 def reading(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> Settings:
     """Settings whose database, or folder, holds the text."""
     if request.param == "files":
         settings = settings.model_copy(update={"artifact_dir": tmp_path / "artifacts"})
-        PartFiles(tmp_path / "artifacts").prepare()
+    if (folder := folder_of(settings)) is not None and request.param != "rows":
+        ArtifactFiles(folder).prepare()
     return settings
 
 
 @pytest.fixture
-async def handle(reading: Settings) -> str:
-    async with await open_store(reading.database, artifact_dir=reading.artifact_dir) as store:
+async def handle(request: pytest.FixtureRequest, reading: Settings) -> str:
+    folder = None if "rows" in request.node.callspec.id else folder_of(reading)
+    async with await open_store(reading.database, artifact_dir=folder) as store:
         return (await put(store, TEXT)).handle
 
 
@@ -83,9 +85,11 @@ async def test_what_is_not_there_is_said(reading: Settings, handle: str) -> None
 
 
 async def test_a_client_that_does_not_know_the_folder_says_so(settings: Settings, tmp_path: Path) -> None:
-    PartFiles(tmp_path / "artifacts").prepare()
+    ArtifactFiles(tmp_path / "artifacts").prepare()
     async with await open_store(settings.database, artifact_dir=tmp_path / "artifacts") as store:
         kept = (await put(store, TEXT)).handle
     async with ExecutorClient(settings) as client:
-        with pytest.raises(ArtifactFolderError, match="Set FORGE_ARTIFACT_DIR to the same folder as the workers"):
+        with pytest.raises(
+            ArtifactFolderError, match=r"forge.db.artifacts \(FORGE_ARTIFACT_DIR\) cannot be used: it does not exist"
+        ):
             await client.history.artifact_page(kept)

@@ -67,8 +67,14 @@ class Speaker(asyncio.Protocol):
                 self.say("answering")
                 self.answered += 1
 
-    def say(self, kind: str, **fields: Any) -> None:
-        self.transport.write(framed({"kind": kind, **fields}))
+    def say(self, kind: str, *files: int, **fields: Any) -> None:
+        """Send a frame, perhaps with open files."""
+        data = framed({"kind": kind, **fields})
+        if files:
+            assert not self.transport.get_write_buffer_size()
+            assert socket.send_fds(self.end, [data], files) == len(data)
+        else:
+            self.transport.write(data)
 
     def start(self, **of: Any) -> None:
         self.say("started", **{"id": ID, "attempt": 1, **of})

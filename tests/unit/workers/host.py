@@ -6,7 +6,7 @@ from forge_tools.model import Claim, ExecutionContext, Outcome
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.storage import Store
 from tests.waiting import reached
-from workers.artifacts import ArtifactDesk, Proofs
+from workers.artifacts import ArtifactDesk
 
 
 class LaneHost:
@@ -30,10 +30,10 @@ class LaneHost:
     def slot_opened(self) -> None:
         """Nobody waits for one."""
 
-    async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
+    async def answer(self, request: dict[str, Any], context: ExecutionContext) -> dict[str, Any]:
         assert self.artifacts is not None
         desk, store = self.artifacts
-        return await desk.answer(store.artifacts, request, context, proofs)
+        return await desk.answer(store.artifacts, request, context)
 
     def demote(self, tool: str, why: str) -> None:
         self.demoted.append((tool, why))

@@ -1,6 +1,7 @@
 """Frames cross a socket pair whole, whatever they hold, their end is noticed, and a child says only what it may."""
 
 import asyncio
+import os
 import random
 import socket
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from forge_tools.model import ToolResult
+from forge_tools.sandbox.spools import Gathered
 from tests.unit.workers.child_bench import CLAIM
 from workers.lanes.frames import HEADER, MOST_UNREAD, ChildEnd, EngineEnd, FromChild, fields_of, framed
 from workers.outcomes import outcome_of
@@ -92,16 +94,21 @@ async def test_what_an_engine_says_arrives_whole() -> None:
         await over.wait()
 
 
-async def test_the_data_of_an_artifact_goes_both_ways_as_it_is() -> None:
+async def test_data_of_an_artifact_goes_to_the_child_as_it_is_and_comes_from_it_in_a_file() -> None:
     heard: asyncio.Queue[Any] = asyncio.Queue()
-    message = {"want": "add", "data": random.Random(1).randbytes(1_000_000), "number": 3}
+    data = random.Random(1).randbytes(1_000_000)
     async with connected() as (end, child, _):
         child.hear_on(asyncio.get_running_loop(), heard.put_nowait, asyncio.Event())
-        for sent in (message, {"want": "find"}):
-            await asyncio.to_thread(child.send, FRAMES[2] | {"artifact": sent})
-            asked = await end.heard.get() or {}
-            end.line.send({"answer": 7, "artifact": asked["artifact"]})
-            assert await heard.get() == {"answer": 7, "artifact": sent}
+        for number in range(3):
+            with Gathered() as file:
+                file.add(bytes([number]))
+                asked = {**FRAMES[2], "artifact": {"want": "keep"}, "has_file": True}
+                await asyncio.to_thread(child.send, asked, file)
+            artifact = (await end.heard.get() or {})["artifact"]
+            assert os.pread(artifact["file"].fd, 9, 0) == bytes([number])
+            assert not os.get_inheritable(artifact["file"].fd)
+            end.line.send({"answer": 7, "artifact": {"data": data}})
+            assert await heard.get() == {"answer": 7, "artifact": {"data": data}}
 
 
 async def test_a_lone_surrogate_is_no_reason_not_to_send() -> None:

@@ -34,6 +34,11 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         logger.setLevel(level)
 
 
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FORGE_HOME", str(tmp_path))
+
+
 def names(settings: Settings, *arguments: str) -> set[str]:
     options = parser().parse_args(["--lane", "async", *arguments])
     return {tool.name for tool in offered(options, settings)}
@@ -110,11 +115,13 @@ def test_what_keeps_a_worker_from_starting_is_said_with_its_exit_code(
     assert [record.levelname for record in caplog.records][-1] == "ERROR"
 
 
+@pytest.mark.usefixtures("home")
 def test_a_tool_module_that_is_not_there_is_a_matter_of_configuration(caplog: pytest.LogCaptureFixture) -> None:
     assert main(["--lane", "async", "--tools", "no.such.module:TOOLS"]) == EXIT_CONFIGURATION
     assert "no.such.module" in caplog.text
 
 
+@pytest.mark.usefixtures("home")
 def test_a_setting_that_a_tool_misses_is_named_before_anything_starts(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

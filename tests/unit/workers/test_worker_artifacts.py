@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.storage import Store
 from forge_tools.storage.sqlalchemy_tables import artifact_parts
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
-from workers.artifacts import ArtifactDesk, Message, Proofs
+from workers.artifacts import ArtifactDesk, Message
 from workers.lanes.children import MOST_ASKED
-from workers.remote_store import ChildArtifacts, RemoteStore, WorkerArtifacts, ask_engine
+from workers.remote_store import RemoteStore, WorkerArtifacts, ask_engine
 from workers.services.service import Leadership, keep
 from workers.services.upkeep import Expired
 
@@ -37,8 +36,12 @@ async def chunks(data: bytes = BYTES, size: int = 100_000) -> AsyncIterator[byte
 
 
 @pytest.fixture
-def desk(store: Store) -> ArtifactDesk:
-    return ArtifactDesk(Settings(artifact_max_bytes=LIMIT))
+def desk(tmp_path: Path) -> ArtifactDesk:
+    return desk_in(tmp_path, artifact_max_bytes=LIMIT)
+
+
+def desk_in(folder: Path, **limits: Any) -> ArtifactDesk:
+    return ArtifactDesk(Settings(artifact_dir=folder / "artifacts", **limits))
 
 
 @pytest.fixture
@@ -88,29 +91,6 @@ async def test_bytes_are_fetched_once_for_many_reads(artifacts: WorkerArtifacts)
     assert wanted == ["keep", "find", *["part"] * 4, "find", "find"]
 
 
-async def test_the_same_bytes_again_are_not_sent_again(
-    desk: ArtifactDesk, remote: RemoteStore, store: Store, artifacts: WorkerArtifacts
-) -> None:
-    sent: list[object] = []
-
-    async def ask(request: Message, context: ExecutionContext) -> Message:
-        part = request["part"]
-        return await ask_engine(desk, remote)(
-            {**request, "part": lambda number: sent.append(number) or part(number)}, context
-        )
-
-    artifacts.ask = ask
-    for _ in range(2):
-        await artifacts.put(chunks(), CONTEXT)
-    assert sent == [0, 1, 2, 3]
-
-
-async def test_a_child_cannot_keep_what_it_has_not_proven(desk: ArtifactDesk, store: Store) -> None:
-    what = {"want": "keep", "id": ANYTHING, "size": 0, "part": 0}
-    assert "Malformed" in (await asking(desk, store, "s").ask(what, CONTEXT))["error"]
-    assert await store.artifacts.find(ANYTHING, "s") is None
-
-
 async def test_what_was_fetched_for_one_session_is_not_given_to_another(artifacts: WorkerArtifacts) -> None:
     kept = await artifacts.put(chunks(), CONTEXT)
     os.close(await artifacts.open(kept.handle, CONTEXT))
@@ -127,8 +107,8 @@ async def test_more_than_the_limit_is_refused_before_anything_is_stored(
     assert await store.artifacts.of_execution("e") == []
 
 
-async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out() -> None:
-    early = WorkerArtifacts(LIMIT, ask_engine(ArtifactDesk(Settings()), RemoteStore()))
+async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out(desk: ArtifactDesk) -> None:
+    early = WorkerArtifacts(LIMIT, ask_engine(desk, RemoteStore()))
     with pytest.raises(DatabaseUnavailableError, match="has not opened its database yet"):
         await early.open(f"artifact://{ANYTHING}", CONTEXT)
     late, over = RemoteStore(), threading.Event()
@@ -144,7 +124,7 @@ async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out() -> None:
     threading.Thread(target=engine).start()
     await asyncio.to_thread(over.wait, 5)
     with pytest.raises(DatabaseUnavailableError, match="has closed its database"):
-        await WorkerArtifacts(LIMIT, ask_engine(ArtifactDesk(Settings()), late)).put(chunks(), CONTEXT)
+        await WorkerArtifacts(LIMIT, ask_engine(desk, late)).put(chunks(), CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -153,15 +133,15 @@ async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out() -> None:
         {},
         {"want": "steal", "id": ANYTHING, "size": 1},
         {"want": "find", "id": "../../etc/passwd", "size": 1},
-        {"want": "begin", "id": ANYTHING, "size": 200 << 20},
-        {"want": "begin", "id": ANYTHING, "size": -1},
-        {"want": "begin", "id": ANYTHING, "size": "many"},
-        {"want": "begin", "id": ANYTHING, "size": float("inf")},
+        {"want": "part", "id": ANYTHING, "size": 200 << 20, "number": 0},
+        {"want": "find", "id": ANYTHING, "size": -1},
+        {"want": "find", "id": ANYTHING, "size": "many"},
+        {"want": "find", "id": ANYTHING, "size": float("inf")},
         {"want": "part", "id": ANYTHING, "size": 9, "number": -1},
         {"want": "part", "id": ANYTHING, "size": 9, "number": 10**30},
-        {"want": "add", "id": ANYTHING, "size": 9, "number": 1, "data": b""},
-        {"want": "add", "id": ANYTHING, "size": 9, "number": 0, "data": "text"},
-        {"want": "add", "id": ANYTHING, "size": 9, "number": 0, "data": bytes(PART_BYTES * 2)},
+        {"want": "keep", "id": ANYTHING, "size": 9},
+        {"want": "keep", "file": 1},
+        {"want": "keep", "file": {"fd": 1}},
     ],
 )
 async def test_a_request_that_none_of_us_wrote_is_refused(
@@ -179,12 +159,13 @@ async def test_a_body_asks_over_the_line_of_its_child_and_for_itself_alone(
     await child.hear()
 
     async def ask(request: Message, _: ExecutionContext) -> Message:
-        child.say("asked", number=7, id=ID, attempt=1, artifact=request)
+        files = [request.pop("file").fd] if "file" in request else []
+        child.say("asked", *files, number=7, id=ID, attempt=1, artifact=request, has_file=bool(files))
         frame = await child.hear()
         assert frame["answer"] == 7
         return frame["artifact"]
 
-    there = ChildArtifacts(LIMIT, ask)
+    there = WorkerArtifacts(LIMIT, ask)
     liar = ExecutionContext(working_dir=".", session_id="another's")
     kept = await there.put(chunks(), liar)
     assert content(await there.open(kept.handle, liar)) == BYTES
@@ -202,7 +183,7 @@ async def test_a_child_that_asks_nonsense_or_for_others_is_answered_or_ignored(
     child.say(
         "asked", number=1, id="another execution", attempt=1, artifact={"want": "find", "id": ANYTHING, "size": 0}
     )
-    for number, artifact in enumerate(({}, {"want": "add", "data": "no bytes"})):
+    for number, artifact in enumerate(({}, {"want": "keep", "file": "no file"})):
         child.say("asked", number=number + 2, id=ID, attempt=1, artifact=artifact)
         frame = await child.hear()
         assert frame["answer"] == number + 2
@@ -216,7 +197,7 @@ async def test_a_child_that_asks_very_much_at_once_holds_nobody_up(
 ) -> None:
     is_open = asyncio.Event()
 
-    async def answer(_: Message, __: ExecutionContext, ___: Proofs) -> Message:
+    async def answer(_: Message, __: ExecutionContext) -> Message:
         await is_open.wait()
         return {}
 
@@ -257,18 +238,15 @@ async def test_what_is_found_damaged_is_stored_again_by_the_next_call(
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES
 
 
-async def test_nobody_makes_what_is_whole_unseen(artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store) -> None:
+async def test_nobody_makes_what_is_whole_unseen(artifacts: WorkerArtifacts) -> None:
     kept = await artifacts.put(chunks(), CONTEXT)
-    await asking(desk, store, "s").ask({"want": "check", "id": kept.id, "size": 0}, CONTEXT)
+    await artifacts.ask({"want": "check", "id": kept.id, "size": 0}, CONTEXT)
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES
 
 
-@pytest.mark.parametrize("is_child", [True, False])
-async def test_lines_are_counted_where_bytes_are_put(
-    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, *, is_child: bool
-) -> None:
+async def test_lines_are_counted_where_bytes_are_put(artifacts: WorkerArtifacts, store: Store) -> None:
     text = b"".join(b"%06d\n" % number for number in range(100_000))
-    kept = await (asking(desk, store, "s") if is_child else artifacts).put(chunks(text), CONTEXT)
+    kept = await artifacts.put(chunks(text), CONTEXT)
     async with store.database.reading() as connection:
         query = artifact_parts.select().order_by(artifact_parts.c.number)
         breaks = [row.breaks for row in (await connection.execute(query)).all()]
@@ -277,69 +255,11 @@ async def test_lines_are_counted_where_bytes_are_put(
     assert page.data == b"070000\n"
 
 
-def asking(desk: ArtifactDesk, store: Store, session: str) -> ChildArtifacts:
-    """The side of the tools in a child of that session."""
-    claimed = ExecutionContext(working_dir=".", session_id=session, metadata={EXECUTION_ID: f"of {session}"})
-
-    proofs = Proofs()
-
-    async def ask(request: Message, _: ExecutionContext) -> Message:
-        return await desk.answer(store.artifacts, request, claimed, proofs)
-
-    return ChildArtifacts(LIMIT, ask)
-
-
-async def test_a_child_cannot_make_its_own_what_it_only_knows_the_id_of(
-    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store
-) -> None:
-    kept = await artifacts.put(chunks(), CONTEXT)
-    thief, what = asking(desk, store, "thief"), {"id": kept.id, "size": kept.size}
-    for _ in range(2):
-        assert await thief.ask({"want": "begin", **what}, CONTEXT) == {}
-        assert await thief.ask({"want": "finish", **what}, CONTEXT) == {}
-    await thief.ask({"want": "begin", **what}, CONTEXT)
-    for number in range(4):
-        data = bytes(min(PART_BYTES, kept.size - number * PART_BYTES))
-        assert await thief.ask({"want": "add", **what, "number": number, "data": data}, CONTEXT) == {"is_waiting": True}
-    assert "bytes sent do not match" in (await thief.ask({"want": "finish", **what}, CONTEXT))["error"]
-    assert await store.artifacts.find(kept.id, "thief") is None
-    assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES, "nor can it change what is there"
-
-
-@pytest.mark.parametrize("size", [0, 1, LIMIT])
-async def test_a_child_that_lies_about_the_size_spoils_nothing_that_is_there(
-    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, size: int
-) -> None:
-    kept = await artifacts.put(chunks(BYTES[:1000]), CONTEXT)
-    assert await asking(desk, store, "liar").ask({"want": "begin", "id": kept.id, "size": size}, CONTEXT) == {}
-    assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES[:1000]
-
-
-@pytest.mark.parametrize("size", [0, 1, LIMIT])
-async def test_a_child_that_lies_about_the_size_spoils_nothing_that_comes(
-    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, size: int
-) -> None:
-    id_ = blake2b(BYTES, digest_size=16).hexdigest()
-    await asking(desk, store, "liar").ask({"want": "begin", "id": id_, "size": size}, CONTEXT)
-    kept = await artifacts.put(chunks(), CONTEXT)
-    assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES
-
-
-async def test_a_child_that_has_the_bytes_shares_what_is_there(
-    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store
-) -> None:
-    kept = await artifacts.put(chunks(), CONTEXT)
-    for _ in range(2):
-        assert (await asking(desk, store, "t").put(chunks(), CONTEXT)).id == kept.id
-    assert content(await asking(desk, store, "t").open(kept.handle, CONTEXT)) == BYTES
-    assert (await store.artifacts.find(kept.id, "t")) is not None
-
-
 async def test_what_has_expired_is_purged_now_and_then(
-    remote: RemoteStore, store: Store, monkeypatch: pytest.MonkeyPatch
+    remote: RemoteStore, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.services.upkeep.PURGE_SECONDS", 0.01)
-    desk = ArtifactDesk(Settings(artifact_max_bytes=LIMIT, artifact_ttl=0.001))
+    desk = desk_in(tmp_path, artifact_max_bytes=LIMIT, artifact_ttl=0.001)
     artifacts = WorkerArtifacts(LIMIT, ask_engine(desk, remote))
     await artifacts.put(chunks(), CONTEXT)
     purging = asyncio.create_task(keep(Expired(store), Leadership("any")))
