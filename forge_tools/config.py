@@ -1,11 +1,9 @@
 """Settings: what the environment sets (`FORGE_*`), and where the embedded stack is."""
 
-import hashlib
 import json
 import os
 import re
 import socket
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,7 +12,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from forge_tools.errors import ConfigurationError, own_words
-from forge_tools.project import Marker, find_project
+from forge_tools.project import Marker, broker_socket, find_project
 from forge_tools.setting_types import (
     CATEGORY,
     DigestKey,
@@ -35,9 +33,6 @@ from forge_tools.urls import database_id, require_readable, with_password
 
 LONGEST_DRAIN = 900.0
 """Seconds that a departing worker has for its running calls; most bodies end long before, by their own timeouts."""
-
-MAX_SOCKET_PATH = 100
-"""Bytes; the kernel stops at 107, and Valkey's own temporary names need a few."""
 
 BROKERS = ("redis", "rediss", "valkey", "valkeys", "amqp", "amqps")
 """The schemes of brokers; `redis+socket` and `valkey+socket` are those of sockets."""
@@ -158,7 +153,11 @@ class Settings(BaseSettings):
     egress_of: dict[NetworkedName, GivenNetwork] = Field(default_factory=dict, examples=[{"queue:builds": "pypi.org"}])
     """The same as a JSON object: for commands by `Bash`, else `category:execution`, else a queue (`queue:builds`); and for MCP servers, `category:mcp`."""
     tool_memory: ToolMemory = 2**31
-    """Bytes of memory for one call of the process lane, with all its processes; 0: no limit."""
+    """Bytes of memory for one call of the process lane, with all its processes; by cgroup also for a command; 0: no limit."""
+    tool_processes: int = Field(default=4096, ge=0)
+    """Processes and threads of one command in namespaces; by cgroup of any call of the process lane and any command; 0: no limit."""
+    cgroup: str = ""
+    """The folder of a cgroup (v2) that the workers of this host may divide. Empty: their own, if systemd delegates it (`Delegate=yes`)."""
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)
     """Bytes that the parameters of a call may have, as JSON."""
     max_output_bytes: int = Field(default=50_000_000, gt=0)
@@ -436,15 +435,3 @@ def _homes() -> Path:
 def _xdg_folder(variable: str, usual: str) -> Path:
     given = Path(os.environ.get(variable, ""))
     return given if given.is_absolute() else Path(os.path.expanduser(usual))  # noqa: PTH111  never raises
-
-
-def broker_socket(home: Path) -> Path:
-    """Return where the embedded broker of `home` listens: in a private folder if the path is too long for a socket."""
-    here = home.resolve() / "valkey.sock"
-    name = hashlib.blake2b(os.fsencode(here), digest_size=8).hexdigest()
-    private = f"forge-tools-{os.getuid()}"
-    folders = [Path(tempfile.gettempdir()) / private, Path("/tmp") / private]  # noqa: S108 made 0700, its owner checked
-    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        folders.insert(0, Path(runtime))
-    places = [here, *(folder / f"{name}.sock" for folder in folders)]
-    return next((place for place in places if len(os.fsencode(place)) <= MAX_SOCKET_PATH), places[-1])

@@ -1,7 +1,9 @@
-"""A folder's project: `[tool.forge-tools]` in its pyproject.toml, and `.forge`, whose id names its stack's home."""
+"""A folder's project: `[tool.forge-tools]` in its pyproject.toml, and `.forge`, whose id names its stack's home; where that has its broker."""
 
+import hashlib
 import os
 import socket
+import tempfile
 import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ MARKER = ".forge"
 
 OWNER = "folder"
 """The file in a home that names the folder it belongs to."""
+
+MAX_SOCKET_PATH = 100
+"""Bytes; the kernel stops at 107, and Valkey's own temporary names need a few."""
 
 _LONGEST = 200
 
@@ -145,6 +150,18 @@ class Marker:
                 self.file.unlink()
         except OSError as error:
             raise StackError(f"{self.file} cannot be removed: {error.strerror}. Remove it yourself.") from error
+
+
+def broker_socket(home: Path) -> Path:
+    """Return where the embedded broker of `home` listens: in a private folder if the path is too long for a socket."""
+    here = home.resolve() / "valkey.sock"
+    name = hashlib.blake2b(os.fsencode(here), digest_size=8).hexdigest()
+    private = f"forge-tools-{os.getuid()}"
+    folders = [Path(tempfile.gettempdir()) / private, Path("/tmp") / private]  # noqa: S108 made 0700, its owner checked
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        folders.insert(0, Path(runtime))
+    places = [here, *(folder / f"{name}.sock" for folder in folders)]
+    return next((place for place in places if len(os.fsencode(place)) <= MAX_SOCKET_PATH), places[-1])
 
 
 def _is_trusted(folder: Path) -> bool:

@@ -21,6 +21,7 @@ from forge_tools.artifacts.parts import folder_of
 from forge_tools.errors import DatabaseUnavailableError, ForgeError
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
+from forge_tools.sandbox.walls.cgroups import Limits
 from forge_tools.storage import open_store
 from workers.outcomes import ends_of_cut, stopped
 from workers.watchdog import FAREWELL
@@ -242,6 +243,7 @@ def end_process(worker_id: str) -> NoReturn:
     try:
         with suppress(OSError):
             end(instance_mark(worker_id))
+            Limits.given().end_worker(worker_id)
     finally:
         os._exit(os.EX_TEMPFAIL)
 

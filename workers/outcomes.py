@@ -7,6 +7,7 @@ from typing import Any
 
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.model import Claim, Diagnosis, ExecutionStatus, LostBody, Outcome, ToolResult, moment
+from forge_tools.sandbox.walls.cgroups import Limits
 from forge_tools.schema import clean_text, encode_json
 from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, Scrubber
 from forge_tools.time_limits import timed_out_after
@@ -65,10 +66,7 @@ def crashed(claim: Claim, error: BaseException, after_ms: float) -> Outcome:
 
 def out_of_memory(claim: Claim, limit: int, after_ms: float, diagnosis: Diagnosis | None = None) -> Outcome:
     """Return the outcome of a body that needed more memory than one call may have."""
-    why = (
-        f"{claim.tool} needed more than {limit / 2**20:,.0f} MiB of memory, the limit for one call with all its processes. "
-        "Give it less to do at once, or raise FORGE_TOOL_MEMORY on the workers (bytes; 0 for no limit)."
-    )
+    why = Limits(limit).exceeded_by(claim.tool)
     return _failed(claim, why, ErrorCode.OUT_OF_MEMORY, after_ms, diagnosis)
 
 

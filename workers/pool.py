@@ -14,6 +14,7 @@ from billiard.util import get_pdeathsig  # type: ignore[attr-defined]  # not in 
 from celery.concurrency import asynpool, prefork
 
 from forge_tools.errors import ConfigurationError
+from forge_tools.sandbox.walls.cgroups import Cgroup, Limits
 from forge_tools.signals import keep_ignored_here
 from forge_tools.time_limits import CeleryLimits
 from workers.capture import ChildOutput
@@ -21,11 +22,11 @@ from workers.lanes.base import TimeLimit
 from workers.lanes.child import let_go
 from workers.lanes.process import PATIENCE, Limit, exit_code
 
-Adopt = Callable[[Any, socket.socket, Limit, ChildOutput], None]
-"""Takes a newly forked process, the engine's end of its socket pair, how Celery limits its bodies, and its output."""
+Adopt = Callable[[Any, socket.socket, Limit, ChildOutput, Cgroup], None]
+"""Takes a newly forked process, the engine's end of its socket pair, how Celery limits its bodies, its output and its group."""
 
-Serve = Callable[[socket.socket, ChildOutput], None]
-"""What a forked process does, with its end of the pair and its output."""
+Serve = Callable[[socket.socket, ChildOutput, Cgroup], None]
+"""What a forked process does, with its end of the pair, its output and its group."""
 
 FOLLOW_SECONDS = 1.0
 OVER_SECONDS = 0.001
@@ -139,7 +140,7 @@ def pool_with(adopt: Adopt, serve: Serve) -> type[prefork.TaskPool]:
 
     So there is no address that others could connect to, and no child has to identify itself.
     """
-    pair: tuple[socket.socket, ChildOutput]  # of the process that is being forked, in which it stays
+    pair: tuple[socket.socket, ChildOutput, Cgroup]  # of the process that is being forked, in which it stays
 
     class PairedChild(_Child):
         def on_loop_start(self, pid: int) -> None:
@@ -153,12 +154,13 @@ def pool_with(adopt: Adopt, serve: Serve) -> type[prefork.TaskPool]:
         def _create_worker_process(self, i: int) -> Any:
             nonlocal pair
             ours, theirs = socket.socketpair()
-            pair = theirs, (output := ChildOutput())
+            group = Limits.given().group(f"child-{self.adopted}")
+            pair = theirs, (output := ChildOutput()), group
             with theirs:
                 process: Any = super()._create_worker_process(i)  # type: ignore[misc]  # not in celery-types
             output.born()
             self.adopted += 1
-            adopt(process, ours, partial(self.limit, process.pid), output)
+            adopt(process, ours, partial(self.limit, process.pid), output, group)
             return process
 
     class ProcessPool(prefork.TaskPool):

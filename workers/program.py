@@ -22,6 +22,7 @@ from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
 from forge_tools.sandbox.processes.spawner import SPAWNER
 from forge_tools.sandbox.processes.trees import MARKS
 from forge_tools.sandbox.reach import Reach
+from forge_tools.sandbox.walls.cgroups import Limits, delegated
 from forge_tools.sandbox.walls.commands import NAMESPACE
 from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.secrets.detection import SecretSource
@@ -70,7 +71,9 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
     harden()
     for name, meant in misspelt(Settings.model_fields, MARKS).items():
         logger.warning("Nothing reads %s; did you mean %s?", name, meant)
-    setup = setup_of(options, Settings.load())
+    settings, options.instance = Settings.load(), options.instance or new_id()
+    bounds(settings, options.instance).give()
+    setup = setup_of(options, settings)
     if setup.user is not None:
         os.umask(os.umask(0o077) & ~0o020)  # what file tools make in a workspace is for its group to change
     engine = Engine(setup, is_watched=True)
@@ -96,6 +99,25 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
             for walls in (setup.executor.reach.commands, *setup.executor.reach.commands_in.values()):
                 walls.spawner.close()
         end(instance_mark(setup.worker_id), started=orphans())
+        Limits.given().end_worker(setup.worker_id)
+
+
+def bounds(settings: Settings, worker: str) -> Limits:
+    """Return the limits of a call, by groups if one is delegated to this process, which becomes that worker.
+
+    Raises:
+        ConfigurationError: FORGE_CGROUP names a group that cannot be divided.
+    """
+    limits, (base, _) = Limits(settings.tool_memory, settings.tool_processes), delegated(settings.cgroup)
+    try:
+        return limits.divided(base, worker) if base else limits
+    except OSError as error:
+        if settings.cgroup:
+            raise ConfigurationError(
+                f"FORGE_CGROUP={base} cannot be divided: {error} (docs/walls.md#limits)."
+            ) from error
+        logger.warning("The cgroup of this worker cannot be divided", extra={"cgroup": base, "error": str(error)})
+        return limits
 
 
 def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:

@@ -14,11 +14,11 @@ from examples.demo.effects import Effects
 from examples.demo.plain_app import BROKER_ERRORS, app, returned, submit
 from examples.demo.schedule import Work, at_its_time
 from examples.demo.stage import BrokenPromiseError
-from forge_tools.config import broker_socket
 from forge_tools.embedded import valkey
 from forge_tools.embedded.home import prepare_socket
 from forge_tools.embedded.stack import server_environment
 from forge_tools.embedded.supervision import SupervisedProcess
+from forge_tools.project import broker_socket
 from forge_tools.sandbox.processes.trees import descendants
 
 CONCURRENCY = 4

@@ -14,10 +14,11 @@ from pathlib import Path
 from examples.demo.stage import Stage
 from forge_tools.cli.text import took
 from forge_tools.client import ExecutorClient
-from forge_tools.config import Settings, broker_socket
+from forge_tools.config import Settings
 from forge_tools.embedded.stack import settings_environment
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, ExecutionStatus, ToolCategory, ToolResult
+from forge_tools.project import broker_socket
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.storage import open_store
 

@@ -1,12 +1,15 @@
 """What the doctor checks without the database: this installation, its walls, its folders and the broker. It repairs nothing."""
 
+import fcntl
 import math
 import os
 import platform
 import re
 import stat
+import struct
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -25,8 +28,10 @@ from forge_tools.embedded.home import stack_holder
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import COMMANDS, ToolCategory
 from forge_tools.sandbox.configured import commands_of
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor
 from forge_tools.sandbox.processes.commands import find_beside_python
-from forge_tools.sandbox.walls.namespaces import MOST_PROCESSES, limits_processes
+from forge_tools.sandbox.walls.cgroups import Cgroup, controllers, delegated
+from forge_tools.sandbox.walls.namespaces import limits_processes
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.urls import for_redis, without_passwords
 
@@ -35,6 +40,8 @@ LEAST = {"celery": (5, 7), "kombu": (5, 7), "sqlalchemy": (2, 1)}
 """Older ones lose messages or lack features that this code uses."""
 
 LEAST_SERVER = (6, 2)
+
+_GET_PROJECT, _IS_INHERITED = 0x801C581F, 0x200  # FS_IOC_FSGETXATTR, FS_XFLAG_PROJINHERIT
 
 
 class Level(StrEnum):
@@ -131,9 +138,34 @@ def _commands(settings: Settings) -> Finding:
 def _limits(settings: Settings) -> Finding:
     """What bounds the use of this machine by one call."""
     size = f"{settings.tool_memory:,} bytes" if settings.tool_memory else "none"
-    most = f"{MOST_PROCESSES:,}" if not given().no_namespaces and limits_processes() else "none"
-    said = f"memory {size} for a body of the process lane, none for commands; processes {most} for a command in namespaces, none elsewhere"
-    return ok("limits", f"{said}; no quota for a workspace (docs/walls.md#limits)")
+    most = f"{settings.tool_processes:,}" if settings.tool_processes else "none"
+    base, why = delegated(settings.cgroup)
+    try:
+        if base:
+            Cgroup(f"{base}/forge-trial-{os.getpid()}").try_out()
+    except OSError as error:
+        said = f"cgroup {base} cannot be divided: {error}"
+        return problem("limits", said, "Delegate it to the user of the workers, or unset FORGE_CGROUP (docs/walls.md).")
+    held, each = controllers(base) if base else [], "for each body of the process lane, command and MCP server"
+    memory = each if "memory" in held else "for a body of the process lane, none for commands"
+    processes = f"{most} {each}"
+    if "pids" not in held:
+        most = "none" if given().no_namespaces or not limits_processes() else most
+        processes = f"{most} for a command in namespaces, none elsewhere"
+    cgroup = f"cgroup {base} ends what they start" if base else f"not by cgroup: {why}"
+    said = f"memory {size} {memory}; processes {processes}; {cgroup}; {_quota(settings.workspace)}"
+    return ok("limits", f"{said} (docs/walls.md#limits)")
+
+
+def _quota(workspace: Path) -> str:
+    """What the file system says of that folder as a project of its own; only some know projects."""
+    with suppress(OSError), Descriptor() as folder:
+        folder.fd = os.open(workspace, OPEN_FOLDER)
+        flags, _, _, project, _ = struct.unpack("5I8x", fcntl.ioctl(folder.fd, _GET_PROJECT, bytes(28)))
+        if flags & _IS_INHERITED and project:
+            seen = os.statvfs(folder.fd)
+            return f"the workspace is project {project}, {seen.f_blocks * seen.f_frsize:,} bytes"
+    return "no quota for a workspace"
 
 
 def check_artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from forge_tools.config import broker_socket
 from forge_tools.embedded import valkey
 from forge_tools.errors import StackError
+from forge_tools.project import broker_socket
 
 LEFTOVER_SECONDS = 12.0
 """How long a server that outlived its stack may take to end."""

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from forge_tools.config import Settings, broker_socket
+from forge_tools.config import Settings
 from forge_tools.embedded import valkey
 from forge_tools.embedded.forks import FORK_SERVER, SupervisedWorker, WorkerForks
 from forge_tools.embedded.home import HomeLock, explained, open_home, prepare_socket
 from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.model import Lane
-from forge_tools.project import Marker
+from forge_tools.project import Marker, broker_socket
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.secrets.encryption import KeyFolder, key_id

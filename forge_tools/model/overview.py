@@ -136,16 +136,18 @@ class WorkerWalls:
     """The tier of walls that a worker gives, and why not more.
 
     `withheld` are the tools and, as `queue:NAME`, the queues that it leaves to others for that: each with the tier, and who asks
-    for it. Calls in `queues` all run behind walls, and so in the process lane.
+    for it. Calls in `queues` all run behind walls, and so in the process lane. `bounded` says what of a call cgroups bound there.
     """
 
     tier: str = "none"
     why: str = ""
     withheld: Mapping[str, str] = field(default_factory=dict)
     queues: tuple[str, ...] = ()
+    bounded: str = ""
 
     def __str__(self) -> str:
-        return f"{self.tier} ({self.why})" if self.why else self.tier
+        said = f"{self.tier} ({self.why})" if self.why else self.tier
+        return f"{said}, {self.bounded} by cgroup" if self.bounded else said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,10 @@ NAMELESS = {"utils", "util", "helpers", "helper", "common", "manager", "managers
 
 READERS = {
     "forge_tools/config.py": "Settings: the sole reader",
+    "forge_tools/project.py": "finds the folder for this user's sockets",
     "forge_tools/environment.py": "secrets, settings of tools, names that nothing reads",
     "forge_tools/sandbox/processes/environment.py": "builds what a process may see, and marks what a body starts",
+    "forge_tools/sandbox/walls/cgroups.py": "tells what a worker starts the limits of a call",
     "forge_tools/embedded/stack.py": "hands its own environment on to the servers and workers it starts",
     "workers/forkserver.py": "gives each worker that it forks its own",
     "forge_tools/cli/live.py": "asks what terminal this is",

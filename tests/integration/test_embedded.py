@@ -19,12 +19,13 @@ from tempfile import mkdtemp
 import psutil
 import pytest
 
-from forge_tools.config import Settings, broker_socket
+from forge_tools.config import Settings
 from forge_tools.embedded import home as home_module
 from forge_tools.embedded import supervision, valkey
 from forge_tools.embedded.home import stack_holder
 from forge_tools.embedded.stack import EmbeddedStack, forget
 from forge_tools.errors import DatabaseCorruptError, StackError
+from forge_tools.project import broker_socket
 from forge_tools.storage import migrate
 from tests.migrated import migrated
 from tests.server_process import children_with

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.config import MAX_SOCKET_PATH, Settings, broker_socket
+from forge_tools.config import Settings
 from forge_tools.embedded.stack import settings_environment
 from forge_tools.environment import misspelt
 from forge_tools.errors import ConfigurationError
+from forge_tools.project import MAX_SOCKET_PATH, broker_socket
 
 
 @pytest.fixture(autouse=True)

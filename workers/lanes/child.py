@@ -27,6 +27,7 @@ from forge_tools.sandbox.processes.endings import has_unmarked_descendants, reap
 from forge_tools.sandbox.processes.environment import Marking
 from forge_tools.sandbox.processes.trees import adopt_orphans, descendants
 from forge_tools.sandbox.reports import ReportBuffer
+from forge_tools.sandbox.walls.cgroups import Cgroup, Limits
 from forge_tools.sandbox.walls.privileges import drop_capabilities, gain_nothing, open_up
 from forge_tools.sandbox.walls.profile import Profile
 from forge_tools.tool.executor import ToolExecutor
@@ -80,12 +81,14 @@ class Child:
         self._is_walled = False
         self._fault: str | None = None
 
-    def serve(self, parent: int, end: socket.socket, output: ChildOutput) -> NoReturn:
+    def serve(self, parent: int, end: socket.socket, output: ChildOutput, group: Cgroup) -> NoReturn:
         """Run calls until the engine is gone; call it when the pool has arranged its signals, which are to stay so.
 
-        `end` is our end of the pair that we share with the engine.
+        `end` is our end of the pair that we share with the engine; `group` bounds this process and what it starts.
         """
         try:
+            group.enter(os.getpid())
+            Limits.given()._replace(home="").give()
             self._begin(parent, end, output)
             talk = self._loop.create_task(self._talk())
             talk.add_done_callback(lambda _: self._loop.stop())

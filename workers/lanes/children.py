@@ -15,6 +15,7 @@ from forge_tools.model import Claim, ExecutionStatus, Outcome, Told
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
 from forge_tools.sandbox.processes.output import scrubbed_text
+from forge_tools.sandbox.walls.cgroups import Cgroup
 from forge_tools.secrets.scrubber import Scrubber
 from forge_tools.time_limits import TimeLimits
 from workers.capture import ChildOutput
@@ -72,14 +73,16 @@ class ChildrenLane:
         self._loop = asyncio.get_running_loop()
         self._checking = asyncio.create_task(self._check_for_ever())
 
-    def adopt(self, process: Any, end: socket.socket, limit: Limit, output: ChildOutput) -> None:
+    def adopt(self, process: Any, end: socket.socket, limit: Limit, output: ChildOutput, group: Cgroup) -> None:
         """Take a process that the pool has just forked, and our end of its socket pair; called on the pool's thread.
 
-        `limit` sets Celery's time limits on its bodies; `output` has its last words.
+        `limit` sets Celery's time limits on its bodies; `output` has its last words; `group` has all that it started.
         """
         handle = ProcessHandle(process.pid)  # here, where nobody can have reaped it yet
+        line = EngineEnd(lambda frame: self._hear(child, frame), lambda: self._lose(child), self._most_bytes)
+        child = PoolProcess(line, handle, process, limit, output, group)
         with suppress(RuntimeError):  # the engine has ended; the child ends when it sees that its line has
-            self._loop.call_soon_threadsafe(self._adopt, process, handle, end, limit, output)
+            self._loop.call_soon_threadsafe(self._adopt, child, end)
 
     def answering(self) -> int:
         """How many children answer."""
@@ -160,11 +163,7 @@ class ChildrenLane:
 
     # Frames from the children.
 
-    def _adopt(
-        self, process: Any, handle: ProcessHandle, end: socket.socket, limit: Limit, output: ChildOutput
-    ) -> None:
-        line = EngineEnd(lambda frame: self._hear(child, frame), lambda: self._lose(child), self._most_bytes)
-        child = PoolProcess(line, handle, process, limit, output)
+    def _adopt(self, child: PoolProcess, end: socket.socket) -> None:
         self._children[child.pid] = child
         self._do(self._connect(child, end), self._steps)
 
@@ -301,6 +300,8 @@ class ChildrenLane:
                 await asyncio.to_thread(end, mark, root=root, within=hold, spare=spare)
 
         await swept(body.claim, sweep)
+        if child.is_doomed:  # also what cleared its environment and lost its parents
+            await asyncio.to_thread(child.group.end)
 
     def _end(self, child: PoolProcess, body: Body, outcome: Outcome) -> None:
         if body.is_over or self._is_stopped:
@@ -321,6 +322,8 @@ class ChildrenLane:
         """Settle a body whose child died; a body that the child never reported as started has not run."""
         what = f"Process {child.pid} on {self._hostname} {await child.end_in_words()}"
         outcome = lost(body.claim, what, body.elapsed_ms) if child.has_started else handed_back(body.claim)
+        if child.has_started and child.group.ran_out_of_memory():
+            outcome = self._too_big(body.claim, body.elapsed_ms)
         await self._sweep_and_end(child, body, outcome)
 
     async def _stop_body(self, child: PoolProcess) -> None:
@@ -351,16 +354,16 @@ class ChildrenLane:
                     await self._end_heavy()
 
     async def _end_heavy(self) -> None:
-        def too_big(claim: Claim, after_ms: float) -> Outcome:
-            return out_of_memory(claim, self._memory_limit, after_ms)
-
         bodies = {child.pid: (child, child.body) for child in self._children.values() if child.body is not None}
         idle = {child.pid: child for child in self._children.values() if child.is_idle}
         for pid in await asyncio.to_thread(heavy, list(bodies), self._memory_limit):
-            self._force(*bodies[pid], too_big)
+            self._force(*bodies[pid], self._too_big)
         for pid in await asyncio.to_thread(heavy, list(idle), self._memory_limit // IDLE_SHARE):
             if idle[pid].is_idle:
                 self._retire(idle[pid], "An idle process uses too much memory; it is replaced")
+
+    def _too_big(self, claim: Claim, after_ms: float) -> Outcome:
+        return out_of_memory(claim, self._memory_limit, after_ms)
 
     def _retire(self, child: PoolProcess, message: str, level: int = logging.WARNING, **why: str) -> None:
         """End an idle child; what a body left on purpose lives on."""
@@ -372,6 +375,7 @@ class ChildrenLane:
         """Release a child that is gone and has nothing left to report."""
         if child.is_silent.is_set() and child.body is None:
             child.handle.close()
+            self._do(asyncio.to_thread(child.group.end, kills=False), self._steps)
             if child.profile is not None:
                 self._do(asyncio.to_thread(self._walls.remove, child.pid), self._steps)
             child.output.close()

@@ -14,6 +14,7 @@ from typing import Any
 from forge_tools.model import Claim
 from forge_tools.sandbox.processes.endings import ProcessHandle
 from forge_tools.sandbox.processes.trees import descendants
+from forge_tools.sandbox.walls.cgroups import Cgroup
 from forge_tools.sandbox.walls.profile import Profile
 from forge_tools.time_limits import CeleryLimits
 from workers.capture import ChildOutput
@@ -53,6 +54,7 @@ class PoolProcess:
     process: Any
     limit: Limit
     output: ChildOutput
+    group: Cgroup
     body: Body | None = None
     has_started: bool = False
     is_ready: bool = False

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.artifacts.parts import folder_of
-from forge_tools.config import Settings, broker_socket
+from forge_tools.config import Settings
 from forge_tools.mcp.hosted.configuration import ServerWalls
 from forge_tools.model import THE_TOOL, Claim, Lane, ToolCategory, ToolSpec, ToolWalls, WorkerWalls
+from forge_tools.project import broker_socket
 from forge_tools.sandbox.configured import User, commands_of, least_for
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import SCRATCH, scratch_folder
 from forge_tools.sandbox.walls import landlock
+from forge_tools.sandbox.walls.cgroups import Limits
 from forge_tools.sandbox.walls.commands import LANDLOCK, NAMESPACE
 from forge_tools.sandbox.walls.probe import TIERS, Given, given
 from forge_tools.sandbox.walls.profile import Profile, needed_to_run, shared_memory
@@ -93,7 +95,13 @@ class Tiers:
             withheld |= {
                 f"{QUEUE}{queue}": f"{HIGHEST} FORGE_WALLS_OF" for queue in self.queues if not self.serves(queue)
             }
-        return WorkerWalls(tier=self._given.tier, why=self._given.why, withheld=withheld, queues=tuple(self.queues))
+        return WorkerWalls(
+            tier=self._given.tier,
+            why=self._given.why,
+            withheld=withheld,
+            queues=tuple(self.queues),
+            bounded=Limits.given().held,
+        )
 
     def place(self, spec: ToolSpec) -> ToolWalls:
         """Return what the catalogue says of it; the tier is that of the process lane, whichever lane this worker serves."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from forge_tools.errors import ForgeError
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
+from forge_tools.sandbox.walls.cgroups import Limits
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import BEATS, NOW, OVER, Answers, Question
 from workers.services.service import Leadership, Service
@@ -209,6 +210,7 @@ class Recovery(Service):
             return []
         try:
             await asyncio.to_thread(end, instance_mark(worker))
+            await asyncio.to_thread(Limits.given().end_worker, worker)
         except OSError as error:
             logger.error(
                 "Processes that a dead worker left running cannot be ended",

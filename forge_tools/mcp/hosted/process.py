@@ -18,6 +18,7 @@ from forge_tools.mcp.hosted.configuration import Server, ServerWalls
 from forge_tools.mcp.stdio import Lines, LongLine, encoded, refusal
 from forge_tools.sandbox.processes.commands import ControlLine
 from forge_tools.sandbox.processes.streams import plain
+from forge_tools.sandbox.walls.cgroups import Limits
 from forge_tools.sandbox.web.egress import Egress
 from forge_tools.signals import signal_name
 
@@ -97,6 +98,8 @@ class ServerProcess:
         facts, ending = self._facts, "it closed its output"
         if "error" in facts:
             ending = f"{self._server.command} could not be started: {os.strerror(facts['error'])}"
+        elif "memory" in facts:
+            ending = Limits.given().exceeded_by("it")
         elif "signal" in facts:
             ending = f"it was ended by {signal_name(facts['signal'])}"
         elif "exit" in facts:

@@ -55,13 +55,17 @@ def find_beside_python(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """How a command ended. `exit_code` or `signal` is set where it ended by itself; `leftovers` counts what it left behind."""
+    """How a command ended. `exit_code` or `signal` is set where it ended by itself; `leftovers` counts what it left behind.
+
+    `is_out_of_memory`: the kernel ended it, since it needed more than one call may have.
+    """
 
     exit_code: int | None = None
     signal: int | None = None
     leftovers: int = 0
     timed_out: bool = False
     stopped: bool = False
+    is_out_of_memory: bool = False
 
 
 async def run(  # noqa: PLR0913  all but the command are named
@@ -210,7 +214,12 @@ class _Running:
             raise self._refusal(errno.ECHILD)
         if timed_out or self.enough.done():
             return Completed(timed_out=timed_out, stopped=not timed_out)
-        return Completed(exit_code=facts.get("exit"), signal=facts.get("signal"), leftovers=facts.get("leftovers", 0))
+        return Completed(
+            exit_code=facts.get("exit"),
+            signal=facts.get("signal"),
+            leftovers=facts.get("leftovers", 0),
+            is_out_of_memory="memory" in facts,
+        )
 
     def _reader(self, sink: Sink, closing: ExitStack) -> int:
         read, write = os.pipe()

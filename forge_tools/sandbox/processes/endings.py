@@ -25,6 +25,7 @@ from forge_tools.sandbox.processes.trees import (
     process_table,
     start_ticks,
 )
+from forge_tools.sandbox.walls.cgroups import Cgroup
 
 PATIENCE = 2.0
 """Seconds after which a process that ignores even KILL (it is stuck in the kernel) is given up."""
@@ -62,9 +63,10 @@ class Ending:
     Signalling all at once would prevent a worker from ending its tools, or a shell script its children.
     """
 
-    def __init__(self, deadline: float, number: int = signal.SIGTERM) -> None:
+    def __init__(self, deadline: float, number: int = signal.SIGTERM, *, group: Cgroup) -> None:
         self._deadline = deadline
         self._number = number
+        self._group = group
         self._asked: set[int] = set()
 
     def again(self, deadline: float, number: int) -> None:
@@ -79,6 +81,7 @@ class Ending:
         if now > self._deadline + _UNKILLABLE:
             return None
         if now >= self._deadline:
+            self._group.kill()
             kill_all(tree)
             return 0.005
         asking = {process.pid for process in tree if is_over or process.group == group} - self._asked

@@ -7,7 +7,7 @@ none (supervisors are forked: a millisecond, not twenty, and one is kept ready f
 The tree is ended (TERM, the grace, KILL) when the owner's end of `parent-fd` closes, when a SIGTERM was forwarded and
 the grace has passed, and with `--kill-leftovers` when the command exits and leaves descendants behind. Lines on
 `status-fd`: `listening 0` with the socket of the proxy, if the network has one; `starting PID` of the supervisor; `error ERRNO` if it could not
-start; `exit CODE` or `signal NUMBER` as soon as the command is over; `leftovers COUNT` if it left any behind; `gone 0`, then
+start; `memory 0` if the kernel ended it for lack of memory; `exit CODE` or `signal NUMBER` as soon as the command is over; `leftovers COUNT` if it left any behind; `gone 0`, then
 end of file, when nothing of the tree is left.
 """
 
@@ -22,19 +22,21 @@ import time
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 
 if __name__ == "__main__":  # -I omits even its own package from the path
     sys.path.append(__file__.rpartition("/forge_tools/")[0])
 
 from forge_tools.sandbox.processes.endings import Ending, kill, kill_all
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, prctl, reap
+from forge_tools.sandbox.walls.cgroups import Cgroup, Limits
 from forge_tools.sandbox.walls.commands import Enclosure, enclosure, fork
 from forge_tools.sandbox.walls.privileges import harden
 
 Start = Callable[[list[bytes], dict[bytes, bytes], Sequence[int]], int]  # command, environment, streams: the pid
 
 _LENGTH = struct.Struct(">I")
+_NO_GROUP, _NO_LIMITS = Cgroup(), Limits()
 _PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}  # reset for a command, whatever we ignore
@@ -60,17 +62,19 @@ class Status(namedtuple("Status", ("kind", "number"))):  # importing typing take
 class Supervisor:
     """Starts one command and stays until its tree is gone. `owner` is a handle whose end of file ends the tree.
 
-    What the owner writes there are numbers of signals for the command, one a byte.
+    What the owner writes there are numbers of signals for the command, one a byte. `group` holds the command and what it started.
 
     Below a worker there may be shells that outlive it; below the command of a tool (`spares_shells` False) there are
     none, whatever a process there claims.
     """
 
     def __init__(
-        self, owner: int, grace: float, *, report: int = -1, kill_leftovers: bool = False, spares_shells: bool = True
-    ) -> None:
+        self, owner: int, grace: float, *, group: Cgroup | None = None, report: int = -1, kill_leftovers: bool = False,
+        spares_shells: bool = True,
+    ) -> None:  # fmt: skip
         self._owner = owner
         self._grace = grace
+        self._group = group or Cgroup()
         self._report = report
         self._kill_leftovers = kill_leftovers
         self._spares_shells = spares_shells
@@ -126,7 +130,7 @@ class Supervisor:
             self._tell(Status("leftovers", len(tree)))
 
     def _end_tree(self, signals: Signals, deadline: float) -> None:
-        ending = Ending(deadline)
+        ending = Ending(deadline, group=self._group)
         empty = 0
         while self._reap() and empty < _EMPTY_SEARCHES:
             tree = self._tree()
@@ -143,6 +147,8 @@ class Supervisor:
     def _reap(self) -> bool:
         is_any_left, code = reap(self._child)
         if code is not None and self._status is None:  # the number may belong to another process by now
+            if self._group.ran_out_of_memory():
+                self._tell(Status("memory", 0))
             self._status = self._tell(status_of(code))
         return is_any_left
 
@@ -156,7 +162,9 @@ class Supervisor:
 class Spare:
     """A supervisor forked in advance: copying this process takes longer than many a command, and so do its `walls`."""
 
-    def __init__(self, walls: Sequence[str], start: Start, *private: int, spares_shells: bool = False) -> None:
+    def __init__(
+        self, walls: Sequence[str], start: Start, *private: int, group: Cgroup, spares_shells: bool = False
+    ) -> None:
         """Fork it; it closes the `private` handles, and starts its command with `start`.
 
         Raises:
@@ -169,7 +177,7 @@ class Spare:
                 try:
                     for handle in (self._ours.fileno(), *private):
                         os.close(handle)
-                    _serve_next(theirs, enclosure(walls, refusal), start, spares_shells=spares_shells)
+                    _serve_next(theirs, enclosure(walls, refusal), start, group, spares_shells=spares_shells)
                 finally:
                     os._exit(0)
 
@@ -188,10 +196,10 @@ def ready() -> Signals:
     return Signals(*_FORWARDED, signal.SIGCHLD)
 
 
-def serve(walls: Sequence[str], start: Start, *, spares_shells: bool = False) -> None:
+def serve(walls: Sequence[str], start: Start, *, limits: Limits = _NO_LIMITS, spares_shells: bool = False) -> None:
     """Provide a supervisor for each request until the owner closes its end of the socket, and outlive them all.
 
-    `spares_shells`: as in `Supervisor`.
+    `limits` bound each command, by a group of its own if there are groups. `spares_shells`: as in `Supervisor`.
 
     A request is one byte with five handles: control socket, working directory, standard input, output and error. The
     rest follows over its control socket, as `packed` lists: the grace in seconds, the umask, the command, words on
@@ -199,15 +207,17 @@ def serve(walls: Sequence[str], start: Start, *, spares_shells: bool = False) ->
     """
     adopt_orphans()
     requests, signals = open_requests(), Signals(signal.SIGCHLD)
-    supervisors: set[int] = set()
+    supervisors: dict[int, Cgroup] = {}
+    numbers = count()
     spare = None
     is_open = True
 
     def another(*handles: int) -> Spare | None:
         """Fork one without the handles of a request; None if no process is available."""
         with contextlib.suppress(OSError):
-            spare = Spare(walls, start, requests.fileno(), *handles, spares_shells=spares_shells)
-            supervisors.add(spare.pid)
+            group = limits.group(f"{os.getpid()}-{next(numbers)}")
+            spare = Spare(walls, start, requests.fileno(), *handles, group=group, spares_shells=spares_shells)
+            supervisors[spare.pid] = group
             return spare
         return None
 
@@ -237,7 +247,7 @@ def main(arguments: list[str]) -> int:
     """Run according to the command line and return the exit code."""
     harden()
     if arguments[0] == "--serve":  # the rest marks whose process it is
-        serve(arguments[2 : 2 + int(arguments[1])], spawn)
+        serve(arguments[2 : 2 + int(arguments[1])], spawn, limits=Limits.given())
         return 0
     split = arguments.index("--")
     options, command = _options(arguments[:split]), arguments[split + 1 :]
@@ -298,9 +308,9 @@ def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequen
     raise missing
 
 
-def _serve_next(requests: socket.socket, walls: Enclosure, start: Start, *, spares_shells: bool) -> None:
+def _serve_next(requests: socket.socket, walls: Enclosure, start: Start, group: Cgroup, *, spares_shells: bool) -> None:
     signals = ready()
-    walls.prepare()
+    walls.prepare(group)
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
     requests.close()
     signals.wait(0)  # earlier signals were not for the command
@@ -315,9 +325,13 @@ def _serve_next(requests: socket.socket, walls: Enclosure, start: Start, *, spar
     def start_behind() -> int:
         walls.enter(folder, list(map(os.fsdecode, shown)))
         os.umask(int(umask))
-        return walls.start(lambda: start(command, environment, streams), streams[0])
+        pid = walls.start(lambda: start(command, environment, streams), streams[0])
+        group.leave()
+        return pid
 
-    supervisor = Supervisor(control, float(grace), report=control, kill_leftovers=True, spares_shells=spares_shells)
+    supervisor = Supervisor(
+        control, float(grace), group=group, report=control, kill_leftovers=True, spares_shells=spares_shells
+    )
     supervisor.run(signals, start_behind, (folder, *streams))
     walls.leave()
 
@@ -352,8 +366,8 @@ def receive(control: int) -> list[list[bytes]]:
     return [[next(rest) for _ in range(int(count))] for count in counts.split(b",")]
 
 
-def _reap_supervisors(supervisors: set[int], *, with_shells: bool) -> None:
-    """Reap supervisors. If one was killed (its own command may do that), its tree becomes ours: end that too.
+def _reap_supervisors(supervisors: dict[int, Cgroup], *, with_shells: bool) -> None:
+    """Reap supervisors, and end the groups of their commands. If one was killed (its own command may do that), its tree becomes ours: end that too.
 
     One pass over the process table may miss children of an orphan that is just ending; they are ours once it is reaped,
     so every reaped orphan requires another pass.
@@ -366,7 +380,7 @@ def _reap_supervisors(supervisors: set[int], *, with_shells: bool) -> None:
         if pid == 0:
             return
         is_orphan = pid not in supervisors
-        supervisors.discard(pid)
+        supervisors.pop(pid, _NO_GROUP).end()
         if is_orphan or os.WIFSIGNALED(code):
             me = os.getpid()
             tree = partial(descendants, with_shells=with_shells)

@@ -20,6 +20,7 @@ from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.launcher import packed
 from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, SHELL
 from forge_tools.sandbox.spools import new_scratch
+from forge_tools.sandbox.walls.cgroups import passed_on
 from forge_tools.sandbox.walls.commands import NAMESPACE
 from forge_tools.sandbox.walls.namespaces import HOST
 from forge_tools.sandbox.walls.profile import behind_landlock, of_machine, of_workspace
@@ -104,7 +105,7 @@ class Forker:
 
     def _launch(self) -> socket.socket:
         ours, theirs = socket.socketpair()
-        environment = self.environment()
+        environment = {**self.environment(), **passed_on()}
         marks = [f"{name}={environment[name]}" for name in (INSTANCE, SHELL) if name in environment]
         with theirs:
             self.pid = os.posix_spawn(

@@ -9,12 +9,14 @@ import sys
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator
 
+from forge_tools.sandbox.walls.cgroups import LIMITS
+
 INSTANCE = "FORGE_INSTANCE"
 EXECUTION = "FORGE_EXECUTION"
 SHELL = "FORGE_SHELL"
 """The variable that everything of a shell carries which outlives its call."""
 
-MARKS = (INSTANCE, EXECUTION, SHELL)
+MARKS = (INSTANCE, EXECUTION, SHELL, LIMITS)
 """Variables of ours that are no settings."""
 
 KEEPS = "keeper."

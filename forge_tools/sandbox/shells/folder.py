@@ -25,6 +25,7 @@ from forge_tools.sandbox.shells.supervisor import (
     replace,
     restate,
 )
+from forge_tools.sandbox.walls.cgroups import Limits
 
 _ORDER = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_BYTES = 1 << 20
@@ -250,6 +251,7 @@ def _sweep(handle: str, facts: dict[str, Any]) -> None:
     try:
         is_its = start_ticks(root.pid) == facts.get("child_ticks", -1)  # held first: this is the process checked
         end(f"{SHELL}={handle}".encode(), root=root if is_its else None)
+        Limits.given().of_shell(handle).end()
     finally:
         root.close()
 

@@ -19,8 +19,9 @@ from functools import cache
 from forge_tools.sandbox.processes.endings import Ending
 from forge_tools.sandbox.processes.launcher import Status, keep_private, open_requests, receive, spawn, status_of
 from forge_tools.sandbox.processes.streams import StreamScrubber
-from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap, start_ticks
+from forge_tools.sandbox.processes.trees import SHELL, Process, Signals, adopt_orphans, descendants, reap, start_ticks
 from forge_tools.sandbox.walls import namespaces
+from forge_tools.sandbox.walls.cgroups import REST, Cgroup, Limits
 from forge_tools.sandbox.walls.commands import NAMESPACE, Enclosure, enclosure
 from forge_tools.sandbox.walls.privileges import harden
 
@@ -150,9 +151,10 @@ class Shell:
         spool_bytes: int,
         withheld: Sequence[bytes] = (),
         numbers: namespaces.Numbers | None = None,
+        group: Cgroup,
     ) -> None:
-        """`numbers` are those of the machine, where the supervisor has others."""
-        self._numbers = numbers
+        """`numbers` are those of the machine, where the supervisor has others. `group` holds all but the supervisor."""
+        self._numbers, self._group = numbers, group
         self._folder = folder
         self._spool = Segments(folder, spool_bytes)
         self._stream = StreamScrubber(withheld)
@@ -179,6 +181,7 @@ class Shell:
         os.set_blocking(self._output, False)
         self._began = time.monotonic()
         self._child = around.start(lambda: spawn(command, environment, (stdin, write, write)), stdin)
+        self._group.leave(REST)
         os.close(write)
         child = self._child if self._numbers is None else self._numbers.of_first_child()
         self._facts |= {"state": "running", "child": child, "child_ticks": start_ticks(self._child)}
@@ -229,7 +232,7 @@ class Shell:
         if self._ending is not None:
             self._ending.again(deadline, number)
             return
-        self._ending = Ending(deadline, number)
+        self._ending = Ending(deadline, number, group=self._group)
         self._asked = time.monotonic()
         self._facts |= {"ended_by": by, "processes": len(self._tree())}
 
@@ -246,6 +249,9 @@ class Shell:
 
     def _conclude(self) -> None:
         self._spool.write(self._stream.rest())
+        if self._group.ran_out_of_memory():
+            self._spool.write(f"\n[{Limits.given().exceeded_by('The command')}]\n".encode())
+        self._group.end()
         now = time.monotonic()
         self._facts |= {
             "state": "exited" if self._ending is None else "killed",
@@ -297,6 +303,8 @@ def serve() -> None:
     the environment. The answer is a line: `started 0` or `error ERRNO`.
     """
     harden()
+    with suppress(OSError):  # there are no groups
+        Limits.given().rest().enter(os.getpid())
     requests = open_requests()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody needs to wait for supervisors
     while True:
@@ -332,8 +340,15 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
         adopt_orphans()
         signals = Signals(*_STOPS, signal.SIGCHLD)
         numbers = namespaces.Numbers() if is_apart else None
-        shell = Shell(folder, lease_seconds=float(lease), spool_bytes=int(limit), withheld=withheld, numbers=numbers)
-        around.prepare()
+        shell = Shell(
+            folder,
+            lease_seconds=float(lease),
+            spool_bytes=int(limit),
+            withheld=withheld,
+            numbers=numbers,
+            group=(group := Limits.given().of_shell(os.fsdecode(environment[SHELL.encode()]))),
+        )
+        around.prepare(group)
         around.give_way_out(inside.fileno())
         if not (is_apart and namespaces.has_proxy(walls[2])):  # else it serves until this is closed
             inside.close()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Thread
 
 from forge_tools.sandbox.walls import landlock, namespaces
+from forge_tools.sandbox.walls.cgroups import Cgroup
 
 NAMESPACE, LANDLOCK = "namespace", "landlock"
 
@@ -28,10 +29,11 @@ class Enclosure:
         self._network, *self._shown = words[1:] or (namespaces.HOST,)
         self._refusal = refusal
 
-    def prepare(self) -> None:
-        """Do what is possible before the command is known."""
+    def prepare(self, group: Cgroup) -> None:
+        """Do what is possible before the command is known, in the group that bounds it."""
         try:
             if self._refusal is None:
+                group.enter()
                 self._prepare()
         except OSError as error:
             self._refusal = error

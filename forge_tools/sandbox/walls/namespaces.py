@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterable
 
 from forge_tools.sandbox.walls import seccomp
+from forge_tools.sandbox.walls.cgroups import Limits
 from forge_tools.sandbox.walls.privileges import ON_LINUX, checked, drop_capabilities, gain_nothing, harden, open_up
 
 HOST, NONE = "host", "none"
@@ -23,9 +24,6 @@ HOST, NONE = "host", "none"
 
 PROXY = ("127.0.0.1", 3128)
 """Where the proxy is that decides what is reached from a network of their own (`web/egress.py`)."""
-
-MOST_PROCESSES = 4096
-"""Including threads."""
 
 _USER, _PID, _MOUNT, _IPC, _UTS, _NETWORK = 1 << 28, 1 << 29, 1 << 17, 1 << 27, 1 << 26, 1 << 30
 _READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXEC = 1, 2, 4, 8  # of mounts, old and new interface alike
@@ -46,6 +44,7 @@ _OF_ROOT = (
     "acpi",
 )  # what root writes to in /proc even without capabilities
 _OWN_PIDS_SINCE = (6, 14)
+_FEWEST_NUMBERS = 301  # that the kernel takes
 
 # To change owners, pass over modes, change users and signal theirs: among files that are shown, and users that are mapped.
 _ROOT_KEEPS = sum(1 << capability for capability in (0, 1, 3, 4, 5, 6, 7))
@@ -115,7 +114,7 @@ def show(shown: Iterable[str]) -> None:
 
 
 def limits_processes() -> bool:
-    """Whether `MOST_PROCESSES` holds: root has no limit but that of process numbers, which were the whole machine's before."""
+    """Whether the limit of processes holds: root has none but that of their numbers, which were the whole machine's before."""
     return os.geteuid() != 0 or tuple(map(int, os.uname().release.split(".")[:2])) >= _OWN_PIDS_SINCE
 
 
@@ -135,9 +134,10 @@ def close_off() -> None:
     """Give up everything that is not shown, and the right to change that, for good."""
     checked("umount2", _OLD.encode(), _DETACH)
     os.rmdir(_OLD)
-    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    most = MOST_PROCESSES if hard == resource.RLIM_INFINITY else min(MOST_PROCESSES, hard)
-    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    if most := Limits.given().processes:
+        _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     gain_nothing()
     drop_capabilities(but=_ROOT_KEEPS if os.geteuid() == 0 else 0)
     seccomp.refuse(_REFUSED)
@@ -219,8 +219,8 @@ def _make_proc() -> None:
     _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
     if os.geteuid() != 0:
         return
-    if limits_processes():
-        _write("/proc/sys/kernel/pid_max", b"%d" % MOST_PROCESSES)
+    if (most := Limits.given().processes) and limits_processes():
+        _write("/proc/sys/kernel/pid_max", b"%d" % max(most, _FEWEST_NUMBERS))
     for name in _OF_ROOT:
         if os.path.exists(f"/proc/{name}"):
             _bind(f"/proc/{name}", f"/proc/{name}", _READ_ONLY)

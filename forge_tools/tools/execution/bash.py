@@ -19,6 +19,7 @@ from forge_tools.sandbox.processes.output import HeadTail, TerminalText
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import NewShell, start
+from forge_tools.sandbox.walls.cgroups import Limits
 from forge_tools.signals import signal_name
 from forge_tools.tools.builtin import PATH, BuiltinTool, Deadline, counted, option
 from forge_tools.tools.execution.shells import Shells
@@ -158,6 +159,9 @@ class _Call:
             error = f"Command timed out after {round(self.seconds, 3):g}s{unit} and was stopped with all it started."
             error += f" Output so far:\n{text}" if text.strip() else " It had written nothing."
             return ToolResult.fail(error, error_code=ErrorCode.TIMEOUT, **facts)
+        if completed.is_out_of_memory:
+            error = Limits.given().exceeded_by("The command") + (f" Output so far:\n{text}" if text.strip() else "")
+            return ToolResult.fail(error, error_code=ErrorCode.OUT_OF_MEMORY, **facts)
         more, notes = _ending(completed)
         facts |= more
         if self._refused:

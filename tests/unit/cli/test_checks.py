@@ -1,5 +1,10 @@
-"""What the doctor says about connections to PostgreSQL."""
+"""What the doctor says about connections to PostgreSQL, and about walls and limits of this machine."""
 
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +15,7 @@ from forge_tools.config import Settings
 from forge_tools.sandbox.walls.namespaces import limits_processes
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.storage.connection.pool import MOST_OF_ONE, Connections, role_setting
+from tests.cgroups import cgroup, offers
 from tests.walled import without
 
 DIRECT = Settings(database_url="postgresql://forge@db/tools")
@@ -68,13 +74,58 @@ def test_what_stands_around_commands_where_there_are_no_namespaces(
     assert without(found, "unshare").startswith(f"{level} {said}")
 
 
-def test_which_limits_hold_on_this_machine_is_said() -> None:
-    def limits(**settings: Any) -> str:
-        [one] = [one for one in check_machine(Settings.load(**settings)) if one.subject == "limits"]
-        return f"{one.level} {one.said}"
+def limits(**settings: Any) -> str:
+    [one] = [one for one in check_machine(Settings.load(**settings)) if one.subject == "limits"]
+    return f"{one.level} {one.said}"
 
+
+def test_which_limits_hold_on_this_machine_is_said() -> None:
     most = "4,096" if not given().no_namespaces and limits_processes() else "none"
     assert limits().startswith("ok memory 2,147,483,648 bytes for a body of the process lane, none for commands")
-    assert f"processes {most} for a command in namespaces, none elsewhere; no quota for a workspace" in limits()
+    assert f"processes {most} for a command in namespaces, none elsewhere; not by cgroup: " in limits()
+    assert limits().endswith("; no quota for a workspace (docs/walls.md#limits)")
     assert limits(tool_memory=0).startswith("ok memory none for a body")
     assert "processes none" in without(limits, "unshare")
+
+
+def test_a_cgroup_is_tried_and_what_it_bounds_is_said(tmp_path: Path) -> None:
+    assert limits(cgroup=str(tmp_path)).startswith(f"problem cgroup {tmp_path} cannot be divided: ")
+    with cgroup() as base:
+        if base is None:
+            return
+        said, each = limits(cgroup=str(base)), "for each body of the process lane, command and MCP server"
+        assert f"cgroup {base} ends what they start" in said
+        assert (f"2,147,483,648 bytes {each}" in said) == offers(base, "memory")
+        assert (f"4,096 {each}" in said) == offers(base, "pids")
+        assert list(base.glob("forge-*")) == []
+
+
+def test_the_project_of_a_workspace_and_its_size_are_said(tmp_path: Path) -> None:
+    with project(tmp_path, 42) as folder:
+        is_project = folder.is_mount()
+        said = limits(workspace=folder / "w")
+    assert ("the workspace is project 42, " in said) == is_project
+    assert ("no quota for a workspace" in said) != is_project
+
+
+@contextmanager
+def project(folder: Path, number: int) -> Iterator[Path]:
+    """A folder `w` that is that project of a file system, which only some can mount; others get one without."""
+    place, image = folder / "place", folder / "image"
+    (place / "w").mkdir(parents=True)
+    image.touch()
+    os.truncate(image, 16 << 20)
+    steps = [
+        ["mke2fs", "-q", "-t", "ext4", "-O", "project,^has_journal", "-d", str(place), str(image)],
+        ["debugfs", "-w", "-R", f"set_inode_field /w projid {number}", str(image)],
+        ["debugfs", "-w", "-R", "set_inode_field /w flags 0x20080000", str(image)],
+        ["mount", "-o", "loop,ro", str(image), str(place)],
+    ]
+    with suppress(OSError, subprocess.CalledProcessError):
+        for step in steps:
+            subprocess.run(step, check=True, capture_output=True, env={"PATH": "/usr/sbin:/sbin:/usr/bin:/bin"})
+    try:
+        yield place
+    finally:
+        if place.is_mount():
+            subprocess.run(["umount", place], check=True)

@@ -15,6 +15,7 @@ from typing import Any, cast
 from forge_tools.config import Settings
 from forge_tools.model import Claim, new_id
 from forge_tools.sandbox.reach import Reach
+from forge_tools.sandbox.walls.cgroups import Cgroup
 from forge_tools.time_limits import CeleryLimits, TimeLimits
 from tests.unit.workers.host import LaneHost
 from workers.capture import ChildOutput
@@ -143,7 +144,7 @@ class Bench(LaneHost):
         ours, theirs = socket.socketpair()
         output = ChildOutput()
         output.born()
-        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours, partial(self._limit, pid), output)
+        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours, partial(self._limit, pid), output, Cgroup())
         speaker = Speaker(pid, answers=answers)
         speaker.end = theirs
         await asyncio.get_running_loop().create_connection(lambda: speaker, sock=theirs)

@@ -21,6 +21,7 @@ import pytest
 from forge_tools.errors import ErrorCode
 from forge_tools.model import Claim, ExecutionStatus, Outcome, new_id
 from forge_tools.sandbox.processes.trees import marks_of
+from forge_tools.sandbox.walls.cgroups import Cgroup
 from forge_tools.time_limits import TimeLimits
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.tool.executor import ToolExecutor
@@ -181,10 +182,10 @@ class Bench(LaneHost):
         output = ChildOutput()
         parent, pid = os.getpid(), os.fork()
         if pid == 0:
-            child.serve(parent, theirs, output)
+            child.serve(parent, theirs, output, Cgroup())
         theirs.close()
         output.born()
-        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours, partial(Limited, pid), output)
+        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours, partial(Limited, pid), output, Cgroup())
         self.pids.append(pid)
         return pid
 
@@ -354,7 +355,7 @@ async def test_a_child_whose_tools_cannot_start_ends_and_never_serves(bench: Ben
 async def test_a_child_whose_parent_died_while_it_was_forked_ends(bench: Bench) -> None:
     pid = os.fork()
     if pid == 0:
-        Child(ToolExecutor(ScopedRegistry()), 1000).serve(1, socket.socket(), ChildOutput())
+        Child(ToolExecutor(ScopedRegistry()), 1000).serve(1, socket.socket(), ChildOutput(), Cgroup())
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 

@@ -16,6 +16,7 @@ from celery.concurrency import prefork
 from kombu.asynchronous import Hub
 
 from forge_tools.errors import ConfigurationError
+from forge_tools.sandbox.walls.cgroups import Cgroup
 from forge_tools.time_limits import CeleryLimits
 from tests.waiting import is_alive, within
 from workers import pool as pool_module
@@ -23,13 +24,13 @@ from workers.capture import ChildOutput
 from workers.pool import pool_with
 
 
-def serve(end: socket.socket, output: ChildOutput) -> None:
+def serve(end: socket.socket, output: ChildOutput, _: Cgroup) -> None:
     """Say something, answer once, and then only live."""
     os.write(output.pipes["stderr"][1], b"last words")
     threading.Thread(target=lambda: end.send(end.recv(1)), daemon=True).start()
 
 
-def let_go(_: Any, end: socket.socket, __: object, output: ChildOutput) -> None:
+def let_go(_: Any, end: socket.socket, __: object, output: ChildOutput, ___: Cgroup) -> None:
     end.close()
     output.close()
 
@@ -91,7 +92,7 @@ class LivePool:
         self.pool: Any = pool_with(self._adopt, serve).Pool(processes=2, threads=False, enable_timeouts=True)
         self.pool.register_with_event_loop(self.hub)
 
-    def _adopt(self, process: Any, end: socket.socket, _: object, output: ChildOutput) -> None:
+    def _adopt(self, process: Any, end: socket.socket, _: object, output: ChildOutput, __: Cgroup) -> None:
         self.adopted[process.pid] = process, end, output
 
     @property
@@ -127,7 +128,7 @@ def module_pool() -> Iterator[LivePool]:
     live.pool.join()
     live.hub.close()
     for _, end, output in live.adopted.values():
-        let_go(None, end, None, output)
+        let_go(None, end, None, output, Cgroup())
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 from forge_tools.sandbox.processes.trees import adopt_orphans
 from forge_tools.sandbox.walls import namespaces, seccomp
+from forge_tools.sandbox.walls.cgroups import LIMITS
 from forge_tools.sandbox.walls.namespaces import HOST, NONE
 from forge_tools.sandbox.walls.privileges import checked, gain_nothing
 from forge_tools.sandbox.walls.probe import given
@@ -139,7 +140,7 @@ def test_it_makes_no_namespaces_and_mounts_nothing(uid: int) -> None:
 
 @EVERYBODY
 def test_it_has_as_many_processes_as_it_may(uid: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces, "MOST_PROCESSES", 310)
+    monkeypatch.setenv(LIMITS, "0 310 ")
     if uid == 0 and not namespaces.limits_processes():
         return  # the kernel does not count those of root
 
