@@ -26,8 +26,8 @@ PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PYTHON ?= $(shell for p in $(PYTHONS); do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-# Three test processes per core: they spend a third of their time waiting for workers, leases and heartbeats.
-PROCESSES := $(shell cores=$$(nproc); echo $$((cores > 4 ? 12 : cores * 3)))
+# Four test processes per core: they spend half of their time waiting for workers, leases and heartbeats.
+PROCESSES := $(shell cores=$$(nproc); echo $$((cores > 3 ? 12 : cores * 4)))
 PARALLEL := --processes $(PROCESSES)
 MEASURED := tests/unit tests/spec tests/contract tests/architecture
 
