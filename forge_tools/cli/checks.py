@@ -82,7 +82,7 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
     yield _limits(settings)
     folder = folder_of(settings)
     if folder is not None and (settings.artifact_dir or folder.exists()):
-        yield from check_artifacts(folder, settings.workspace)
+        yield from check_artifacts(folder, settings)
     if settings.is_embedded:
         yield from check_home(settings)
     else:
@@ -168,7 +168,7 @@ def _quota(workspace: Path) -> str:
     return "no quota for a workspace"
 
 
-def check_artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:
+def check_artifacts(folder: Path, settings: Settings) -> Iterator[Finding]:
     try:
         ArtifactFiles(folder).probe()
         yield ok("artifacts", f"kept in {folder}")
@@ -177,7 +177,8 @@ def check_artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:
         if isinstance(error, FileNotFoundError):
             way_out = f"Workers create it when they start, for this user alone; or: mkdir -m 700 {folder}"
         yield problem("artifacts", f"{folder} cannot be used: {error.strerror or error}", way_out)
-    if folder.resolve().is_relative_to(workspace.resolve()):
+    place, home = folder.resolve(), settings.home.resolve()  # of the home `check_home` says it
+    if place.is_relative_to(settings.workspace.resolve()) and not place.is_relative_to(home):
         said = f"{folder} is in the workspace: tools can read what other sessions kept there"
         yield problem("artifacts", said, "Set FORGE_ARTIFACT_DIR to a folder outside of it.")
 

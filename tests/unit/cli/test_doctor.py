@@ -269,7 +269,8 @@ def test_a_missing_ripgrep_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_folder_of_artifacts_that_cannot_be_written_to_is_a_problem(tmp_path: Path) -> None:
-    folder, elsewhere = tmp_path / "artifacts", tmp_path / "work"
+    (work := tmp_path / "work").mkdir()
+    folder, elsewhere = tmp_path / "artifacts", Settings(workspace=work)
     (found,) = checks.check_artifacts(folder, elsewhere)
     assert (found.level, found.said) == (Level.PROBLEM, f"{folder} cannot be used: No such file or directory")
     assert f"mkdir -m 700 {folder}" in found.way_out
@@ -284,9 +285,10 @@ def test_a_folder_of_artifacts_that_cannot_be_written_to_is_a_problem(tmp_path: 
 
 
 def test_a_folder_of_artifacts_that_tools_can_read_is_a_problem(tmp_path: Path) -> None:
-    (tmp_path / "artifacts").mkdir(mode=0o700)
-    (found,) = problems(list(checks.check_artifacts(tmp_path / "artifacts", tmp_path)))
+    (folder := tmp_path / "artifacts").mkdir(mode=0o700)
+    (found,) = problems(list(checks.check_artifacts(folder, Settings(workspace=tmp_path))))
     assert "tools can read what other sessions kept" in found.said
+    assert problems(list(checks.check_artifacts(folder, Settings(workspace=tmp_path, home=tmp_path)))) == []
 
 
 def test_a_folder_open_to_others_is_a_problem(tmp_path: Path) -> None:
