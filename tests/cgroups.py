@@ -1,4 +1,4 @@
-"""A cgroup (v2) of a test, in the group of the test or at the top: root may make one wherever there is cgroup v2."""
+"""A cgroup (v2) of a test, in the group of the test or at the top, where more is offered: root may make one wherever there is cgroup v2."""
 
 import os
 import time
@@ -37,7 +37,8 @@ def _places() -> list[Path]:
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     own = [line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")]
     tops = [Path(line.split()[4]) for line in mounts if " - cgroup2 " in line]
-    return [place for top in tops for place in (*(top / path.lstrip("/") for path in own), top)]
+    places = [place for top in tops for place in (*(top / path.lstrip("/") for path in own), top)]
+    return sorted(places, key=lambda place: len(controllers(str(place), "subtree_control")), reverse=True)
 
 
 def _made(place: Path) -> Path | None:
