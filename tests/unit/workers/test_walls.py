@@ -13,7 +13,7 @@ import pytest
 from forge_tools.base import Capabilities
 from forge_tools.config import Settings
 from forge_tools.errors import InvalidToolError
-from forge_tools.model import SCOPE
+from forge_tools.model import SCOPE, new_id
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import SHARED_MEMORY, Profile
@@ -25,7 +25,8 @@ from workers.lanes.base import scope_of
 from workers.lanes.children import ChildrenLane
 from workers.lanes.walls import Walls, behind_walls, server_walls
 
-CALL = replace(CLAIM, tool="Walled", context='{"working_dir": "."}')
+CALL = replace(CLAIM, id=new_id(), tool="Walled", context='{"working_dir": "."}')
+"""Other files end what carries the mark of their claim, on the whole machine if its child has died."""
 
 
 class Walled(BaseTool):
