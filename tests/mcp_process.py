@@ -19,7 +19,7 @@ from mcp.types import jsonrpc_message_adapter
 
 from tests.fleet import ROOT
 from tests.waiting import wait_until, within
-from tests.warm import WarmInterpreter, shared
+from tests.warm import CALLER, WarmInterpreter, below, shared
 
 MODULE = ("forge_tools.cli", "mcp")
 COMMAND = ("-P", "-m", *MODULE)
@@ -29,13 +29,7 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 @shared
 def warm_server() -> WarmInterpreter:
     """What forks the servers of tests; those that the SDK's client starts itself begin from nothing."""
-    return WarmInterpreter(
-        "forge_tools.cli.mcp",
-        "forge_tools.mcp.server",
-        "forge_tools.mcp.stdio",
-        "forge_tools.mcp.http",
-        "forge_tools.client",
-    )
+    return WarmInterpreter("forge_tools.cli.mcp", *below("forge_tools.mcp"), *CALLER, "anyio._backends._asyncio")
 
 
 def parameters(environment: Mapping[str, str], *words: str) -> StdioServerParameters:

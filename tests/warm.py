@@ -26,6 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
+ROOT = Path(__file__).resolve().parent.parent
 REQUEST_BYTES = 1 << 20
 ROOM = {"ROOM": 30_000 * "."}
 """What the environment of a warm interpreter has besides, in whose memory those that it forks show theirs."""
@@ -164,6 +165,22 @@ def ask(control: socket.socket, request: Sequence[Any], streams: Sequence[int]) 
         socket.send_fds(control, [json.dumps(request).encode()], [theirs.fileno(), *streams])
     return Forked(mine)
 
+
+def below(package: str) -> list[str]:
+    """Name the modules of a package and of those in it, to be imported beforehand."""
+    folder = Path(package.replace(".", os.sep))
+    files = [file.with_suffix("") for file in (ROOT / folder).rglob("*.py") if not file.name.startswith("__")]
+    return [".".join(file.relative_to(ROOT).parts) for file in sorted(files)]
+
+
+CALLER = (
+    *below("forge_tools.storage"),
+    "forge_tools.broker.redis",
+    "forge_tools.client",
+    "aiosqlite",
+    "cryptography.hazmat.primitives.ciphers.aead",
+)
+"""What programs import that make calls or read of them."""
 
 Make = Callable[[], WarmInterpreter]
 

@@ -33,8 +33,13 @@ PRELOADED = (
     *("celery.events.receiver", "celery.fixups.django", "celery.worker.autoscale", "celery.worker.components"),
     *("celery.worker.consumer", "celery.worker.consumer.delayed_delivery", "celery.worker.strategy"),
     *("cffi.cparser", "cryptography.hazmat.primitives.ciphers.aead"),
-    *("forge_tools.broker.redis", "forge_tools.storage.history.overview", "forge_tools.storage.history.pages"),
-    "forge_tools.tools",
+    *("forge_tools.broker.redis", "forge_tools.storage.catalogue", "forge_tools.storage.history.history"),
+    *(
+        "forge_tools.storage.history.overview",
+        "forge_tools.storage.history.pages",
+        "forge_tools.storage.queue.transitions",
+    ),
+    *("forge_tools.storage.reports", "forge_tools.tools"),
     *("kombu.mixins", "kombu.pidbox", "kombu.transport.redis"),
     *("sqlalchemy.dialects.sqlite.aiosqlite", "workers.program"),
 )

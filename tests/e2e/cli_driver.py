@@ -18,7 +18,7 @@ from forge_tools.sandbox.walls.probe import given
 from tests.fleet import WorkerProcess, warm_worker
 from tests.migrated import migrated
 from tests.waiting import is_alive, wait_until
-from tests.warm import Forked, WarmInterpreter, shared
+from tests.warm import CALLER, Forked, WarmInterpreter, below, shared
 
 MODULE = "forge_tools.cli"
 COMMAND = (sys.executable, "-P", "-m", MODULE)
@@ -185,9 +185,7 @@ def in_the_background() -> Iterator[None]:
 @shared
 def warm_command() -> WarmInterpreter:
     """What forks the commands that a test runs to their end; those that it watches or kills start from nothing."""
-    return WarmInterpreter(
-        "forge_tools.cli.main", "forge_tools.cli.services", "forge_tools.client", "forge_tools.cli.up"
-    )
+    return WarmInterpreter(*below("forge_tools.cli"), *CALLER, "forge_tools.tool.executor")
 
 
 class Up:
