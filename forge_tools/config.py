@@ -20,6 +20,7 @@ from forge_tools.setting_types import (
     Network,
     NetworkedName,
     OpenPath,
+    QueueName,
     RetentionRule,
     RootSettings,
     SecretPattern,
@@ -178,7 +179,7 @@ class Settings(BaseSettings):
     """Seconds that a key keeps referring to its call after the call has ended."""
     digest_key: DigestKey = Field(default=SecretStr(""), exclude=True)
     """The secret for the digests of calls with an idempotency key, the same for all clients. On PostgreSQL such calls need it."""
-    routes: dict[str, str] = Field(default_factory=dict, examples=[{"Bash": "shells"}])
+    routes: dict[str, QueueName] = Field(default_factory=dict, examples=[{"Bash": "shells"}])
     """Queues by tool or category, as a JSON object; all other calls go to `default`."""
     tool_versions: Literal["newest", "pinned"] = "newest"
     """`pinned` keeps each tool of a worker at the definition that was published first, until somebody pins another."""

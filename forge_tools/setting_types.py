@@ -52,6 +52,20 @@ GivenNetwork = Annotated[Network, AfterValidator(_is_given)]
 
 CATEGORY, QUEUE = "category:", "queue:"
 
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,204}")
+
+
+def queue_name(name: object) -> str:
+    """Return the name of a queue as it is; raises ValueError if no queue can be called that."""
+    if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
+        raise ValueError(
+            f"Queue {repr(name)[:100]} is not a valid name; use up to 205 letters, digits, '-', '_' and '.'"
+        )
+    return name
+
+
+QueueName = Annotated[str, AfterValidator(queue_name)]
+
 WalledName = Annotated[str, StringConstraints(pattern=rf"^({CATEGORY}|{QUEUE})?[A-Za-z0-9_][A-Za-z0-9._-]*$")]
 """What walls are set for: a tool by its name, a category or a queue."""
 

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -26,6 +27,7 @@ from forge_tools.sandbox.walls.cgroups import Limits, delegated
 from forge_tools.sandbox.walls.commands import NAMESPACE
 from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.secrets.detection import SecretSource
+from forge_tools.setting_types import queue_name
 from forge_tools.tool import admit, load_engine, load_project, load_settings, load_tools, require_walled
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor
@@ -234,9 +236,11 @@ def parser() -> argparse.ArgumentParser:
     )
     options = parse.add_argument_group("Options")
     options.add_argument("--lane", choices=("async", "process"), required=True, help="Lane in which bodies run.")
-    options.add_argument("--queues", type=_names, default=("default",), help="Comma-separated; default: default.")
+    options.add_argument("--queues", type=_queues, default=("default",), help="Comma-separated; default: default.")
     options.add_argument(
-        "--concurrency", type=int, help="Concurrent bodies (async, default: 200) or processes (default: one per core)."
+        "--concurrency",
+        type=_slots,
+        help="Concurrent bodies (async, default: 200) or processes (default: one per core).",
     )
     options.add_argument("--tools", action="append", default=[], metavar="MODULE|FILE", help="Load these tools too.")
     options.add_argument(
@@ -258,16 +262,29 @@ class _Help(argparse.HelpFormatter):
         super().add_usage(usage, actions, groups, "Usage: " if prefix is None else prefix)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _names(text: str, kind: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise argparse.ArgumentTypeError("name at least one queue")
+        raise argparse.ArgumentTypeError(f"name at least one {kind}")
     return names
+
+
+def _queues(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(map(queue_name, _names(text, "queue")))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _slots(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 9,999")
+    return int(text)
 
 
 def _categories(text: str) -> list[ToolCategory]:
     try:
-        return [ToolCategory(name) for name in _names(text)]
+        return [ToolCategory(name) for name in _names(text, "category")]
     except ValueError as error:
         known = ", ".join(ToolCategory)
         raise argparse.ArgumentTypeError(f"{error}; known categories: {known}") from error

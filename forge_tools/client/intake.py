@@ -1,7 +1,6 @@
 """Turns a call into the row that SQL accepts, or into a rejection that says what to fix."""
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache, partial
@@ -26,6 +25,7 @@ from forge_tools.model.places import host_queue
 from forge_tools.schema import Validator, clean_text, encode_json, shown, suggestion
 from forge_tools.secrets.detection import Patterns, SecretDetector
 from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, scrubber_of
+from forge_tools.setting_types import queue_name
 
 MAX_NAME = 200
 SHOWN_TOOLS = 20
@@ -39,8 +39,6 @@ NO_KEY = (
     "{tool} takes a secret ({names}), and the database has no key to encrypt it with. Make one where the workers read it: "
     "forge-tools keys new. Or pass the secret by reference: secret://NAME"
 )
-
-_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,204}")
 
 
 class Rejected(NamedTuple):
@@ -112,7 +110,7 @@ class Intake:
         return self._reject(call, error, code, snapshot.find(call.name), **metadata)
 
     def _planned(self, spec: ToolSpec) -> _Plan:
-        queue = _checked_queue(self._settings.queue_for(spec.name, spec.category.value))
+        queue = self._settings.queue_for(spec.name, spec.category.value)
         return _Plan(
             spec,
             Validator.for_spec(spec),
@@ -304,11 +302,10 @@ def _known(name: str, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _checked_queue(queue: object) -> str:
-    if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
-        raise InvalidCallError(
-            f"Queue {shown(repr(queue))} is not a valid name; use up to 205 letters, digits, '-', '_' and '.'"
-        )
-    return queue
+    try:
+        return queue_name(queue)
+    except ValueError as error:
+        raise InvalidCallError(str(error)) from error
 
 
 def _check_attempts(call: Call) -> None:

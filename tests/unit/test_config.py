@@ -88,6 +88,7 @@ def test_valkey_may_be_called_by_its_name(url: str, broker: str) -> None:
         ("FORGE_TOOLS", "mytools", r"""FORGE_TOOLS is no JSON. Write a JSON list, such as '\["mytools"\]'."""),
         ("FORGE_TOOLS", '"mytools"', r"""FORGE_TOOLS: .*valid tuple. Write a JSON list, such as '\["mytools"\]'."""),
         ("FORGE_ROUTES", '{"x":', """FORGE_ROUTES is no JSON. Write a JSON object, such as '{"Bash": "shells"}'."""),
+        ("FORGE_ROUTES", '{"x": "a b"}', "FORGE_ROUTES: x: Queue 'a b' is not a valid name; use up to 205 letters"),
         ("FORGE_BROKER_URL", "sentinel://x", "there is no broker for sentinel://; write"),
         (
             "FORGE_BROKER_URL",

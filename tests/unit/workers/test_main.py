@@ -68,16 +68,28 @@ def test_queues_and_categories_are_read_from_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--lane", "gpu"], ["--lane", "async", "--queues", ","], ["--lane", "async", "--categories", "x"]]
+    ("arguments", "said"),
+    [
+        ([], "required: --lane"),
+        (["--lane", "gpu"], "invalid choice: 'gpu'"),
+        (["--lane", "async", "--queues", ","], "name at least one queue"),
+        (["--lane", "async", "--queues", "default,a b"], "Queue 'a b' is not a valid name; use up to 205 letters"),
+        (["--lane", "async", "--categories", "x"], "known categories: file,"),
+        (["--lane", "async", "--categories", ","], "name at least one category"),
+        (["--lane", "async", "--concurrency", "0"], "'0' is not a whole number from 1 to 9,999"),
+        (["--lane", "async", "--concurrency=-5"], "'-5' is not a whole number from 1 to 9,999"),
+    ],
 )
 def test_a_command_line_that_means_nothing_is_refused_with_its_usage(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
 
     assert caught.value.code == 2
-    assert "Usage: forge-tools worker" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "Usage: forge-tools worker" in printed
+    assert said in printed
 
 
 def test_an_unknown_category_is_refused_with_the_known_ones() -> None:
