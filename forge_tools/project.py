@@ -72,7 +72,8 @@ def _table(file: Path) -> Any:
 @lru_cache(maxsize=8)
 def _parsed(content: bytes) -> Any:
     """Return the table. Cached: every client and stack of a process asks for it, and a large file takes milliseconds."""
-    return tomllib.loads(content.decode()).get("tool", {}).get("forge-tools")
+    tables = tomllib.loads(content.decode()).get("tool")
+    return tables.get("forge-tools") if isinstance(tables, dict) else None
 
 
 def _references(folder: Path, table: Any) -> tuple[str, ...]:

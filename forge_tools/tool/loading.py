@@ -162,7 +162,7 @@ def _created(sources: Sequence[tuple[str, str]]) -> list[BaseTool]:
 def _resolve(reference: str, source: str) -> list[Any]:
     """List the tools and tool classes that a reference means."""
     name, colon, attribute = reference.partition(":")
-    if not name or (colon and not attribute):
+    if not name or (colon and not attribute) or (name.startswith(".") and not is_path(name)):
         raise ConfigurationError(
             f"{source} is not a reference to tools. Write a module, a file or module:attribute, as in mytools:TOOLS."
         )
@@ -244,15 +244,15 @@ def _import(name: str, source: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigurationError(_missing(error.name, source)) from error
-        raise ConfigurationError(f"{source}: importing {name} failed with {_reason(error)}{_place(error)}.") from error
+        raise ConfigurationError(f"{source}: importing {name} failed{_place(error)} with {_reason(error)}.") from error
 
 
 def _place(error: BaseException) -> str:
-    """Return where the author's code failed: file and line of a syntax error, else the last line outside this package."""
+    """Return where the author's code failed: file and line of a syntax error, else the last line that is theirs."""
     if isinstance(error, SyntaxError):
         return "" if error.filename is None else f" at {error.filename}:{error.lineno}"
-    frames = [one for one in diagnosis_of(error, None).frames if not one.file.startswith("<frozen")]
-    return f" at {frames[-1].file}:{frames[-1].line}" if frames else ""
+    frame = diagnosis_of(error, None).frame
+    return f" at {frame.file}:{frame.line}" if frame is not None and frame.own else ""
 
 
 def _missing(name: str, source: str) -> str:

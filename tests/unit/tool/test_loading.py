@@ -11,6 +11,7 @@ import pytest
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
+from forge_tools.project import find_project
 from forge_tools.tool import admit, load_project, load_tools, loading, require_walled
 from forge_tools.tool.base import BaseTool, ToolCategory
 from tests.spec.sample_tools import Bash, Echo, Read, Write
@@ -104,6 +105,7 @@ def test_a_class_that_several_references_name_is_created_once() -> None:
     [
         (":TOOLS", "is not a reference to tools"),
         ("mytools:", "is not a reference to tools"),
+        (".mytools", "is not a reference to tools"),
         ("mytools:TOOL", "mytools has no 'TOOL' (did you mean 'TOOLS'?)."),
         (
             "mytools:zzz",
@@ -166,7 +168,8 @@ def test_a_module_that_cannot_be_imported_is_told_why(
     with pytest.raises(ConfigurationError) as caught:
         load("brokentools:TOOLS")
 
-    assert f"'brokentools:TOOLS': importing brokentools failed with {reason}" in str(caught.value)
+    assert "'brokentools:TOOLS': importing brokentools failed" in str(caught.value)
+    assert f" with {reason}" in str(caught.value)
     assert caught.value.__cause__ is not None
 
 
@@ -344,12 +347,21 @@ def test_what_is_wrong_in_pyproject_is_told_with_its_file(pyproject: str, said: 
 @pytest.mark.parametrize(
     ("name", "source", "said"),
     [
-        ("halffile.py", "x = 1\ndef half(:\n", "SyntaxError: invalid syntax at {}/halffile.py:2."),
-        ("failing.py", "def f():\n    1 / 0\n\nf()\n", "ZeroDivisionError: division by zero at {}/failing.py:2."),
+        ("halffile.py", "x = 1\ndef half(:\n", "failed at {}/halffile.py:2 with SyntaxError: invalid syntax."),
+        (
+            "failing.py",
+            "def f():\n    1 / 0\n\nf()\n",
+            "failed at {}/failing.py:2 with ZeroDivisionError: division by zero.",
+        ),
         (
             "plain.py",
             "from forge_tools.tool import tool\n\n@tool\ndef f() -> int:\n    return 1\n",
-            " at {}/plain.py:3.",
+            " at {}/plain.py:3 with InvalidToolError: Tool 'f' error: plain.f has no docstring. Write one that says what",
+        ),
+        (
+            "lane.py",
+            'from forge_tools.tool import tool\n\n@tool(lane="gpu")\ndef f() -> int:\n    "f"\n',
+            " at {}/lane.py:3 with",
         ),
         ("nothing.py", "x = 1\n", "nothing has no tool. Decorate a function in it with @tool."),
         ("json.py", PROJECT, "the name json is taken by "),
@@ -363,6 +375,12 @@ def test_what_is_wrong_with_a_file_is_told_with_its_place(name: str, source: str
         own(name)
 
     assert said.format(project) in str(caught.value)
+
+
+def test_a_pyproject_without_tables_of_tools_is_none_of_ours(project: Path) -> None:
+    (project / "pyproject.toml").write_text('tool = "forge-tools"\n')
+
+    assert find_project(project) is None
 
 
 def test_a_stranger_s_pyproject_above_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
