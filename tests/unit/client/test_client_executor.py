@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -191,6 +191,18 @@ async def test_many_calls_give_one_answer_each_and_in_order(client: ExecutorClie
         ExecutionStatus.QUEUED,
         ExecutionStatus.REJECTED,
     ] * 1000
+
+
+async def test_what_is_no_call_is_refused_in_its_place_and_takes_no_handle_of_others_with_it(
+    client: ExecutorClient,
+) -> None:
+    good, pair = Call("Echo", {"message": "x"}, CONTEXT), cast(Call, ("Echo", {"message": "x"}))
+
+    first, refused, last = await client.calls.submit_many([good, pair, good])
+
+    assert isinstance(first, Handle)
+    assert isinstance(last, Handle)
+    assert str(refused) == "Expected a Call, not tuple. The form is Call(name, parameters)."
 
 
 async def test_rejections_that_cannot_be_recorded_take_no_accepted_call_with_them(
