@@ -51,6 +51,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="FORGE_",
+        env_ignore_empty=True,
         frozen=True,
         use_attribute_docstrings=True,
         extra="ignore",

@@ -72,7 +72,7 @@ def settings() -> str:
     text = f"""# Settings
 
 For people who run clients or workers. Settings come only from the environment; a program that uses the library may pass them: `Settings(lease=30)`. Lists and objects are written as JSON,
-durations in seconds, sizes in bytes. An invalid value is refused at the start, with the variable and what it must be. [database.md](database.md), [secrets.md](secrets.md), [workspaces.md](workspaces.md) and [artifacts.md](artifacts.md) explain
+durations in seconds, sizes in bytes. An empty variable counts as unset; an invalid value is refused at the start, with the variable and what it must be. [database.md](database.md), [secrets.md](secrets.md), [workspaces.md](workspaces.md) and [artifacts.md](artifacts.md) explain
 their settings. {MADE}
 """
     for name, field in Settings.model_fields.items():

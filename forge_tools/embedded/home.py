@@ -173,7 +173,7 @@ def _close_to_others(home: Path, mode: int) -> None:
     if mode & _WRITABLE_BY_OTHERS or (names and not names & _OURS):
         raise StackError(
             f"{home} is open to other users (mode {stat.filemode(mode)}), and the stack keeps parameters and results there. "
-            f"Run chmod 700 {home}, or set FORGE_HOME to another folder."
+            f"Set FORGE_HOME to a folder of its own or, if nobody else uses this one, run chmod 700 {home}."
         )
     home.chmod(0o700)
 

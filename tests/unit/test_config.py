@@ -189,10 +189,16 @@ def test_a_folder_of_artifacts_is_named_by_its_whole_path() -> None:
         Settings.load(artifact_dir="artifacts")
 
 
-def test_a_folder_for_shells_that_is_named_by_nothing_is_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORGE_SHELLS", "")
+@pytest.mark.parametrize(
+    "name", ["FORGE_HOME", "FORGE_SHELLS", "FORGE_AUDIT_KEY", "FORGE_MCP_CONFIG", "FORGE_LEASE", "FORGE_ROUTES"]
+)
+def test_an_empty_variable_counts_as_unset(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of FORGE_HOME: otherwise keys and database would be in the workspace, where tools read them."""
+    unset = Settings.load()
+    monkeypatch.setenv(name, "")
 
-    assert (settings := Settings.load(hostname="a")).shells_folder == settings.home / "shells-a"
+    assert (settings := Settings.load()) == unset
+    assert settings.marker is not None
 
 
 def test_a_socket_path_that_is_too_long_moves_to_a_private_folder(
