@@ -205,7 +205,7 @@ class Signature:
         value = field.get_default(call_default_factory=True, validated_data={})
         if value is None:
             return None
-        if NoneType in get_args(field.annotation):
+        if any(one in (None, NoneType) for one in get_args(field.annotation)):  # a union, or choices
             raise self._refusal(
                 name,
                 f"may be None, but its default is {value!r}; null in a call means that no value was given. "

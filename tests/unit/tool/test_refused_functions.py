@@ -73,6 +73,10 @@ def may_be_none(limit: int | None = 100) -> None:
     """Take a limit."""
 
 
+def none_is_a_choice(tone: Literal["calm", None] = "calm") -> None:
+    """Take a tone."""
+
+
 def wrong_default(x: int = "many") -> None:
     """Take a number."""
 
@@ -127,6 +131,10 @@ def ünicode(x: int) -> None:  # noqa: PLC2401  what is tested
         (no_type, "parameter 'x' of {here}.no_type has no type for an annotation: "),
         (aliased, "parameter 'x' of {here}.aliased has an alias. Give the parameter the name that callers should use."),
         (may_be_none, "parameter 'limit' of {here}.may_be_none may be None, but its default is 100; null in a call"),
+        (
+            none_is_a_choice,
+            "parameter 'tone' of {here}.none_is_a_choice may be None, but its default is 'calm'; null in",
+        ),
         (wrong_default, "parameter 'x' of {here}.wrong_default has a default that its own annotation refuses: 'many'."),
         (marked, "parameter 'x' of {here}.marked cannot be described as JSON Schema: Unable to serialize unknown type"),
         (paired, "parameter 'x' of {here}.paired has a choice that no call can make: its JSON form, [1, 2], is"),
