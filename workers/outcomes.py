@@ -11,9 +11,8 @@ from forge_tools.sandbox.walls.cgroups import Limits
 from forge_tools.schema import clean_text, encode_json
 from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, Scrubber
 from forge_tools.time_limits import timed_out_after
-from forge_tools.tool.failures import MOST_BYTES, diagnosis_of, said_by
+from forge_tools.tool.failures import MOST_BYTES, diagnosis_of, named
 
-MAX_ERROR_CHARS = 10_000
 MAX_BYTES = 1_000_000
 """The limit for a result that says why a body gave none."""
 
@@ -60,7 +59,7 @@ def interrupted(claim: Claim, after_ms: float) -> Outcome:
 def crashed(claim: Claim, error: BaseException, after_ms: float) -> Outcome:
     """Return the outcome of a body that ended in what no tool should raise, or whose row cannot be read."""
     scrubber = Scrubber(claim.secrets, LEAST_IN_FAILURES)
-    text = f"Unexpected error: {type(error).__name__}: {said_by(error, scrubber)}"[:MAX_ERROR_CHARS]
+    text = f"Unexpected error: {named(error, scrubber)}"
     return _failed(claim, text, ErrorCode.EXECUTION_ERROR, after_ms, diagnosis_of(error, scrubber))
 
 

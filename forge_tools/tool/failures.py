@@ -129,6 +129,11 @@ def text_of(error: BaseException, scrubber: Scrubber | None) -> str:
     return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}..."
 
 
+def named(error: BaseException, scrubber: Scrubber | None) -> str:
+    """Return the type of an exception, and what it says if it says anything."""
+    return ": ".join(filter(None, (type(error).__name__, said_by(error, scrubber))))[:MAX_ERROR_CHARS]
+
+
 def said_by(error: object, scrubber: Scrubber | None) -> str:
     """What an exception or a note says, storable and without secrets; nothing if its own code fails at that."""
     try:
@@ -150,7 +155,7 @@ def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) ->
     is_hopeless: dict[str, Any] = {"retryable": False} if way_out else {}
     if isinstance(error, ForgeError):
         return ToolResult.fail(said + walls, error_code=error.code, error_details=details)
-    text = _with_type(error, said) + walls
+    text = _with_type(error, said) + _first_of(error, scrubber) + walls
     shown = error if scrubber is None else _disguised(error, scrubber)
     _logger.error("Unexpected error in %s", spec.name, exc_info=shown, extra={"tool": spec.name})
     if not any(_is_of_the_network(one) for one, _ in _chain(error)):
@@ -169,6 +174,14 @@ def _with_type(error: BaseException, text: str) -> str:
     name = type(error).__name__
     is_clear = text == name or (" " in text and not isinstance(error, KeyError | BaseExceptionGroup))
     return text if is_clear else f"{name}: {text}"
+
+
+def _first_of(error: BaseException, scrubber: Scrubber | None) -> str:
+    """Name the first of a group, whose own text says little more than how many there are."""
+    if not isinstance(error, BaseExceptionGroup):
+        return ""
+    members = (one for one, _ in _chain(error) if not isinstance(one, BaseExceptionGroup))
+    return "".join(f", the first: {named(one, scrubber)}" for one in islice(members, 1))
 
 
 def _past_walls(error: BaseException) -> str:

@@ -195,7 +195,7 @@ class UnprintableError(Exception):
         (KeyError("a key"), "Unexpected error: KeyError: 'a key'", "EXECUTION_ERROR"),
         (
             ExceptionGroup("eg", [ValueError("a"), OSError("b")]),
-            "Unexpected error: ExceptionGroup: eg (2 sub-exceptions)",
+            "Unexpected error: ExceptionGroup: eg (2 sub-exceptions), the first: ValueError: a",
             "EXECUTION_ERROR",
         ),
         (TimeoutError("database"), "Unexpected error: TimeoutError: database", "EXECUTION_ERROR"),

@@ -226,7 +226,7 @@ async def test_a_body_that_raises_what_no_tool_should_is_a_failure_that_names_it
     outcome = await bench.outcome()
 
     assert (outcome.status, outcome.error_code) == (ExecutionStatus.FAILED, ErrorCode.EXECUTION_ERROR)
-    assert "KeyboardInterrupt" in (outcome.error or "")
+    assert outcome.error == "Unexpected error: KeyboardInterrupt"
 
 
 @pytest.mark.parametrize(
