@@ -186,8 +186,8 @@ def _content(text: str, name: str, limit: int) -> str:
         raise _wrong(name, f"{text[1:]} is not UTF-8 text.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        said = f"{text[1:]!r} cannot be read: {reason}. Write a text that begins with @ as {name}:='\"@...\"'."
-        raise _wrong(name, said) from error
+        way_out = "" if name == "--json" else f" Write a text that begins with @ as {name}:='\"@...\"'."
+        raise _wrong(name, f"{text[1:]!r} cannot be read: {reason}.{way_out}") from error
     if len(content) > limit:
         said = f"has more than {limit:,} bytes, which is all that parameters may have (FORGE_MAX_PARAMETER_BYTES)."
         raise _wrong(name, f"{text[1:]!r} {said}")

@@ -123,6 +123,12 @@ def test_words_override_the_whole_object() -> None:
     assert parsed(["count=2"], '{"count": 1, "text": "a"}', SPEC) == {"count": 2, "text": "a"}
 
 
+def test_a_file_of_all_parameters_that_is_not_there_is_told_without_how_to_write_a_text() -> None:
+    with pytest.raises(typer.BadParameter) as caught:
+        parsed([], "@/no/such/file", SPEC)
+    assert str(caught.value) == "'/no/such/file' cannot be read: No such file or directory."
+
+
 @pytest.mark.parametrize(
     ("whole", "kind"), [("[1]", "an array"), ('"a"', "a text"), ("null", "null"), ("3", "a number")]
 )
