@@ -1,5 +1,6 @@
 """`forge-tools init`: a starter project, with a tool and its test."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -55,10 +56,10 @@ def init(
     for name, text in files.items():
         (folder / name).write_text(text)
     file = folder / FILE
-    before = file.read_text().rstrip("\n") + "\n\n" if file.exists() else ""
-    file.write_text(before + PROJECT)
+    before = file.read_bytes().rstrip() + b"\n\n" if file.exists() else b""
+    file.write_bytes(before + PROJECT.encode())
     written = [*files, FILE]
-    there = "" if folder.resolve() == Path.cwd() else f"  cd {folder}\n"
+    there = "" if folder.resolve() == Path.cwd() else f"  cd {shlex.quote(str(folder))}\n"
     face.tell(
         {"folder": str(folder.absolute()), "files": written},
         f"Wrote {', '.join(written)}. Try:\n{there}  forge-tools run --local shout text=hello\n  forge-tools dev\n  pytest",

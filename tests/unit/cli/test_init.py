@@ -53,6 +53,18 @@ def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]
     assert (folder / "another" / "test_mytools.py").exists()
 
 
+def test_what_pyproject_holds_already_stays_byte_for_byte(folder: Path) -> None:
+    mine = b"[project]\r\nname = 'mine'\r\n"
+    (folder / "pyproject.toml").write_bytes(mine)
+    assert run("init") == 0
+    assert (folder / "pyproject.toml").read_bytes() == mine.rstrip() + b'\n\n[tool.forge-tools]\ntools = ["mytools"]\n'
+
+
+def test_the_command_that_leads_to_the_folder_can_be_copied(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("init", "my tools") == 0
+    assert "\n  cd 'my tools'\n" in capsys.readouterr().out
+
+
 def test_what_is_not_there_is_told_with_the_database(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
