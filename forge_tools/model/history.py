@@ -43,9 +43,9 @@ class Selection:
         if self.status is not None and self.status not in set(ExecutionStatus):
             raise ValueError(f"There is no status {self.status!r}. There are: {', '.join(ExecutionStatus)}.")
         for name, moment in (("since", self.since), ("until", self.until)):
-            if moment is not None and moment.utcoffset() is None:
+            if moment is not None and (not isinstance(moment, datetime) or moment.utcoffset() is None):
                 raise ValueError(
-                    f"{name} is {moment.isoformat()}, without a time zone. Give it one: datetime.now(UTC)."
+                    f"{name} is {moment}, without a time zone. Give a datetime that has one: datetime.now(UTC)."
                 )
 
 

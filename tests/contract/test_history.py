@@ -154,8 +154,9 @@ async def test_an_unknown_filter_is_an_error(store: Store) -> None:
     ("filters", "said"),
     [
         ({"status": "done"}, "There is no status 'done'. There are: queued, "),
-        ({"since": datetime.fromisoformat("2026-05-01T12:00:00")}, "since is 2026-05-01T12:00:00, without a time zone"),
-        ({"until": datetime.fromisoformat("2026-05-01T12:00:00")}, "until is 2026-05-01T12:00:00, without a time zone"),
+        ({"since": datetime.fromisoformat("2026-05-01T12:00:00")}, "since is 2026-05-01 12:00:00, without a time zone"),
+        ({"until": datetime.fromisoformat("2026-05-01T12:00:00")}, "until is 2026-05-01 12:00:00, without a time zone"),
+        ({"since": "15m"}, "since is 15m, without a time zone. Give a datetime that has one: datetime.now.UTC."),
     ],
 )
 async def test_filters_that_mean_nothing_are_refused(store: Store, filters: dict[str, Any], said: str) -> None:
