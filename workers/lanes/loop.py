@@ -103,7 +103,9 @@ class LoopLane:
         self._closer = TaskCloser(self._tools, grace=self._grace, survived=self._survived)
         self._thread.start()
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._executor.initialize(), self._tools))
-        self._watch = Watch(self._tools, self._thread, self._see)
+        self._watch = Watch(
+            self._tools, self._thread, self._see, is_busy=lambda: bool(self._bodies) or self._tools.has_tasks
+        )
         self._is_started = True
 
     def free_slots(self) -> int:
@@ -125,6 +127,7 @@ class LoopLane:
             self._not_begun[id(body)] = body
             body.due = self._tools.time() + (seconds := self._time_limits.force(body.claim.timeout))
             body.guard = Guard(seconds, partial(self._on_due, body), patience=self._grace)
+        self._watch.begin()
         self._tools.call_soon_threadsafe(self._launch, bodies)
 
     def cancel(self, execution_id: str, attempt: int) -> None:

@@ -84,6 +84,11 @@ class ToolLoop(asyncio.SelectorEventLoop):
         context.run(OWNER.set, body)
         return context
 
+    @property
+    def has_tasks(self) -> bool:
+        """Whether tasks of bodies are left, also of bodies that have ended. Any thread may ask."""
+        return len(self._owners) > 0
+
     def tasks_of(self, body: Body) -> list[asyncio.Task[Any]]:
         """Return the unfinished tasks of `body`, including those that its tasks started."""
         return [task for task, owner in list(self._owners.items()) if owner is body and not task.done()]
@@ -171,24 +176,30 @@ Seen = Callable[[Step], None]
 
 
 class Watch:
-    """Checks every `POLL_SECONDS` on the running (the engine's) loop.
+    """Checks every `POLL_SECONDS` on the running (the engine's) loop, from a `begin` until nothing runs: an idle worker sleeps.
 
     A busy loop takes long turns too. A step is blamed only if every check for a while found it on the thread's stack
     within one turn, in which no task gets two steps.
     """
 
-    def __init__(self, loop: ToolLoop, thread: threading.Thread, seen: Seen) -> None:
+    def __init__(self, loop: ToolLoop, thread: threading.Thread, seen: Seen, *, is_busy: Callable[[], bool]) -> None:
         self._loop = loop
         self._thread = thread
         self._seen = seen
+        self._is_busy = is_busy
+        self._timer: asyncio.TimerHandle | None = None
         self._step: Step | None = None
         self._since = self._waited = self._waited_before = 0.0
         self._raised: Step | None = None
         self._engine = asyncio.get_running_loop()
-        self._arm()
+
+    def begin(self) -> None:
+        if self._timer is None:
+            self._arm()
 
     def stop(self) -> None:
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def interrupt(self, step: Step) -> bool:
         """Raise `LoopHeldError` in the loop's thread if it is still in that step; a C call gets it when it returns."""
@@ -211,9 +222,11 @@ class Watch:
     def _check(self) -> None:
         now = time.monotonic()
         is_late = now - self._due > LATE_SECONDS
-        self._arm()
         turn = self._loop.turn
         step = self._find(turn) if turn is not None else None
+        self._timer = None
+        if step is not None or self._is_busy():
+            self._arm()
         if self._raised is not None and step is not self._raised:
             self._raised = None
             _raise_in(self._thread, None)  # it ended by itself; the exception must not hit the next step

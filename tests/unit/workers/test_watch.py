@@ -26,7 +26,14 @@ class Bench:
         self.loop = ToolLoop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.watch = Watch(self.loop, self.thread, self._note)
+        self.is_busy = True
+        self.asked = 0
+        self.watch = Watch(self.loop, self.thread, self._note, is_busy=self._answer)
+        self.watch.begin()
+
+    def _answer(self) -> bool:
+        self.asked += 1
+        return self.is_busy
 
     def _note(self, step: Step) -> None:
         self.seen.append((step, step.seconds, self.watch.place(step)))
@@ -119,6 +126,28 @@ async def test_a_watch_that_was_itself_held_up_blames_nobody(bench: Bench) -> No
     await bench.until(lambda: bench.seen)
 
     assert bench.seen[0][1] < LATE_SECONDS
+
+
+async def test_a_watch_sleeps_while_nothing_runs_and_begins_again_with_the_next_body(bench: Bench) -> None:
+    await bench.until(lambda: bench.asked > 1)
+    bench.is_busy = False
+    await asyncio.sleep(3 * POLL_SECONDS)
+    asked = bench.asked
+    await asyncio.sleep(5 * POLL_SECONDS)
+    assert bench.asked == asked
+
+    bench.is_busy = True
+    bench.watch.begin()
+    bench.call(lambda: hold(LATE_SECONDS), Body(claim("well")))
+    await bench.until(lambda: bench.seen)
+
+
+async def test_a_step_that_lasts_is_watched_to_its_end_though_no_body_runs(bench: Bench) -> None:
+    bench.call(lambda: hold(1.0))
+    await bench.until(lambda: bench.seen)
+    bench.is_busy = False
+
+    await bench.until(lambda: bench.seen[-1][1] > 0.5)
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waits")
