@@ -149,7 +149,6 @@ class Claims:
         self._keeps_rest = keeps_rest
         self._overdue: list[Wakeup] = []
         self._taking: set[asyncio.Task[None]] = set()
-        self._reserved = 0
 
     @property
     def scope(self) -> Scope:
@@ -166,7 +165,7 @@ class Claims:
         """Return how many more calls it could take; 0 when it takes no more."""
         if self._fitness.lacks is not None or self.is_closed:
             return 0
-        return self._lane.free_slots() - self._reserved - self._activity.sending
+        return self._lane.free_slots() - self._activity.claiming - self._activity.sending
 
     def is_idle(self) -> bool:
         """Return whether it waits only for messages, not for the database nor for slots that only a flush announces."""
@@ -230,41 +229,32 @@ class Claims:
         await self._activity.until(lambda: self.is_closed or self.free_slots() > 0)
 
     async def start(self, wakeups: Sequence[Wakeup]) -> None:
-        """Claim those that are still available, and run them."""
-        if not wakeups:
+        """Claim those that are still available, and run them; none while closed or while our heartbeats go unanswered."""
+        if not wakeups or not self._may_claim():
             return
-        self._reserved += len(wakeups)
+        self._activity.claiming += len(wakeups)
         claims: list[Claim] = []
         try:
-            claims = await self._claim(wakeups)
+            claims = self._let_through(await self._store.queue.claim(wakeups, self._scope()))
             if claims:
                 self._lane.run(claims)
         finally:
-            self._reserved -= len(wakeups)
-            if len(claims) < len(wakeups):  # slots are free again although no body ended
+            self._activity.claiming -= len(wakeups)
+            if self.is_closed or len(claims) < len(wakeups):  # slots are free again although no body ended
                 self._activity.announce()
 
-    async def _claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
-        """Claim those wakeups that are still available; none while closed or while our heartbeats go unanswered."""
-        if not self._may_claim():
+    def _let_through(self, claims: list[Claim]) -> list[Claim]:
+        """Return the claims that run here; the others are handed back, or are the middleware's."""
+        claimed = {claim.id for claim in claims}
+        self._overdue = [one for one in self._overdue if one.id not in claimed]
+        self._recorder.claimed(claims)
+        if self.is_closed or not self._fitness.may_run():
+            for claim in claims:
+                self._recorder.add(handed_back(claim))
             return []
-        self._activity.claiming += 1
-        try:
-            claims = await self._store.queue.claim(wakeups, self._scope())
-            claimed = {claim.id for claim in claims}
-            self._overdue = [one for one in self._overdue if one.id not in claimed]
-            self._recorder.claimed(claims)
-            if self.is_closed or not self._fitness.may_run():
-                for claim in claims:
-                    self._recorder.add(handed_back(claim))
-                return []
-            for hook in self._claimed:
-                claims = hook(claims, self._recorder)
-            return claims
-        finally:
-            self._activity.claiming -= 1
-            if self.is_closed:
-                self._activity.announce()
+        for hook in self._claimed:
+            claims = hook(claims, self._recorder)
+        return claims
 
     async def _read_overdue(self) -> None:
         """Read now and then what no message came for: if slots are never free, no heartbeat asks for it."""

@@ -61,7 +61,7 @@ class Activity:
 
     def __init__(self) -> None:
         self.claiming = 0
-        """Claims under way, in the database."""
+        """Calls being claimed, in the database; each holds a slot."""
         self.sending = 0
         """Claims on their way to another host, which hold their slots until they arrive."""
         self.is_due = asyncio.Event()
