@@ -14,7 +14,6 @@ from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, Sandbo
 from forge_tools.model import Artifact, ExecutionContext, artifact_id
 from forge_tools.model.artifacts import TEXT
 from forge_tools.sandbox.paths.confinement import Descriptor
-from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.spools import TOO_LARGE
 from forge_tools.storage.artifacts import Keeping, StoredArtifacts
 
@@ -75,7 +74,7 @@ class ArtifactDesk:
                     size=draft.size,
                     media_type=media_type,
                     session_id=context.session_id,
-                    execution_id=context.metadata.get(EXECUTION_ID),
+                    execution_id=context.execution_id,
                 )
                 return _facts(await stored.keep(new, self._keeping, draft))
         except OSError as error:

@@ -102,7 +102,7 @@ class ExecutionContext(BaseModel):
     @property
     def scope(self) -> CallScope | None:
         """The call that the context belongs to; None outside a call."""
-        return _bound(self) or SCOPE.get()
+        return getattr(self, "_scope", None) or SCOPE.get()
 
     @property
     def _known(self) -> CallScope:
@@ -114,25 +114,17 @@ class ExecutionContext(BaseModel):
 
     def within(self, scope: CallScope) -> Self:
         """Return this context if it is bound to that call already, else a copy that is."""
-        if _bound(self) is scope:
+        if getattr(self, "_scope", None) is scope:
             return self
         copy = super().__copy__()
         copy.enter(scope)
         return copy
 
     def __copy__(self) -> Self:
-        copy, scope = super().__copy__(), _bound(self)
+        copy, scope = super().__copy__(), getattr(self, "_scope", None)
         if scope is not None:
             copy.enter(scope)
         return copy
-
-
-def _bound(context: ExecutionContext) -> CallScope | None:
-    try:
-        scope: CallScope = object.__getattribute__(context, "_scope")
-    except AttributeError:  # the slot was never filled
-        return None
-    return scope
 
 
 _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (

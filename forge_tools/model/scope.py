@@ -141,10 +141,6 @@ class CallScope:
         self.task = asyncio.current_task()
 
     @property
-    def has_begun(self) -> bool:
-        return self.tool is not None
-
-    @property
     def remaining(self) -> float | None:
         """Seconds until the timeout, never below 0; None before the body begins."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())

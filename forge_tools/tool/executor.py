@@ -272,7 +272,7 @@ class ToolExecutor:
     def _scope(self, spec: ToolSpec, context: ExecutionContext) -> CallScope:
         """Take the scope that was made for this call, or make one inside that of the calling body."""
         made, reporter = SCOPE.get(), self._reporter()
-        scope = made if made is not None and not made.has_begun else scope_for(reporter)
+        scope = made if made is not None and made.tool is None else scope_for(reporter)
         scope.reporter = reporter
         scope.opener = opened
         scope.tool, scope.agent_id, scope.session_id = spec.name, context.agent_id, context.session_id

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.config import Settings
-from forge_tools.model import Artifact, ExecutionContext, PageWish
-from forge_tools.sandbox.paths.journal import EXECUTION_ID
+from forge_tools.model import Artifact, CallScope, ExecutionContext, PageWish
 from forge_tools.sandbox.spools import Gathered
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.sqlalchemy_tables import artifact_parts, artifacts
@@ -32,7 +31,8 @@ class Caller:
 
     def __init__(self, desk: Desk, session: str) -> None:
         self._desk, self._store = desk
-        self._context = ExecutionContext(working_dir=".", session_id=session, metadata={EXECUTION_ID: f"of {session}"})
+        scope = CallScope(execution_id=f"of {session}")
+        self._context = ExecutionContext(working_dir=".", session_id=session).within(scope)
         self._side = WorkerArtifacts(MAX_BYTES, self.ask)
 
     async def ask(self, request: Message, _: ExecutionContext | None = None) -> Message:

@@ -1,6 +1,7 @@
 """What the engine needs from a lane, what a lane needs from the engine, and the only way in which it runs a body."""
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -10,9 +11,7 @@ from typing import Any, Protocol
 
 from forge_tools.errors import ForeignRowError
 from forge_tools.model import SCOPE, CallScope, Claim, ExecutionContext, Outcome, Reporter, ToolResult
-from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
-from forge_tools.schema import Unreadable, decode_json
 from forge_tools.tool.executor import ToolExecutor
 from workers.lanes.process_state import shortage
 from workers.log_redaction import concealed
@@ -180,8 +179,7 @@ async def execute(
     try:
         scope = scope or scope_of(claim)
         SCOPE.set(scope)  # in this task and in what it starts
-        context = context_of(claim)
-        context.enter(scope)
+        context = context_of(claim, scope)
         with concealed(claim.secrets) if claim.secrets else nullcontext():
             result = await executor.call(claim.tool, _decoded(claim, "parameters"), context)
         if memory_limit and result.error_details == {"type": MemoryError.__name__}:
@@ -211,11 +209,11 @@ def scope_of(claim: Claim, reporter: Reporter | None = None, catch_up: Callable[
     )
 
 
-def context_of(claim: Claim) -> ExecutionContext:
-    """Return what the caller sent, plus what only the worker knows: the effective timeout, and the execution's id."""
-    asked = _decoded(claim, "context")
-    metadata = {**asked.get("metadata", {}), EXECUTION_ID: claim.id}
-    return ExecutionContext.model_validate({**asked, "timeout": claim.timeout, "metadata": metadata})
+def context_of(claim: Claim, scope: CallScope) -> ExecutionContext:
+    """Return what the caller sent, with the timeout that counts, bound to its call."""
+    context = ExecutionContext.model_validate({**_decoded(claim, "context"), "timeout": claim.timeout})
+    context.enter(scope)
+    return context
 
 
 def _decoded(claim: Claim, column: str) -> Any:
@@ -224,13 +222,13 @@ def _decoded(claim: Claim, column: str) -> Any:
     Raises:
         ForeignRowError: the column does not hold JSON.
     """
-    value = decode_json(getattr(claim, column))
-    if isinstance(value, Unreadable):
+    try:
+        return json.loads(getattr(claim, column))
+    except (RecursionError, TypeError, ValueError) as error:
         raise ForeignRowError(
             f"Row {claim.id} of table executions cannot be read: its {column} is not JSON. "
             "forge-tools did not write this: correct or delete the row, or restore a backup."
-        )
-    return value
+        ) from error
 
 
 def outcome_of_task(body: asyncio.Task[Outcome], claim: Claim, after_ms: float, *, is_asked: bool) -> Outcome:

@@ -20,7 +20,7 @@ from forge_tools.secrets.scrubber import Scrubber
 from forge_tools.time_limits import TimeLimits
 from workers.capture import ChildOutput
 from workers.lanes import frames
-from workers.lanes.base import Body, Guard, Host, Verdict, context_of, swept
+from workers.lanes.base import Body, Guard, Host, Verdict, context_of, scope_of, swept
 from workers.lanes.frames import EngineEnd, fields_of, most_from_child
 from workers.lanes.process import Assignment, Limit, PoolProcess, heavy, until_silent
 from workers.lanes.walls import Walls
@@ -223,7 +223,7 @@ class ChildrenLane:
             if child.asked > MOST_ASKED:
                 answer["error"] = f"More than {MOST_ASKED} requests at once. Wait for the answers to some."
             elif not body.is_over:
-                answer = await self._host.answer(asked.artifact, context_of(body.claim))
+                answer = await self._host.answer(asked.artifact, context_of(body.claim, scope_of(body.claim)))
         finally:
             child.asked -= 1
             child.line.send({"answer": asked.number, "artifact": answer})

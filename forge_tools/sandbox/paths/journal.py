@@ -16,9 +16,6 @@ from forge_tools.sandbox.paths.folders import Folder
 from forge_tools.sandbox.paths.places import Place
 from forge_tools.sandbox.paths.refusals import refusal
 
-EXECUTION_ID = "execution_id"
-"""The key in the context's `metadata` for the id of the execution that a worker runs."""
-
 FOLDER = ".forge-journal"
 """The folder of entries, in the root: all who share the workspace share them, whichever host reruns the execution."""
 
@@ -50,9 +47,8 @@ class Journal:
     """
 
     def __init__(self, context: ExecutionContext, root: OpenRoot, tool: str, parameters: Mapping[str, Any]) -> None:
-        execution_id = context.metadata.get(EXECUTION_ID)
         self._root = root
-        self._name = _digest(execution_id) if execution_id and isinstance(execution_id, str) else None
+        self._name = _digest(context.execution_id) if context.execution_id else None
         # The id identifies the execution; the same id with another call is another action.
         self._call = _digest(json.dumps([tool, dict(parameters)], sort_keys=True)) if self._name else ""
 

@@ -12,7 +12,6 @@ from forge_tools.errors import ErrorCode, ForgeError, InvalidCallError
 from forge_tools.model import Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import keep_text
 from forge_tools.sandbox.paths.confinement import Handle, Root
-from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.processes.commands import Completed, find_shell, run
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.output import HeadTail, TerminalText
@@ -183,14 +182,14 @@ class _Call:
         return ToolResult.ok(text, bash_id=shell.id, status=str(record.status), **facts)
 
     async def _started(self, shells: Shells, folder: Handle) -> ShellFolder:
-        context, execution_id = self._context, self._context.metadata.get(EXECUTION_ID)
+        context = self._context
         new = NewShell(
             command=self.asked.command,
             cwd=folder.name,
             description=self.asked.description,
             session_id=context.session_id,
             agent_id=context.agent_id,
-            execution_id=execution_id if isinstance(execution_id, str) else None,
+            execution_id=context.execution_id,
             env=self._variables,
         )
         started: list[ShellFolder] = []

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forge_tools.model import ExecutionContext
+from forge_tools.model import SCOPE, CallScope, ExecutionContext
 from forge_tools.sandbox import decoding
 from forge_tools.sandbox.processes.spawner import SPAWNER
 from forge_tools.tools import BUILTINS
@@ -102,9 +102,8 @@ async def main(folder: Path) -> None:
         for is_dry in (True, False):
             root = folder / f"{number}{is_dry}"
             fill(root)
-            context = ExecutionContext(
-                working_dir=".", dry_run=is_dry, max_output_size=3000, metadata={"execution_id": f"e{number}"}
-            )
+            context = ExecutionContext(working_dir=".", dry_run=is_dry, max_output_size=3000)
+            SCOPE.set(CallScope(execution_id=f"e{number}"))
             result = await executor(root, folder / "kept").execute(tool, context, **arguments)
             told.append(result.model_dump(mode="json") | {"tool": tool})
     for tool, arguments in (*FINE, ("Bash", {"command": "sleep 600"})):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from forge_tools.model import ExecutionContext, ShellRecord, ToolResult
+from forge_tools.model import CallScope, ExecutionContext, ShellRecord, ToolResult
 from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools import Bash, BashOutput, KillShell, ListShells
@@ -16,8 +16,9 @@ from tests.shell_hosts import shell_host
 class Session:
     """Calls as an executor makes them; `context` holds what differs from the usual one."""
 
-    def __init__(self, folder: Path, **context: Any) -> None:
+    def __init__(self, folder: Path, execution_id: str | None = None, **context: Any) -> None:
         self.folder = folder
+        self._scope = CallScope(execution_id=execution_id)
         self._context = {"working_dir": ".", "session_id": "s1", "agent_id": "a1"} | context
 
     def other(self, **context: Any) -> "Session":
@@ -48,7 +49,7 @@ class Session:
         return result
 
     def _made(self) -> ExecutionContext:
-        return ExecutionContext(**self._context)
+        return ExecutionContext(**self._context).within(self._scope)
 
 
 class Book:

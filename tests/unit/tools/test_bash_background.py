@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.model import ExecutionContext, ShellStatus
+from forge_tools.model import SCOPE, CallScope, ExecutionContext, ShellStatus
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.host import find, survey
@@ -59,9 +59,7 @@ async def test_it_answers_at_once_with_the_way_on(calls: Session, tmp_path: Path
 
 
 async def test_it_is_in_the_book_as_it_was_asked_for(calls: Session, book: Book) -> None:
-    first = await calls.other(metadata={"execution_id": "e1"}).start(
-        "sleep 61", description="a test", env={"A": "canary"}
-    )
+    first = await calls.other(execution_id="e1").start("sleep 61", description="a test", env={"A": "canary"})
     (noted,) = book.shells.values()
     assert (noted.id, noted.hostname, noted.command, noted.description) == (first, "h1", "sleep 61", "a test")
     assert (noted.session_id, noted.agent_id, noted.execution_id) == ("s1", "a1", "e1")
@@ -84,7 +82,8 @@ async def test_nothing_that_a_shell_leaves_has_the_secrets_of_its_call(calls: Se
     registry.register(Bash())
     command = 'echo "$API_TOKEN"; echo -n "u:$API_TOKEN" | base64; echo "\nclear."; sleep 61 # not-told-canary'
     asked = {"command": command, "env": {"API_TOKEN": "not-told-canary"}, "description": "with not-told-canary"}
-    context = ExecutionContext(working_dir=".", session_id="s1", metadata={"execution_id": "e1"})
+    SCOPE.set(CallScope(execution_id="e1"))
+    context = ExecutionContext(working_dir=".", session_id="s1")
     result = await ToolExecutor(registry).execute("Bash", context, **asked, run_in_background=True)
     handle = result.metadata["bash_id"]
     files = calls.folder / handle
@@ -109,7 +108,8 @@ async def test_no_escape_and_no_line_end_hides_a_secret_in_the_log_of_a_shell(
     registry.register(Bash())
     command = f"printf 'one %b' '{first}'; sleep 0.1; printf '%b two\\r\\n50%%\\r99%%' '{then}'"
     asked = {"command": command, "env": {"API_TOKEN": "canary-of-us", "PIN_SECRET": "canary\nof us"}}
-    context = ExecutionContext(working_dir=".", session_id="s1", metadata={"execution_id": "e1"})
+    SCOPE.set(CallScope(execution_id="e1"))
+    context = ExecutionContext(working_dir=".", session_id="s1")
     result = await ToolExecutor(registry).execute("Bash", context, **asked, run_in_background=True)
     handle = result.metadata["bash_id"]
     read = await calls.ended(handle)
@@ -143,7 +143,7 @@ async def test_what_cannot_be_run_starts_nothing(calls: Session, parameters: dic
 
 
 async def test_an_execution_that_runs_again_starts_nothing_more(calls: Session) -> None:
-    again = calls.other(metadata={"execution_id": "e1"})
+    again = calls.other(execution_id="e1")
     assert len({await again.start("sleep 61"), await again.start("sleep 61")}) == 1
     assert len({await calls.start("sleep 61"), await calls.start("sleep 61")}) == 2
 

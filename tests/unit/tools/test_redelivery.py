@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.model import CallScope, ExecutionContext, ToolResult
 from forge_tools.sandbox.paths.files import etag_of
 from forge_tools.tool.base import BaseTool
 from forge_tools.tools.file.delete import Delete
@@ -48,7 +48,7 @@ def arguments(call: str) -> dict[str, Any]:
 
 
 async def run(call: str, execution_id: str | None = "0197") -> ToolResult:
-    context = ExecutionContext(working_dir=".", metadata={"execution_id": execution_id} if execution_id else {})
+    context = ExecutionContext(working_dir=".").within(CallScope(execution_id=execution_id))
     return await CALLS[call][0]().execute(context, **arguments(call))
 
 
@@ -94,7 +94,7 @@ async def test_a_refusal_is_not_remembered(ws: Path, call: str) -> None:
 DYING = """
 import asyncio, json, os, sys
 from pathlib import Path
-from forge_tools.model import ExecutionContext
+from forge_tools.model import CallScope, ExecutionContext
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools.file import delete, edit, write
 ws, tool, step, arguments = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
@@ -111,7 +111,7 @@ REACH.set(Reach(root=Path(ws)))
 tool = {"Edit": edit.Edit, "Write": write.Write, "Delete": delete.Delete}[tool]()
 for name in ("mkdir", "fsync", "rename", "unlink", "rmdir", "fchmod", "write"):
     setattr(os, name, dying(getattr(os, name)))
-context = ExecutionContext(working_dir=".", metadata={"execution_id": "0197"})
+context = ExecutionContext(working_dir=".").within(CallScope(execution_id="0197"))
 print(asyncio.run(tool.execute(context, **arguments)).success)
 """
 

@@ -13,8 +13,7 @@ import pytest
 from forge_tools.artifacts.parts import PART_BYTES, pack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SandboxError
-from forge_tools.model import ExecutionContext, PageWish
-from forge_tools.sandbox.paths.journal import EXECUTION_ID
+from forge_tools.model import CallScope, ExecutionContext, PageWish
 from forge_tools.storage import Store
 from forge_tools.storage.sqlalchemy_tables import artifact_parts
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
@@ -26,7 +25,7 @@ from workers.services.upkeep import Expired
 
 BYTES = os.urandom(3 * PART_BYTES + 5)
 LIMIT = 4 * PART_BYTES
-CONTEXT = ExecutionContext(working_dir=".", session_id="s", metadata={EXECUTION_ID: "e"})
+CONTEXT = ExecutionContext(working_dir=".", session_id="s").within(CallScope(execution_id="e"))
 ANYTHING = "0" * 32
 
 

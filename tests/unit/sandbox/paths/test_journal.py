@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.model import ExecutionContext, ToolResult
-from forge_tools.sandbox.paths.journal import EXECUTION_ID, KEPT_SECONDS, Journal
+from forge_tools.model import CallScope, ExecutionContext, ToolResult
+from forge_tools.sandbox.paths.journal import KEPT_SECONDS, Journal
 from forge_tools.sandbox.paths.places import Place
 from forge_tools.sandbox.paths.workspace import Workspace
 
@@ -24,7 +24,7 @@ def place(ws: Path) -> Iterator[Place]:
 
 
 def journal(place: Place, execution_id: str | None = "one", **parameters: object) -> Journal:
-    context = ExecutionContext(working_dir=".", metadata={EXECUTION_ID: execution_id})
+    context = ExecutionContext(working_dir=".").within(CallScope(execution_id=execution_id))
     return Journal(context, place.root, "Edit", {"file_path": "f", **parameters})
 
 
@@ -77,7 +77,8 @@ def test_another_call_under_the_same_id_is_not_the_same(place: Place) -> None:
 
 
 def test_without_an_execution_nothing_is_kept(place: Place, ws: Path) -> None:
-    mine = Journal(ExecutionContext(working_dir="."), place.root, "Edit", {})
+    context = ExecutionContext(working_dir=".", metadata={"execution_id": "a caller's"})
+    mine = Journal(context, place.root, "Edit", {})
     mine.plan("before", "after", None, DONE)
     mine.done()
     assert mine.recall(place, lambda: None) is None
@@ -85,7 +86,7 @@ def test_without_an_execution_nothing_is_kept(place: Place, ws: Path) -> None:
 
 
 def test_the_execution_is_named_by_the_context(place: Place) -> None:
-    context = ExecutionContext(working_dir=".", metadata={"execution_id": "0197-x"})
+    context = ExecutionContext(working_dir=".").within(CallScope(execution_id="0197-x"))
     for _ in range(2):
         mine = Journal(context, place.root, "Edit", {})
         mine.plan("before", "after", None, DONE)
