@@ -135,11 +135,6 @@ class CallScope:
     attached: list[Media] | None = None
     opener: Callable[[Media, Any], Media] | None = None
 
-    def begin(self, seconds: float) -> None:
-        """Mark the start of the body, in this task, with that many seconds until its timeout."""
-        self.deadline = time.monotonic() + seconds
-        self.task = asyncio.current_task()
-
     @property
     def remaining(self) -> float | None:
         """Seconds until the timeout, never below 0; None before the body begins."""

@@ -81,11 +81,6 @@ async def _through(spool: Spool, chunks: AsyncIterator[bytes]) -> AsyncIterator[
         yield chunk
 
 
-def is_handle(path: object) -> bool:
-    """Whether a tool was given an artifact instead of a path."""
-    return isinstance(path, str) and path.startswith(SCHEME)
-
-
 async def open_artifact(handle: str, context: ExecutionContext, workspace: Workspace) -> Handle:
     """Open an artifact; the result behaves like a file of the workspace."""
     artifacts = REACH.get().artifacts

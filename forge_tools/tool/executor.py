@@ -338,7 +338,8 @@ async def _attempt(
     tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, scope: CallScope, skip_validation: bool
 ) -> ToolResult:
     started = time.perf_counter()
-    scope.begin(tool.spec.timeout_for(context)[0])
+    scope.deadline = time.monotonic() + tool.spec.timeout_for(context)[0]
+    scope.task = asyncio.current_task()
     run = tool.execute_unchecked if skip_validation else tool.execute
     try:
         done = ToolResult.returned(await run(context, **arguments))

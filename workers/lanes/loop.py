@@ -117,15 +117,15 @@ class LoopLane:
         return self._concurrency if owner is None or owner.is_over else 0
 
     def run(self, claims: Sequence[Claim]) -> None:
-        bodies = [LoopBody(claim) for claim in claims if claim.tool not in self._banned]
+        bodies = []
         for claim in claims:
             if claim.tool in self._banned:
                 self._host.finished(handed_back(claim))
-        for body in bodies:
-            body.reports = self._host.begin_reports(body.claim)
-            self._bodies[body.key] = body
+                continue
+            bodies.append(body := LoopBody(claim, reports=self._host.begin_reports(claim)))
+            self._bodies[claim.id, claim.attempt] = body
             self._not_begun[id(body)] = body
-            body.due = self._tools.time() + (seconds := self._time_limits.force(body.claim.timeout))
+            body.due = self._tools.time() + (seconds := self._time_limits.force(claim.timeout))
             body.guard = Guard(seconds, partial(self._on_due, body), patience=self._grace)
         self._watch.begin()
         self._tools.call_soon_threadsafe(self._launch, bodies)

@@ -73,9 +73,10 @@ class ExecutionQueue:
         """
         self._hot.guard()
         asks = [Ask(wakeup.id, wakeup.attempt, str(uuid.uuid4())) for wakeup in wakeups]
-        if scope not in self._claims:
-            self._claims[scope] = Batcher(partial(self._hot.claim, scope=scope), self._limits)
-        outcomes = await self._claims[scope].add_many(asks)
+        batcher = self._claims.get(scope)
+        if batcher is None:
+            batcher = self._claims[scope] = Batcher(partial(self._hot.claim, scope=scope), self._limits)
+        outcomes = await batcher.add_many(asks)
         claims = [claim for claim in outcomes if isinstance(claim, Claim)]
         # What was claimed in the batch of a refused row belongs to this worker, which must run it.
         return claims or [claim for claim in _values(outcomes) if claim is not None]

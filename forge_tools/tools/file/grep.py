@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
-from forge_tools.sandbox.artifacts import is_handle, open_artifact
+from forge_tools.model.artifacts import SCHEME
+from forge_tools.sandbox.artifacts import open_artifact
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Changes
 from forge_tools.sandbox.paths.workspace import Workspace
@@ -173,7 +174,7 @@ class _Call:
             return _result(search, place, answer)
 
     async def _target(self, path: str) -> Handle:
-        if is_handle(path):
+        if path.startswith(SCHEME):
             return await open_artifact(path, self._context, self._workspace)
         return self._workspace.open(path)
 

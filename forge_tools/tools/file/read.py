@@ -15,8 +15,9 @@ from forge_tools.artifacts.media import IMAGES, media_type
 from forge_tools.artifacts.reader import MOST_SHOWN
 from forge_tools.errors import InvalidCallError, SandboxError
 from forge_tools.model import ExecutionContext, Image, ToolCategory, ToolResult
+from forge_tools.model.artifacts import SCHEME
 from forge_tools.model.content import human
-from forge_tools.sandbox.artifacts import is_handle, open_artifact
+from forge_tools.sandbox.artifacts import open_artifact
 from forge_tools.sandbox.decoding import decoded
 from forge_tools.sandbox.paths.confinement import Handle, meet
 from forge_tools.sandbox.paths.files import Digest, etag_of
@@ -113,7 +114,7 @@ class Read(ReadingTool):
         wish, workspace, deadline = Wish(**options), self.workspace(context), Deadline(context.timeout)
         if wish.offset is not None and wish.tail is not None:
             raise InvalidCallError("Pass offset or tail, not both")
-        kept = await open_artifact(wish.file_path, context, workspace) if is_handle(wish.file_path) else None
+        kept = await open_artifact(wish.file_path, context, workspace) if wish.file_path.startswith(SCHEME) else None
         is_brief = wish.count <= _DEFAULT_LINES and not wish.may_be_cells
         if not kept and is_brief and (small := workspace.open_cached(wish.file_path)):
             # A small file in the kernel's memory is read right here: a thread would take longer than that.
