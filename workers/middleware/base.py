@@ -79,8 +79,8 @@ class Activity:
 
     def announce(self) -> None:
         """Make every waiter check again, in order of arrival."""
-        self._news.set()
-        self._news = asyncio.Event()
+        self._news.set()  # wakes who waits now
+        self._news.clear()
 
     async def until(self, is_so: Callable[[], object], seconds: float | None = None) -> None:
         """Wait until `is_so` holds, for `seconds` at most."""
