@@ -163,8 +163,8 @@ async def execute(
     claim: Claim,
     max_output_bytes: int,
     *,
+    scope: CallScope,
     memory_limit: int = 0,
-    scope: CallScope | None = None,
     walls: str | None = None,
 ) -> Outcome:
     """Run a claimed execution through the same executor that a notebook uses; whatever the row holds, there is an outcome.
@@ -177,7 +177,6 @@ async def execute(
     """
     started = time.monotonic()
     try:
-        scope = scope or scope_of(claim)
         SCOPE.set(scope)  # in this task and in what it starts
         context = context_of(claim, scope)
         with concealed(claim.secrets) if claim.secrets else nullcontext():
