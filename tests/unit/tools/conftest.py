@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.model import CallScope, ExecutionContext, ToolResult
 from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.walls.namespaces import HOST
@@ -65,11 +65,13 @@ def write(ws: Path) -> Callable[[str, bytes], Path]:
 
 @pytest.fixture
 def caller(ws: Path) -> Callable[[BaseTool], Call]:
-    """Make a function of a tool; its first argument holds what differs from the usual context."""
+    """Make a function of a tool; its first argument holds what differs from the usual context, or the id of an execution."""
 
     def of(tool: BaseTool) -> Call:
         async def call(context: dict[str, Any] | None = None, /, **parameters: Any) -> ToolResult:
-            return await tool.execute(ExecutionContext(**({"working_dir": "."} | (context or {}))), **parameters)
+            asked = {"working_dir": ".", "execution_id": None} | (context or {})
+            scope = CallScope(execution_id=asked.pop("execution_id"))
+            return await tool.execute(ExecutionContext(**asked).within(scope), **parameters)
 
         return call
 

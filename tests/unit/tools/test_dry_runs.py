@@ -100,7 +100,7 @@ async def test_what_would_happen_is_said_and_then_happens(
     ws: Path, caller: Callable[[BaseTool], Call], tool: type[BaseTool], arguments: dict[str, Any]
 ) -> None:
     call, before = caller(tool()), fingerprint(ws)
-    dry = await call({"dry_run": True, "metadata": {"execution_id": "0197"}}, **arguments)
+    dry = await call({"dry_run": True, "execution_id": "0197"}, **arguments)
     assert dry.success, dry.error
     assert dry.output.startswith("[Dry Run] ")
     assert fingerprint(ws) == before

@@ -165,9 +165,9 @@ async def test_a_dry_run_says_what_then_happens(ws: Path, caller: Callable[[Base
     dry = await call({"dry_run": True}, **asked)
     assert dry.output.startswith("[Dry Run] Would insert cell 0 (code, id ")
     assert (ws / "n.ipynb").read_bytes() == data
-    real = await call({"metadata": {"execution_id": "0197"}}, if_match=dry.metadata["etag_before"], **asked)
+    real = await call({"execution_id": "0197"}, if_match=dry.metadata["etag_before"], **asked)
     assert real.metadata["etag"] == dry.metadata["etag"] == etag_of((ws / "n.ipynb").read_bytes())
-    again = await call({"metadata": {"execution_id": "0197"}}, if_match=dry.metadata["etag_before"], **asked)
+    again = await call({"execution_id": "0197"}, if_match=dry.metadata["etag_before"], **asked)
     assert again.metadata["replayed"]
     assert sources((ws / "n.ipynb").read_bytes()) == ["x", "a"]
 
