@@ -221,13 +221,14 @@ class ArtifactFiles:
         with self._root():
             return Draft(media_type, self.folder / f"{_DRAFT}{secrets.token_hex(8)}")
 
-    def publish(self, draft: Draft, id: str) -> None:
-        """Make a draft the file of that artifact, in place of any earlier one; again, it does nothing."""
+    def publish(self, draft: Draft, id: str) -> bool:
+        """Make a draft the file of that artifact, in place of any earlier one; again, only return whether it is still there."""
         with self._root() as root:
             if draft.path is not None:
                 with suppress(FileNotFoundError):
                     os.rename(draft.path.name, id, src_dir_fd=root, dst_dir_fd=root)
             os.fsync(root)
+        return self.is_there(id)
 
     def read(self, id: str, number: int) -> bytes:
         """Return a packed part, with zeros behind it; if the file holds none there, only enough to show that.

@@ -138,7 +138,8 @@ class StoredArtifacts:
             if await connection.scalar(locked) is None:
                 return None
             if draft is not None and self._files is not None:
-                await self._on_disk(self._files.publish, draft, new.id)
+                if not await self._on_disk(self._files.publish, draft, new.id):
+                    return None
                 parts = [PackedPart(number, IN_A_FILE, breaks) for number, breaks in enumerate(draft.breaks)]
                 await self._put(connection, new.id, parts)
             elif not await self._are_all_there(connection, new):

@@ -203,6 +203,14 @@ async def test_what_was_gathered_and_not_kept_leaves_nothing(store: Store, folde
     assert files(folder) == []
 
 
+async def test_what_lost_its_bytes_before_it_was_visible_is_not_said_to_be_kept(store: Store, folder: Path) -> None:
+    draft = await draft_of(store, BYTES)
+    [file] = files(folder)
+    file.unlink()
+    assert await store.artifacts.keep(artifact(BYTES), KEEPING, draft) is None
+    assert await store.artifacts.find(draft.id, "s") is None
+
+
 async def test_what_a_killed_process_left_is_deleted_after_an_hour(store: Store, folder: Path) -> None:
     for name in (".forge-draft-killed", ".forge-draft-running", ".profile"):
         (folder / name).touch()
