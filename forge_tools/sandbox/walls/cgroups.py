@@ -232,7 +232,7 @@ def _groups(path: str) -> list[str]:
 
 
 def _read(path: str) -> str:
-    with contextlib.suppress(OSError), open(path) as file:
+    with contextlib.suppress(OSError), open(path, errors="surrogateescape") as file:  # mounts may have any name
         return file.read()
     return ""
 

@@ -90,6 +90,14 @@ def test_a_dead_workers_groups_end_at_the_next_start_and_a_living_ones_do_not(ba
     os.waitpid(workers[1], 0)
 
 
+def test_a_mount_may_have_any_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_bytes(b"1 0 0:1 / /mnt/\xff rw - tmpfs none rw\n2 1 0:2 / /none/groups rw - cgroup2 none rw\n")
+    read = cgroups._read
+    monkeypatch.setattr(cgroups, "_read", lambda path: read(path.replace("/proc/self/mountinfo", str(mounts))))
+    assert "cgroup /none/groups" in delegated()[1]
+
+
 def test_processes_are_bounded_where_the_kernel_offers_that(base: Path | None) -> None:
     def work(limits: Limits) -> str:
         shell = spawned(limits.group("one"), "for i in 1 2 3 4 5 6 7 8 9; do sleep 61 & done")
