@@ -54,7 +54,7 @@ def test_groups_that_a_process_made_in_its_own_end_with_it(base: Path | None) ->
     def work(limits: Limits) -> bool:
         own = Path(limits.home) / "one"
         spawned(limits.group("one"), f"mkdir {own}/in && echo 0 > {own}/in/cgroup.procs && sleep 61")
-        wait_until(lambda: (own / "in").exists() and len(members(own / "in")) > 0)
+        wait_until(lambda: members(own / "in") and os.getpid() not in members(own))
         limits.end_worker("w")
         return own.exists()
 
@@ -91,10 +91,12 @@ def test_a_dead_workers_groups_end_at_the_next_start_and_a_living_ones_do_not(ba
 
 
 def test_a_mount_may_have_any_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    mounts = tmp_path / "mountinfo"
+    mounts, open_file = tmp_path / "mountinfo", open
     mounts.write_bytes(b"1 0 0:1 / /mnt/\xff rw - tmpfs none rw\n2 1 0:2 / /none/groups rw - cgroup2 none rw\n")
-    read = cgroups._read
-    monkeypatch.setattr(cgroups, "_read", lambda path: read(path.replace("/proc/self/mountinfo", str(mounts))))
+    monkeypatch.setattr(
+        "builtins.open",
+        lambda path, *how, **more: open_file(mounts if path == "/proc/self/mountinfo" else path, *how, **more),
+    )
     assert "cgroup /none/groups" in delegated()[1]
 
 
