@@ -7,6 +7,7 @@ and the supervisors of shells, `forge-shell-ID` a shell; `forge-worker-ID` has g
 import contextlib
 import errno
 import fcntl
+import io
 import os
 import signal
 import time
@@ -18,6 +19,7 @@ LIMITS = "FORGE_LIMITS"
 
 REST, _WORKER, _WORKERS, _SHELLS = "forge-rest", "worker", "forge-worker-", "forge-shell-"
 _PATIENCE = 2.0  # seconds for what was killed to be gone
+_TURN = 10.0  # seconds for other workers to divide the group
 _TRIES = 10
 
 
@@ -39,7 +41,8 @@ class Cgroup:
         """
         if not self._path:
             return
-        os.makedirs(self._path, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._path)
         for name, bound in self._bounds.items():
             with contextlib.suppress(FileNotFoundError):  # not offered here, as `held` says
                 _write(f"{self._path}/{name}", bound)
@@ -163,8 +166,8 @@ class Limits(namedtuple("Limits", ("memory", "processes", "home"), defaults=(0, 
             OSError: the kernel refuses.
         """
         limits, own = self._replace(home=f"{base}/{_WORKERS}{worker}"), f"{base}/{_WORKERS}{worker}/{_WORKER}"
-        with open(f"{base}/cgroup.procs") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one worker at a time
+        with open(f"{base}/cgroup.controllers") as lock:  # which groups of version 1 do not have
+            _take_turn(lock)
             for path in _groups(base):
                 name = os.path.basename(path)
                 if name.startswith(_SHELLS):
@@ -209,6 +212,18 @@ def delegated(named: str = "") -> tuple[str, str]:
 def controllers(base: str, which: str = "controllers") -> list[str]:
     """Return what the kernel can bound by groups in that one; with `subtree_control`, what it does."""
     return [name for name in _read(f"{base}/cgroup.{which}").split() if name in ("memory", "pids")]
+
+
+def _take_turn(lock: io.TextIOWrapper) -> None:
+    """Lock it, so that one worker at a time divides; but do not wait for ever, since whoever may read it can lock it."""
+    deadline = time.monotonic() + _TURN
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise OSError(errno.EBUSY, f"another process keeps {lock.name} locked") from None
+        time.sleep(0.01)
 
 
 def _offer(base: str, name: str) -> None:

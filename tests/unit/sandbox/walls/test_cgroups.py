@@ -1,5 +1,6 @@
 """Groups of a real kernel: what is in one ends with it wherever it went, and is bounded as far as the machine offers that."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -88,6 +89,32 @@ def test_a_dead_workers_groups_end_at_the_next_start_and_a_living_ones_do_not(ba
     assert (is_alive(left), is_alive(serving)) == (False, True)
     os.kill(workers[1], signal.SIGKILL)
     os.waitpid(workers[1], 0)
+
+
+def test_whoever_keeps_a_group_locked_keeps_no_worker_waiting(
+    base: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "_TURN", 0.05)
+    if base is None:
+        return
+    with (base / "cgroup.controllers").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert as_worker(base, lambda _: "divided") == "EBUSY"
+    assert as_worker(base, lambda _: "divided") == "divided"
+
+
+def test_what_is_no_group_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(FileNotFoundError):
+            Cgroup(f"{path}/one").try_out()
+        assert as_worker(path, lambda _: "divided") == "ENOENT"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_group_of_version_1_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").touch()
+    assert as_worker(tmp_path, lambda _: "divided") == "ENOENT"
+    assert [path.name for path in tmp_path.iterdir()] == ["cgroup.procs"]
 
 
 def test_a_mount_may_have_any_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
