@@ -49,6 +49,7 @@ class Processes:
         self._running: dict[Connection, _Process] = {}
 
     def run(self) -> None:
+        self._config._tmp_path_factory.getbasetemp()  # noqa: SLF001  whoever asks first empties it: not one of ours
         try:
             for _ in range(self._count):
                 self._fork()

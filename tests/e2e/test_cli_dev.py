@@ -81,7 +81,7 @@ def test_a_day_with_it(cli: Cli, terminal: Terminal, client: SyncExecutorClient)
     tools.write_text(half)
     line = half.count("\n") + 1
     shows(
-        f"SyntaxError: unterminated string literal (detected at line {line}) at {tools}:{line}. The old code goes on."
+        f"failed at {tools}:{line} with SyntaxError: unterminated string literal (detected at line {line}). The old code goes on."
     )
     tools.write_text("")
     shows("mytools has no tool. Decorate a function in it with @tool. The old code goes on.")
