@@ -1,7 +1,6 @@
 """What the engine needs from a lane, what a lane needs from the engine, and the only way in which it runs a body."""
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 from forge_tools.errors import ForeignRowError
 from forge_tools.model import SCOPE, CallScope, Claim, ExecutionContext, Outcome, Reporter, ToolResult
 from forge_tools.sandbox.reports import ReportBuffer
+from forge_tools.schema import Unreadable, decode_json
 from forge_tools.tool.executor import ToolExecutor
 from workers.lanes.process_state import shortage
 from workers.log_redaction import concealed
@@ -221,13 +221,13 @@ def _decoded(claim: Claim, column: str) -> Any:
     Raises:
         ForeignRowError: the column does not hold JSON.
     """
-    try:
-        return json.loads(getattr(claim, column))
-    except (RecursionError, TypeError, ValueError) as error:
+    value = decode_json(getattr(claim, column))
+    if isinstance(value, Unreadable):
         raise ForeignRowError(
             f"Row {claim.id} of table executions cannot be read: its {column} is not JSON. "
             "forge-tools did not write this: correct or delete the row, or restore a backup."
-        ) from error
+        )
+    return value
 
 
 def outcome_of_task(body: asyncio.Task[Outcome], claim: Claim, after_ms: float, *, is_asked: bool) -> Outcome:
