@@ -5,6 +5,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
@@ -16,6 +17,7 @@ from tests.server_process import ServerProcess, ServiceMissingError, free_port
 
 NAME, VARIABLE = "RabbitMQ", "FORGE_TEST_RABBITMQ"
 ORDER_SECONDS = 30.0
+NAMES_SECONDS = 1.5
 
 
 def is_wanted() -> bool:
@@ -53,7 +55,12 @@ class RabbitServer:
         self._mapper.stop()
 
     def kill(self) -> None:
-        """End the node as a crash would; what it confirmed is on its disk."""
+        """End the node as a crash would; what it confirmed is on its disk, and so are its queues.
+
+        It writes down the name of a new queue only some 0.5 s later. A queue whose name is lost has no leader for ever,
+        and blocks every connection that consumes from it: seen with RabbitMQ 3.10.
+        """
+        time.sleep(NAMES_SECONDS)
         self.process.kill()
 
     def purge(self, queues: Iterable[str]) -> None:

@@ -158,7 +158,8 @@ class KombuBroker:
                 queue=queue_name(message.queue, message.lane),
                 soft_time_limit=message.limits.soft,
                 time_limit=message.limits.hard,
-                retry=False,
+                retry=True,  # once: that a kept connection was cut shows only when it is used
+                retry_policy={"max_retries": 1, "interval_start": 0},
             )
 
 

@@ -245,6 +245,21 @@ async def test_a_publisher_lets_go_of_a_frozen_broker(server: RabbitServer) -> N
     await broker.close()
 
 
+async def test_a_publisher_whose_connection_was_cut_loses_no_message(server: RabbitServer) -> None:
+    broker = open_broker(server.url)
+    message = Message("cut", "async", (Wakeup("an id", 0),), CeleryLimits(1, 2))
+    await until_confirmed(broker, message, server)
+    queue = queue_name(message.queue, message.lane)
+    before = await reached(lambda: waiting(server, queue), 30)
+
+    await asyncio.to_thread(server.cut)
+    broker.publish(message)
+
+    await asyncio.to_thread(wait_until, lambda: waiting(server, queue) == before + 1, 30, "the message is lost")
+    assert not broker.is_down
+    await broker.close()
+
+
 async def test_a_worker_that_no_longer_consumes_leaves(
     fleet: Fleet, client: ExecutorClient, context: ExecutionContext
 ) -> None:
