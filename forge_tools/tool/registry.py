@@ -152,7 +152,8 @@ class ScopedRegistry:
                 continue
             taken = "Tool" if name == holder.spec.name == spec.name else f"Tool name '{name}' of {holder.spec.name}"
             raise DuplicateToolError(
-                spec.name, f"{taken} already registered. Rename it, or deregister the other first."
+                spec.name,
+                f"{taken} already registered, by {_origin(holder)}. Rename it, or deregister the other first.",
             )
 
     def _add(self, tool: BaseTool) -> None:
@@ -163,6 +164,11 @@ class ScopedRegistry:
         self._tools[name] = tool
         self._aliases.update(dict.fromkeys(tool.spec.aliases, name))
         _logger.debug("Registered tool: %s", name, extra={"tool": name})
+
+
+def _origin(tool: BaseTool) -> str:
+    definition = getattr(tool, "__wrapped__", type(tool))
+    return f"{definition.__module__}.{definition.__qualname__}"
 
 
 class ToolRegistry(ScopedRegistry):

@@ -44,7 +44,7 @@ def test_a_taken_name_or_alias_is_refused(
     tool = Read()
     registry.register(tool)
 
-    with pytest.raises(DuplicateToolError, match="already registered"):
+    with pytest.raises(DuplicateToolError, match=r"already registered, by tests\.spec\.sample_tools\.Read\."):
         registry.register(Recorder(name=name, aliases=aliases), replace=replace)
 
     assert registry.list_all() == [tool]
