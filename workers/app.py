@@ -21,7 +21,6 @@ from celery.worker.consumer import Consumer
 from kombu.exceptions import OperationalError
 
 from forge_tools.broker import BULK, TASK, celery_app, queue_name, queue_of
-from forge_tools.broker.message import ids_of
 from forge_tools.model import Lane
 from forge_tools.signals import keep_ignored_here, not_ignored
 from workers.claims import Claims
@@ -195,7 +194,7 @@ class HandOver:
             self._claims.close()
         delivery = message.delivery_info or {}
         queue, is_bulk = queue_of(str(delivery.get("routing_key"))), delivery.get("priority") == BULK
-        self._claims.hand_over(ids_of(message.body), queue, is_bulk=is_bulk, taken=partial(acknowledge, logger, lost))
+        self._claims.hand_over(message.body, queue, is_bulk=is_bulk, taken=partial(acknowledge, logger, lost))
 
 
 def _is_for_want_of_descriptors(error: BaseException | None) -> bool:

@@ -1,33 +1,32 @@
-"""What a worker accepts from the broker: wakeups, rebuilt from the ids that were read; everything else is dropped."""
+"""What a worker accepts from the broker: wakeups, which are the bodies of its messages; everything else is dropped."""
 
 import logging
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from queue import Empty
 from typing import Any
 
 from amqp import Message
 from amqp.method_framing import frame_handler
 from kombu import Connection
-from kombu.transport import pyamqp, redis
+from kombu.transport import pyamqp, redis, virtual
 from redis.exceptions import ResponseError
 
-from forge_tools.broker.message import (
-    MalformedMessageError,
-    body,
-    envelope,
-    list_name,
-    read_body,
-    read_envelope,
-)
+from forge_tools.broker.message import TASK, MalformedMessageError, envelope, list_name, read_body, read_envelope
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import Wakeup
+
+HEADERS = {"task": TASK}
+"""All that Celery needs to find the task whose message this is."""
 
 HEADER_FRAME = 2
 HEADER_BYTES = 12
 """Class, weight and size of the body; the properties follow."""
 NO_PROPERTIES = b"\0\0"
 """None of their flags set."""
+
+_TAGS = count(1)
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +70,17 @@ class ReceivingConnection(Connection):
         return _TRANSPORTS[found]
 
 
+class _RedisMessage(virtual.Message):
+    body: Any
+    delivery_info: Any
+
+    def serializable(self) -> dict[str, Any]:
+        """Return what is put back into the list if the worker ends before it takes the message."""
+        return envelope(self.body, self.delivery_info["routing_key"], self.delivery_info["priority"])
+
+
 class _RedisChannel(redis.Channel):  # celery-types declares only part of it: hence the declarations
+    Message = _RedisMessage
     from_transport_options = (*redis.Channel.from_transport_options, "reception")
     reception: Reception
     connection_errors: Any
@@ -87,7 +96,7 @@ class _RedisChannel(redis.Channel):  # celery-types declares only part of it: he
         """Do nothing: messages are written to their queue, without binding tables, which anybody could spoil."""
 
     def _brpop_read(self, **options: Any) -> bool:
-        """Do the same as kombu's, but ignore what is not a message of ours, and rebuild ours from its ids."""
+        """Do the same as kombu's, but ignore what is not a message of ours, and pass on only the ids of one."""
         try:
             name, text = self._popped(options)
             queue, _, priority = name.decode().partition(self.sep)
@@ -95,8 +104,9 @@ class _RedisChannel(redis.Channel):  # celery-types declares only part of it: he
             if wakeups is None:
                 raise Empty
             self._queue_cycle.rotate(queue)
-            message = envelope(wakeups, queue, level := int(priority or 0))
-            message["properties"]["delivery_info"]["priority"] = level  # Celery's hook finds it there with every broker
+            delivery = {"exchange": "", "routing_key": queue, "priority": int(priority or 0)}
+            properties = {"delivery_tag": next(_TAGS), "delivery_info": delivery}
+            message = {"body": wakeups, "headers": HEADERS, "properties": properties}
             self.connection._deliver(message, queue)  # noqa: SLF001  kombu's channels do so
             return True
         finally:
@@ -160,13 +170,7 @@ class _RabbitChannel(pyamqp.Channel):
         if wakeups is None:
             self.basic_ack(received.delivery_tag)
             return
-        message = Message(
-            body(wakeups).encode(),
-            channel=self,
-            content_type="application/json",
-            content_encoding="utf-8",
-            application_headers=envelope(wakeups, queue, 0)["headers"],
-        )
+        message = Message(wakeups, channel=self, application_headers=HEADERS)
         message.delivery_info = {**received.delivery_info, "routing_key": queue}
         callback(message)
 

@@ -206,11 +206,6 @@ def read_body(text: bytes) -> list[Wakeup]:
     return _read(text, lambda body: body)
 
 
-def ids_of(text: bytes | str) -> list[Wakeup]:
-    """Return the ids of a body that was built here, which is trusted."""
-    return [Wakeup(*pair) for pair in json.loads(text)[0][0]]
-
-
 def _read(text: bytes, body_of: Callable[[bytes], bytes]) -> list[Wakeup]:
     if len(text) > MAX_BYTES:
         raise MalformedMessageError(f"it is longer than {MAX_BYTES:,} bytes")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from forge_tools.broker import BULK, TASK
-from forge_tools.broker.message import body
 from forge_tools.config import Settings
 from forge_tools.model import Lane, Wakeup, new_id
 from tests.unit.workers.engines import setup_of
@@ -55,7 +54,7 @@ def test_a_message_is_taken_with_the_queue_it_came_by(
     delivery = {"routing_key": "forge.host.box.async", "priority": priority}
 
     handle(
-        SimpleNamespace(delivery_info=delivery, body=body([one])),
+        SimpleNamespace(delivery_info=delivery, body=[one]),
         None,
         lambda *told: acknowledged.append(told),
         None,

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from celery.worker import state
 
-from forge_tools.broker.message import body
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.model import Claim, Wakeup
 from forge_tools.storage import Store, open_store
@@ -145,7 +144,7 @@ async def test_a_message_that_comes_after_the_signal_to_stop_is_sent_on(
     roomy: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id_, told = await submitted(store), list[int]()
-    message = SimpleNamespace(delivery_info={"routing_key": "forge.default.async"}, body=body([Wakeup(id_, 0)]))
+    message = SimpleNamespace(delivery_info={"routing_key": "forge.default.async"}, body=[Wakeup(id_, 0)])
     take = HandOver(roomy.claims)(None, None, SimpleNamespace(connection_errors=()))
     monkeypatch.setattr(state, "should_stop", 0)
 

@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from kombu import Queue
 
 from forge_tools.broker import BULK, celery_app
-from forge_tools.broker.message import KEY_PREFIX, body, envelope, list_name, queue_name, read_body
+from forge_tools.broker.message import KEY_PREFIX, body, envelope, list_name, queue_name, read_body, read_envelope
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import Wakeup, new_id
 from tests.services import GivenValkey, ValkeyServer, client
@@ -39,18 +40,22 @@ def test_what_is_dropped_is_counted_and_said_once(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("priority", [0, BULK])
-def test_a_message_keeps_the_priority_of_the_list_that_it_was_in(
+def test_a_message_keeps_the_priority_of_its_list_and_returns_there_if_nobody_acknowledges_it(
     valkey: ValkeyServer | GivenValkey, priority: int
 ) -> None:
-    queue, wakeup = queue_name("default", "async"), Wakeup(new_id(), 0)
+    queue, wakeup, received = queue_name("default", "async"), Wakeup(new_id(), 0), list[Any]()
     app = celery_app(valkey.url)
     app.amqp.Connection = ReceivingConnection
     app.conf.broker_transport_options["reception"] = Reception()
+    name = f"{KEY_PREFIX}{list_name(queue, priority)}"
     with client(valkey.url) as server:
-        server.lpush(f"{KEY_PREFIX}{list_name(queue, priority)}", json.dumps(envelope([wakeup], queue, priority)))
+        server.lpush(name, json.dumps(envelope([wakeup], queue, priority)))
 
-    with app.connection_for_read() as connection, connection.SimpleQueue(queue) as messages:
-        received: Any = messages.get(timeout=10)
+        with app.connection_for_read() as connection, connection.Consumer([Queue(queue)], on_message=received.append):
+            connection.drain_events(timeout=10)
+            left = server.llen(name)
 
-    assert (received.delivery_info["priority"], received.body) == (priority, body([wakeup]).encode())
+        (message,) = received
+        assert (message.delivery_info["priority"], message.body, left) == (priority, [wakeup], 0)
+        assert [read_envelope(text) for text in server.lrange(name, 0, -1)] == [[wakeup]]
     app.close()
