@@ -61,6 +61,31 @@ def one_after_the_other(notes: str) -> None:
         Path(f"{notes}.refused").write_text(str(error))
 
 
+class SlowFork:
+    """Forks on a thread and takes its time to; it notes when it begins to, and when it is about to have done so."""
+
+    seconds = 0.5
+
+    def __init__(self) -> None:
+        self._notes: dict[int, str] = {}
+        os.register_at_fork(before=self._hold)
+
+    def __call__(self, notes: str) -> None:
+        SHARED.submit(self._fork, notes)
+
+    def _fork(self, notes: str) -> None:
+        self._notes[threading.get_ident()] = notes
+        if os.fork() == 0:
+            sleep_noted(notes)
+            os._exit(0)
+
+    def _hold(self) -> None:
+        if notes := self._notes.pop(threading.get_ident(), None):
+            Path(f"{notes}.forking").touch()
+            time.sleep(self.seconds)
+            Path(f"{notes}.forked").touch()
+
+
 ESCAPE = f"env -i setsid /bin/sh -c '{NOTE_AND_SLEEP}' \"$0\" &"
 """Has neither mark nor parent nor group of its body."""
 
@@ -74,6 +99,7 @@ WAYS: dict[str, Callable[[str], object]] = {
     "shared pool": lambda notes: SHARED.submit(start, "session", notes),
     "pool of processes": lambda notes: ProcessPoolExecutor(1).submit(sleep_noted, notes),
     "orphan of a group": lambda notes: subprocess.run(["/bin/sh", "-c", ORPHAN, notes], start_new_session=True),
+    "slow fork": SlowFork(),
     "one after the other": lambda notes: SHARED.submit(one_after_the_other, notes) and None,
     **{f"multiprocessing, {method}": by_multiprocessing(method) for method in ("fork", "spawn", "forkserver")},
 }

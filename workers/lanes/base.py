@@ -134,7 +134,7 @@ class Guard:
 class Body:
     """One running body as the engine sees it. `processes` that it started in the async lane, by their `start_ticks`.
 
-    While it `is_ending` it starts none.
+    Its threads in `starts` are starting one. While it `is_ending`, no other begins to.
     """
 
     claim: Claim
@@ -144,6 +144,7 @@ class Body:
     reports: ReportBuffer | None = None
     requests: set[asyncio.Task[None]] = field(default_factory=set)
     processes: dict[int, int] = field(default_factory=dict)
+    starts: set[int] = field(default_factory=set)
     is_cancelled: bool = False
     is_ending: bool = False
     is_over: bool = False

@@ -167,7 +167,9 @@ class LoopLane:
             winding_down.cancel()  # and the loop ends a turn later, since a cancelled task takes a last step
             self._tools.call_soon_threadsafe(self._tools.call_soon, self._end)
             await asyncio.to_thread(self._thread.join, self._grace)
-        await asyncio.gather(*(end_processes(body) for body in self._bodies.values() if body.processes))
+        for body in self._bodies.values():
+            body.is_ending = True
+        await asyncio.gather(*(end_processes(body) for body in self._bodies.values() if body.starts or body.processes))
         return self.running()
 
     # The engine's side: everything above, the return of a body's end, and what ends those that do not stop.
@@ -185,7 +187,7 @@ class LoopLane:
             body.guard.stop()
         if body.hold is not None or outcome.status not in {ExecutionStatus.SUCCEEDED, ExecutionStatus.FAILED}:
             body.is_ending = True  # it did not end by itself, and starts no process from now on
-        if body.is_ending and body.processes:
+        if body.is_ending and (body.starts or body.processes):
             self._sweeps.add(sweep := self._engine.create_task(self._sweep_and_tell(body, outcome)))
             sweep.add_done_callback(self._sweeps.discard)
             return

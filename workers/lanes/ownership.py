@@ -5,11 +5,11 @@ import asyncio
 import errno
 import multiprocessing
 import os
-import signal
 import subprocess
 import threading
-from collections.abc import Callable
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any
 
@@ -18,10 +18,12 @@ from forge_tools.sandbox.processes.environment import Marking, attempt_mark, lis
 from forge_tools.sandbox.processes.trees import adopt_orphans, child_pids, start_ticks
 from forge_tools.sandbox.walls.privileges import open_up
 from workers.capture import inherit_calls
-from workers.lanes.base import Body, swept
+from workers.lanes.base import SWEEP_PATIENCE, Body, swept
 from workers.lanes.tool_loop import OWNER
 
 Start = Callable[..., Any]
+
+START_POLL = 0.002
 
 _OF_ALL = "--multiprocessing-fork"  # not in the arguments of the resource tracker, which serves every body
 _spawn: Start = multiprocessing.context.SpawnProcess._Popen  # noqa: SLF001  it has no public name
@@ -60,15 +62,17 @@ def own_processes() -> None:
 
 
 async def end_processes(body: Body) -> None:
-    """Keep the body from starting more processes, and end what is left of those it started."""
-    body.is_ending = True
-
-    async def sweep() -> None:
-        with closing(ProcessHandle(os.getpid())) as worker:
-            await asyncio.to_thread(end, attempt_mark(*body.key), within=worker, started=body.processes)
-
-    await swept(body.claim, sweep)
+    """End what is left of the processes that a body started, which `is_ending`."""
+    await swept(body.claim, lambda: asyncio.to_thread(_end_processes, body))
     bury_orphans()
+
+
+def _end_processes(body: Body) -> None:
+    deadline = time.monotonic() + SWEEP_PATIENCE
+    while body.starts and time.monotonic() < deadline:
+        time.sleep(START_POLL)
+    with closing(ProcessHandle(os.getpid())) as worker:
+        end(attempt_mark(*body.key), within=worker, started=body.processes)
 
 
 def bury_orphans() -> None:
@@ -105,9 +109,9 @@ def _with_environment(
         body = OWNER.get()
         if body is None or (of_all and of_all not in arguments[0]):
             return _noted(start(*arguments, **options))
-        _require_going_on(body)
         environment = marked(arguments[position], *body.key)
-        return _noted(start(*arguments[:position], environment, *arguments[position + 1 :], **options), body)
+        with _starting(body):
+            return _noted(start(*arguments[:position], environment, *arguments[position + 1 :], **options), body)
 
     return started
 
@@ -115,16 +119,15 @@ def _with_environment(
 def _forking(fork: Start) -> Start:
     def forked() -> Any:
         body = OWNER.get()
-        if body is not None:
-            _require_going_on(body)
-        answer = fork()
-        pid = answer[0] if isinstance(answer, tuple) else answer
-        if pid:
-            _noted(pid, body)
-        elif body is not None:
-            open_up()
-            Marking().put(*body.key)
-        return answer
+        with nullcontext() if body is None else _starting(body):
+            answer = fork()
+            pid = answer[0] if isinstance(answer, tuple) else answer
+            if pid:
+                _noted(pid, body)
+            elif body is not None:
+                open_up()
+                Marking().put(*body.key)
+            return answer
 
     return forked
 
@@ -138,15 +141,20 @@ def _without_server(popen: Start) -> Start:
     return started
 
 
-def _require_going_on(body: Body) -> None:
-    if body.is_ending:
-        raise OSError(errno.ECANCELED, "This call was stopped, so it starts no more processes")
+@contextmanager
+def _starting(body: Body) -> Iterator[None]:
+    """Announce a start before asking whether the body is ending: whoever ends it asks in the other order."""
+    body.starts.add(thread := threading.get_ident())
+    try:
+        if body.is_ending:
+            raise OSError(errno.ECANCELED, "This call was stopped, so it starts no more processes")
+        yield
+    finally:
+        body.starts.discard(thread)
 
 
 def _noted(pid: int, body: Body | None = None) -> int:
     _started.add(pid)
     if body is not None:
         body.processes[pid] = start_ticks(pid)
-        if body.is_ending:  # it was stopped meanwhile, and may have been swept already
-            os.kill(pid, signal.SIGKILL)
     return pid

@@ -136,6 +136,18 @@ async def test_a_thread_of_a_stopped_body_starts_nothing_more(bench: Bench, note
     assert len(noted(notes)) == 1
 
 
+async def test_a_start_that_is_under_way_as_its_body_is_stopped_is_waited_for(bench: Bench, notes: Path) -> None:
+    parameters = json.dumps({"ways": ["slow fork"], "notes": str(notes)})
+    bench.lane.run([claim("", tool="Starts", parameters=parameters)])
+    await bench.until(Path(f"{notes}.forking").exists)
+
+    bench.lane.cancel("id", 1)
+    await bench.outcome()
+
+    assert Path(f"{notes}.forked").exists()
+    assert [pid for pid in noted(notes) if is_alive(pid)] == []
+
+
 async def test_what_a_stopped_lane_cuts_off_has_left_nothing(bench: Bench, notes: Path) -> None:
     await started(bench, notes, "asyncio", "clean session", how="swallow")
 
