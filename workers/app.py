@@ -105,11 +105,22 @@ def silence_warnings() -> None:
 
 
 class PatientConsumer(Consumer):
-    """Retries when descriptors run out: Celery's own would end its worker, cutting off calls; the engine decides."""
+    """Retries when descriptors run out: Celery's own would end its worker, cutting off calls; the engine decides.
+
+    It learns of a signal at once: Python resumes a wait that a signal interrupts, and Celery waits for up to a second.
+    """
 
     def __init__(self, at_once: int, /, *arguments: Any, **options: Any) -> None:
         """`at_once`: how many messages it takes before one is acknowledged."""
         super().__init__(*arguments, **options | {"initial_prefetch_count": at_once})
+        self._woken, waker = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+
+    def register_with_event_loop(self, hub: Any) -> None:
+        super().register_with_event_loop(hub)
+        hub.add_reader(self._woken, os.read, self._woken, 4096)
 
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc, valid-type]  # celery-types takes it for a variable
         def start(self, parent: Any) -> None:

@@ -1,5 +1,7 @@
 """The Celery app of a worker: one task, and what it does with admitted wake-ups."""
 
+import select
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,3 +65,21 @@ def test_a_message_is_taken_with_the_queue_it_came_by(
 
     assert taken == [([one], "host.box", is_bulk)]
     assert [errors for _, errors in acknowledged] == [(OSError,)]
+
+
+@pytest.mark.filterwarnings("ignore::celery.exceptions.SecurityWarning")
+def test_a_signal_ends_a_wait_for_messages(tmp_path: Path) -> None:
+    app, _ = app_of("async", tmp_path)
+    before, handler = signal.set_wakeup_fd(-1), signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        worker = app.Worker(concurrency=1)
+        worker.consumer.register_with_event_loop(worker.hub)
+        signal.raise_signal(signal.SIGUSR1)
+
+        waiting = list(worker.hub.readers)
+        assert select.select(waiting, [], [], 0)[0]
+        next(worker.hub.create_loop())
+        assert not select.select(waiting, [], [], 0)[0]
+    finally:
+        signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGUSR1, handler)

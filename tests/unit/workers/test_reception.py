@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 from kombu import Queue
+from kombu.asynchronous import Hub
 
 from forge_tools.broker import BULK, celery_app
 from forge_tools.broker.message import KEY_PREFIX, body, envelope, list_name, queue_name, read_body, read_envelope
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import Wakeup, new_id
 from tests.services import GivenValkey, ValkeyServer, client
+from tests.waiting import wait_until
 from workers.reception import ReceivingConnection, Reception
 
 
@@ -58,4 +60,24 @@ def test_a_message_keeps_the_priority_of_its_list_and_returns_there_if_nobody_ac
         (message,) = received
         assert (message.delivery_info["priority"], message.body, left) == (priority, [wakeup], 0)
         assert [read_envelope(text) for text in server.lrange(name, 0, -1)] == [[wakeup]]
+    app.close()
+
+
+def test_a_channel_that_closes_waits_for_no_message_and_takes_none(valkey: ValkeyServer | GivenValkey) -> None:
+    queue, received = queue_name("default", "async"), list[Any]()
+    app = celery_app(valkey.url)
+    app.amqp.Connection = ReceivingConnection
+    app.conf.broker_transport_options |= {"reception": Reception(), "polling_interval": 1000, "socket_timeout": None}
+    with client(valkey.url) as server:
+        with app.connection_for_read() as connection, connection.Consumer([Queue(queue)], on_message=received.append):
+            hub = Hub()
+            connection.register_with_event_loop(hub)
+            for begin in hub.on_tick:
+                begin()
+            wait_until(lambda: server.info("clients")["blocked_clients"] == 1, 10, "it does not wait for a message")
+
+        server.lpush(f"{KEY_PREFIX}{queue}", json.dumps(envelope([Wakeup(new_id(), 0)], queue, 0)))
+
+        assert server.info("clients")["blocked_clients"] == 0
+        assert (received, server.llen(f"{KEY_PREFIX}{queue}")) == ([], 1)
     app.close()
