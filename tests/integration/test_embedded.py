@@ -297,6 +297,16 @@ def test_a_worker_that_cannot_start_is_tried_at_growing_intervals(home: Path, ca
     assert pauses[:2] == [supervision.FIRST_DELAY, 2 * supervision.FIRST_DELAY]
 
 
+def test_a_worker_that_refuses_its_settings_says_why_where_its_end_is_reported(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder := tmp_path / "open").mkdir(mode=0o755)
+    settings = Settings.load(home=home, drain=1.0, artifact_dir=folder)
+    with caplog.at_level(logging.WARNING, "forge_tools.embedded"), EmbeddedStack(settings, concurrency=1) as stack:
+        wait_until(lambda: stack.workers[0].restarts >= 1)
+    assert f"async ended unexpectedly (exit code 78: FORGE_ARTIFACT_DIR: {folder} cannot be used" in caplog.text
+
+
 def test_what_forks_the_workers_may_die_and_the_next_start_of_one_starts_it_again(home: Path) -> None:
     with make(home) as stack:
         pids = {worker.name: worker.pid for worker in stack.workers}
