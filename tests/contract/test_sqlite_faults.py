@@ -132,6 +132,19 @@ async def test_a_full_disk_is_an_unusable_database_and_nothing_is_half_written(
         assert len(await store.history.list()) == 1
 
 
+def test_a_disk_without_room_for_the_file_beside_it_is_said_to_be_full() -> None:
+    refused = sqlite3.OperationalError("disk I/O error")  # what the first reader gets there, on ext4 and on tmpfs
+    refused.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    error = explain(refused, "sqlite:///x.db")
+    assert isinstance(error, DatabaseUnavailableError)
+    assert "x.db is full: disk I/O error. Nothing was written. Make room on its disk" in str(error)
+
+
+async def test_what_is_no_file_is_said_to_be_so_and_not_opened(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseUnavailableError, match="cannot be used: it is no file that this user may read"):
+        await open_store(f"sqlite:///{tmp_path}")
+
+
 async def test_a_read_only_file_is_said_to_be_so() -> None:
     connection = sqlite3.connect("file:ro?mode=memory", uri=True)
     connection.execute("PRAGMA query_only = ON")

@@ -83,11 +83,14 @@ class Address:
         return cls("postgresql", target, without_passwords(target), is_pooled=pooler == "transaction")
 
     def require_file(self) -> None:
-        """Refuse an SQLite file that does not exist, before anything opens it."""
-        if self.dialect == "sqlite" and not Path(self.target).exists():
+        """Refuse an SQLite file that does not exist or cannot be read, before anything opens it."""
+        if self.dialect == "sqlite" and not (file := Path(self.target)).exists():
             raise SchemaVersionError(
-                f"There is no database at {self.target} yet. Run `forge-tools up`, or `forge-tools db upgrade`."
+                f"There is no database at {file} yet. Run `forge-tools up`, or `forge-tools db upgrade`."
             )
+        if self.dialect == "sqlite" and not (file.is_file() and os.access(file, os.R_OK)):
+            said = "it is no file that this user may read"
+            raise unreachable(self.shown, said, maybe_committed=False, may_pass=False)
 
 
 def _without_pooler(url: str) -> tuple[str, str]:

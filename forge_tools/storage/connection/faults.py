@@ -128,7 +128,7 @@ def _explain_sqlite(error: sqlite3.Error, shown: str) -> ForgeError:
             maybe_committed=False,
             may_pass=False,
         )
-    if code == sqlite3.SQLITE_FULL:
+    if code == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
         return _full(shown, error)
     if code == sqlite3.SQLITE_ERROR:
         return StorageError(f"{shown}: {error}")
