@@ -107,20 +107,24 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _show_where(context: typer.Context, asked: bool) -> None:
+    """Before the module of the command is imported, which may fail."""
+    if asked:
+        face_of(context).is_debugging = True
+
+
 app = App(cls=Commands, no_args_is_help=True, epilog=EXIT_CODES, add_completion=True)
 
 
 @app.callback()
 def _forge_tools(
-    context: typer.Context,
     output: OutputOption = None,
-    debug: Annotated[bool, Option("--debug", help="Show where errors come from.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Show where errors come from.", callback=_show_where)] = False,
     version: Annotated[
         bool, Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Run tools for AI agents: Celery workers execute them, a SQL database holds every call."""
-    face_of(context).is_debugging = debug
 
 
 def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, name: str = "forge-tools") -> int:

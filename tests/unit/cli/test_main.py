@@ -121,6 +121,8 @@ def test_an_unexpected_error_is_one_line_and_the_way_to_more(
     assert "ModuleNotFoundError" in complaint
     assert "forge-tools --debug" in complaint
     assert "Traceback" not in complaint
+    assert run("--debug", "broken") == 1
+    assert "import_module" in capsys.readouterr().err
 
 
 def test_a_configuration_error_is_json_for_programs(
