@@ -156,7 +156,7 @@ class Settings(BaseSettings):
     """The same as a JSON object: for commands by `Bash`, else `category:execution`, else a queue (`queue:builds`); and for MCP servers, `category:mcp`."""
     tool_memory: ToolMemory = 2**31
     """Bytes of memory for one call of the process lane, with all its processes; by cgroup also for a command; 0: no limit."""
-    tool_processes: int = Field(default=4096, ge=0)
+    tool_processes: int = Field(default=4096, ge=0, le=2**22)  # the kernel takes no more
     """Processes and threads of one command in namespaces; by cgroup of any call of the process lane and any command; 0: no limit."""
     cgroup: str = ""
     """The folder of a cgroup (v2) that the workers of this host may divide. Empty: their own, if systemd delegates it (`Delegate=yes`)."""

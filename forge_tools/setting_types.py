@@ -115,7 +115,7 @@ def _is_enough_to_start(size: int) -> int:
     return size
 
 
-ToolMemory = Annotated[int, Field(ge=0), AfterValidator(_is_enough_to_start)]
+ToolMemory = Annotated[int, Field(ge=0, lt=2**63), AfterValidator(_is_enough_to_start)]
 """Bytes for one call; 0 sets no limit."""
 
 

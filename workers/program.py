@@ -116,7 +116,8 @@ def bounds(settings: Settings, worker: str) -> Limits:
     except OSError as error:
         if settings.cgroup:
             raise ConfigurationError(
-                f"FORGE_CGROUP={base} cannot be divided: {error} (docs/walls.md#limits)."
+                f"FORGE_CGROUP={base} cannot be divided: {error}. "
+                "Name a group of cgroup v2 that is delegated to this user, or unset it (docs/walls.md#limits)."
             ) from error
         logger.warning("The cgroup of this worker cannot be divided", extra={"cgroup": base, "error": str(error)})
         return limits

@@ -145,7 +145,8 @@ def _limits(settings: Settings) -> Finding:
             Cgroup(f"{base}/forge-trial-{os.getpid()}").try_out()
     except OSError as error:
         said = f"cgroup {base} cannot be divided: {error}"
-        return problem("limits", said, "Delegate it to the user of the workers, or unset FORGE_CGROUP (docs/walls.md).")
+        way_out = "Set FORGE_CGROUP to a group of cgroup v2 that is delegated to the user of the workers, or unset it (docs/walls.md)."
+        return problem("limits", said, way_out)
     held, each = controllers(base) if base else [], "for each body of the process lane, command and MCP server"
     memory = each if "memory" in held else "for a body of the process lane, none for commands"
     processes = f"{most} {each}"

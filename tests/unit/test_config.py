@@ -85,6 +85,8 @@ def test_valkey_may_be_called_by_its_name(url: str, broker: str) -> None:
             "100",
             "100 bytes are too few to start Python; give 268,435,456 or more, or 0 for no limit",
         ),
+        ("FORGE_TOOL_MEMORY", "9" * 20, "FORGE_TOOL_MEMORY: Input should be less than 9223372036854775808"),
+        ("FORGE_TOOL_PROCESSES", "5000000", "FORGE_TOOL_PROCESSES: Input should be less than or equal to 4194304"),
         ("FORGE_TOOLS", "mytools", r"""FORGE_TOOLS is no JSON. Write a JSON list, such as '\["mytools"\]'."""),
         ("FORGE_TOOLS", '"mytools"', r"""FORGE_TOOLS: .*valid tuple. Write a JSON list, such as '\["mytools"\]'."""),
         ("FORGE_ROUTES", '{"x":', """FORGE_ROUTES is no JSON. Write a JSON object, such as '{"Bash": "shells"}'."""),
