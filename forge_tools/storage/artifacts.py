@@ -334,7 +334,9 @@ class StoredArtifacts:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and folder is not None and folder.exists():
                 raise
-            reason = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+            reason = error.strerror or str(error)
+            if isinstance(error, FileNotFoundError):
+                reason = "it does not exist; copy it with the database, or name where it is"
             raise ArtifactFolderError(
                 f"The folder of artifacts {folder} (FORGE_ARTIFACT_DIR) cannot be used: {reason}"
             ) from error

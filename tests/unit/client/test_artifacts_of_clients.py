@@ -90,6 +90,7 @@ async def test_a_client_that_does_not_know_the_folder_says_so(settings: Settings
         kept = (await put(store, TEXT)).handle
     async with ExecutorClient(settings) as client:
         with pytest.raises(
-            ArtifactFolderError, match=r"forge.db.artifacts \(FORGE_ARTIFACT_DIR\) cannot be used: it does not exist"
+            ArtifactFolderError,
+            match=r"forge.db.artifacts \(FORGE_ARTIFACT_DIR\) cannot be used: it does not exist; copy it with the database",
         ):
             await client.history.artifact_page(kept)
