@@ -95,9 +95,9 @@ class _RedisChannel(redis.Channel):  # celery-types declares only part of it: he
 
         A server that sees the end of a connection has sent all that it takes from the lists for it.
         """
-        if self._in_poll and self._in_poll._sock:  # noqa: SLF001  its file has no public name
+        if waiting := self._in_poll and self._in_poll._sock:  # noqa: SLF001  redis-py has no public name for it
             with suppress(Empty, OSError, *self.connection_errors):
-                socket.socket.shutdown(self._in_poll._sock, socket.SHUT_WR)  # noqa: SLF001
+                socket.socket.shutdown(waiting, socket.SHUT_WR)
                 self._brpop_read()
         super().close()
 
