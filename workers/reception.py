@@ -93,11 +93,13 @@ class _RedisChannel(redis.Channel):  # celery-types declares only part of it: he
     def close(self) -> None:
         """Do the same as kombu's, but do not wait for up to a second for a message that may be on its way.
 
-        A server that sees the end of a connection has sent all that it takes from the lists for it.
+        What the server takes from the lists before it sees the end of this side arrives, unless it does both in one
+        turn: then a message is lost, and its calls are found in SQL.
         """
         if waiting := self._in_poll and self._in_poll._sock:  # noqa: SLF001  redis-py has no public name for it
             with suppress(Empty, OSError, *self.connection_errors):
-                socket.socket.shutdown(waiting, socket.SHUT_WR)
+                with suppress(OSError):
+                    socket.socket.shutdown(waiting, socket.SHUT_WR)
                 self._brpop_read()
         super().close()
 

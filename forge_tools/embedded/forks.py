@@ -81,7 +81,7 @@ class SupervisedWorker(SupervisedProcess):
         if self._launcher is None and launcher is not None and not launcher.pid:
             self._last_exit = f"the program that forks workers ended; its log is {self._forks.log}"
         if self._launcher is None and self._ready is not None:
-            with suppress(OSError):  # whoever waits in `refusal` is told, too
+            with suppress(OSError, ValueError):  # whoever waits in `refusal` is told, too
                 said = self._ready.recv(READY_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
                 if said and (why := json.loads(said)):
                     self._last_exit = f"{self._last_exit}: {why.rstrip('.')}"

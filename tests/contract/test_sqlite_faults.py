@@ -141,8 +141,14 @@ def test_a_disk_without_room_for_the_file_beside_it_is_said_to_be_full() -> None
 
 
 async def test_what_is_no_file_is_said_to_be_so_and_not_opened(tmp_path: Path) -> None:
-    with pytest.raises(DatabaseUnavailableError, match="cannot be used: it is no file that this user may read"):
+    with pytest.raises(DatabaseUnavailableError, match="cannot be used: it is not a file that this user may read"):
         await open_store(f"sqlite:///{tmp_path}")
+
+
+async def test_a_name_that_leads_nowhere_is_no_database_that_is_not_there_yet(tmp_path: Path) -> None:
+    (loop := tmp_path / "loop.db").symlink_to("loop.db")
+    with pytest.raises(DatabaseUnavailableError, match="cannot be used: it is not a file that this user may read"):
+        await open_store(f"sqlite:///{loop}")
 
 
 async def test_a_read_only_file_is_said_to_be_so() -> None:

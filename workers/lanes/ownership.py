@@ -5,6 +5,7 @@ import asyncio
 import errno
 import multiprocessing
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -125,6 +126,7 @@ def _forking(fork: Start) -> Start:
             if pid:
                 _noted(pid, body)
             elif body is not None:
+                signal.set_wakeup_fd(-1)
                 open_up()
                 Marking().put(*body.key)
             return answer
@@ -144,8 +146,9 @@ def _without_server(popen: Start) -> Start:
 @contextmanager
 def _starting(body: Body) -> Iterator[None]:
     """Announce a start before asking whether the body is ending: whoever ends it asks in the other order."""
-    body.starts.add(thread := threading.get_ident())
+    thread = threading.get_ident()
     try:
+        body.starts.add(thread)
         if body.is_ending:
             raise OSError(errno.ECANCELED, "This call was stopped, so it starts no more processes")
         yield

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sqlite3
+import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -84,12 +85,18 @@ class Address:
 
     def require_file(self) -> None:
         """Refuse an SQLite file that does not exist or cannot be read, before anything opens it."""
-        if self.dialect == "sqlite" and not (file := Path(self.target)).exists():
+        if self.dialect != "sqlite":
+            return
+        try:
+            is_file = stat.S_ISREG(Path(self.target).stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise SchemaVersionError(
-                f"There is no database at {file} yet. Run `forge-tools up`, or `forge-tools db upgrade`."
-            )
-        if self.dialect == "sqlite" and not (file.is_file() and os.access(file, os.R_OK)):
-            said = "it is no file that this user may read"
+                f"There is no database at {self.target} yet. Run `forge-tools up`, or `forge-tools db upgrade`."
+            ) from error
+        except OSError:
+            is_file = False
+        if not is_file or not os.access(self.target, os.R_OK):
+            said = "it is not a file that this user may read"
             raise unreachable(self.shown, said, maybe_committed=False, may_pass=False)
 
 

@@ -71,8 +71,8 @@ def test_a_message_is_taken_with_the_queue_it_came_by(
 def test_a_signal_ends_a_wait_for_messages(tmp_path: Path) -> None:
     app, _ = app_of("async", tmp_path)
     before, handler = signal.set_wakeup_fd(-1), signal.signal(signal.SIGUSR1, lambda *_: None)
+    worker = app.Worker(concurrency=1)
     try:
-        worker = app.Worker(concurrency=1)
         worker.consumer.register_with_event_loop(worker.hub)
         signal.raise_signal(signal.SIGUSR1)
 
@@ -81,5 +81,6 @@ def test_a_signal_ends_a_wait_for_messages(tmp_path: Path) -> None:
         next(worker.hub.create_loop())
         assert not select.select(waiting, [], [], 0)[0]
     finally:
+        worker.hub.close()
         signal.set_wakeup_fd(before)
         signal.signal(signal.SIGUSR1, handler)
