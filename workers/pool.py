@@ -48,7 +48,7 @@ class _Child(asynpool.Worker):
         super().on_loop_start(pid)  # tells the pool that it is there
         let_go(self.outq._writer.fileno())  # noqa: SLF001  it has no more to say, and the pool would unpickle what a body says
         keep_ignored_here()  # the pool ignores Ctrl-C, which programs that a tool starts are not to inherit
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(-1)  # it would wake its parent
         signal.signal(signal.SIGUSR1, _do_nothing)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)

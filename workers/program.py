@@ -23,7 +23,7 @@ from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
 from forge_tools.sandbox.processes.spawner import SPAWNER
 from forge_tools.sandbox.processes.trees import MARKS
 from forge_tools.sandbox.reach import Reach
-from forge_tools.sandbox.walls.cgroups import Limits, delegated
+from forge_tools.sandbox.walls.cgroups import WAY_OUT, Limits, delegated
 from forge_tools.sandbox.walls.commands import NAMESPACE
 from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.secrets.detection import SecretSource
@@ -115,10 +115,7 @@ def bounds(settings: Settings, worker: str) -> Limits:
         return limits.divided(base, worker) if base else limits
     except OSError as error:
         if settings.cgroup:
-            raise ConfigurationError(
-                f"FORGE_CGROUP={base} cannot be divided: {error}. "
-                "Name a group of cgroup v2 that is delegated to this user, or unset it (docs/walls.md#limits)."
-            ) from error
+            raise ConfigurationError(f"FORGE_CGROUP={base} cannot be divided: {error}. {WAY_OUT}") from error
         logger.warning("The cgroup of this worker cannot be divided", extra={"cgroup": base, "error": str(error)})
         return limits
 

@@ -30,7 +30,7 @@ from forge_tools.model import COMMANDS, ToolCategory
 from forge_tools.sandbox.configured import commands_of
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor
 from forge_tools.sandbox.processes.commands import find_beside_python
-from forge_tools.sandbox.walls.cgroups import Cgroup, controllers, delegated
+from forge_tools.sandbox.walls.cgroups import WAY_OUT, Cgroup, controllers, delegated
 from forge_tools.sandbox.walls.namespaces import limits_processes
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.urls import for_redis, without_passwords
@@ -144,9 +144,7 @@ def _limits(settings: Settings) -> Finding:
         if base:
             Cgroup(f"{base}/forge-trial-{os.getpid()}").try_out()
     except OSError as error:
-        said = f"cgroup {base} cannot be divided: {error}"
-        way_out = "Set FORGE_CGROUP to a group of cgroup v2 that is delegated to the user of the workers, or unset it (docs/walls.md)."
-        return problem("limits", said, way_out)
+        return problem("limits", f"cgroup {base} cannot be divided: {error}", WAY_OUT)
     held, each = controllers(base) if base else [], "for each body of the process lane, command and MCP server"
     memory = each if "memory" in held else "for a body of the process lane, none for commands"
     processes = f"{most} {each}"

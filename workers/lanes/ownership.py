@@ -126,7 +126,7 @@ def _forking(fork: Start) -> Start:
             if pid:
                 _noted(pid, body)
             elif body is not None:
-                signal.set_wakeup_fd(-1)
+                signal.set_wakeup_fd(-1)  # it would wake the worker
                 open_up()
                 Marking().put(*body.key)
             return answer

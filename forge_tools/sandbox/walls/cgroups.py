@@ -17,6 +17,12 @@ from threading import Thread
 LIMITS = "FORGE_LIMITS"
 """The variable by which a worker tells the limits to what it starts."""
 
+WAY_OUT = (
+    "Name a group of cgroup v2 that is delegated to the user of the workers as FORGE_CGROUP, or unset it "
+    "(docs/walls.md#limits)."
+)
+"""What to do if one cannot be divided."""
+
 REST, _WORKER, _WORKERS, _SHELLS = "forge-rest", "worker", "forge-worker-", "forge-shell-"
 _PATIENCE = 2.0  # seconds for what was killed to be gone
 _TURN = 10.0  # seconds for other workers to divide the group
