@@ -16,6 +16,7 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.model import ExecutionContext
 from tests.fleet import ROOT, Fleet
+from tests.session_folder import is_open
 from tests.waiting import is_alive, wait_until
 from tests.walled import NOBODY, in_child
 
@@ -49,9 +50,9 @@ def folder() -> Iterator[Path]:
 def _python(folder: Path) -> Iterator[None]:
     """Have what is started be a Python that everybody reaches."""
     python = open_python()
-    if os.getuid() or python is None:
+    if os.getuid() or python is None or not is_open(ROOT):
         assert "FORGE_RUN_AS" in refusal(folder, "workspace")
-        pytest.xfail("only root becomes another user, who has to reach Python")
+        pytest.xfail("only root becomes another user, who has to reach Python and this code")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", python)
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), sysconfig.get_path("purelib"), str(folder)]))
