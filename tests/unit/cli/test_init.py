@@ -16,6 +16,7 @@ from tests.migrated import migrated
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    sys.modules.pop("mytools", None)
     yield tmp_path
     sys.modules.pop("mytools", None)
 
