@@ -45,7 +45,7 @@ from forge_tools.tool.base import BaseTool
 from forge_tools.tool.docstrings import read_docstring
 from forge_tools.tool.failures import frame_of
 from forge_tools.tool.registry import check_definition
-from forge_tools.tool.signatures import Give, Signature
+from forge_tools.tool.signatures import Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,8 +90,8 @@ class Declaration(TypedDict, total=False):
 class FunctionTool(BaseTool, Generic[P, R]):
     """A function that agents call as a tool and programs as a plain function.
 
-    `given` are types whose values the host provides: parameters annotated with one are hidden from callers, as are
-    those annotated ExecutionContext.
+    `given` are types whose values the host provides, and what makes them: parameters annotated with one are hidden from
+    callers, as are those annotated ExecutionContext.
 
     Raises:
         InvalidToolError: naming the function, what cannot be described to a model, and how to fix it.
@@ -106,7 +106,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
         self,
         function: Callable[P, R],
         /,
-        given: Mapping[Any, Give] | None = None,
+        given: Mapping[Any, Callable[[], Any]] | None = None,
         **declared: Unpack[Declaration],
     ) -> None:
         _require_function(function)

@@ -12,14 +12,17 @@ _SECTIONS = (
 )
 _GOOGLE_SECTION = re.compile(rf"({_SECTIONS}):", re.IGNORECASE)
 _NUMPY_SECTION = re.compile(_SECTIONS, re.IGNORECASE)
-_FIELD = re.compile(r":(?P<kind>\w+)(\s+(?P<what>[^:]*))?:\s*(?P<text>.*)")
+_PARAMETER_FIELDS = ("param", "parameter", "arg", "argument", "key", "keyword")
+_OTHER_FIELDS = ("type", "returns?", "rtype", "raises?", "except", "exception", "yields?")
+_FIELD = re.compile(
+    rf":(?P<kind>{'|'.join((*_PARAMETER_FIELDS, *_OTHER_FIELDS))})(\s+(?P<what>[^:]*))?:\s*(?P<text>.*)"
+)
 _ENTRY = re.compile(r"\*{0,2}(?P<names>\w+(\s*,\s*\w+)*)\s*(\((?P<type>.*?)\))?\s*:\s*(?P<text>.*)")
 _NUMPY_ENTRY = re.compile(r"\*{0,2}(?P<names>\w+(\s*,\s*\w+)*)\s*(:.*)?")
 _PARAMETER_SECTIONS = {
     *("args", "arguments", "parameters", "params"),
     *("keyword args", "keyword arguments", "other parameters"),
 }
-_PARAMETER_FIELDS = {"param", "parameter", "arg", "argument", "key", "keyword"}
 
 
 class Docs(NamedTuple):
@@ -37,8 +40,7 @@ def read_docstring(docstring: str | None) -> Docs:
 
 
 def _begins_section(lines: list[str], number: int) -> bool:
-    line = lines[number]
-    return _heading(lines, number) is not None or (_FIELD.match(line) is not None and _is_sphinx(line))
+    return _heading(lines, number) is not None or _FIELD.match(lines[number]) is not None
 
 
 def _heading(lines: list[str], number: int) -> str | None:
@@ -50,14 +52,6 @@ def _heading(lines: list[str], number: int) -> str | None:
     if _NUMPY_SECTION.fullmatch(line) and len(underline) >= 3 and set(underline) == {"-"}:
         return line.lower()
     return None
-
-
-def _is_sphinx(line: str) -> bool:
-    field = _FIELD.match(line)
-    return field is not None and field["kind"] in {
-        *_PARAMETER_FIELDS,
-        *("type", "return", "returns", "rtype", "raise", "raises", "except", "exception", "yield", "yields"),
-    }
 
 
 def _parameters(lines: list[str]) -> Iterable[tuple[str, str]]:

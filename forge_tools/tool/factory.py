@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Self, TypeVar, cast, get_type_hints
+from typing import Any, Self, TypeVar, cast
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.schema import clean_text, suggestion
@@ -53,7 +53,7 @@ class ToolFactory:
                 f"{tool.spec.name} is already created. Add its class, or its function without @tool."
             )
         if not inspect.isclass(tool):
-            given = {kind: lambda _, kind=kind: self._get(kind, ()) for kind in self._providers}
+            given = {kind: partial(self._get, kind, ()) for kind in self._providers}
             return FunctionTool(tool, given, **configuration)
         kind, label = cast("type[BaseTool]", tool), tool.__name__
         if not issubclass(kind, BaseTool):
@@ -81,14 +81,13 @@ class ToolFactory:
     def _arguments(
         self, call: Any, label: str, configuration: Mapping[str, Any], wanted_by: tuple[Any, ...]
     ) -> dict[str, Any]:
-        formal = {name: one for name, one in _parameters(call).items() if name != "self"}
+        formal = {name: one for name, one in _parameters(call, label).items() if name != "self"}
         _require_taken(label, formal, configuration)
         arguments = dict(configuration)
-        kinds = _annotations(call, label)
         for name, one in formal.items():
             if name in arguments or one.kind in {one.VAR_POSITIONAL, one.VAR_KEYWORD}:
                 continue
-            kind = next((kind for kind in kinds.get(name, ()) if kind in self._providers), None)
+            kind = next((kind for kind in asked_types(one.annotation) if kind in self._providers), None)
             if kind is not None:
                 arguments[name] = self._get(kind, wanted_by)
             elif one.default is one.empty:
@@ -103,21 +102,13 @@ class ToolFactory:
         )
 
 
-def _parameters(call: Any) -> Mapping[str, inspect.Parameter]:
+def _parameters(call: Any, label: str) -> Mapping[str, inspect.Parameter]:
     try:
-        return inspect.signature(call).parameters
+        return inspect.signature(call, eval_str=True).parameters
     except ValueError:  # written in C, without a signature
         return {}
-
-
-def _annotations(call: Any, label: str) -> dict[str, tuple[Any, ...]]:
-    """Return the types that each annotation requests."""
-    asked = call if inspect.isroutine(call) else getattr(call, "__init__", call)
-    try:
-        hints = get_type_hints(asked)
     except (NameError, TypeError, SyntaxError) as error:
         raise ConfigurationError(f"{label} has an annotation that cannot be resolved: {error}.") from error
-    return {name: asked_types(hint) for name, hint in hints.items()}
 
 
 def _require_taken(label: str, formal: Mapping[str, inspect.Parameter], configuration: Mapping[str, Any]) -> None:

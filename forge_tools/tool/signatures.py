@@ -23,11 +23,6 @@ from forge_tools.schema import clean_text, suggestion
 from forge_tools.tool.dependencies import Depends, dependency_in
 from forge_tools.tool.docstrings import Docs
 
-Give = Callable[[ExecutionContext], Any]
-"""Creates the value of a parameter that callers do not see."""
-
-INJECTED: Mapping[Any, Give] = {ExecutionContext: lambda context: context}
-
 _FIELDS = {
     "enum": "enum",
     "minLength": "min_length",
@@ -71,7 +66,7 @@ class _Argument:
 class Signature:
     """What a function takes: from its caller, and by annotation from its host.
 
-    `given` are further types whose values come from the host; `sensitive` names parameters.
+    `given` are further types whose values come from the host, and what makes them; `sensitive` names parameters.
     """
 
     def __init__(
@@ -79,7 +74,7 @@ class Signature:
         function: Callable[..., Any],
         docs: Docs,
         *,
-        given: Mapping[Any, Give] | None = None,
+        given: Mapping[Any, Callable[[], Any]] | None = None,
         sensitive: Collection[str] = (),
     ) -> None:
         self._function = function
@@ -87,17 +82,19 @@ class Signature:
         self._docs = docs
         self._sensitive = sensitive
         self._arguments: dict[str, _Argument] = {}
-        self._injected: dict[str, Give] = {}
+        self._contexts: list[str] = []
         self.dependencies: dict[str, Depends] = {}
         """Parameters whose values are created for the body."""
-        injected = {**INJECTED, **(given or {})}
         self._formal = inspect.signature(function).parameters
         for formal in self._formal.values():
             annotation = self._annotation(formal)
+            kinds = asked_types(annotation)
             if (made := dependency_in(annotation)) is not None:
                 self.dependencies[formal.name] = made
-            elif (give := _given(annotation, injected)) is not None:
-                self._injected[formal.name] = give
+            elif kinds == (ExecutionContext,):
+                self._contexts.append(formal.name)
+            elif given and len(kinds) == 1 and kinds[0] in given:
+                self.dependencies[formal.name] = Depends(given[kinds[0]])
             else:
                 self._arguments[formal.name] = self._argument(formal, annotation)
         self._require_known(sensitive)
@@ -122,9 +119,9 @@ class Signature:
         if problems:
             raise InvalidCallError(problems[0], problems)
         filled |= {name: values[name] for name in self.dependencies if name in values}
-        filled |= {name: give(context) for name, give in self._injected.items()}
+        filled |= dict.fromkeys(self._contexts, context)
         leading = [name for name, formal in self._formal.items() if formal.kind is Parameter.POSITIONAL_ONLY]
-        return [filled.pop(name) for name in leading], filled
+        return [filled.pop(name) for name in leading if name in filled], filled  # a dry run makes no dependencies
 
     def as_parameters(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -167,7 +164,9 @@ class Signature:
 
     def _argument(self, formal: Parameter, annotation: Any) -> _Argument:
         try:
-            field = _field(formal, annotation)
+            field = FieldInfo.from_annotation(annotation)
+            if formal.default is not Parameter.empty:
+                field = FieldInfo.from_annotated_attribute(annotation, formal.default)
             if field.alias is not None or field.validation_alias is not None:
                 raise self._refusal(formal.name, "has an alias. Give the parameter the name that callers should use.")
             kind: Any = Annotated[cast(Any, field.annotation), field]
@@ -247,17 +246,6 @@ class _Schemas(GenerateJsonSchema):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.ignored_warning_kinds = {*self.ignored_warning_kinds, "non-serializable-default"}
-
-
-def _field(formal: Parameter, annotation: Any) -> FieldInfo:
-    if formal.default is Parameter.empty:
-        return FieldInfo.from_annotation(annotation)
-    return FieldInfo.from_annotated_attribute(annotation, formal.default)
-
-
-def _given(annotation: Any, injected: Mapping[Any, Give]) -> Give | None:
-    """Return how the host fills a parameter with that annotation, or None."""
-    return next((give for kind, give in injected.items() if asked_types(annotation) == (kind,)), None)
 
 
 def _jsonable(value: Any) -> Any:

@@ -48,6 +48,12 @@ def find(query: str, work: Annotated[str, Depends(begin, per="call")]) -> str:
 
 
 @tool
+def first(work: Annotated[str, Depends(begin, per="call")], /, query: str) -> str:
+    """Find it by a dependency that has no name."""
+    return f"{work}/{query}"
+
+
+@tool
 async def wrong(work: Annotated[str, Depends(begin)]) -> str:
     """Say that what is kept for a worker has no call."""
     return work
@@ -84,10 +90,11 @@ def test_what_is_made_for_a_call_sees_it_fail() -> None:
     assert seen[-3:] == ["begun", "rolled back", "index closed"]
 
 
-def test_callers_do_not_see_it_and_a_dry_run_makes_nothing() -> None:
+@pytest.mark.parametrize("find", [find, first])
+def test_callers_do_not_see_it_and_a_dry_run_makes_nothing(find: BaseTool) -> None:
     assert [parameter.name for parameter in find.parameters] == ["query"]
     with InlineExecutor(find, context={"dry_run": True}) as tools:
-        assert tools.run("find", query="x").success
+        assert tools.run(find.name, query="x").success
     assert seen == []
 
 
