@@ -19,6 +19,7 @@ from forge_tools.embedded.home import prepare_socket
 from forge_tools.embedded.stack import server_environment
 from forge_tools.embedded.supervision import SupervisedProcess
 from forge_tools.project import broker_socket
+from forge_tools.sandbox.processes.spawner import Spawner
 from forge_tools.sandbox.processes.trees import descendants
 
 CONCURRENCY = 4
@@ -41,6 +42,7 @@ class PlainCelery:
         self._submitted: dict[str, str] = {}
         self._starting = threading.Lock()
         self._is_over = threading.Event()
+        self._spawner = Spawner()
         self._valkey = self._process("valkey", valkey.server_argv(valkey.find_server(), folder / "data", self._socket))
         self._workers = {host: self._process(host, self._worker_argv(host)) for host in HOSTS}
 
@@ -70,6 +72,7 @@ class PlainCelery:
         with self._starting:
             for process in (*self._workers.values(), self._valkey):
                 process.kill()
+            self._spawner.close()
             app.close()
 
     def publish(self, works: Iterable[Work], began: float) -> None:
@@ -133,7 +136,14 @@ class PlainCelery:
     def _process(self, name: str, argv: list[str]) -> SupervisedProcess:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         log, environment = self._folder / f"{name}.log", server_environment()
-        return SupervisedProcess(f"plain-{name}", argv, log=log, environment=environment, grace=_STOP_SECONDS)
+        return SupervisedProcess(
+            f"plain-{name}",
+            argv,
+            log=log,
+            environment=environment,
+            grace=_STOP_SECONDS,
+            spawner=self._spawner,
+        )
 
     def _start(self, process: SupervisedProcess) -> None:
         """Start it, unless another thread has closed everything meanwhile."""

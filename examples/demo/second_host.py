@@ -11,6 +11,7 @@ from forge_tools.config import Settings
 from forge_tools.embedded.stack import StackStatus, WorkerPlan, worker_environment
 from forge_tools.embedded.supervision import SupervisedProcess
 from forge_tools.model import Lane
+from forge_tools.sandbox.processes.spawner import Spawner
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.urls import without_passwords
 
@@ -27,6 +28,7 @@ class SecondHost:
         self.name = name
         self._settings = settings.model_copy(update={"hostname": name})
         self._logs = settings.home / "logs"
+        self._spawner = Spawner()
         self._workers = [self._worker(lane, concurrency, tools) for lane, concurrency in LANES.items()]
 
     def __enter__(self) -> Self:
@@ -56,6 +58,7 @@ class SecondHost:
         """Do what a power cut does to a machine."""
         for worker in self._workers:
             worker.kill()
+        self._spawner.close()
 
     def status(self) -> StackStatus:
         return StackStatus(
@@ -75,4 +78,5 @@ class SecondHost:
             log=Path(self._logs) / f"{name}.log",
             environment=worker_environment(self._settings),
             grace=_STOP_SECONDS,
+            spawner=self._spawner,
         )

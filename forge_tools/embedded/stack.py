@@ -25,6 +25,7 @@ from forge_tools.model import Lane
 from forge_tools.project import Marker, broker_socket
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
+from forge_tools.sandbox.processes.spawner import Spawner
 from forge_tools.secrets.encryption import KeyFolder, key_id
 from forge_tools.signals import handled, not_ignored
 from forge_tools.storage import migrate, open_store
@@ -101,6 +102,7 @@ class EmbeddedStack:
         self.program = program
         self.plans = plan_workers(tuple(tools), concurrency or os.cpu_count() or 1)
         self._lock: HomeLock | None = None
+        self._spawner = Spawner()
         self._valkey: SupervisedProcess | None = None
         self._forks: WorkerForks | None = None
         self._workers: list[SupervisedWorker] = []
@@ -191,6 +193,7 @@ class EmbeddedStack:
             self._forks.close()
         if self._valkey is not None:
             self._end([self._valkey], VALKEY_SECONDS)
+        self._spawner.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -268,7 +271,10 @@ class EmbeddedStack:
             log=home / "logs" / "valkey.log",
             environment=server_environment(),
             grace=VALKEY_SECONDS,
-            inherit=self._lock.server_fd if self._lock else None,
+            stdin=self._lock.server_fd
+            if self._lock
+            else None,  # it reads nothing, and holds the lock as long as it lives
+            spawner=self._spawner,
         )
         self._valkey.start()
 
@@ -300,15 +306,11 @@ class EmbeddedStack:
     def _start_workers(self) -> None:
         if self._forks is not None:
             self.start_workers(self._forks)
-        self._await_pids()
-        self._tender = threading.Thread(target=self._tend, name="forge-tools-stack", daemon=True)
-        self._tender.start()
-
-    def _await_pids(self) -> None:
-        """Wait until the launchers have started their commands, so that a status has their process ids."""
-        deadline = time.monotonic() + _PID_SECONDS
+        deadline = time.monotonic() + _PID_SECONDS  # a status is to have their process ids
         while any(worker.is_alive and worker.pid is None for worker in self._workers) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
+        self._tender = threading.Thread(target=self._tend, name="forge-tools-stack", daemon=True)
+        self._tender.start()
 
     def _tend(self) -> None:
         while not self._ended.wait(_TEND_SECONDS):

@@ -4,17 +4,18 @@ import contextlib
 import logging
 import os
 import signal
-import subprocess
-import sys
+import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, Protocol
+from typing import IO, Literal
 
-from forge_tools.sandbox.processes import launcher
-from forge_tools.sandbox.processes.endings import kill_all
+from forge_tools.sandbox.processes.endings import kill, kill_all
+from forge_tools.sandbox.processes.spawner import Spawner
 from forge_tools.sandbox.processes.trees import descendants
+from forge_tools.signals import signal_name
 
 logger = logging.getLogger("forge_tools.embedded")
 
@@ -25,6 +26,9 @@ MAX_LOG_BYTES = 5_000_000
 
 SIGNALLED = 128
 """An exit code above this is of a command that a signal ended."""
+
+_KILLED_SECONDS = 5.0
+_POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,23 +43,84 @@ class ProcessStatus:
     last_exit: str | None
 
 
-class Launched(Protocol):
-    """The launcher of a command, as `subprocess.Popen` shows one; its exit code is that of the command."""
+class Launched:
+    """The launcher of a command, which says on its control socket how that ended."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.returncode: int | None = None
+        self._control = control
+        self._one_reads = threading.Lock()
+        self._said = b""
+        control.settimeout(0)
 
     @property
-    def pid(self) -> int: ...
-    @property
-    def returncode(self) -> int | None: ...
-    def poll(self) -> int | None: ...
-    def wait(self) -> int: ...
-    def terminate(self) -> None: ...
-    def kill(self) -> None: ...
+    def pid(self) -> int:
+        """Its process id; 0 until it has begun."""
+        return self._facts().get("starting", 0)
+
+    def poll(self) -> int | None:
+        with self._one_reads:
+            while self.returncode is None:
+                try:
+                    said = self._control.recv(4096)
+                except BlockingIOError:
+                    break
+                except OSError:
+                    said = b""
+                self._said += said
+                if not said:
+                    self._control.close()
+                    self.returncode = self._code()
+        return self.returncode
+
+    def wait(self) -> int:
+        """Wait until it has ended, but not for ever: the kernel may hold it."""
+        deadline = time.monotonic() + _KILLED_SECONDS
+        while (code := self.poll()) is None and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        return -signal.SIGKILL if code is None else code
+
+    def send(self, number: int) -> None:
+        with contextlib.suppress(OSError):  # it has just ended
+            self._control.send(bytes([number]))
+
+    def terminate(self) -> None:
+        self.poll()
+        if self.pid:
+            self.send(signal.SIGTERM)
+        else:
+            self._give_up()
+
+    def kill(self) -> None:
+        if self.pid:
+            kill(self.pid, signal.SIGKILL)
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Close the socket: whoever takes the request after this ends its command at once."""
+        with self._one_reads:
+            self._control.close()
+            self.returncode = -signal.SIGTERM
+
+    def _facts(self) -> dict[str, int]:
+        lines = [line.split() for line in self._said.decode().splitlines(keepends=True) if line.endswith("\n")]
+        return {kind: int(number) for kind, number in lines}
+
+    def _code(self) -> int:
+        facts = self._facts()
+        if "error" in facts:
+            return os.EX_OSERR
+        if "gone" not in facts:
+            return -signal.SIGKILL
+        return facts.get("exit", SIGNALLED + facts.get("signal", signal.SIGKILL))
 
 
 class SupervisedProcess:
     """A command under the launcher: it and all its descendants end when we do, even by kill -9.
 
-    `grace` is how many seconds it has between SIGTERM and SIGKILL, whether we ask it to end or have died.
+    `grace` is how many seconds it has between SIGTERM and SIGKILL, whether we ask it to end or have died. `stdin` is its
+    standard input, which is empty by default. It starts in the current folder, by `spawner`.
     """
 
     def __init__(
@@ -66,16 +131,17 @@ class SupervisedProcess:
         log: Path,
         environment: Mapping[str, str],
         grace: float,
-        inherit: int | None = None,
+        spawner: Spawner,
+        stdin: int | None = None,
     ) -> None:
         self.name = name
         self.log = log
         self._argv = argv
         self._environment = environment
         self._grace = grace
-        self._inherit = () if inherit is None else (inherit,)
+        self._stdin = stdin
+        self._spawner = spawner
         self._launcher: Launched | None = None
-        self._lifeline = -1
         self._is_wanted = False
         self._started_at = 0.0
         self._restart_at: float | None = None
@@ -143,7 +209,6 @@ class SupervisedProcess:
         if started is not None and started.poll() is not None:
             self._last_exit = _describe_exit(started.wait())
             self._launcher = None
-            self._cut_lifeline()
 
     def status(self) -> ProcessStatus:
         state: Literal["running", "restarting", "stopped"] = "stopped" if self._restart_at is None else "restarting"
@@ -163,30 +228,18 @@ class SupervisedProcess:
         return ""
 
     def _launch(self, output: IO[bytes]) -> Launched:
-        lifeline, self._lifeline = os.pipe()
-        try:
-            # It has its own session, so that Ctrl-C in the terminal reaches only us and we end things in order.
-            return subprocess.Popen(
-                self._command(lifeline),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=dict(self._environment),
-                pass_fds=(lifeline, *self._inherit),
-                start_new_session=True,
-            )
-        except BaseException:
-            self._cut_lifeline()
-            raise
-        finally:
-            os.close(lifeline)
+        with Path(os.devnull).open("rb") as nothing:
+            return self._launch_as(self._argv, nothing.fileno() if self._stdin is None else self._stdin, output)
 
-    def _command(self, lifeline: int) -> list[str]:
-        return [
-            *(sys.executable, "-I", "-S", launcher.__file__, "--parent-fd", str(lifeline), "--grace", str(self._grace)),
-            *("--kill-leftovers", *(word for fd in self._inherit for word in ("--pass-fd", str(fd)))),
-            *("--", *self._argv),
-        ]
+    def _launch_as(self, argv: Sequence[str], stdin: int, output: IO[bytes]) -> Launched:
+        folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            streams = (stdin, output.fileno(), output.fileno())
+            return Launched(
+                self._spawner.start(argv, self._environment, folder=folder, streams=streams, grace=self._grace)
+            )
+        finally:
+            os.close(folder)
 
     def _schedule(self, now: float) -> None:
         if now - self._started_at > STEADY_SECONDS:
@@ -203,11 +256,6 @@ class SupervisedProcess:
         )
         self._delay = min(self._delay * 2, LONGEST_DELAY)
 
-    def _cut_lifeline(self) -> None:
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-
 
 def signed(code: int) -> int:
     """Return an exit code of the launcher as `subprocess` has it: negative if a signal ended the command."""
@@ -223,7 +271,5 @@ def _open_log(path: Path) -> IO[bytes]:
 
 
 def _describe_exit(code: int) -> str:
-    if (number := -signed(code)) > 0:
-        with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(number).name}"
-    return f"exit code {code}"
+    ended = signed(code)
+    return f"killed by {signal_name(-ended)}" if ended < 0 else f"exit code {code}"

@@ -35,8 +35,8 @@ from tests.waiting import is_alive, wait_until
 from tests.warm import WarmInterpreter, shared
 
 ROOT = Path(__file__).parents[2]
-WHOLE = 10
-"""How many processes a stack has: four, each under its launcher, what forks those of the workers, and one kept for the next."""
+WHOLE = 12
+"""How many processes a stack has: four, each under its launcher, what forks those of workers and of Valkey, each with one kept for the next."""
 
 
 @shared
@@ -273,7 +273,7 @@ def leftover(home: Path) -> subprocess.Popen[bytes]:
     lock = os.open(home / "valkey" / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     argv = valkey.server_argv(valkey.find_server(), home / "valkey", broker_socket(home))
-    server = subprocess.Popen(argv, pass_fds=[lock], stdout=subprocess.DEVNULL)
+    server = subprocess.Popen(argv, stdin=lock, stdout=subprocess.DEVNULL)
     os.close(lock)
     wait_until(lambda: valkey.answers(broker_socket(home)))
     return server

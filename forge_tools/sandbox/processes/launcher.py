@@ -1,12 +1,11 @@
 """Runs commands whose whole process tree ends with their owner. A separate script: it loads little.
 
-Started as `python -I -S launcher.py`, either with `--serve` and the number and words of the walls around commands, 0 for
-none (supervisors are forked: a millisecond, not twenty, and one is kept ready for the next request), or for one command, whose status becomes the exit code (128 + n after signal n):
-`--parent-fd N --grace S [--status-fd N] [--kill-leftovers] [--pass-fd N ...] -- command ...`
+Started as `python -I -S launcher.py --serve` with the number and words of the walls around commands, 0 for
+none. Supervisors are forked: a millisecond, not twenty, and one is kept ready for the next request.
 
-The tree is ended (TERM, the grace, KILL) when the owner's end of `parent-fd` closes, when a SIGTERM was forwarded and
-the grace has passed, and with `--kill-leftovers` when the command exits and leaves descendants behind. Lines on
-`status-fd`: `listening 0` with the socket of the proxy, if the network has one; `starting PID` of the supervisor; `error ERRNO` if it could not
+The tree is ended (TERM, the grace, KILL) when the owner's end of the control socket closes, when a SIGTERM was forwarded and
+the grace has passed, and when the command exits and leaves descendants behind. Lines on
+the control socket: `listening 0` with the socket of the proxy, if the network has one; `starting PID` of the supervisor; `error ERRNO` if it could not
 start; `memory 0` if the kernel ended it for lack of memory; `exit CODE` or `signal NUMBER` as soon as the command is over; `leftovers COUNT` if it left any behind; `gone 0`, then
 end of file, when nothing of the tree is left.
 """
@@ -45,22 +44,15 @@ _EMPTY_SEARCHES = 3  # in a row, after which the tree counts as gone if shells s
 
 
 class Status(namedtuple("Status", ("kind", "number"))):  # importing typing takes milliseconds
-    """One line of `status-fd`."""
+    """One line on a control socket."""
 
     __slots__ = ()
     kind: str
     number: int
 
-    @property
-    def exit_code(self) -> int:
-        """The status in a shell's notation."""
-        if self.kind == "error":
-            return 127 if self.number == errno.ENOENT else 126
-        return self.number + (128 if self.kind == "signal" else 0)
-
 
 class Supervisor:
-    """Starts one command and stays until its tree is gone. `owner` is a handle whose end of file ends the tree.
+    """Starts one command and stays until its tree is gone. `control` is a handle whose end of file ends the tree.
 
     What the owner writes there are numbers of signals for the command, one a byte. `group` holds the command and what it started.
 
@@ -68,20 +60,15 @@ class Supervisor:
     none, whatever a process there claims.
     """
 
-    def __init__(
-        self, owner: int, grace: float, *, group: Cgroup | None = None, report: int = -1, kill_leftovers: bool = False,
-        spares_shells: bool = True,
-    ) -> None:  # fmt: skip
-        self._owner = owner
+    def __init__(self, control: int, grace: float, group: Cgroup, *, spares_shells: bool) -> None:
+        self._control = control
         self._grace = grace
-        self._group = group or Cgroup()
-        self._report = report
-        self._kill_leftovers = kill_leftovers
+        self._group = group
         self._spares_shells = spares_shells
         self._child = 0
         self._status: Status | None = None
 
-    def run(self, signals: Signals, start: Callable[[], int], handles: Sequence[int] = ()) -> Status:
+    def run(self, signals: Signals, start: Callable[[], int], handles: Sequence[int]) -> None:
         """Let `start` return the command's pid, close the `handles` that only the command needs, supervise to the end.
 
         `signals` come from `ready`.
@@ -90,17 +77,16 @@ class Supervisor:
         try:
             self._child = start()
         except OSError as error:
-            return self._tell(Status("error", error.errno or errno.EINVAL))
+            self._tell(Status("error", error.errno or errno.EINVAL))
+            return
         for handle in handles:
             os.close(handle)
         deadline = self._watch(signals)
-        if deadline is None and self._kill_leftovers:
+        if deadline is None:
             self._count_leftovers(signals)
             deadline = time.monotonic() + self._grace
-        if deadline is not None:
-            self._end_tree(signals, deadline)
+        self._end_tree(signals, deadline)
         self._tell(Status("gone", 0))
-        return self._status or Status("signal", signal.SIGKILL)
 
     def _watch(self, signals: Signals) -> float | None:
         """Wait until the command is over (None), or the tree has to end: return the time by which it must."""
@@ -109,9 +95,9 @@ class Supervisor:
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 break
-            ready, received = signals.wait(remaining, self._owner)
+            ready, received = signals.wait(remaining, self._control)
             if ready:
-                sent = _sent_by(self._owner)
+                sent = _sent_by(self._control)
                 if not sent:
                     return time.monotonic() + self._grace
                 received += sent
@@ -153,9 +139,8 @@ class Supervisor:
         return is_any_left
 
     def _tell(self, status: Status) -> Status:
-        if self._report >= 0:
-            with contextlib.suppress(OSError):  # the owner may be gone; the tree must end anyway
-                os.write(self._report, f"{status.kind} {status.number}\n".encode())
+        with contextlib.suppress(OSError):  # the owner may be gone; the tree must end anyway
+            os.write(self._control, f"{status.kind} {status.number}\n".encode())
         return status
 
 
@@ -243,44 +228,6 @@ def open_requests() -> socket.socket:
     return requests
 
 
-def main(arguments: list[str]) -> int:
-    """Run according to the command line and return the exit code."""
-    harden()
-    if arguments[0] == "--serve":  # the rest marks whose process it is
-        serve(arguments[2 : 2 + int(arguments[1])], spawn, limits=Limits.given())
-        return 0
-    split = arguments.index("--")
-    options, command = _options(arguments[:split]), arguments[split + 1 :]
-    owner, report = int(options["--parent-fd"][0]), int(options.get("--status-fd", ["-1"])[0])
-    keep_private(owner, report)
-    leftovers = "--kill-leftovers" in options
-    supervisor = Supervisor(owner, float(options["--grace"][0]), report=report, kill_leftovers=leftovers)
-    return supervisor.run(ready(), lambda: _fork(command), [int(fd) for fd in options.get("--pass-fd", ())]).exit_code
-
-
-def _fork(command: list[str]) -> int:
-    """Start a command that the kernel kills with this process; return its pid."""
-    read, write = os.pipe()
-    supervisor = os.getpid()
-    child = os.fork()
-    if child == 0:
-        number = errno.EINVAL
-        try:
-            prepare_child(supervisor)
-            os.execvp(command[0], command)  # noqa: S606  no shell is the point
-        except OSError as error:
-            number = error.errno or number
-        finally:
-            os.write(write, str(number).encode())
-            os._exit(127)
-    os.close(write)
-    failure = os.read(read, 16)
-    os.close(read)
-    if failure:
-        raise OSError(int(failure), "")
-    return child
-
-
 def prepare_child(supervisor: int) -> None:
     """Prepare a forked process to be a command: the kernel kills it with its supervisor."""
     os.setsid()
@@ -329,9 +276,7 @@ def _serve_next(requests: socket.socket, walls: Enclosure, start: Start, group: 
         group.leave()
         return pid
 
-    supervisor = Supervisor(
-        control, float(grace), group=group, report=control, kill_leftovers=True, spares_shells=spares_shells
-    )
+    supervisor = Supervisor(control, float(grace), group, spares_shells=spares_shells)
     supervisor.run(signals, start_behind, (folder, *streams))
     walls.leave()
 
@@ -400,13 +345,6 @@ def _sent_by(owner: int) -> bytes:
     return b""
 
 
-def _options(arguments: list[str]) -> dict[str, list[str]]:
-    options: dict[str, list[str]] = {}
-    rest = iter(arguments)
-    for name in rest:
-        options.setdefault(name, []).extend(() if name == "--kill-leftovers" else [next(rest)])
-    return options
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    harden()
+    serve(sys.argv[3 : 3 + int(sys.argv[2])], spawn, limits=Limits.given())  # the rest marks whose process it is

@@ -1,9 +1,11 @@
 """Child processes that are kept running, and stopped."""
 
+import fcntl
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +13,7 @@ import pytest
 
 from forge_tools.embedded import supervision
 from forge_tools.embedded.supervision import SupervisedProcess
+from forge_tools.sandbox.processes.spawner import SPAWNER
 from tests.waiting import is_alive, wait_until
 
 
@@ -18,10 +21,18 @@ from tests.waiting import is_alive, wait_until
 def supervised(tmp_path: Path) -> Iterator[Callable[..., SupervisedProcess]]:
     made: list[SupervisedProcess] = []
 
-    def make(code: str, grace: float = 0.3) -> SupervisedProcess:
-        argv = [sys.executable, "-S", "-c", code]
+    def make(code: str, stdin: int | None = None) -> SupervisedProcess:
+        argv, environment = [sys.executable, "-S", "-c", code], {"WORD": "hello"}
         made.append(
-            SupervisedProcess("thing", argv, log=tmp_path / "thing.log", environment={"WORD": "hello"}, grace=grace)
+            SupervisedProcess(
+                "thing",
+                argv,
+                log=tmp_path / "thing.log",
+                environment=environment,
+                grace=0.3,
+                spawner=SPAWNER,
+                stdin=stdin,
+            )
         )
         return made[-1]
 
@@ -34,7 +45,7 @@ def supervised(tmp_path: Path) -> Iterator[Callable[..., SupervisedProcess]]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the supervision takes for the time."""
     moved = [time.monotonic()]
-    monkeypatch.setattr(supervision, "time", SimpleNamespace(monotonic=lambda: moved[0]))
+    monkeypatch.setattr(supervision, "time", SimpleNamespace(monotonic=lambda: moved[0], sleep=time.sleep))
     return moved
 
 
@@ -130,6 +141,28 @@ def test_nothing_of_ours_is_open_in_the_process(supervised: Callable[..., Superv
     assert process.last_words() == "[0, 1, 2]"
 
 
+def test_a_lock_that_is_its_standard_input_is_held_as_long_as_it_lives(
+    supervised: Callable[..., SupervisedProcess], tmp_path: Path
+) -> None:
+    lock, other = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    process = supervised("import time; print('on', flush=True); time.sleep(60)", stdin=lock)
+    process.start()
+    wait_until(process.last_words)
+    os.close(lock)
+    assert not can_take(other)
+    process.kill()
+    wait_until(lambda: can_take(other))
+    os.close(other)
+
+
+def can_take(lock: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
 def test_a_restart_that_fails_is_tried_again(supervised: Callable[..., SupervisedProcess], clock: list[float]) -> None:
     process = supervised("")
     process.start()
@@ -144,4 +177,4 @@ def test_a_restart_that_fails_is_tried_again(supervised: Callable[..., Supervise
     process.log.rmdir()
     clock[0] += supervision.LONGEST_DELAY
     process.tend()
-    assert process.is_alive
+    assert process.status().state != "restarting"

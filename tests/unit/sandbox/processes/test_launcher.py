@@ -1,5 +1,6 @@
 """The launcher: a process tree never outlives its owner."""
 
+import errno
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.sandbox.processes import launcher
-from forge_tools.sandbox.processes.launcher import Status, packed
+from forge_tools.sandbox.processes.launcher import packed
 from tests.waiting import wait_until
 
 SCRIPT = launcher.__file__
@@ -35,190 +36,8 @@ def test_what_programs_of_their_own_load_is_little(module: str) -> None:
     }
 
 
-class Launched:
-    """A launcher that we own: its status lines are read, closing `lifeline` means that we died."""
-
-    def __init__(self, *command: str, grace: float = 0.3, options: tuple[str, ...] = ()) -> None:
-        parent, self.lifeline = os.pipe()
-        self._status, status = os.pipe()
-        fixed = ("--parent-fd", str(parent), "--status-fd", str(status), "--grace", str(grace))
-        self.process = subprocess.Popen(
-            [sys.executable, SCRIPT, *fixed, *options, "--", *command],
-            pass_fds=(parent, status),
-            stdout=subprocess.PIPE,
-        )
-        os.close(parent)
-        os.close(status)
-
-    def die(self) -> None:
-        os.close(self.lifeline)
-        self.lifeline = -1
-
-    def end(self) -> tuple[int, dict[str, int]]:
-        code = self.process.wait(60)
-        with os.fdopen(self._status) as lines:
-            facts = {kind: int(number) for kind, number in (line.split() for line in lines)}
-        return code, facts
-
-    def close(self) -> None:
-        if self.lifeline >= 0:
-            os.close(self.lifeline)
-        self.process.wait(60)
-        self.process.stdout.close()
-
-
-@pytest.fixture
-def launch() -> Iterator[Callable[..., Launched]]:
-    started: list[Launched] = []
-
-    def start(*command: str, **options: object) -> Launched:
-        started.append(Launched(*command, **options))
-        return started[-1]
-
-    yield start
-    for launched in started:
-        launched.close()
-
-
 def bash(script: str) -> tuple[str, ...]:
     return ("bash", "-c", script)
-
-
-@pytest.mark.parametrize(
-    ("script", "code", "line"),
-    [("exit 0", 0, ("exit", 0)), ("exit 7", 7, ("exit", 7)), ("kill -9 $$", 137, ("signal", 9))],
-)
-def test_it_exits_with_the_status_of_the_command(
-    launch: Callable[..., Launched], script: str, code: int, line: tuple[str, int]
-) -> None:
-    got, facts = launch(*bash(script)).end()
-    assert got == code
-    assert line in facts.items()
-    assert facts["gone"] == 0
-
-
-@pytest.mark.parametrize(("command", "code"), [("/no/such/program", 127), ("/etc", 126)])
-def test_a_command_that_cannot_start_is_told_by_its_errno(
-    launch: Callable[..., Launched], command: str, code: int
-) -> None:
-    got, facts = launch(command).end()
-    assert got == code
-    assert list(facts) == ["starting", "error"]
-
-
-def test_a_status_says_what_a_shell_would() -> None:
-    assert [Status("exit", 3).exit_code, Status("signal", 15).exit_code] == [3, 143]
-    assert [Status("error", 2).exit_code, Status("error", 13).exit_code] == [127, 126]
-
-
-def test_term_is_forwarded_to_the_command_which_may_end_in_its_own_way(
-    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str
-) -> None:
-    launched = launch(*bash(f"trap 'exit 3' TERM; sleep {marker} & wait"), grace=10)
-    wait_until(sleepers)
-    launched.process.send_signal(signal.SIGTERM)
-    assert launched.end()[0] == 3
-
-
-def test_a_command_that_ignores_term_is_killed_with_its_tree_when_the_grace_is_over(
-    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str
-) -> None:
-    launched = launch(*bash(f"trap '' TERM; setsid sleep {marker} & while :; do sleep 0.05; done"))
-    wait_until(sleepers)
-    launched.process.send_signal(signal.SIGTERM)
-    assert launched.end()[0] == 137
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "sleep {0}",
-        "setsid sleep {0} & wait",
-        "(setsid bash -c 'sleep {0} & sleep {0}' &) ; sleep {0}",
-        "trap '' TERM; setsid sleep {0} & while :; do sleep 0.05; done",
-        "sleep {0} & until grep -q sleep /proc/$!/comm; do sleep 0.01; done; kill -STOP $!; kill -STOP $$",
-    ],
-)
-def test_when_the_owner_dies_the_whole_tree_ends(
-    launch: Callable[..., Launched],
-    sleepers: Callable[[], list[int]],
-    marker: str,
-    script: str,
-) -> None:
-    launched = launch(*bash(script.format(marker)))
-    wait_until(sleepers)
-    launched.die()
-    launched.end()
-    assert not sleepers()
-
-
-def test_when_the_owner_is_killed_the_whole_tree_ends(sleepers: Callable[[], list[int]], marker: str) -> None:
-    owner = """
-import os, subprocess, sys, time
-lifeline, mine = os.pipe()
-launcher = [sys.executable, "-I", "-S", sys.argv[1], "--parent-fd", str(lifeline), "--grace", "0.3", "--"]
-subprocess.Popen([*launcher, *sys.argv[2:]], pass_fds=(lifeline,), start_new_session=True)
-time.sleep(60)
-"""
-    script = f"setsid sleep {marker} & sleep {marker}"
-    process = subprocess.Popen([sys.executable, "-c", owner, launcher.__file__, *bash(script)])
-    wait_until(lambda: len(sleepers()) == 2)
-    process.kill()
-    process.wait()
-    wait_until(lambda: not sleepers())
-
-
-def test_a_killed_launcher_takes_the_command_with_it(
-    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str
-) -> None:
-    launched = launch("sleep", marker)
-    wait_until(sleepers)
-    launched.process.kill()
-    wait_until(lambda: not sleepers())
-
-
-def test_what_the_command_leaves_behind_is_counted_and_ended(
-    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str
-) -> None:
-    script = f"sleep {marker} & setsid sleep {marker} & (setsid sleep {marker} &) & exit 4"
-    code, facts = launch(*bash(script), options=("--kill-leftovers",)).end()
-    assert (code, facts["leftovers"]) == (4, 3)
-    assert not sleepers()
-
-
-def test_without_being_told_it_leaves_a_daemon_alone(
-    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str
-) -> None:
-    code, facts = launch(*bash(f"setsid sleep {marker} >/dev/null & exit 0")).end()
-    assert (code, "leftovers" in facts) == (0, False)
-    wait_until(sleepers)
-    for pid in sleepers():
-        os.kill(pid, signal.SIGKILL)
-
-
-def test_the_command_gets_only_the_handles_it_is_given(launch: Callable[..., Launched], tmp_path: Path) -> None:
-    (tmp_path / "lock").touch()
-    lock = os.open(tmp_path / "lock", os.O_RDONLY)
-    os.set_inheritable(lock, True)
-    launched = launch(*bash("ls /proc/$$/fd; :"))
-    handles = launched.process.stdout.read().split()
-    os.close(lock)
-    assert handles == [b"0", b"1", b"2"]
-
-
-def test_a_passed_handle_is_the_commands_alone(sleepers: Callable[[], list[int]], marker: str) -> None:
-    read, write = os.pipe()
-    parent, lifeline = os.pipe()
-    fixed = ["--parent-fd", str(parent), "--grace", "1", "--pass-fd", str(write)]
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", SCRIPT, *fixed, "--", "bash", "-c", f"echo x >&{write}"], pass_fds=(parent, write)
-    )
-    os.close(write)
-    os.close(parent)
-    with os.fdopen(read) as stream:
-        assert stream.read() == "x\n"  # end of file: the launcher holds no copy
-    assert process.wait() == 0
-    os.close(lifeline)
 
 
 def children_of(pid: int) -> set[int]:
@@ -235,10 +54,13 @@ class Requests:
         with theirs:
             self.process = subprocess.Popen([sys.executable, *flags, SCRIPT, "--serve", "0"], stdin=theirs)
 
-    def ask(self, *command: str, grace: float = 0.3, raw: bytes | None = None) -> socket.socket:
+    def ask(
+        self, *command: str, grace: float = 0.3, raw: bytes | None = None, output: int | None = None
+    ) -> socket.socket:
         ours, theirs = socket.socketpair()
         folder, null = os.open("/", os.O_RDONLY), os.open(os.devnull, os.O_RDWR)
-        socket.send_fds(self.socket, [b"."], [theirs.fileno(), folder, null, null, null])
+        streams = [null, null if output is None else output, null]
+        socket.send_fds(self.socket, [b"."], [theirs.fileno(), folder, *streams])
         request = packed([str(grace)], ["18"], command, [], [f"PATH={os.environ['PATH']}"])
         ours.sendall(request if raw is None else raw)
         for handle in (folder, null):
@@ -280,6 +102,91 @@ def idle_supervisor(requests: Requests) -> int:
         (pid,) = wait_until(idle)
     wait_until(lambda: requests.supervisors() == {pid})
     return pid
+
+
+@pytest.mark.parametrize(
+    ("script", "line"), [("exit 0", ("exit", 0)), ("exit 7", ("exit", 7)), ("kill -9 $$", ("signal", 9))]
+)
+def test_it_tells_how_the_command_ended(requests: Requests, script: str, line: tuple[str, int]) -> None:
+    facts = answer(requests.ask(*bash(script)))
+    assert line in facts.items()
+    assert facts["gone"] == 0
+
+
+@pytest.mark.parametrize(("command", "number"), [("/no/such/program", errno.ENOENT), ("/etc", errno.EACCES)])
+def test_a_command_that_cannot_start_is_told_by_its_errno(requests: Requests, command: str, number: int) -> None:
+    facts = answer(requests.ask(command))
+    assert list(facts) == ["starting", "error"]
+    assert facts["error"] == number
+
+
+def test_term_is_forwarded_to_the_command_which_may_end_in_its_own_way(
+    requests: Requests, sleepers: Callable[[], list[int]], marker: str
+) -> None:
+    control = requests.ask(*bash(f"trap 'exit 3' TERM; sleep {marker} & wait"), grace=10)
+    wait_until(sleepers)
+    control.send(bytes([signal.SIGTERM]))
+    assert answer(control)["exit"] == 3
+
+
+def test_a_command_that_ignores_term_is_killed_with_its_tree_when_the_grace_is_over(
+    requests: Requests, sleepers: Callable[[], list[int]], marker: str
+) -> None:
+    control = requests.ask(*bash(f"trap '' TERM; setsid sleep {marker} & while :; do sleep 0.05; done"))
+    wait_until(sleepers)
+    control.send(bytes([signal.SIGTERM]))
+    assert answer(control)["signal"] == signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sleep {0}",
+        "setsid sleep {0} & wait",
+        "(setsid bash -c 'sleep {0} & sleep {0}' &) ; sleep {0}",
+        "trap '' TERM; setsid sleep {0} & while :; do sleep 0.05; done",
+        "sleep {0} & until grep -q sleep /proc/$!/comm; do sleep 0.01; done; kill -STOP $!; kill -STOP $$",
+    ],
+)
+def test_when_the_owner_closes_its_end_the_whole_tree_ends(
+    requests: Requests, sleepers: Callable[[], list[int]], marker: str, script: str
+) -> None:
+    control = requests.ask(*bash(script.format(marker)))
+    wait_until(sleepers)
+    control.close()
+    wait_until(lambda: not sleepers())
+
+
+def test_when_the_owner_is_killed_the_whole_tree_ends(sleepers: Callable[[], list[int]], marker: str) -> None:
+    owner = """
+import os, sys, time
+from forge_tools.sandbox.processes.spawner import SPAWNER
+kept = SPAWNER.start(sys.argv[1:], os.environ, folder=os.open("/", os.O_RDONLY), streams=(0, 1, 2), grace=0.3)
+time.sleep(60)
+"""
+    script = f"setsid sleep {marker} & sleep {marker}"
+    process = subprocess.Popen([sys.executable, "-c", owner, *bash(script)])
+    wait_until(lambda: len(sleepers()) == 2)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not sleepers())
+
+
+def test_what_the_command_leaves_behind_is_counted_and_ended(
+    requests: Requests, sleepers: Callable[[], list[int]], marker: str
+) -> None:
+    script = f"sleep {marker} & setsid sleep {marker} & (setsid sleep {marker} &) & exit 4"
+    facts = answer(requests.ask(*bash(script)))
+    assert (facts["exit"], facts["leftovers"]) == (4, 3)
+    assert not sleepers()
+
+
+def test_the_command_gets_only_the_handles_it_is_given(requests: Requests) -> None:
+    read, write = os.pipe()
+    control = requests.ask(*bash("ls /proc/$$/fd; :"), output=write)
+    os.close(write)
+    with control, os.fdopen(read) as stream:
+        assert stream.read().split() == ["0", "1", "2"]
 
 
 def test_serving_it_forks_a_supervisor_for_each_request(requests: Requests) -> None:

@@ -18,6 +18,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.model import ShellStatus
 from forge_tools.sandbox.processes.endings import ProcessHandle, end, has_unmarked_descendants
 from forge_tools.sandbox.processes.environment import attempt_mark, instance_mark
+from forge_tools.sandbox.processes.spawner import Spawner
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.shells import host
@@ -34,6 +35,12 @@ from tests.shell_hosts import run_shell
 shell = run_shell(Path(sys.argv[1]), sys.argv[2])
 print(shell.id, flush=True)
 sys.stdin.read()
+"""
+SPARING = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from forge_tools.sandbox.processes.launcher import serve, spawn
+serve((), spawn, spares_shells=True)
 """
 
 
@@ -203,27 +210,20 @@ def test_nothing_that_sweeps_up_after_workers_and_bodies_meets_a_shell(
 def test_a_launcher_that_ends_its_tree_lets_shells_be(
     folder: Path, starter: list[str], marker: str, sleepers: Callable[[], list[int]]
 ) -> None:
-    owner, lifeline = os.pipe()
-    script = str(ROOT / "forge_tools/sandbox/processes/launcher.py")
-    launcher = [
-        sys.executable,
-        "-I",
-        "-S",
-        script,
-        "--parent-fd",
-        str(owner),
-        "--grace",
-        "0.3",
-        "--kill-leftovers",
-        "--",
-    ]
+    launchers = Spawner(program=("-c", SPARING))
     command = ["bash", "-c", f'setsid sleep {marker} & "$@"', "-", *starter, str(folder), f"sleep {marker}"]
-    with started([*launcher, *command], pass_fds=(owner,)) as (process, handle):
-        wait_until(lambda: len(sleepers()) == 2)
-        os.close(owner)
-        began = time.monotonic()
-        os.close(lifeline)
-        process.wait(60)
+    place, (into, said), (waits, told) = os.open(ROOT, os.O_RDONLY), os.pipe(), os.pipe()
+    control = launchers.start(command, os.environ, folder=place, streams=(into, told, 2), grace=0.3)
+    for handle in (place, into, told):
+        os.close(handle)
+    with os.fdopen(waits) as lines:
+        handle = lines.readline().strip()
+    wait_until(lambda: len(sleepers()) == 2)
+    began = time.monotonic()
+    control.close()
+    wait_until(lambda: len(sleepers()) == 1)
+    os.close(said)
+    launchers.close()
     assert time.monotonic() - began < 20
     with host.find(folder, handle) as shell:
         assert len(sleepers()) == 1
