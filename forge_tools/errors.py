@@ -285,6 +285,12 @@ class SandboxError(ForgeError):
         self.code = code or type(self).code
 
 
+def first_problem(error: Any) -> str:
+    """Say where Pydantic found its first problem, and what it is."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {own_words(first['msg'])}"
+
+
 def own_words(message: str) -> str:
     """Return what a validator said, without what Pydantic puts before it."""
     return message.removeprefix("Value error, ")

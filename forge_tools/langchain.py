@@ -31,8 +31,15 @@ def to_langchain_tool(tool: RunnableTool, context: ExecutionContext | None = Non
     Raises:
         ImportError: without LangChain.
     """
-    spec = tool.spec
-    run = _runner(tool, context or ExecutionContext(working_dir="."))
+    spec, around = tool.spec, context or ExecutionContext(working_dir=".")
+
+    async def run(**arguments: Any) -> str:
+        from langchain_core.tools import ToolException
+
+        result = await tool.execute(around, **arguments)
+        if not result.success:
+            raise ToolException(result.to_text())
+        return result.to_text()
 
     def run_in_place(**arguments: Any) -> str:
         return run_in_thread(lambda: run(**arguments))
@@ -62,18 +69,6 @@ def run_in_thread(run: Callable[[], Awaitable[T]]) -> T:
     here = contextvars.copy_context()
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(lambda: here.run(asyncio.run, main())).result()
-
-
-def _runner(tool: RunnableTool, context: ExecutionContext) -> Callable[..., Awaitable[str]]:
-    async def run(**arguments: Any) -> str:
-        from langchain_core.tools import ToolException
-
-        result = await tool.execute(context, **arguments)
-        if not result.success:
-            raise ToolException(result.to_text())
-        return result.to_text()
-
-    return run
 
 
 @cache

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall, Toolset
+from forge_tools.errors import first_problem
 from forge_tools.model import Schema, ToolSpec
 
 Message = dict[str, Any]
@@ -310,10 +311,8 @@ def with_instructions(instructions: str | None, messages: Sequence[Message]) -> 
 
 def unreadable(error: ValidationError, whose: str) -> str:
     """Describe a reply that an SDK cannot parse."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"]))
     return (
-        f"The server's reply is not one of {whose}'s: {where}: {first['msg']}. "
+        f"The server's reply is not one of {whose}'s: {first_problem(error)}. "
         "Servers that only imitate it usually support OpenAI's API too: use ChatCompletions with them."
     )
 

@@ -33,7 +33,7 @@ from pydantic import ValidationError
 from forge_tools import __version__
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.errors import ForgeError
+from forge_tools.errors import ForgeError, first_problem
 from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Offer, Tools, connection_of, set_log_level
 from forge_tools.mcp.content import ArtifactReader, Resources, listed, shown_whole
 from forge_tools.mcp.tasks import CORE_VERSION, EXTENSION, BackgroundTools, Tasks, takes_tasks
@@ -232,9 +232,7 @@ async def _told(ctx: Context, call_next: CallNext) -> HandlerResult:
         details = {"code": str(error.code), "retryable": error.retryable}
         raise MCPError(code=INTERNAL_ERROR, message=error.message, data=details) from error
     except ValidationError as error:  # the SDK would not say which parameter
-        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, problem["loc"]))
-        raise MCPError(INVALID_PARAMS, f"Invalid request parameters: {where}: {problem['msg']}") from error
+        raise MCPError(INVALID_PARAMS, f"Invalid request parameters: {first_problem(error)}") from error
 
 
 def _position(cursor: str | None) -> int:

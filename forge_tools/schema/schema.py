@@ -5,6 +5,7 @@ import operator
 from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from pydantic_core import SchemaError as PatternError
@@ -89,12 +90,7 @@ def suggestion(name: Any, known: Iterable[str], given: Container[str] = ()) -> s
 def _check(types: tuple[str, ...], checks: tuple[Check, ...], value: Any, path: str) -> Iterable[str]:
     if types and not any(is_of_type(value, name) for name in types):
         return (f"Invalid type for {path}: expected {' or '.join(types)}",)
-    return _run(checks, value, path) if checks else ()
-
-
-def _run(checks: tuple[Check, ...], value: Any, path: str) -> Iterator[str]:
-    for check in checks:
-        yield from check(value, path)
+    return chain.from_iterable(check(value, path) for check in checks)
 
 
 def _enum(schema: Schema, _depth: int) -> Check:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 
-from forge_tools.errors import ErrorCode, InvalidToolError, own_words
+from forge_tools.errors import ErrorCode, InvalidToolError, first_problem
 from forge_tools.langchain import to_langchain_tool
 from forge_tools.model import (
     Capabilities,
@@ -144,9 +144,7 @@ class BaseTool(ABC):
         try:
             return ToolSpec(**declared, extra=self._takes_extra())
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise InvalidToolError(clean_text(str(declared["name"])), f"{where}: {own_words(first['msg'])}") from error
+            raise InvalidToolError(clean_text(str(declared["name"])), first_problem(error)) from error
 
     @cached_property
     def logger(self) -> logging.Logger:

@@ -27,7 +27,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_jsonable_python
 
-from forge_tools.errors import ErrorCode, InvalidCallError, InvalidToolError, own_words
+from forge_tools.errors import ErrorCode, InvalidCallError, InvalidToolError, first_problem
 from forge_tools.model import (
     Capabilities,
     ExecutionContext,
@@ -153,7 +153,10 @@ class FunctionTool(BaseTool, Generic[P, R]):
         async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
             context, parameters = self._signature.as_parameters(args, kwargs)
             result = await client.call(self.name, parameters, context)
-            return result if self._returns is ToolResult else self._as_returned(result.unwrap())
+            if self._returns is ToolResult:
+                return result
+            output = result.unwrap()  # it went through JSON
+            return output if self._returns in {None, Any} else TypeAdapter(self._returns).validate_python(output)
 
         return call
 
@@ -161,10 +164,6 @@ class FunctionTool(BaseTool, Generic[P, R]):
         """Submit the call to a client and return its handle at once."""
         context, parameters = self._signature.as_parameters(args, kwargs)
         return await client.submit(self.name, parameters, context)
-
-    def _as_returned(self, output: Any) -> Any:
-        """Convert a value that went through JSON to the return type of the function."""
-        return output if self._returns in {None, Any} else TypeAdapter(self._returns).validate_python(output)
 
     @functools.cached_property
     def _returns(self) -> Any:
@@ -199,9 +198,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
             try:
                 output = self._returned.validate_python(output)
             except ValidationError as error:
-                first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-                where = ".".join(map(str, first["loc"]))
-                said = f"The tool ran, but its result does not match its annotation: {where}: {own_words(first['msg'])}"
+                said = f"The tool ran, but its result does not match its annotation: {first_problem(error)}"
                 return ToolResult.fail(clean_text(said), error_code=ErrorCode.UNSTORABLE)
         return ToolResult.ok(_as_json(output))
 

@@ -125,8 +125,7 @@ def _diagnosis(error: BaseException, scrubber: Scrubber | None) -> Diagnosis:
 
 def text_of(error: BaseException, scrubber: Scrubber | None) -> str:
     """Return what an exception says, storable and without secrets; the name of its type if it says nothing."""
-    text = said_by(error, scrubber) or type(error).__name__
-    return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}..."
+    return _shortened(said_by(error, scrubber) or type(error).__name__, MAX_ERROR_CHARS)
 
 
 def named(error: BaseException, scrubber: Scrubber | None) -> str:
@@ -266,7 +265,7 @@ def _facts(error: BaseException, how: How, scrubber: Scrubber | None, size: _Siz
     frames, left_out = _frames(error.__traceback__, size.frames)
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
     return {
-        "type": _cut(f"{module}{kind.__qualname__}", size.text, None),
+        "type": _shortened(said_by(f"{module}{kind.__qualname__}", None), size.text),
         "message": _shortened(said_by(error, scrubber), size.message),
         "how": how,
         "notes": tuple(_shortened(said_by(note, scrubber), size.text) for note in notes[:5])
@@ -289,10 +288,10 @@ class _Place(NamedTuple):
 
     def shown(self, scrubber: Scrubber | None, size: _Size) -> Frame:
         return Frame(
-            file=_cut(self.code, size.text, scrubber, is_end=True),
+            file=_shortened(said_by(self.code, scrubber), size.text, is_end=True),
             line=self.line,
-            function=_cut(self.function, size.text, scrubber),
-            code=_cut(_source(self.code, self.line), size.text, scrubber),
+            function=_shortened(said_by(self.function, scrubber), size.text),
+            code=_shortened(said_by(_source(self.code, self.line), scrubber), size.text),
             own=not _is_library(self.code) or (bool(self.root) and _root(self.module) == self.root),
             repeated=self.repeated,
         )
@@ -347,10 +346,6 @@ def _source(file: str, line: int) -> str:
             if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_SOURCE:
                 return ""
     return linecache.getline(file, line).strip()
-
-
-def _cut(text: str, most: int, scrubber: Scrubber | None, *, is_end: bool = False) -> str:
-    return _shortened(clean_text(text if scrubber is None else scrubber.text(text)), most, is_end=is_end)
 
 
 def _shortened(text: str, most: int, *, is_end: bool = False) -> str:

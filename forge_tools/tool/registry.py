@@ -37,10 +37,7 @@ class ScopedRegistry:
             InvalidToolError: when a provider or the runtime would refuse the definition (contradiction C44); with
                 `strict` also for what otherwise only causes a warning (contradiction C16).
         """
-        check_definition(tool, strict=strict)
-        with self._lock:
-            self._require_free(tool.spec, replace=replace)
-            self._add(tool)
+        self.register_many([tool], replace=replace, strict=strict)
 
     def register_many(self, tools: Iterable[BaseTool], *, replace: bool = False, strict: bool = False) -> None:
         """Add all the tools, or none if one of them is refused (contradiction C34)."""
