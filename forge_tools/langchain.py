@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
-from forge_tools.model import ExecutionContext, Schema, ToolResult, ToolSpec
+from forge_tools.model.calls import ExecutionContext, ToolResult
+from forge_tools.model.tools import Schema, ToolSpec
 from forge_tools.schema.providers import render
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
-from forge_tools.model import SCOPE
+from forge_tools.model.scope import SCOPE
 
 Form = Literal["text", "json"]
 

@@ -10,7 +10,8 @@ from tempfile import mkdtemp
 from typing import Any, Self
 
 from forge_tools.errors import ConfigurationError, ErrorCode, InvalidCallError
-from forge_tools.model import CallOptions, ExecutionContext, Report, Reporter, ToolExecution, ToolResult
+from forge_tools.model.calls import CallOptions, ExecutionContext, ToolExecution, ToolResult
+from forge_tools.model.scope import Report, Reporter
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.reports import DirectReporter, ScrubbingReporter
 from forge_tools.schema import encode_json

@@ -16,7 +16,7 @@ from forge_tools.adapters.conversation import (
     sendable,
 )
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall
-from forge_tools.model import Schema, ToolSpec
+from forge_tools.model.tools import Schema, ToolSpec
 from forge_tools.schema.providers import render
 
 _CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded"})

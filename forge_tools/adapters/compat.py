@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from forge_tools.adapters.toolset import Answer, Executor, ToolCall, Toolset, arguments_of, by_name
 from forge_tools.errors import ErrorCode, ToolError, ToolNotFoundError
 from forge_tools.langchain import run_in_thread
-from forge_tools.model import CallOptions, ExecutionContext, Schema, ToolSpec
+from forge_tools.model.calls import CallOptions, ExecutionContext
+from forge_tools.model.tools import Schema, ToolSpec
 from forge_tools.schema import shown, suggestion
 from forge_tools.schema.providers import render
 from forge_tools.secrets.detection import as_shown

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall, Toolset
 from forge_tools.errors import first_problem
-from forge_tools.model import Schema, ToolSpec
+from forge_tools.model.tools import Schema, ToolSpec
 
 Message = dict[str, Any]
 Hook = Callable[[Any], Any]

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from forge_tools.adapters.conversation import Hook, Message, Model, Reply, Usage, extra, unreadable
 from forge_tools.adapters.toolset import Answer, ToolCall
 from forge_tools.errors import InvalidToolError
-from forge_tools.model import Schema, ToolSpec, new_id
+from forge_tools.model.execution import new_id
+from forge_tools.model.tools import Schema, ToolSpec
 from forge_tools.schema.providers import render
 
 Part = dict[str, Any]

@@ -18,7 +18,8 @@ from forge_tools.adapters.conversation import (
     with_instructions,
 )
 from forge_tools.adapters.toolset import Answer, ToolCall
-from forge_tools.model import Schema, ToolSpec, new_id
+from forge_tools.model.execution import new_id
+from forge_tools.model.tools import Schema, ToolSpec
 from forge_tools.schema.providers import render
 
 _KEPT = frozenset({"type", "items", "description", "enum"})

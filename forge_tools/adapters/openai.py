@@ -16,7 +16,8 @@ from forge_tools.adapters.conversation import (
 )
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall
 from forge_tools.errors import InvalidToolError
-from forge_tools.model import Schema, ToolSpec, new_id
+from forge_tools.model.execution import new_id
+from forge_tools.model.tools import Schema, ToolSpec
 from forge_tools.schema.providers import input_schema, render
 
 __all__ = ["ChatCompletions", "Responses"]

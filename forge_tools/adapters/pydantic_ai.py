@@ -7,7 +7,8 @@ from typing import Any, Unpack
 from forge_tools.adapters.conversation import extra
 from forge_tools.adapters.toolset import Choice, Executor, ToolCall, Toolset
 from forge_tools.errors import ErrorCode
-from forge_tools.model import ToolResult, ToolSpec
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.tools import ToolSpec
 from forge_tools.schema.providers import render
 
 _MISTAKEN = frozenset({ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND})

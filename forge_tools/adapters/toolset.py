@@ -12,19 +12,10 @@ from typing import Any, Protocol, TypedDict
 from forge_tools.artifacts.media import OCTETS
 from forge_tools.artifacts.reader import seen
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, ToolNotFoundError
-from forge_tools.model import (
-    CallOptions,
-    ExecutionContext,
-    Media,
-    Schema,
-    ToolCategory,
-    ToolParameter,
-    ToolResult,
-    ToolSpec,
-    artifact_id,
-)
-from forge_tools.model.content import CONTENT
-from forge_tools.model.tools import ARTIFACT_PATTERN
+from forge_tools.model.artifacts import artifact_id
+from forge_tools.model.calls import CallOptions, ExecutionContext, ToolResult
+from forge_tools.model.content import CONTENT, Media
+from forge_tools.model.tools import ARTIFACT_PATTERN, Schema, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.schema import shown, suggestion
 
 PDF = "application/pdf"

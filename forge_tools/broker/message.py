@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from forge_tools.model import Lane, Wakeup, is_id
+from forge_tools.model.execution import Wakeup, is_id
+from forge_tools.model.tools import Lane
 from forge_tools.time_limits import CeleryLimits
 
 CHANNEL_PREFIX = "forge:notifications:"

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from forge_tools.cli.text import age, counted, limit, one_line
-from forge_tools.model import (
+from forge_tools.model.execution import ExecutionStatus
+from forge_tools.model.overview import (
     CallFigures,
-    ExecutionStatus,
     FailedCalls,
     Overview,
     QueueLoad,

@@ -21,7 +21,8 @@ from forge_tools.cli.text import counted
 from forge_tools.client.calls import tell_of_cancels
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.model import ToolResult, is_id
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.execution import is_id
 from forge_tools.storage import Store
 
 app = App()

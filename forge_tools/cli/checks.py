@@ -26,7 +26,7 @@ from forge_tools.broker import celery_app, speaks_redis
 from forge_tools.config import Settings
 from forge_tools.embedded.home import stack_holder
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import COMMANDS, ToolCategory
+from forge_tools.model.tools import COMMANDS, ToolCategory
 from forge_tools.sandbox.configured import commands_of
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor
 from forge_tools.sandbox.processes.commands import find_beside_python

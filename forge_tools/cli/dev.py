@@ -29,19 +29,12 @@ from forge_tools.embedded.forks import FORK_SERVER, SupervisedWorker, WorkerFork
 from forge_tools.embedded.generations import Generations, changes
 from forge_tools.embedded.stack import ASYNC_CONCURRENCY, WorkerPlan
 from forge_tools.errors import ForgeError
-from forge_tools.model import (
-    CallEvent,
-    Diagnosis,
-    Ended,
-    ExecutionRecord,
-    ExecutionStatus,
-    Note,
-    Output,
-    Progress,
-    StateChange,
-    ToolResult,
-    ToolSpec,
-)
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.diagnosis import Diagnosis
+from forge_tools.model.execution import ExecutionStatus
+from forge_tools.model.history import CallEvent, Ended, ExecutionRecord, Note, StateChange
+from forge_tools.model.scope import Output, Progress
+from forge_tools.model.tools import ToolSpec
 from forge_tools.project import find_project, is_path
 from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.storage import Store

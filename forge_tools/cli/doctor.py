@@ -21,9 +21,10 @@ from forge_tools.config import Settings
 from forge_tools.embedded.home import stack_holder
 from forge_tools.environment import misspelt
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.model import Overview, ServerState, ToolSpec, WorkerRecord
 from forge_tools.model.audit import Head
+from forge_tools.model.overview import Overview, ServerState, WorkerRecord
 from forge_tools.model.places import serving_command
+from forge_tools.model.tools import ToolSpec
 from forge_tools.sandbox.processes.trees import MARKS
 from forge_tools.secrets.encryption import KeyFolder
 from forge_tools.storage import Store, open_store

@@ -23,8 +23,7 @@ from forge_tools.cli.selection import ALL, Chosen, filtered
 from forge_tools.cli.services import with_store
 from forge_tools.cli.text import as_json, iso, printable
 from forge_tools.errors import ForgeError
-from forge_tools.model import ArtifactPage, PageWish
-from forge_tools.model.artifacts import PAGE_BYTES, PAGE_LINES
+from forge_tools.model.artifacts import PAGE_BYTES, PAGE_LINES, ArtifactPage, PageWish
 from forge_tools.signals import handled, not_ignored
 from forge_tools.storage import Store
 

@@ -33,17 +33,9 @@ from forge_tools.cli.text import (
 )
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
-from forge_tools.model import (
-    TERMINAL,
-    Attempt,
-    AttemptRecord,
-    Diagnosis,
-    EventRecord,
-    ExecutionRecord,
-    ExecutionStatus,
-    id_time,
-    is_id,
-)
+from forge_tools.model.diagnosis import Diagnosis
+from forge_tools.model.execution import TERMINAL, ExecutionStatus, id_time, is_id
+from forge_tools.model.history import Attempt, AttemptRecord, EventRecord, ExecutionRecord
 from forge_tools.storage.history.history import History
 from forge_tools.storage.history.pages import Page
 

@@ -11,7 +11,7 @@ from forge_tools.cli.services import with_store
 from forge_tools.cli.text import Column, number, table
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import EncryptionKey
+from forge_tools.model.secret_names import EncryptionKey
 from forge_tools.secrets.encryption import KeyFolder, key_id
 from forge_tools.storage import Store
 

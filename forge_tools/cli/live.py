@@ -26,18 +26,11 @@ from forge_tools.artifacts.reader import MOST_SHOWN
 from forge_tools.cli.face import INTERRUPTED, Face
 from forge_tools.cli.text import one_line, printable, took
 from forge_tools.errors import ForgeError
-from forge_tools.model import (
-    Ended,
-    ExecutionRecord,
-    ExecutionStatus,
-    Image,
-    Note,
-    Output,
-    Progress,
-    Report,
-    StateChange,
-    ToolResult,
-)
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.content import Image
+from forge_tools.model.execution import ExecutionStatus
+from forge_tools.model.history import Ended, ExecutionRecord, Note, StateChange
+from forge_tools.model.scope import Output, Progress, Report
 
 if TYPE_CHECKING:
     from forge_tools.client import Handle

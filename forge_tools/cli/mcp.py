@@ -16,7 +16,7 @@ from forge_tools.cli.services import await_stack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.logs import CallLog, set_up
-from forge_tools.model import ToolCategory
+from forge_tools.model.tools import ToolCategory
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.spools import scratch_folder
 

@@ -16,7 +16,7 @@ import typer
 
 from forge_tools.cli.face import INTERRUPTED
 from forge_tools.errors import ForgeError
-from forge_tools.model import ToolParameter, ToolSpec
+from forge_tools.model.tools import ToolParameter, ToolSpec
 from forge_tools.schema import Validator
 from forge_tools.signals import handled, not_ignored
 

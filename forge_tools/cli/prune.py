@@ -14,8 +14,8 @@ from forge_tools.cli.live import moving_line
 from forge_tools.cli.selection import Chosen, filtered, moment
 from forge_tools.cli.services import whoami, with_store
 from forge_tools.config import Settings
-from forge_tools.model import TERMINAL, ExecutionStatus, new_id
 from forge_tools.model.audit import Pruned, Pruning
+from forge_tools.model.execution import TERMINAL, ExecutionStatus, new_id
 from forge_tools.storage import Store
 from forge_tools.storage.retention import AT_ONCE, PruneRun
 

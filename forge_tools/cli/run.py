@@ -18,7 +18,8 @@ from forge_tools.cli.services import require_stack
 from forge_tools.cli.text import from_here, took
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
-from forge_tools.model import ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult
+from forge_tools.model.calls import ExecutionContext, RetryPolicy, ToolResult
+from forge_tools.model.execution import IdempotencyKey
 
 if TYPE_CHECKING:
     from forge_tools.client import Handle

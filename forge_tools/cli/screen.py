@@ -11,7 +11,7 @@ from rich.text import Text
 from forge_tools.cli.attention import Concern
 from forge_tools.cli.face import UNBOUNDED
 from forge_tools.cli.text import Column, age, cells, filled, flexible, limit, number, one_line, took
-from forge_tools.model import CallFigures, Overview, QueueLoad, WorkerLoad, WorkerRecord
+from forge_tools.model.overview import CallFigures, Overview, QueueLoad, WorkerLoad, WorkerRecord
 
 WIDEST_NAME = 40
 LEAST_NAME = 12

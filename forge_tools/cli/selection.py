@@ -16,7 +16,9 @@ from forge_tools.cli.parameters import completed_tools
 from forge_tools.cli.services import with_history
 from forge_tools.cli.text import one_line, parse_since
 from forge_tools.errors import ExecutionNotFoundError, ForgeError
-from forge_tools.model import ExecutionRecord, ExecutionStatus, ToolCategory, is_id
+from forge_tools.model.execution import ExecutionStatus, is_id
+from forge_tools.model.history import ExecutionRecord
+from forge_tools.model.tools import ToolCategory
 from forge_tools.storage.history.history import History
 
 LOOKED_AT = 1_000

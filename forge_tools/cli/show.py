@@ -22,22 +22,14 @@ from forge_tools.cli.text import as_text, compact, facts, from_here, limit, one_
 from forge_tools.cli.tools import known_format
 from forge_tools.config import Settings
 from forge_tools.errors import ToolNotFoundError
-from forge_tools.model import (
-    Artifact,
-    Attempt,
-    CallEvent,
-    Diagnosis,
-    Event,
-    ExecutionRecord,
-    ExecutionStatus,
-    Media,
-    Output,
-    Position,
-    Progress,
-    ToolResult,
-    ToolSpec,
-)
-from forge_tools.model.content import CONTENT, parts_of
+from forge_tools.model.artifacts import Artifact
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.content import CONTENT, Media, parts_of
+from forge_tools.model.diagnosis import Diagnosis
+from forge_tools.model.execution import ExecutionStatus
+from forge_tools.model.history import Attempt, CallEvent, Event, ExecutionRecord, Position
+from forge_tools.model.scope import Output, Progress
+from forge_tools.model.tools import ToolSpec
 from forge_tools.schema.providers import render
 from forge_tools.storage import Store
 

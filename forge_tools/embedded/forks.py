@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from forge_tools.embedded.supervision import Launched, SupervisedProcess, signed
-from forge_tools.model import new_id
+from forge_tools.model.execution import new_id
 from forge_tools.sandbox.processes.spawner import Spawner
 
 FORK_SERVER = ("-P", "-m", "workers.forkserver")

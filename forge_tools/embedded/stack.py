@@ -21,7 +21,7 @@ from forge_tools.embedded.forks import FORK_SERVER, SupervisedWorker, WorkerFork
 from forge_tools.embedded.home import HomeLock, explained, open_home, prepare_socket
 from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
 from forge_tools.errors import ForgeError, StackError
-from forge_tools.model import Lane
+from forge_tools.model.tools import Lane
 from forge_tools.project import Marker, broker_socket
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark

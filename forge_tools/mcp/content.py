@@ -18,20 +18,10 @@ from forge_tools.artifacts.media import OCTETS, media_type
 from forge_tools.artifacts.reader import seen
 from forge_tools.errors import InvalidCallError
 from forge_tools.mcp.calls import Calls, Context
-from forge_tools.model import (
-    Artifact,
-    ArtifactPage,
-    Json,
-    Link,
-    PageWish,
-    Part,
-    Text,
-    ToolResult,
-    ToolSpec,
-    artifact_id,
-)
-from forge_tools.model.artifacts import PAGE_LINES, SCHEME, TEXTS
-from forge_tools.model.content import CONTENT
+from forge_tools.model.artifacts import PAGE_LINES, SCHEME, TEXTS, Artifact, ArtifactPage, PageWish, artifact_id
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.content import CONTENT, Json, Link, Part, Text
+from forge_tools.model.tools import ToolSpec
 from forge_tools.schema import encode_json, shown
 from forge_tools.schema.providers import render
 

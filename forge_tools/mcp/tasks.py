@@ -30,7 +30,10 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ExecutionNotFoundError, ForgeError, ResultTimeoutError
 from forge_tools.mcp.calls import Calls, Context, described, submit
 from forge_tools.mcp.content import answered, shown_whole
-from forge_tools.model import ExecutionRecord, ExecutionStatus, Progress, ToolResult
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.execution import ExecutionStatus
+from forge_tools.model.history import ExecutionRecord
+from forge_tools.model.scope import Progress
 from forge_tools.schema import shown
 
 EXTENSION = "io.modelcontextprotocol/tasks"

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from forge_tools.errors import ErrorCode
-from forge_tools.model import ExecutionContext, ToolResult, ToolSpec
+from forge_tools.model.calls import ExecutionContext, ToolResult
+from forge_tools.model.tools import ToolSpec
 from forge_tools.tool.executor import ToolExecutor
 
 Answer = TypeVar("Answer")

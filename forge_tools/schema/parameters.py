@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from forge_tools.errors import InvalidCallError, InvalidToolError
-from forge_tools.model import Schema, ToolParameter, ToolSpec
+from forge_tools.model.tools import Schema, ToolParameter, ToolSpec
 from forge_tools.schema.schema import Accept, Check, SchemaError, compile_acceptance, compile_schema, suggestion
 from forge_tools.schema.transport import MAX_DEPTH, encode_json, shown
 

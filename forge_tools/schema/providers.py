@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from forge_tools.model import Schema, ToolSpec
+from forge_tools.model.tools import Schema, ToolSpec
 
 FORMATS = ("openai", "anthropic", "gemini", "ollama", "mcp")
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
 
-from forge_tools.model import Schema
-from forge_tools.model.tools import FILE
+from forge_tools.model.tools import FILE, Schema
 from forge_tools.schema.transport import MAX_DEPTH, shown
 
 Check = Callable[[Any, str], Iterable[str]]

@@ -15,20 +15,9 @@ from pydantic import ValidationError
 
 from forge_tools.errors import ErrorCode, InvalidToolError, first_problem
 from forge_tools.langchain import to_langchain_tool
-from forge_tools.model import (
-    Capabilities,
-    Diagnosis,
-    ExecutionContext,
-    Lane,
-    RetryPolicy,
-    Schema,
-    Tier,
-    ToolCategory,
-    ToolExecution,
-    ToolParameter,
-    ToolResult,
-    ToolSpec,
-)
+from forge_tools.model.calls import ExecutionContext, RetryPolicy, ToolExecution, ToolResult
+from forge_tools.model.diagnosis import Diagnosis
+from forge_tools.model.tools import Capabilities, Lane, Schema, Tier, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.schema import Validator, clean_text, is_of_type, providers
 from forge_tools.secrets.detection import as_shown

@@ -18,9 +18,25 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from forge_tools.artifacts.media import HEAD_BYTES, TAIL_BYTES, Found, find
 from forge_tools.artifacts.reader import PartReader
 from forge_tools.errors import ErrorCode, ForgeError, SandboxError
-from forge_tools.model import Audio, ExecutionContext, File, Image, Json, Link, Media, Part, Text, ToolResult
 from forge_tools.model.artifacts import SCHEME, TEXTS
-from forge_tools.model.content import CONTENT, MAX_PARTS, as_facts, drawn, holds_parts, human, is_part
+from forge_tools.model.calls import ExecutionContext, ToolResult
+from forge_tools.model.content import (
+    CONTENT,
+    MAX_PARTS,
+    Audio,
+    File,
+    Image,
+    Json,
+    Link,
+    Media,
+    Part,
+    Text,
+    as_facts,
+    drawn,
+    holds_parts,
+    human,
+    is_part,
+)
 from forge_tools.sandbox.artifacts import keep_text
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.refusals import escape_path

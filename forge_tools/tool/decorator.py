@@ -28,18 +28,9 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import to_jsonable_python
 
 from forge_tools.errors import ErrorCode, InvalidCallError, InvalidToolError, first_problem
-from forge_tools.model import (
-    Capabilities,
-    ExecutionContext,
-    Lane,
-    Media,
-    RetryPolicy,
-    Tier,
-    ToolCategory,
-    ToolParameter,
-    ToolResult,
-)
-from forge_tools.model.content import holds_parts
+from forge_tools.model.calls import ExecutionContext, RetryPolicy, ToolResult
+from forge_tools.model.content import Media, holds_parts
+from forge_tools.model.tools import Capabilities, Lane, Tier, ToolCategory, ToolParameter
 from forge_tools.schema import clean_text, shown, suggestion
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.docstrings import read_docstring

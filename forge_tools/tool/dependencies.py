@@ -13,7 +13,7 @@ from pydantic import SecretBytes, SecretStr, TypeAdapter, ValidationError
 from forge_tools.config import Settings
 from forge_tools.environment import given_secrets, variable
 from forge_tools.errors import ConfigurationError, ForgeError, own_words
-from forge_tools.model import ExecutionContext
+from forge_tools.model.calls import ExecutionContext
 from forge_tools.secrets.detection import SecretSource
 
 _NOTHING = object()

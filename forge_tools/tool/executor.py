@@ -11,23 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from forge_tools.errors import ErrorCode, ToolError
-from forge_tools.model import (
-    SCOPE,
-    CallOptions,
-    CallScope,
-    Capabilities,
-    ExecutionContext,
-    Report,
-    Reporter,
-    Schema,
-    ToolCategory,
-    ToolExecution,
-    ToolResult,
-    ToolSpec,
-    scope_for,
-    wrong_call,
-)
+from forge_tools.model.calls import CallOptions, ExecutionContext, ToolExecution, ToolResult, wrong_call
 from forge_tools.model.content import holds_parts
+from forge_tools.model.scope import SCOPE, CallScope, Report, Reporter, scope_for
+from forge_tools.model.tools import Capabilities, Schema, ToolCategory, ToolSpec
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.reports import DirectReporter, in_scope
 from forge_tools.schema import clean_text, providers, shown, suggestion

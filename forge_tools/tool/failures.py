@@ -23,7 +23,9 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, NamedTuple
 
 from forge_tools.errors import ErrorCode, ForgeError, ToolFailure
-from forge_tools.model import Diagnosis, Frame, Raised, ToolResult, ToolSpec
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.diagnosis import Diagnosis, Frame, Raised
+from forge_tools.model.tools import ToolSpec
 from forge_tools.sandbox.walls.profile import applied
 from forge_tools.schema import clean_text, encode_json
 from forge_tools.secrets.scrubber import Scrubber

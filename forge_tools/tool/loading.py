@@ -12,7 +12,7 @@ from typing import Any
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.model import ToolCategory
+from forge_tools.model.tools import ToolCategory
 from forge_tools.project import FILE, TABLE, find_project, is_path
 from forge_tools.schema import clean_text, shown, suggestion
 from forge_tools.secrets.detection import SecretSource

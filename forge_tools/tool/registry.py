@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from forge_tools.errors import DuplicateToolError, InvalidCallError, InvalidToolError, ToolError, ToolNotFoundError
-from forge_tools.model import ExecutionContext, Schema, ToolCategory, ToolSpec
+from forge_tools.model.calls import ExecutionContext
+from forge_tools.model.tools import Schema, ToolCategory, ToolSpec
 from forge_tools.schema import KNOWN_TYPES, Validator, clean_text, encode_json, providers, suggestion
 from forge_tools.tool.base import BaseTool
 

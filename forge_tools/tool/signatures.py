@@ -18,7 +18,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
 
 from forge_tools.errors import InvalidCallError, InvalidToolError, own_words
-from forge_tools.model import ExecutionContext, Schema, ToolParameter
+from forge_tools.model.calls import ExecutionContext
+from forge_tools.model.tools import Schema, ToolParameter
 from forge_tools.schema import clean_text, suggestion
 from forge_tools.tool.dependencies import Depends, dependency_in
 from forge_tools.tool.docstrings import Docs
