@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from forge_tools.errors import ConfigurationError, own_words
 from forge_tools.project import Marker, broker_socket, find_project
@@ -221,7 +227,9 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order the sources: arguments, then the environment, then the project that this folder belongs to."""
-        return init_settings, env_settings, _ProjectSource(settings_cls)
+        found = find_project()
+        project = {} if found is None else {"project": found.folder, "tools": found.tools}
+        return init_settings, env_settings, InitSettingsSource(settings_cls, project)
 
     @model_validator(mode="after")
     def _lease_outlasts_heartbeats(self) -> Self:
@@ -405,17 +413,6 @@ def _said_of(place: Sequence[int | str], message: str) -> str:
     (example,) = field.examples
     form = f"a JSON {'object' if isinstance(example, dict) else 'list'}, such as '{json.dumps(example)}'"
     return f"{variable_name}: {error}. Write {form}." if error else f"{variable_name} is no JSON. Write {form}."
-
-
-class _ProjectSource(PydanticBaseSettingsSource):
-    """The settings in the pyproject.toml around the current folder."""
-
-    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        found = find_project()
-        return {} if found is None else {"project": found.folder, "tools": found.tools}
 
 
 def marker_of(folder: Path) -> Marker:

@@ -51,7 +51,9 @@ class InlineExecutor(ToolExecutor):
         registry.register_many([tool() if isinstance(tool, type) else tool for tool in tools], strict=True)
         super().__init__(registry, default_context=self.context, reach=Reach(root=self.workspace), overrides=overrides)
         for name, content in (files or {}).items():
-            self._write(name, content)
+            path = self.workspace / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
     def run(self, tool_name: str, /, **parameters: Any) -> ToolResult:
         """Call a tool and wait for its result, in a test that is not a coroutine; others `await` `execute` or `call`.
@@ -136,11 +138,6 @@ class InlineExecutor(ToolExecutor):
                 listener.tell(report)
 
         return DirectReporter(note)
-
-    def _write(self, name: str, content: str | bytes) -> None:
-        path = self.workspace / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
     def _close(self) -> None:
         runner, self._runner = self._runner, None

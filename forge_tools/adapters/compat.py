@@ -186,11 +186,9 @@ def _problem(answer: Answer, spec: ToolSpec | None) -> str:
         text = answer.text.removeprefix("Error: ")
         return f"Service unavailable: {text}" if result.error_code in _UNAVAILABLE else text
     text = "\n".join(map(str, result.metadata.get("errors") or [result.error]))
-    return f"{text}\n{_takes(spec)}" if spec is not None else text
-
-
-def _takes(spec: ToolSpec) -> str:
+    if spec is None:
+        return text
     required = [f"{p.name} ({p.type}: {p.description.rstrip('.')})" for p in spec.declared if p.required]
     optional = [p.name for p in spec.declared if not p.required]
-    told = f"{spec.name} requires {', '.join(required) or 'no parameters'}."
+    told = f"{text}\n{spec.name} requires {', '.join(required) or 'no parameters'}."
     return f"{told} Optional: {', '.join(optional)}." if optional else told

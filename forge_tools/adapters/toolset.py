@@ -236,9 +236,15 @@ class Toolset:
         return await self._run(READER, given)
 
     def _reader(self, known: Sequence[ToolSpec]) -> ToolSpec | None:
-        if not self._artifacts or any(spec.name == READER and self._offers(spec) for spec in known):
+        """Return ReadArtifact derived from a Read that is not offered; None without Read, or if that name is taken."""
+        named = {spec.name: spec for spec in known}
+        read = named.get(READER)
+        if not self._artifacts or read is None or self._offers(read) or NAME in named:
             return None
-        return _artifact_reader(known)
+        paging = tuple(one for one in read.parameters if one.name in _KEPT)
+        return read.model_copy(
+            update={"name": NAME, "description": _DESCRIPTION, "aliases": (), "parameters": (_HANDLE, *paging)}
+        )
 
     async def _run(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         run: Any = self._executor.call
@@ -293,18 +299,6 @@ def _settled(result: ToolResult | BaseException) -> ToolResult:
     if isinstance(result, BaseException):
         raise result
     return result
-
-
-def _artifact_reader(specs: Iterable[ToolSpec]) -> ToolSpec | None:
-    """Return ReadArtifact derived from the Read among `specs`; None without Read, or if that name is taken."""
-    named = {spec.name: spec for spec in specs}
-    if READER not in named or NAME in named:
-        return None
-    read = named[READER]
-    paging = tuple(one for one in read.parameters if one.name in _KEPT)
-    return read.model_copy(
-        update={"name": NAME, "description": _DESCRIPTION, "aliases": (), "parameters": (_HANDLE, *paging)}
-    )
 
 
 def _arguments_of_read(arguments: Mapping[str, Any]) -> dict[str, Any] | str:

@@ -81,8 +81,11 @@ def celery_app(broker_url: str) -> "Celery":
 
 def backlog(app: "Celery", queues: Sequence[str]) -> int:
     """Count the messages in those broker queues; a missing queue holds none. Blocks; raises what kombu raises."""
-    if app.conf.broker_url.startswith(("redis", "valkey")):
-        return _lengths(app, queues)
+    if app.conf.broker_url.startswith(("redis", "valkey")):  # two commands per queue, where kombu needs a dozen
+        connections: Any = app.pool  # celery-types takes its content for producers
+        with connections.acquire(block=True) as kept:
+            client = kept.default_channel.client
+            return sum(client.llen(list_name(queue, priority)) for queue in queues for priority in _PRIORITIES)
     waiting = 0
     with app.connection_for_write() as connection:
         for queue in queues:
@@ -192,11 +195,3 @@ def _transport_options(broker_url: str) -> dict[str, Any]:
         "priority_steps": list(_PRIORITIES),
         "global_keyprefix": KEY_PREFIX,
     }
-
-
-def _lengths(app: "Celery", queues: Sequence[str]) -> int:
-    """Do the same as `backlog` over a persistent connection: two commands per queue, where kombu needs a dozen."""
-    connections: Any = app.pool  # celery-types takes its content for producers
-    with connections.acquire(block=True) as connection:
-        client = connection.default_channel.client
-        return sum(client.llen(list_name(queue, priority)) for queue in queues for priority in _PRIORITIES)

@@ -216,11 +216,8 @@ def _quiet(count: int) -> Text:
 def ok(one: CallFigures, unit: str = "") -> Text:
     rate = one.success_rate
     style = "" if rate is None or rate >= 0.99 else "yellow" if rate >= 0.5 else "red"
-    return Text.assemble(("-" if rate is None else _percent(rate), style), (unit, "dim"))
-
-
-def _percent(rate: float) -> str:
-    return "100%" if rate == 1 else f"{min(rate, 0.999):.1%}"
+    said = "-" if rate is None else "100%" if rate == 1 else f"{min(rate, 0.999):.1%}"
+    return Text.assemble((said, style), (unit, "dim"))
 
 
 def rate(per_second: float) -> str:

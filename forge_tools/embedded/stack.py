@@ -22,7 +22,7 @@ from forge_tools.embedded.home import HomeLock, explained, open_home, prepare_so
 from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.model.tools import Lane
-from forge_tools.project import Marker, broker_socket
+from forge_tools.project import broker_socket
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.sandbox.processes.spawner import Spawner
@@ -232,34 +232,28 @@ class EmbeddedStack:
             process.tend()
 
     def _take_home(self) -> None:
+        """Take the home of this folder; if a copy of the folder took it first, a new one."""
         settings, marker = self._settings, self._settings.marker
-        if marker is None:
-            home = open_home(settings.home)
-            self._lock = HomeLock(home).acquire(lambda: self._is_signalled)
-        else:
-            home, marker = self._take_marked(marker)
-            if "workspace" not in settings.model_fields_set:
-                settings = settings.model_copy(update={"workspace": marker.folder})
-        self._settings = settings.model_copy(update={"home": home})
-
-    def _take_marked(self, marker: Marker) -> tuple[Path, Marker]:
-        """Take the home of a folder; if a copy of the folder took it first, a new one."""
-        home = open_home(marker.home)
-        marker.write()
+        home = open_home(settings.home if marker is None else marker.home)
+        if marker is not None:
+            marker.write()
         try:
             self._lock = HomeLock(home).acquire(lambda: self._is_signalled)
         except StackError:
-            now = self._settings.marker
-            if now is None or now == marker:
+            if settings.marker == marker:
                 raise
-            return self._take_marked(now)
-        marker.keep()
-        if marker.copied_from:
+            self._take_home()
+            return
+        if marker is not None:
+            marker.keep()
+            if "workspace" not in settings.model_fields_set:
+                settings = settings.model_copy(update={"workspace": marker.folder})
+        if marker is not None and marker.copied_from:
             logger.warning(
                 "%s is a copy of %s, which keeps the stack; this folder gets a new one with its own history: %s",
                 *(marker.folder, marker.copied_from, home),
             )
-        return home, marker
+        self._settings = settings.model_copy(update={"home": home})
 
     def _start_valkey(self) -> None:
         home = self._settings.home

@@ -5,6 +5,7 @@ import shutil
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from forge_tools.errors import StackError
@@ -63,15 +64,12 @@ def end_leftover(socket_path: Path, wait: float = 0.3) -> str:
     return name
 
 
-def _connected(socket_path: Path) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+@contextlib.contextmanager
+def _connected(socket_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_ANSWER_SECONDS)
         connection.connect(str(socket_path))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        yield connection
 
 
 def _peer(connection: socket.socket) -> str:

@@ -306,7 +306,8 @@ class _Notices:
     async def send_output(self, text: str, stream: Stream, level: int | None) -> None:
         """Send log messages as the log; of other output, send the last line."""
         if stream == "output":
-            await self.send(_last_line(text))
+            lines = text.strip().splitlines()
+            await self.send(lines[-1][:LINE_CHARS] if lines else None)
         elif stream == "log" and level is not None and self._lowest is not None and level >= self._lowest:
             severity = [name for name, least in _SEVERITIES.items() if least <= max(level, 0)][-1]
             params = LoggingMessageNotificationParams(level=severity, data=text.rstrip("\n"))
@@ -380,11 +381,6 @@ def _lowest_level(ctx: Context) -> int | None:
 def _meta(ctx: Context) -> Mapping[str, Any]:
     meta = (ctx.params or {}).get("_meta")
     return meta if isinstance(meta, dict) else {}
-
-
-def _last_line(text: str) -> str | None:
-    lines = text.strip().splitlines()
-    return lines[-1][:LINE_CHARS] if lines else None
 
 
 def agent_name(client: Implementation) -> str:

@@ -31,8 +31,13 @@ def render(spec: ToolSpec, format: str) -> Schema:
         return {"type": "function", "function": function}
     if format == "anthropic":
         return {"name": spec.name, "description": spec.description, "input_schema": _plain_object(input_schema(spec))}
-    if format == "gemini":
-        return _gemini_declaration(spec)
+    if format == "gemini":  # a subset of OpenAPI, which refuses objects without properties; or a JSON Schema
+        declaration: Schema = {"name": spec.name, "description": spec.description}
+        if spec.input_schema is not None:
+            declaration["parametersJsonSchema"] = input_schema(spec)
+        elif spec.parameters:
+            declaration["parameters"] = _for_gemini(input_schema(spec))
+        return declaration
     return {
         "name": spec.name,
         "description": spec.description,
@@ -91,16 +96,6 @@ def _each_inside(schema: Schema, change: Any) -> Schema:
     if "anyOf" in schema:
         schema["anyOf"] = [change(part) for part in schema["anyOf"]]
     return schema
-
-
-def _gemini_declaration(spec: ToolSpec) -> Schema:
-    """Declare for Gemini: a subset of OpenAPI, which refuses objects without properties; or a JSON Schema."""
-    declaration: Schema = {"name": spec.name, "description": spec.description}
-    if spec.input_schema is not None:
-        declaration["parametersJsonSchema"] = input_schema(spec)
-    elif spec.parameters:
-        declaration["parameters"] = _for_gemini(input_schema(spec))
-    return declaration
 
 
 def _for_gemini(schema: Schema) -> Schema:

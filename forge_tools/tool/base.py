@@ -221,7 +221,9 @@ class BaseTool(ABC):
         if not valid:
             return self._refusal(error or "Invalid parameters", self.validate_all(parameters))
         if self.spec.capabilities.requires_engine and not has_engine():
-            return self._without_engine()
+            way_out = "Set FORGE_ENGINE=module:function on the host; in process pass overrides={engine: function}"
+            said = f"{self.spec.name} needs an engine, but this host has none. {way_out}."
+            return ToolResult.fail(said, error_code=ErrorCode.ENGINE_NOT_AVAILABLE)
         body: Callable[..., Awaitable[Any]] = self._dry_run if context.dry_run else self._execute
         if self._dependencies and not context.dry_run:
             body = with_dependencies(body, self._dependencies)
@@ -238,13 +240,6 @@ class BaseTool(ABC):
             error_details=errors,
             errors=errors,
             required=[p.name for p in self.spec.declared if p.required],
-        )
-
-    def _without_engine(self) -> ToolResult:
-        way_out = "Set FORGE_ENGINE=module:function on the host; in process pass overrides={engine: function}"
-        return ToolResult.fail(
-            f"{self.spec.name} needs an engine, but this host has none. {way_out}.",
-            error_code=ErrorCode.ENGINE_NOT_AVAILABLE,
         )
 
     async def _guarded(

@@ -116,7 +116,7 @@ async def limit_output(result: ToolResult, context: ExecutionContext, seconds: f
     """
     text = result.output
     if not isinstance(text, str):  # in a thread: indenting megabytes would delay every other tool on the loop
-        text = await asyncio.to_thread(_as_shown, text)
+        text = await asyncio.to_thread(lambda: scrubbed(_json(result.output, 2)))  # what is in objects shows only now
     if result.metadata.get("truncated") is True and len(text) <= MARKER_CHARS:
         return result  # the tool has cut it itself; our marker would count the characters of the tool's marker
     kept = await keep_text(text, context, max(seconds, LEAST_OUTPUT_SECONDS))
@@ -311,12 +311,6 @@ async def _of_file(handle: Handle, size: int) -> AsyncIterator[bytes]:
 async def _of_bytes(data: bytes) -> AsyncIterator[bytes]:
     for at in range(0, max(1, len(data)), CHUNK_BYTES):
         yield data[at : at + CHUNK_BYTES]
-
-
-def _as_shown(output: Any) -> str:
-    """Render a value that is not text, without secrets; those in objects and bytes only appear when rendered."""
-    text: str = scrubbed(_json(output, 2))
-    return text
 
 
 def _json(output: Any, indent: int | None = None) -> str:

@@ -82,7 +82,9 @@ class ToolFactory:
         self, call: Any, label: str, configuration: Mapping[str, Any], wanted_by: tuple[Any, ...]
     ) -> dict[str, Any]:
         formal = {name: one for name, one in _parameters(call, label).items() if name != "self"}
-        _require_taken(label, formal, configuration)
+        strange = [name for name in configuration if name not in formal]
+        if strange and not any(one.kind is one.VAR_KEYWORD for one in formal.values()):
+            raise ConfigurationError(f"{label} takes no '{strange[0]}'{suggestion(strange[0], formal)}")
         arguments = dict(configuration)
         for name, one in formal.items():
             if name in arguments or one.kind in {one.VAR_POSITIONAL, one.VAR_KEYWORD}:
@@ -109,14 +111,6 @@ def _parameters(call: Any, label: str) -> Mapping[str, inspect.Parameter]:
         return {}
     except (NameError, TypeError, SyntaxError) as error:
         raise ConfigurationError(f"{label} has an annotation that cannot be resolved: {error}.") from error
-
-
-def _require_taken(label: str, formal: Mapping[str, inspect.Parameter], configuration: Mapping[str, Any]) -> None:
-    if any(one.kind is one.VAR_KEYWORD for one in formal.values()):
-        return
-    for name in configuration:
-        if name not in formal:
-            raise ConfigurationError(f"{label} takes no '{name}'{suggestion(name, formal)}")
 
 
 def _made(make: Callable[[], T], label: str) -> T:

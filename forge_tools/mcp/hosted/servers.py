@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -89,11 +88,7 @@ class HostedServers:
         self._memory = memory
         self._thread = LoopThread("forge-tools-mcp")
         self._offers = [
-            _Offer(
-                partial(Connection, server, max_message_bytes=max_message_bytes, walls=self._walls),
-                self._thread,
-                self._note,
-            )
+            _Offer(server, self._thread, self._note, max_message_bytes=max_message_bytes, walls=self._walls)
             for server in servers
         ]
         self._supervisors: list[asyncio.Task[None]] = []
@@ -155,13 +150,9 @@ class _Offer:
     """The offered tools of one server, and why the others are not. Any thread may read it."""
 
     def __init__(
-        self,
-        connect: Callable[[Callable[[], None]], Connection],
-        thread: LoopThread,
-        changed: Callable[["_Offer"], None],
+        self, server: Server, thread: LoopThread, changed: Callable[["_Offer"], None], **connection: Any
     ) -> None:
-        """`connect` makes the connection, given what it is to call when something has changed."""
-        self.connection = connect(lambda: changed(self))
+        self.connection = Connection(server, lambda: changed(self), **connection)
         self.tools: dict[str, ServerTool] = {}
         self._thread = thread
         self._listed: Mapping[str, Tool] = {}
