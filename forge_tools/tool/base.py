@@ -209,7 +209,7 @@ class BaseTool(ABC):
         except InvalidToolError as error:
             result = ToolResult.fail(str(error), error_code=error.code)
         except Exception as error:  # noqa: BLE001 checks of a subclass may raise anything too; results carry it
-            result = self._presentable(self._failure(error, parameters), parameters)
+            result = self._presentable(failure_of(self.spec, error, parameters), parameters)
         duration = (time.perf_counter() - started) * 1000
         if result.duration_ms is not None:  # the tool hands out one result object more than once
             return result.model_copy(update={"duration_ms": duration})
@@ -269,7 +269,7 @@ class BaseTool(ABC):
             return failed
         except (Exception, SystemExit) as error:  # noqa: BLE001 a body may raise anything; results carry it
             if not deadline.expired():
-                return self._failure(error, parameters)
+                return failure_of(self.spec, error, parameters)
             late = self._diagnosis(error, parameters)
         else:
             if not deadline.expired():
@@ -280,9 +280,6 @@ class BaseTool(ABC):
 
     def _diagnosis(self, error: BaseException, parameters: Mapping[str, Any]) -> Diagnosis:
         return diagnosis_of(error, scrubber_of(self.spec, parameters, LEAST_IN_FAILURES))
-
-    def _failure(self, error: BaseException, parameters: Mapping[str, Any]) -> ToolResult:
-        return failure_of(self.spec, error, scrubber_of(self.spec, parameters, LEAST_IN_FAILURES))
 
     def _presentable(self, failure: ToolResult, parameters: Mapping[str, Any]) -> ToolResult:
         """Copy a failure as people may see it: storable text, without the values of sensitive parameters."""

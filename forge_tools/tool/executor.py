@@ -331,7 +331,7 @@ async def _attempt(
     try:
         done = ToolResult.returned(await run(context, **arguments))
     except Exception as error:  # noqa: BLE001  a tool that replaces `execute` may raise anything
-        done = failure_of(tool.spec, error, scrubber_of(tool.spec, arguments, LEAST_IN_FAILURES))
+        done = failure_of(tool.spec, error, arguments)
     if done.duration_ms is None:
         done.duration_ms = (time.perf_counter() - started) * 1000
     return done

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -28,7 +28,7 @@ from forge_tools.model.diagnosis import Diagnosis, Frame, Raised
 from forge_tools.model.tools import ToolSpec
 from forge_tools.sandbox.walls.profile import applied
 from forge_tools.schema import clean_text, encode_json
-from forge_tools.secrets.scrubber import Scrubber
+from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, Scrubber, scrubber_of
 
 MAX_ERROR_CHARS = 4_000
 
@@ -95,11 +95,12 @@ _SIZES = (_Size(8, 30, 4_000, 300), _Size(8, 12, 800, 160), _Size(4, 6, 300, 120
 """Tried one after the other, until it fits."""
 
 
-def failure_of(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) -> ToolResult:
-    """Turn what a body raised into a result, and log what its author did not foresee.
+def failure_of(spec: ToolSpec, error: BaseException, parameters: Mapping[str, Any]) -> ToolResult:
+    """Turn what a body raised for these parameters into a result, and log what its author did not foresee.
 
     A network failure is `retryable` where the tool says that its failures leave nothing behind (spec S2-20).
     """
+    scrubber = scrubber_of(spec, parameters, LEAST_IN_FAILURES)
     try:
         result = _failure(spec, error, scrubber)
     except BaseException:  # noqa: BLE001 the attributes of a foreign exception are foreign code too
