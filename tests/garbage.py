@@ -9,8 +9,7 @@ from typing import Any
 from amqp import Message
 from redis import Redis
 
-from forge_tools.broker import BULK, TASK
-from forge_tools.broker.message import list_name
+from forge_tools.broker.message import BULK, TASK, list_name
 from forge_tools.model import new_id
 from tests.rabbit import RabbitServer
 

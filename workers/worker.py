@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from forge_tools import __version__
-from forge_tools.broker import Message, open_broker, queue_name
+from forge_tools.broker.celery_app import open_broker
+from forge_tools.broker.message import Message, queue_name
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.model import (

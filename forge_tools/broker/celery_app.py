@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from celery import Celery
 
 _PRIORITIES = (0, BULK)
+_OF_RABBIT = {
+    "task_default_queue_type": "quorum",
+    "task_create_missing_queue_type": "quorum",
+    "worker_detect_quorum_queues": True,
+    "broker_native_delayed_delivery_queue_type": "classic",
+    "broker_heartbeat": 20,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +80,7 @@ def celery_app(broker_url: str) -> "Celery":
         worker_send_task_events=False,
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
-        **(_settings_of_rabbit() if _is_rabbit(broker_url) else {}),
+        **(_OF_RABBIT if _is_rabbit(broker_url) else {}),
         broker_transport_options=_transport_options(broker_url),
     )
     return app
@@ -168,16 +175,6 @@ class KombuBroker:
 
 def _is_rabbit(broker_url: str) -> bool:
     return broker_url.startswith(("amqp", "pyamqp"))
-
-
-def _settings_of_rabbit() -> dict[str, Any]:
-    return {
-        "task_default_queue_type": "quorum",
-        "task_create_missing_queue_type": "quorum",
-        "worker_detect_quorum_queues": True,
-        "broker_native_delayed_delivery_queue_type": "classic",
-        "broker_heartbeat": 20,
-    }
 
 
 def _transport_options(broker_url: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from redis.retry import Retry
 
 from forge_tools import __version__
 from forge_tools.artifacts.parts import ArtifactFiles, folder_of
-from forge_tools.broker import celery_app, speaks_redis
+from forge_tools.broker.celery_app import celery_app, speaks_redis
 from forge_tools.config import Settings
 from forge_tools.embedded.home import stack_holder
 from forge_tools.errors import ConfigurationError

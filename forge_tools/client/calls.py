@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from forge_tools.artifacts.reader import PartReader
-from forge_tools.broker import open_broker
+from forge_tools.broker.celery_app import open_broker
 from forge_tools.client.call import Awaited, Call
 from forge_tools.client.catalogue import REFRESH_INTERVAL, SERVED_INTERVAL, Catalogue, unreachable
 from forge_tools.client.connection import Connection

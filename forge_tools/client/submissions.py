@@ -6,7 +6,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from forge_tools.broker import Allowance, Message, open_broker
+from forge_tools.broker.celery_app import open_broker
+from forge_tools.broker.message import Allowance, Message
 from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue, Place
 from forge_tools.client.connection import Connection
 from forge_tools.client.results import Results

@@ -36,7 +36,8 @@ print(json.dumps(sorted(sys.modules)))
 
 FIRST_PUBLISH = """
 import asyncio, json, sys
-from forge_tools.broker import Message, open_broker
+from forge_tools.broker.celery_app import open_broker
+from forge_tools.broker.message import Message
 from forge_tools.time_limits import CeleryLimits
 from forge_tools.model import Wakeup
 

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 import redis
 from amqp.exceptions import AMQPError, NotFound
 
-from forge_tools.broker import queue_name
+from forge_tools.broker.message import queue_name
 from forge_tools.model import Lane
 from forge_tools.model.places import host_queue
 from tests.garbage import into_lists, into_rabbit

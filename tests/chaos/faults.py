@@ -12,7 +12,8 @@ from typing import Any
 
 from kombu.exceptions import OperationalError
 
-from forge_tools.broker import TASK, celery_app, queue_name
+from forge_tools.broker.celery_app import celery_app
+from forge_tools.broker.message import TASK, queue_name
 from forge_tools.model import Lane, new_id
 from tests.chaos.brokers import LANES, BrokerUnderFire, queues
 from tests.chaos.crew import Crew, Worker

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.broker import backlog, celery_app
+from forge_tools.broker.celery_app import backlog, celery_app
 from forge_tools.client import ExecutorClient
 from forge_tools.model import ExecutionContext
 from forge_tools.storage import open_store

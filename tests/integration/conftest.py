@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.broker import Broker, open_broker
+from forge_tools.broker.celery_app import open_broker
+from forge_tools.broker.message import Broker
 from forge_tools.client import ExecutorClient, submissions
 from forge_tools.client.connection import Connection
 from forge_tools.client.results import Results

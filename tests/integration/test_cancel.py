@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.broker import CHANNEL_PREFIX
+from forge_tools.broker.message import CHANNEL_PREFIX
 from forge_tools.client import ExecutorClient, results
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, ExecutionStatus, RetryPolicy

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
-from forge_tools.broker import CHANNEL_PREFIX, REPLY_MARK
+from forge_tools.broker.message import CHANNEL_PREFIX, REPLY_MARK
 from forge_tools.client import ExecutorClient, results
 from forge_tools.model import ExecutionContext, ExecutionStatus, new_id
 from forge_tools.storage.sqlalchemy_tables import executions

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.broker import TASK, celery_app, queue_name
+from forge_tools.broker.celery_app import celery_app
+from forge_tools.broker.message import TASK, queue_name
 from forge_tools.client import ExecutorClient
 from forge_tools.model import ExecutionContext, new_id
 from tests.fleet import Fleet

@@ -12,7 +12,8 @@ import pytest
 from amqp.exceptions import AMQPError, PreconditionFailed
 from kombu.exceptions import OperationalError
 
-from forge_tools.broker import Broker, Message, backlog, celery_app, open_broker, queue_name
+from forge_tools.broker.celery_app import backlog, celery_app, open_broker
+from forge_tools.broker.message import Broker, Message, queue_name
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, Lane, Wakeup

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from forge_tools.broker import REPLY_MARK, Broker
+from forge_tools.broker.message import REPLY_MARK, Broker
 from forge_tools.model import Claim, Kept, Outcome
 from forge_tools.secrets.encryption import encrypted_reply, load_cipher
 from forge_tools.storage import result_text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forge_tools.broker import celery_app
+from forge_tools.broker.celery_app import celery_app
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1/0", "redis+socket:///tmp/x.sock", "amqp://127.0.0.1//"])

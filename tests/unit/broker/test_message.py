@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.broker import Allowance, Message, queue_name, queue_of
 from forge_tools.broker.message import (
     MAX_BYTES,
+    Allowance,
     MalformedMessageError,
+    Message,
     body,
     envelope,
+    queue_name,
+    queue_of,
     read_body,
     read_envelope,
 )

@@ -17,8 +17,9 @@ import pytest
 from fakeredis import FakeRedis, TcpFakeServer
 from kombu import Queue
 
-from forge_tools.broker import BULK, CHANNEL_PREFIX, TASK, Message, celery_app, open_broker, speaks_redis
 from forge_tools.broker import redis as redis_module
+from forge_tools.broker.celery_app import celery_app, open_broker, speaks_redis
+from forge_tools.broker.message import BULK, CHANNEL_PREFIX, TASK, Message
 from forge_tools.broker.redis import RedisBroker
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import Wakeup

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from forge_tools.broker import REPLY_MARK
+from forge_tools.broker.message import REPLY_MARK
 from forge_tools.client import results
 from forge_tools.client.connection import Connection
 from forge_tools.client.results import SILENCE, Results

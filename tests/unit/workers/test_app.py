@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.broker import BULK, TASK
+from forge_tools.broker.message import BULK, TASK
 from forge_tools.config import Settings
 from forge_tools.model import Lane, Wakeup, new_id
 from tests.unit.workers.engines import setup_of

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.broker import BULK, backlog, celery_app
-from forge_tools.broker.message import list_name
+from forge_tools.broker.celery_app import backlog, celery_app
+from forge_tools.broker.message import BULK, list_name
 from tests.services import client
 from tests.waiting import reached
 from workers.services import polling as module

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from forge_tools.broker import BULK
-from forge_tools.broker.message import list_name
+from forge_tools.broker.message import BULK, list_name
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import (

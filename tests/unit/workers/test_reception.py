@@ -7,8 +7,8 @@ import pytest
 from kombu import Queue
 from kombu.asynchronous import Hub
 
-from forge_tools.broker import BULK, celery_app
-from forge_tools.broker.message import KEY_PREFIX, body, envelope, list_name, queue_name, read_body, read_envelope
+from forge_tools.broker.celery_app import celery_app
+from forge_tools.broker.message import BULK, KEY_PREFIX, body, envelope, list_name, queue_name, read_body, read_envelope
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import Wakeup, new_id
 from tests.services import GivenValkey, ValkeyServer, client

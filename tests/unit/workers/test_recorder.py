@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.broker import REPLY_MARK
+from forge_tools.broker.message import REPLY_MARK
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.model import Claim, ExecutionStatus, Kept, Outcome, ToolResult
 from forge_tools.secrets.encryption import decrypted_reply, new_reply_key
