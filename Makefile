@@ -107,7 +107,7 @@ ifeq ($(PYTHON),)
 endif
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[all,dev]'
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores; some packages have files that are no Python
+	@$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores; some packages have files that are no Python
 	@touch $(STAMP)
 
 $(OLD_LANGCHAIN)/.installed: constraints-langchain-0.3.txt $(STAMP)

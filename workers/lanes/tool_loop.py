@@ -8,14 +8,14 @@ import sysconfig
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from forge_tools.tool import base
 from forge_tools.tool.failures import frame_of
@@ -23,8 +23,6 @@ from workers.lanes.base import Body
 
 CLOSE_SECONDS = 0.1
 """The pause between a forced cancel and closing what swallowed it."""
-
-T = TypeVar("T")
 
 OWNER: ContextVar[Body | None] = ContextVar("forge_owner", default=None)
 """The body on whose behalf code runs; tasks and callbacks inherit it."""
@@ -93,12 +91,7 @@ class ToolLoop(asyncio.SelectorEventLoop):
         """Return the unfinished tasks of `body`, including those that its tasks started."""
         return [task for task, owner in list(self._owners.items()) if owner is body and not task.done()]
 
-    def _owned(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T],
-        **options: Any,
-    ) -> asyncio.Task[T]:
+    def _owned(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
         task = asyncio.Task(coroutine, loop=loop, **options)
         context = options.get("context")
         owner = OWNER.get() if context is None else context.get(OWNER) or OWNER.get()
