@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> bytes:
                 await finished(store, [one.id for one in calls])
 
     asyncio.run(fill())
-    with sqlite3.connect(file) as connection:
+    with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return file.read_bytes()
 
@@ -44,7 +45,7 @@ def cli(tmp_path: Path, template: bytes) -> Cli:
 
 
 def sql(cli: Cli, statement: str) -> list[tuple[object, ...]]:
-    with sqlite3.connect(cli.folder / "forge.db", timeout=10) as connection:
+    with closing(sqlite3.connect(cli.folder / "forge.db", timeout=10)) as connection, connection:
         return connection.execute(statement).fetchall()
 
 

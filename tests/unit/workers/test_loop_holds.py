@@ -27,6 +27,11 @@ def spin(seconds: float) -> None:
             return
 
 
+def spin_until_let_go() -> None:
+    while not LET_GO.is_set():  # no deadline: what cannot be cancelled is the case
+        pass
+
+
 async def nap_later(seconds: float) -> None:
     await asyncio.sleep(0.05)
     time.sleep(seconds)
@@ -51,8 +56,7 @@ class Hold(BaseTool):
         elif how == "swallow":
             while not LET_GO.is_set():  # no deadline: what cannot be cancelled is the case
                 with suppress(BaseException):
-                    while not LET_GO.is_set():  # no deadline: as above
-                        pass
+                    spin_until_let_go()  # elsewhere: Python 3.13 raises between two turns of a loop, past its own `with`
         elif how == "in a callback":
             asyncio.get_running_loop().call_soon(time.sleep, NAP)
             await asyncio.sleep(20)
