@@ -40,7 +40,7 @@ def run_shell(
     fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
         new = NewShell(command=script, cwd=".", **options)
-        return start(folder, "h1", new, ["/bin/bash", "-c", script], place=fd, stdin=b"", around=around)
+        return start(folder, "h1", new, place=fd, stdin=b"", around=around)
     finally:
         os.close(fd)
 

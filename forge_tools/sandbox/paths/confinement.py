@@ -10,7 +10,7 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Self
 
@@ -162,7 +162,7 @@ class OpenRoot(Descriptor):
 
         It cannot block if the kernel has every name on the path in memory. Kernels before Linux 5.12 cannot tell.
         """
-        if not is_offered(os.fstat(self.fd).st_dev):
+        if not offered.get(os.fstat(self.fd).st_dev):
             return None
         try:
             fd = self._open_straight(inside, _RESOLVE_NO_XDEV | _RESOLVE_CACHED)
@@ -274,11 +274,6 @@ def meet(fd: int, device: int) -> None:
             offered[device] = error.errno == errno.EAGAIN  # it would block now, and reports that
 
 
-def is_offered(device: int) -> bool:
-    """Whether a file system is known to support such reads."""
-    return offered.get(device, False)
-
-
 @cache
 def kernel_confines() -> bool:
     """Whether this kernel has openat2 and lets us call it (Linux 5.6; some seccomp filters refuse it)."""
@@ -307,14 +302,9 @@ def _syscall() -> Callable[..., int]:
     return function
 
 
-@lru_cache(maxsize=32)
-def _how(flags: int, resolve: int) -> bytes:
-    """Return the argument of openat2: flags, mode, resolution. A few of them serve every open."""
-    return struct.pack("QQQ", flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | resolve)
-
-
 def _openat2(root: int, path: str, flags: int, resolve: int = 0) -> int:
-    encoded, how, call = os.fsencode(path), _how(flags, resolve), _syscall()
+    how = struct.pack("QQQ", flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | resolve)  # flags, mode, resolution
+    encoded, call = os.fsencode(path), _syscall()
     for _ in range(_MAX_RACES):
         fd = call(_SYS_OPENAT2, root, encoded, how, len(how))
         if fd >= 0:

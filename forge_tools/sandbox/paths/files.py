@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from threading import Thread
 from typing import Any, NamedTuple
@@ -40,23 +41,13 @@ Leave = Callable[[int, str], None]
 """Called with an open folder and the name of a finished subfolder."""
 
 
-class Digest:
-    """Takes a file piece by piece."""
-
-    def __init__(self, start: bytes = b"") -> None:
-        self._hash = blake2b(start, digest_size=16)
-
-    def update(self, data: bytes) -> None:
-        self._hash.update(data)
-
-    @property
-    def etag(self) -> str:
-        return f"b2:{self._hash.hexdigest()}"
+digest = partial(blake2b, digest_size=16)
+"""Begins what becomes an etag; takes a file piece by piece."""
 
 
-def etag_of(data: bytes) -> str:
+def etag_of(data: bytes | blake2b) -> str:
     """Return the etag of a file with these bytes: a short name, by which a writer detects concurrent writes."""
-    return Digest(data).etag
+    return f"b2:{(digest(data) if isinstance(data, bytes) else data).hexdigest()}"
 
 
 def hashing(data: bytes) -> Future[str]:
@@ -232,13 +223,13 @@ def _read(fd: int, check: Check) -> Snapshot:
     data = _kept(fd, status.st_size, check) if status.st_size <= KEPT_BYTES else None
     if data is not None:
         return Snapshot(data[:_CHUNK_BYTES], data, status, hashing(data))
-    digest, head, etag = Digest(), b"", Future[str]()
+    seen, head, etag = digest(), b"", Future[str]()
     os.lseek(fd, 0, os.SEEK_SET)
     while chunk := os.read(fd, _CHUNK_BYTES):
         check()
-        digest.update(chunk)
+        seen.update(chunk)
         head = head or chunk
-    etag.set_result(digest.etag)
+    etag.set_result(etag_of(seen))
     return Snapshot(head, None, status, etag)
 
 

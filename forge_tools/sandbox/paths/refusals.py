@@ -151,31 +151,29 @@ def not_a_file(shown: str, mode: int) -> SandboxError:
 
 @dataclass(frozen=True)
 class Protection:
-    """Patterns for names, with `*` and `?`; a path is protected by any name on it, regardless of case.
+    """`secrets` are patterns for names, with `*` and `?`; a path is protected by any name on it, regardless of case.
 
-    `internals` can be read but not written, `secrets` neither; `harmless` names are never protected.
+    They are neither read nor written. `INTERNALS` can be read but not written; names in `HARMLESS` are never protected.
     """
 
-    internals: Sequence[str] = INTERNALS
     secrets: Sequence[str] = SECRETS
-    harmless: Sequence[str] = HARMLESS
 
     def check(self, path: str, shown: str, *, is_write: bool) -> None:
         """Refuse a protected path below the root, saying what to do instead."""
         path = f"/{path}".casefold()
         for found in self._secret.finditer(path):
-            if not self._harmless.match(found[0]):
+            if not _HARMLESS.match(found[0]):
                 what = f"{escape_path(found[0][1:])} may hold secrets, which tools neither read nor write. "
                 what += "Leave it out, use a file without secrets (.env.example), or ask a person to do this step"
                 raise SandboxError(f"Path is protected by policy: {shown}: {what}", PROTECTED)
-        if is_write and (inner := self._internal.search(path)):
+        if is_write and (inner := _INTERNAL.search(path)):
             what = f"{escape_path(inner[0][1:])} may only be changed by its own commands, such as git; tools only read it. "
             raise SandboxError(f"Path is protected by policy: {shown}: {what}Run that command with Bash", PROTECTED)
 
     def hides(self, name: str) -> bool:
         """Whether an entry of that name cannot be read."""
         path = f"/{name}".casefold()
-        return bool(self._secret.match(path)) and not self._harmless.match(path)
+        return bool(self._secret.match(path)) and not _HARMLESS.match(path)
 
     def hidden_of(self, names: Sequence[str]) -> set[str]:
         """Return those of the names in a folder that cannot be read."""
@@ -188,20 +186,15 @@ class Protection:
     def _secret(self) -> re.Pattern[str]:
         return _any_of(tuple(self.secrets))
 
-    @cached_property
-    def _internal(self) -> re.Pattern[str]:
-        return _any_of(tuple(self.internals))
-
-    @cached_property
-    def _harmless(self) -> re.Pattern[str]:
-        return _any_of(tuple(self.harmless))
-
 
 @lru_cache(maxsize=64)
 def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
     """Return an expression for a slash and the name after it, to search a whole path at once; cached for all calls."""
     names = "|".join("".join(_WILD.get(char, re.escape(char)) for char in one.casefold()) for one in patterns)
-    return re.compile(rf"/(?:{names})(?=/|\Z)" if names else r"(?!)")
+    return re.compile(rf"/(?:{names})(?=/|\Z)")
+
+
+_INTERNAL, _HARMLESS = _any_of(INTERNALS), _any_of(HARMLESS)
 
 
 def _escape(char: str, then: str) -> str:

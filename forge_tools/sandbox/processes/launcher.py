@@ -27,16 +27,16 @@ if __name__ == "__main__":  # -I omits even its own package from the path
     sys.path.append(__file__.rpartition("/forge_tools/")[0])
 
 from forge_tools.sandbox.processes.endings import Ending, kill, kill_all
-from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, prctl, reap
+from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap
 from forge_tools.sandbox.walls.cgroups import Cgroup, Limits
 from forge_tools.sandbox.walls.commands import Enclosure, enclosure, fork
-from forge_tools.sandbox.walls.privileges import harden
+from forge_tools.sandbox.walls.privileges import ON_LINUX, checked, harden
 
 Start = Callable[[list[bytes], dict[bytes, bytes], Sequence[int]], int]  # command, environment, streams: the pid
 
 _LENGTH = struct.Struct(">I")
 _NO_GROUP, _NO_LIMITS = Cgroup(), Limits()
-_PR_SET_PDEATHSIG = 1
+_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}  # reset for a command, whatever we ignore
 _STRAGGLERS = 0.1  # seconds for what a command leaves behind to end by itself
@@ -231,7 +231,8 @@ def open_requests() -> socket.socket:
 def prepare_child(supervisor: int) -> None:
     """Prepare a forked process to be a command: the kernel kills it with its supervisor."""
     os.setsid()
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if ON_LINUX:
+        checked("prctl", _SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != supervisor:
         os._exit(127)
     for number in _DEFAULTED:

@@ -88,7 +88,8 @@ class Forker:
         try:
             with theirs:
                 self._ask([theirs.fileno(), *handles])
-            _send(ours, lists)
+            ours.settimeout(PATIENCE_SECONDS)
+            ours.sendall(packed(*lists))
         except BaseException:
             ours.close()
             raise
@@ -167,11 +168,6 @@ class Spawner(Forker):
         words = [true_path(folder), *shown] if self.walls else []
         variables = [f"{name}={value}" for name, value in environment.items()]
         return self.request([folder, *streams], [str(grace)], [str(UMASK)], command, words, variables)
-
-
-def _send(control: socket.socket, lists: Sequence[Sequence[str]]) -> None:
-    control.settimeout(PATIENCE_SECONDS)
-    control.sendall(packed(*lists))
 
 
 def _reap(pid: int) -> None:

@@ -1,15 +1,14 @@
 """Process trees: who descends from whom, and whose marks each carries. The standard library alone: launchers load little."""
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
-import sys
 from collections import namedtuple
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 
 from forge_tools.sandbox.walls.cgroups import LIMITS
+from forge_tools.sandbox.walls.privileges import ON_LINUX, checked
 
 INSTANCE = "FORGE_INSTANCE"
 EXECUTION = "FORGE_EXECUTION"
@@ -23,12 +22,9 @@ KEEPS = "keeper."
 """How its value begins in programs that keep shells, and in the supervisors that they fork."""
 
 _KEEPER = f"{SHELL}={KEEPS}".encode()
-_ON_LINUX = sys.platform.startswith("linux")
 _LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 """Whether the kernel does (CONFIG_PROC_CHILDREN); else each question reads the whole process table."""
-_PR_SET_CHILD_SUBREAPER = 36
-
-prctl: Callable[..., int] = ctypes.CDLL(None).prctl if _ON_LINUX else lambda *_: 0
+_SET_CHILD_SUBREAPER = 36
 
 
 class Process(namedtuple("Process", ("pid", "parent", "group", "ticks"), defaults=(0,))):  # typing takes milliseconds
@@ -68,7 +64,8 @@ class Signals:
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, so that none can leave our tree. On Linux only."""
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if ON_LINUX:
+        checked("prctl", _SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap(child: int) -> tuple[bool, int | None]:
@@ -164,7 +161,7 @@ def process_of(pid: int) -> Process | None:
 
 def process_table() -> Iterator[Process]:
     """The living processes of this machine, those with high numbers first, which are mostly the newest."""
-    if not _ON_LINUX:
+    if not ON_LINUX:
         yield from process_table_of_ps()
         return
     for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):

@@ -18,7 +18,7 @@ from pathlib import Path
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ShellRecord, ShellStatus, host_of, shell_id
 from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, true_path
-from forge_tools.sandbox.processes.commands import SPAWN_FAILED
+from forge_tools.sandbox.processes.commands import SPAWN_FAILED, find_shell
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.output import forms_in_streams
 from forge_tools.sandbox.processes.spawner import UMASK, Around, Forker
@@ -98,17 +98,8 @@ def shells_folder(reach: Reach, *, is_made: bool = False) -> Path:
     return folder
 
 
-def start(
-    folder: Path,
-    hostname: str,
-    shell: NewShell,
-    command: Sequence[str],
-    *,
-    place: int,
-    stdin: bytes,
-    around: Around,
-) -> ShellFolder:
-    """Start `command` in the open folder handle `place`, behind the walls `around` it; return the shell's folder, for the caller to close.
+def start(folder: Path, hostname: str, shell: NewShell, *, place: int, stdin: bytes, around: Around) -> ShellFolder:
+    """Start a shell in the open folder handle `place`, behind the walls `around` it; return its folder, for the caller to close.
 
     The same action again returns the shell that it started. Blocks for some milliseconds: call it on a thread.
     """
@@ -124,7 +115,7 @@ def start(
         fd = os.open(folder / handle, ENTER_FOLDER)
         with ShellFolder(fd, handle) as own:
             _write_down(own.fd, shell)
-            _ask(own, shell, command, environment, place=place, stdin=stdin, around=around)
+            _ask(own, shell, environment, place=place, stdin=stdin, around=around)
     except OSError as error:
         if (found := find(folder, handle)) is not None:  # it runs, though its supervisor could not report it
             return found
@@ -304,18 +295,14 @@ def _write_down(folder: int, shell: NewShell) -> None:
 
 
 def _ask(
-    own: ShellFolder,
-    shell: NewShell,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    place: int,
-    stdin: bytes,
-    around: Around,
+    own: ShellFolder, shell: NewShell, environment: Mapping[str, str], *, place: int, stdin: bytes, around: Around
 ) -> None:
     withheld = [base64.b64encode(form).decode() for form in forms_in_streams(CONCEALED.get())]
     walls = [true_path(place), *around.walls, *around.shown] if around.walls else []
-    limits = [str(shell.lease_seconds), str(shell.spool_bytes), str(UMASK)]
+    command, limits = (
+        [*find_shell(), "-c", shell.command],
+        [str(shell.lease_seconds), str(shell.spool_bytes), str(UMASK)],
+    )
     variables = [f"{name}={value}" for name, value in environment.items()]
     with tempfile.TemporaryFile() as file:
         file.write(stdin)

@@ -51,8 +51,8 @@ class Cgroup:
             os.mkdir(self._path)
         for name, bound in self._bounds.items():
             with contextlib.suppress(FileNotFoundError):  # not offered here, as `held` says
-                _write(f"{self._path}/{name}", bound)
-        _write(f"{self._path}/cgroup.procs", pid)
+                write(f"{self._path}/{name}", bound)
+        write(f"{self._path}/cgroup.procs", pid)
         if not pid:
             self._has_us = True
             self._path = f"/proc/self/fd/{os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)}"  # from behind walls, too
@@ -73,7 +73,7 @@ class Cgroup:
             self._leaving.join()
         with contextlib.suppress(OSError):
             if self._path and not self._has_us:
-                _write(f"{self._path}/cgroup.kill", 1)
+                write(f"{self._path}/cgroup.kill", 1)
                 return True
         return False
 
@@ -119,7 +119,7 @@ class Cgroup:
 
     def _leave(self, beside: str) -> None:
         with contextlib.suppress(OSError):
-            _write(f"{self._path}/../{beside}/cgroup.procs", 0)
+            write(f"{self._path}/../{beside}/cgroup.procs", 0)
             self._has_us = False
 
 
@@ -185,7 +185,7 @@ class Limits(namedtuple("Limits", ("memory", "processes", "home"), defaults=(0, 
             for name in controllers(base):
                 _offer(base, name)
                 _offer(limits.home, name)
-            _write(f"{own}/cgroup.procs", 0)
+            write(f"{own}/cgroup.procs", 0)
         limits.group("trial").try_out()
         return limits
 
@@ -236,13 +236,13 @@ def _offer(base: str, name: str) -> None:
     """Let the groups in one have a controller: where they do, it has no processes of its own."""
     for _ in range(_TRIES):
         try:
-            return _write(f"{base}/cgroup.subtree_control", f"+{name}")
+            return write(f"{base}/cgroup.subtree_control", f"+{name}")
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
         for pid in _read(f"{base}/cgroup.procs").split():
             with contextlib.suppress(OSError):  # it has just ended
-                _write(f"{base}/{REST}/cgroup.procs", pid)
+                write(f"{base}/{REST}/cgroup.procs", pid)
     raise OSError(errno.EBUSY, f"cgroup {base} does not become empty")
 
 
@@ -258,6 +258,7 @@ def _read(path: str) -> str:
     return ""
 
 
-def _write(path: str, text: object) -> None:
+def write(path: str, text: object) -> None:
+    """Write to a file of the kernel, at once."""
     with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC), "w") as file:
         file.write(str(text))

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable
 
 from forge_tools.sandbox.walls import seccomp
-from forge_tools.sandbox.walls.cgroups import Limits
+from forge_tools.sandbox.walls.cgroups import Limits, write
 from forge_tools.sandbox.walls.privileges import ON_LINUX, checked, drop_capabilities, gain_nothing, harden, open_up
 
 HOST, NONE = "host", "none"
@@ -35,14 +35,7 @@ _OLD = "/.of-the-host"  # where the machine's files are until the last has been 
 _ROOM, _SHARED = b"size=2g,mode=755", b"size=1g,mode=1777"  # of memory, where files are that it does not keep
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
-_OF_ROOT = (
-    "sys",
-    "sysrq-trigger",
-    "irq",
-    "bus",
-    "fs",
-    "acpi",
-)  # what root writes to in /proc even without capabilities
+_OF_ROOT = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi")  # in /proc, where root writes even without capabilities
 _OWN_PIDS_SINCE = (6, 14)
 _FEWEST_NUMBERS = 301  # that the kernel takes
 
@@ -203,15 +196,13 @@ def _map_users(pid: int) -> None:
     if os.geteuid() == 0:
         with contextlib.suppress(PermissionError):
             for kind in ("uid_map", "gid_map"):
-                with open(f"/proc/self/{kind}", "rb") as file:
+                with open(f"/proc/self/{kind}") as file:
                     ranges = [line.split() for line in file]
-                _write(
-                    f"/proc/{pid}/{kind}", b"".join(b"%s %s %s\n" % (first, first, many) for first, _, many in ranges)
-                )
+                write(f"/proc/{pid}/{kind}", "".join(f"{first} {first} {many}\n" for first, _, many in ranges))
             return
-    _write(f"/proc/{pid}/setgroups", b"deny")
-    _write(f"/proc/{pid}/uid_map", b"%d %d 1" % (os.geteuid(), os.geteuid()))
-    _write(f"/proc/{pid}/gid_map", b"%d %d 1" % (os.getegid(), os.getegid()))
+    write(f"/proc/{pid}/setgroups", "deny")
+    write(f"/proc/{pid}/uid_map", f"{os.geteuid()} {os.geteuid()} 1")
+    write(f"/proc/{pid}/gid_map", f"{os.getegid()} {os.getegid()} 1")
 
 
 def _make_proc() -> None:
@@ -220,7 +211,7 @@ def _make_proc() -> None:
     if os.geteuid() != 0:
         return
     if (most := Limits.given().processes) and limits_processes():
-        _write("/proc/sys/kernel/pid_max", b"%d" % max(most, _FEWEST_NUMBERS))
+        write("/proc/sys/kernel/pid_max", max(most, _FEWEST_NUMBERS))
     for name in _OF_ROOT:
         if os.path.exists(f"/proc/{name}"):
             _bind(f"/proc/{name}", f"/proc/{name}", _READ_ONLY)
@@ -291,11 +282,3 @@ def _bind(source: str, target: str, flags: int) -> None:
 def _mount(source: str | None, target: str, kind: str = "", flags: int = 0, options: bytes | None = None) -> None:
     given = None if source is None else os.fsencode(source)
     checked("mount", given, os.fsencode(target), kind.encode() or None, flags, options)
-
-
-def _write(path: str, text: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(handle, text)
-    finally:
-        os.close(handle)

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import NoReturn
 
+from forge_tools.sandbox.processes.trees import adopt_orphans
 from forge_tools.sandbox.walls import landlock, namespaces
 from forge_tools.sandbox.walls.commands import LANDLOCK, NAMESPACE
-from forge_tools.sandbox.walls.privileges import ON_LINUX, checked, harden, is_closed
+from forge_tools.sandbox.walls.privileges import ON_LINUX, harden, is_closed
 from forge_tools.sandbox.walls.profile import Profile
 
 TIERS = ("plain", LANDLOCK, NAMESPACE)
 """What isolates commands, the least first."""
 
 _HELD, _OPEN = 0, 254
-_ADOPT_ORPHANS = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _furnished() -> bool:
 
 def _in_namespaces(attempt: Callable[[], bool]) -> bool:
     """Called in a child of ours, whose own child is in them. The error that the attempt raised there is raised here."""
-    checked("prctl", _ADOPT_ORPHANS, 1, 0, 0, 0)
+    adopt_orphans()
     if (pid := namespaces.fork(network=namespaces.NONE)) == 0:
         _end_with(attempt)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -230,7 +230,8 @@ class Target:
         for above, node in _nodes(self.name, said, source):
             start = node.range().start
             line = above + start.line + 1
-            is_definition = line in lines and _is_name_of_definition(node, source)
+            above_it = [one.kind() for one in node.ancestors()][:4]
+            is_definition = line in lines and any(kind in source.language.definitions for kind in above_it)
             yield {
                 "path": source.path,
                 "line": line,
@@ -267,11 +268,6 @@ def _parts(name: str, lines: Sequence[str], starts: Sequence[int]) -> Iterator[t
     cuts = [0, *starts[1:], len(lines)]
     for after in dict.fromkeys(bisect_right(cuts, number) for number, said in enumerate(lines) if name in said):
         yield cuts[after - 1], "\n".join(lines[cuts[after - 1] : cuts[after]])
-
-
-def _is_name_of_definition(node: Any, source: Source) -> bool:
-    above = [one.kind() for one in node.ancestors()][:4]
-    return any(kind in source.language.definitions for kind in above)
 
 
 def _kind(node: Any) -> str:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError, InvalidCallError
@@ -195,9 +194,8 @@ class _Call:
         started: list[ShellFolder] = []
 
         def work() -> ShellFolder:
-            line, where = [*find_shell(), "-c", new.command], shells.folder(is_made=True)
-            begin = partial(start, where, shells.hostname, new, line, around=self._around)
-            started.append(begin(place=folder.fd, stdin=self._stdin))
+            where, how = shells.folder(is_made=True), self._around
+            started.append(start(where, shells.hostname, new, place=folder.fd, stdin=self._stdin, around=how))
             return started[0]
 
         try:

@@ -216,7 +216,10 @@ class KillShell(BuiltinTool):
         asked, shells, deadline = Order(**options), Shells(context), Deadline(context.timeout)
         shell = shells.open(asked.shell_id)
         if shell is None:
-            return await _elsewhere(shells, asked.shell_id)
+            elsewhere = await shells.elsewhere(asked.shell_id)
+            if elsewhere is None or elsewhere.status is ShellStatus.RUNNING:
+                raise await shells.refusal(asked.shell_id)
+            return _over(elsewhere)
         with shell:
             record = await deadline.run(shell.record)
             if record.status is not ShellStatus.RUNNING:
@@ -234,13 +237,6 @@ class KillShell(BuiltinTool):
 
     async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
         return await self._execute(context, **options)
-
-
-async def _elsewhere(shells: Shells, handle: str) -> ToolResult:
-    record = await shells.elsewhere(handle)
-    if record is not None and record.status is not ShellStatus.RUNNING:
-        return _over(record)
-    raise await shells.refusal(handle)
 
 
 def _foreseen(record: ShellRecord, asked: Order) -> ToolResult:

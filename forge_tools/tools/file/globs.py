@@ -336,21 +336,22 @@ def _joined(tokens: list[str]) -> str:
 
     A fixed number of names follows `**/`, so the first place where they fit is as good as any other.
     """
-    first, *middle = ("/".join(map(_starred, _split(block, "/"))) for block in _split(tokens, _DEEP))
-    last = middle.pop() if middle else None
-    expression = first + "".join(f"(?>(?:[^/\0]*/)*?{block})" for block in middle if block)
-    return expression if last is None else f"{expression}{_FOLDERS}{last}"
+    blocks = (
+        "/".join(_apart(map("".join, _split(name, _STAR)), "[^/\0]*") for name in _split(block, "/"))
+        for block in _split(tokens, _DEEP)
+    )
+    return _apart(blocks, _FOLDERS)
 
 
-def _starred(tokens: list[str]) -> str:
-    """Join the tokens of one name. All stars but the last take the shortest fit and never backtrack.
+def _apart(pieces: Iterable[str], gap: str) -> str:
+    """Join pieces with gaps. All gaps but the last take the shortest fit and never backtrack.
 
     That finds a match whenever there is one, and keeps patterns like `*a*a*a*b` from trying every split.
     """
-    first, *middle = ("".join(piece) for piece in _split(tokens, _STAR))
+    first, *middle = pieces
     last = middle.pop() if middle else None
-    expression = first + "".join(f"(?>[^/\0]*?{piece})" for piece in middle if piece)
-    return expression if last is None else f"{expression}[^/\0]*{last}"
+    expression = first + "".join(f"(?>{gap}?{piece})" for piece in middle if piece)
+    return expression if last is None else f"{expression}{gap}{last}"
 
 
 def _split(tokens: list[str], mark: str) -> list[list[str]]:

@@ -80,10 +80,6 @@ class Search:
     hidden: bool = option("Search hidden files too; .git is always left out.", default=True)
     max_columns: int = option("Longer lines are cut around the match.", 500, minimum=20, maximum=10_000)
 
-    @property
-    def has_context(self) -> bool:
-        return bool(self.before or self.after or self.context_lines)
-
     def arguments(self, targets: Sequence[str], *, has_rules: bool) -> list[str]:
         """Build the arguments for the program: only our rules decide what to leave out, no file on this host."""
         options = {
@@ -213,8 +209,8 @@ class _Call:
         if search.output_mode != "content":
             has_counts = search.output_mode == "count"
             return NameSink(page, named, place.shown, has_counts=has_counts, enough=enough)
-        has_numbers, has_context = search.line_numbers, search.has_context
-        columns = search.max_columns
+        has_context = bool(search.before or search.after or search.context_lines)
+        columns, has_numbers = search.max_columns, search.line_numbers
         return MatchSink(
             page, named, place.shown, max_columns=columns, has_numbers=has_numbers, has_context=has_context
         )

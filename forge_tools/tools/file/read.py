@@ -20,7 +20,7 @@ from forge_tools.model.content import human
 from forge_tools.sandbox.artifacts import open_artifact
 from forge_tools.sandbox.decoding import decoded
 from forge_tools.sandbox.paths.confinement import Handle, meet
-from forge_tools.sandbox.paths.files import Digest, etag_of
+from forge_tools.sandbox.paths.files import digest, etag_of
 from forge_tools.sandbox.paths.refusals import refusal
 from forge_tools.tools.builtin import PATH, Deadline, ReadingTool, option
 from forge_tools.tools.file.text import (
@@ -241,16 +241,16 @@ class Reading:
         """Count and hash the whole file, unless it is large or time runs out."""
         if self._file.stat.st_size > SURVEYED_BYTES:
             return None, None
-        digest, count, start = Digest(encoding.bom), Count(), len(encoding.bom)
+        read, count, start = digest(encoding.bom), Count(), len(encoding.bom)
 
         def hashed() -> Iterator[bytes]:
             for chunk in [sample[start:]] if self._is_whole else self._chunks(start):
-                digest.update(chunk)
+                read.update(chunk)
                 yield chunk
 
         for chunk in as_utf8(hashed(), encoding):
             count.add(chunk)
-        return (None, None) if self._is_partial else (count, digest.etag)
+        return (None, None) if self._is_partial else (count, etag_of(read))
 
     def _lines(self, encoding: Encoding, count: Count | None) -> tuple[int | None, Iterator[Line]]:
         """Return the requested lines, and the number of the first one, None if the file was not counted."""

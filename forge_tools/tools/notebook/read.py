@@ -70,24 +70,7 @@ def shown_cells(file: Handle, wish: Wish, deadline: Deadline, max_chars: int) ->
         SandboxError: it is not a notebook, is too large, or has no such cell.
     """
     data = _whole(file, deadline)
-    return _show(Notebook.of(data, file.name), data, file.name, wish, max_chars)
-
-
-def _whole(file: Handle, deadline: Deadline) -> bytes:
-    if file.stat.st_size > KEPT_BYTES:
-        what = f"{file.name} is {file.stat.st_size:,} bytes; the limit for reading notebooks is {KEPT_BYTES:,}"
-        raise SandboxError(
-            f"{what}. Clear its outputs (jupyter nbconvert --clear-output --inplace {file.name}), or look for a part with Grep",
-            TOO_LARGE,
-        )
-    data = bytearray()
-    while len(data) <= KEPT_BYTES and (chunk := os.pread(file.fd, _CHUNK_BYTES, len(data))):
-        deadline.check()
-        data += chunk
-    return bytes(data)
-
-
-def _show(notebook: Notebook, data: bytes, shown: str, wish: Wish, max_chars: int) -> ToolResult:
+    notebook, shown = Notebook.of(data, file.name), file.name
     first, limit, room = wish.offset, wish.limit, room_for_records(max_chars)
     if wish.cell_id is not None or wish.cell_index is not None:
         first, limit = notebook.find(wish.cell_id, wish.cell_index, shown), 1
@@ -113,6 +96,20 @@ def _show(notebook: Notebook, data: bytes, shown: str, wish: Wish, max_chars: in
         notes.append(f"[{counted(len(images) - MOST_IMAGES, 'more image')}: read their cells one at a time]")
     text = "\n".join([*blocks, *notes])
     return ToolResult.ok([text, *images[:MOST_IMAGES]] if images else text, **facts)
+
+
+def _whole(file: Handle, deadline: Deadline) -> bytes:
+    if file.stat.st_size > KEPT_BYTES:
+        what = f"{file.name} is {file.stat.st_size:,} bytes; the limit for reading notebooks is {KEPT_BYTES:,}"
+        raise SandboxError(
+            f"{what}. Clear its outputs (jupyter nbconvert --clear-output --inplace {file.name}), or look for a part with Grep",
+            TOO_LARGE,
+        )
+    data = bytearray()
+    while len(data) <= KEPT_BYTES and (chunk := os.pread(file.fd, _CHUNK_BYTES, len(data))):
+        deadline.check()
+        data += chunk
+    return bytes(data)
 
 
 def _images(notebook: Notebook, indexes: range) -> Iterator[Image]:

@@ -59,7 +59,7 @@ def read(caller: Callable[[Read], Call], ws: Path) -> Call:
     (ws / "first").write_bytes(b"x")
     with Workspace(ws).open_file("first") as file:
         nowait.meet(file.fd, file.stat.st_dev)
-        if not nowait.is_offered(file.stat.st_dev):
+        if not nowait.offered[file.stat.st_dev]:
             pytest.skip("the file system of the temporary folder offers no reads that never wait")
     return caller(Read())
 

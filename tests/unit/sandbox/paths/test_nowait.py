@@ -30,7 +30,7 @@ def quick(tmp_path: Path) -> Workspace:
     workspace = Workspace(tmp_path)
     with workspace.open_file("f") as file:
         confinement.meet(file.fd, file.stat.st_dev)
-        if not confinement.is_offered(file.stat.st_dev):
+        if not confinement.offered[file.stat.st_dev]:
             pytest.skip("the file system of the temporary folder offers no reads that never wait")
     return workspace
 
@@ -85,7 +85,7 @@ def test_what_is_not_a_regular_file_is_not_opened(
 
 
 def test_a_device_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confinement, "is_offered", lambda _: True)
+    monkeypatch.setattr(confinement, "offered", dict.fromkeys([os.stat("/dev").st_dev], True))
     for name in ("zero", "null", "tty"):
         assert Workspace(Path("/dev")).open_cached(name) is None
 
@@ -126,7 +126,7 @@ def test_a_mount_inside_is_left_to_the_thread(monkeypatch: pytest.MonkeyPatch) -
     mount = Path("/dev/shm")
     if not mount.is_mount():
         pytest.skip("/dev/shm is no mount here")
-    monkeypatch.setattr(confinement, "is_offered", lambda _: True)
+    monkeypatch.setattr(confinement, "offered", dict.fromkeys([mount.stat().st_dev, os.stat("/").st_dev], True))
     with tempfile.NamedTemporaryFile(dir=mount) as file:
         inside = Workspace(mount).open_cached(Path(file.name).name)
         assert inside is not None
@@ -136,7 +136,7 @@ def test_a_mount_inside_is_left_to_the_thread(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_name_that_is_not_in_memory_is_left_to_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has looked for this one before: the kernel makes the names of a process when somebody does."""
-    monkeypatch.setattr(confinement, "is_offered", lambda _: True)
+    monkeypatch.setattr(confinement, "offered", dict.fromkeys([os.stat("/proc").st_dev], True))
     workspace, path = Workspace(Path("/proc")), f"{os.getpid()}/personality"
     assert workspace.open_cached(path) is None
     workspace.open_file(path).close()
@@ -152,7 +152,7 @@ def test_one_that_may_wait_for_somebody_is_never_asked() -> None:
     workspace = Workspace(Path("/proc"))
     with workspace.open_file("version") as file:
         confinement.meet(file.fd, file.stat.st_dev)
-        assert not confinement.is_offered(file.stat.st_dev)
+        assert not confinement.offered[file.stat.st_dev]
     assert workspace.open_cached("version") is None
 
 

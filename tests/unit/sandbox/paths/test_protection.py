@@ -77,11 +77,10 @@ def test_a_refusal_says_why_and_what_to_do(filled: Path) -> None:
 
 
 def test_patterns_are_the_operators_choice(filled: Path) -> None:
-    ours = Protection(internals=(), secrets=("*.TXT",), harmless=("ok.txt",))
+    ours = Protection(secrets=("*.TXT", "*.dist"))
     workspace = Workspace([Root(filled, protection=ours)])
     workspace.open(".env").close()
-    workspace.place(".git/config").close()
-    workspace.place("ok.txt").close()
+    workspace.place(".env.dist").close()
     assert refused(workspace, "new.txt", is_write=True) == "PATH_PROTECTED"
     assert ours.hides("a.txt")
-    assert not ours.hides("ok.txt")
+    assert not ours.hides(".env.dist")

@@ -275,11 +275,13 @@ def test_the_same_deed_starts_one_shell(folder: Path, marker: str, sleepers: Cal
 def test_one_that_cannot_be_started_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fd = os.open("/", os.O_RDONLY)
     new = host.NewShell(command="x", cwd=".")
-    with pytest.raises(SandboxError, match="No such file"):
-        host.start(folder, "h1", new, ["/no/such/program"], place=fd, stdin=b"", around=UNWALLED)
+    with monkeypatch.context() as without:
+        without.setattr(host, "find_shell", lambda: ["/no/such/program"])
+        with pytest.raises(SandboxError, match="No such file"):
+            host.start(folder, "h1", new, place=fd, stdin=b"", around=UNWALLED)
     monkeypatch.setattr(KEEPER, "request", _fails)
     with pytest.raises(SandboxError, match="Too many open files"):
-        host.start(folder, "h1", new, ["/bin/true"], place=fd, stdin=b"", around=UNWALLED)
+        host.start(folder, "h1", new, place=fd, stdin=b"", around=UNWALLED)
     os.close(fd)
     assert list(folder.iterdir()) == []
 
