@@ -174,8 +174,20 @@ class FolderArtifacts:
 
     def purge(self) -> int:
         """Delete what has expired, and what was never finished; return how many."""
+        gone = 0
         with self._locked():
-            return self._purge()
+            self._files.tidy()
+            for id_ in self._files.ids():
+                is_owned = any(self._owners.glob(f"*/{id_}"))
+                seconds = self._ttl if is_owned else min(self._ttl, _LEFTOVER_SECONDS)
+                if self._files.touched(id_) < time.time() - seconds:
+                    self._files.remove(id_)
+                    gone += 1
+            there = set(self._files.ids())
+            for mark in self._owners.glob("*/*"):
+                if mark.name not in there:
+                    mark.unlink(missing_ok=True)
+        return gone
 
     def _put(self, draft: Draft, context: ExecutionContext) -> None:
         """Record the owner last: after a kill half way, nobody sees the remains."""
@@ -189,9 +201,9 @@ class FolderArtifacts:
             self._mark.write_text(str(draft.size))
             self._mark.replace(session / draft.id)  # a concurrent reader reads either version
             self._evict(session, draft.id)
-            if time.monotonic() - self._purged_at > _PURGE_SECONDS:
-                self._purged_at = time.monotonic()
-                self._purge()
+        if time.monotonic() - self._purged_at > _PURGE_SECONDS:
+            self._purged_at = time.monotonic()
+            self.purge()
 
     async def _chunk(self, artifact: Artifact, number: int) -> bytes:
         async with self._refusing(artifact.id):
@@ -228,21 +240,6 @@ class FolderArtifacts:
     def _drop(self, found: str) -> None:
         with self._locked():
             self._files.remove(found)
-
-    def _purge(self) -> int:
-        gone = 0
-        self._files.tidy()
-        for id_ in self._files.ids():
-            is_owned = any(self._owners.glob(f"*/{id_}"))
-            seconds = self._ttl if is_owned else min(self._ttl, _LEFTOVER_SECONDS)
-            if self._files.touched(id_) < time.time() - seconds:
-                self._files.remove(id_)
-                gone += 1
-        there = set(self._files.ids())
-        for mark in self._owners.glob("*/*"):
-            if mark.name not in there:
-                mark.unlink(missing_ok=True)
-        return gone
 
     def _evict(self, session: Path, latest: str) -> None:
         """Evict the oldest artifacts of a session that exceeds its quota; delete those without an owner."""

@@ -98,7 +98,7 @@ class Workspace:
     def open_root(self, of: Handle | None = None) -> Handle:
         """Open the root in which `of` lies, by default that of the working directory."""
         root = of.root if of else self._home
-        return Handle(os.dup(root.fd), self.shown(".", of), root)
+        return Handle(os.dup(root.fd), self.shown(".", root), root)
 
     def place(self, path: str, *, follow: bool = True) -> Place:
         """Find where a file is or will be written or deleted, and refuse if that is not allowed.
@@ -124,12 +124,16 @@ class Workspace:
             raise outside(handle.name)
         return below
 
-    def shown(self, inside: str, of: Handle | None = None) -> str:
+    def shown(self, inside: str, root: OpenRoot) -> str:
         """Turn a path below a root into one that people see and may pass: relative to the working directory.
 
-        `of` determines the root: if it is not that of the working directory, the absolute path is shown.
+        If that is in another root, it is absolute.
         """
-        return self._shown(of.root if of else self._home, inside)
+        if root is not self._home:
+            return escape_path(posixpath.normpath(posixpath.join(root.path, inside)))
+        if not self._working_dir:
+            return escape_path(inside)
+        return escape_path(posixpath.relpath(inside, self._working_dir))
 
     def close(self) -> None:
         """Release the roots; this also happens with the last reference."""
@@ -170,14 +174,7 @@ class Workspace:
             raise outside(escape_path(path))
         # The innermost of nested roots.
         root, inside = min(found, key=lambda one: len(parts_of(one[1])))
-        return _Located(root, inside, self._shown(root, inside))
-
-    def _shown(self, root: OpenRoot, inside: str) -> str:
-        if root is not self._home:
-            return escape_path(posixpath.normpath(posixpath.join(root.path, inside)))
-        if not self._working_dir:
-            return escape_path(inside)
-        return escape_path(posixpath.relpath(inside, self._working_dir))
+        return _Located(root, inside, self.shown(inside, root))
 
     def _with_similar(self, refused: SandboxError, asked: _Located) -> SandboxError:
         """Add similar names from the same folder; this look-up also stays in the workspace."""

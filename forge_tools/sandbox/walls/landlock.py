@@ -76,14 +76,6 @@ class Ruleset:
             for path in paths:
                 _allow(self._handle, path, allowed & self._rights)
 
-    def restrict(self) -> None:
-        """Put it around this thread and what it starts. `no_new_privs` must be set.
-
-        Raises:
-            OSError: this thread has 16 layers already.
-        """
-        checked("syscall", _RESTRICT_SELF, self._handle, 0)
-
     def enclose(self) -> None:
         """Put all walls of this tier around this thread and what it starts: these files and devices alone, no capability, few system calls.
 
@@ -92,7 +84,7 @@ class Ruleset:
         """
         gain_nothing()
         drop_capabilities()
-        self.restrict()
+        checked("syscall", _RESTRICT_SELF, self._handle, 0)
         seccomp.refuse(families=_families(self._network), truncation=bool(self._rights & _TRUNCATE))
 
     def close(self) -> None:

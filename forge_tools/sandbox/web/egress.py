@@ -10,7 +10,6 @@ import logging
 import socket
 from collections.abc import Coroutine
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +22,7 @@ PORTS = (80, 443)
 MOST_CONNECTIONS = 128
 """At the same time, of one command; further ones are closed at once."""
 
+_ANY = "*."
 _HEAD_BYTES = 1 << 16
 _CHUNK = 1 << 16
 _HEAD_SECONDS = 30.0
@@ -32,24 +32,14 @@ _MOST_REFUSED = 50
 logger = logging.getLogger("tool.egress")  # what tools log is recorded with their calls
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """One entry of a list: `api.example.com`, `*.example.org` for every name below it, or either with a port."""
+def covers(entry: str, host: str, port: int) -> bool:
+    """Whether an entry of `FORGE_EGRESS` allows to connect there.
 
-    host: str
-    is_any_below: bool = False
-    port: int | None = None
-
-    @classmethod
-    def parse(cls, entry: str) -> "Allowed":
-        """Read an entry of `FORGE_EGRESS`."""
-        host, _, port = entry.partition(":")
-        return cls(host.removeprefix("*."), host.startswith("*."), int(port) if port else None)
-
-    def covers(self, host: str, port: int) -> bool:
-        """Whether it allows to connect there."""
-        is_named = host.endswith(f".{self.host}") if self.is_any_below else host == self.host
-        return is_named and (port in PORTS if self.port is None else port == self.port)
+    It is `api.example.com`, `*.example.org` for every name below it, or either with a port.
+    """
+    name, _, number = entry.partition(":")
+    is_named = host.endswith(name[1:]) if name.startswith(_ANY) else host == name
+    return is_named and (port == int(number) if number else port in PORTS)
 
 
 def variables(network: str) -> dict[str, str]:
@@ -65,7 +55,7 @@ class Egress:
     """The proxy of one command with this network; `refused` are the places that it refused, the first fifty."""
 
     def __init__(self, network: str, *, resolve: Resolve = resolve) -> None:
-        self._allowed = [Allowed.parse(entry) for entry in network.split(",")] if has_proxy(network) else []
+        self._allowed = network.split(",") if has_proxy(network) else []
         self._resolve = resolve
         self._tasks: set[asyncio.Task[None]] = set()
         self.refused: list[str] = []
@@ -122,14 +112,14 @@ class Egress:
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to the first address that answers. A name that is listed itself may have any; below a pattern they are public."""
         place = f"{host}:{port}"
-        rules = [rule for rule in self._allowed if rule.covers(host, port)]
+        rules = [entry for entry in self._allowed if covers(entry, host, port)]
         if not rules:
             self._note(place)
             raise _RefusedError("403 Forbidden", f"{place} is not among the hosts that may be reached")
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 addresses = await self._resolve(host, port)
-                if all(rule.is_any_below for rule in rules) and not all(
+                if all(entry.startswith(_ANY) for entry in rules) and not all(
                     is_public(ipaddress.ip_address(one)) for one in addresses
                 ):
                     self._note(place)

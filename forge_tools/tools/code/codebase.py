@@ -18,7 +18,6 @@ from forge_tools.errors import SandboxError, ToolFailure
 from forge_tools.model import Lane, Tier, ToolCategory, ToolResult
 from forge_tools.sandbox.index import HostIndex, Kept, Seen
 from forge_tools.sandbox.paths.confinement import Handle
-from forge_tools.sandbox.paths.folders import open_allowed
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.reach import REACH
 from forge_tools.tools.builtin import PATH, Deadline, LookingTool, option
@@ -222,7 +221,6 @@ def read_file(workspace: Workspace, path: str, deadline: Deadline) -> Source:
 
 
 def _files(workspace: Workspace, target: Handle, deadline: Deadline, codebase: Codebase) -> Iterator[_File]:
-    above = workspace.inside(target)
     if not target.is_folder:
         language = language_of(target.name)
         if language is None:
@@ -230,19 +228,18 @@ def _files(workspace: Workspace, target: Handle, deadline: Deadline, codebase: C
                 f"{target.name} is in a language that the code tools do not know; Grep can search it",
                 UNSUPPORTED_LANGUAGE,
             )
-        shown = workspace.shown(above, target)
+        shown = workspace.shown(workspace.inside(target), target.root)
         yield _File(shown, shown, language, workspace.open_file(target.name))
         return
-    above = "" if above == "." else f"{above}/"
     walk = Walk(workspace, target, deadline)
     for level in walk.levels():
         for name in sorted(level.files):
             inside = level.path + name
             if (language := language_of(name)) is None:
                 continue
-            shown = workspace.shown(above + inside, target)
-            if (handle := open_allowed(target.root, above + inside, shown)) is None:
+            if (handle := walk.open(inside)) is None:
                 continue
+            shown = walk.shown(inside)
             if handle.stat.st_size > MAX_BYTES:
                 codebase.skipped[shown] = "larger than 1 MiB"
                 handle.close()

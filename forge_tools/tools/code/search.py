@@ -189,7 +189,7 @@ class FindReferences(CodeTool):
         file = None
         if wish.file is not None:
             with workspace.open_file(wish.file) as handle:
-                file = workspace.shown(workspace.inside(handle), handle)
+                file = workspace.shown(workspace.inside(handle), handle.root)
         codebase = read(workspace, wish.path, deadline, Having.name(name))
         defined = codebase.named(wish.symbol, file=file)
         if not defined:

@@ -280,8 +280,7 @@ def _no_match(step: Step, text: str, view: View, shown: str) -> SandboxError:
     if close is None:
         what += " Nothing in the file is similar. Read the file and copy the text from there"
         return SandboxError(what, NO_MATCH)
-    where = f"line {close.first:,} is" if close.first == close.last else f"lines {close.first:,}-{close.last:,} are"
-    return SandboxError(f"{what} Closest: {where} {close.alike:.0%} alike; {close.why}", NO_MATCH)
+    return SandboxError(f"{what} Closest: {close}", NO_MATCH)
 
 
 def _where(text: str, found: Found) -> str:

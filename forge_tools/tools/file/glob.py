@@ -75,7 +75,7 @@ class Glob(LookingTool):
         page = Page(offset=wanted.offset, limit=wanted.limit, room=room_for_records(max_chars))
         with workspace.open_folder(wanted.path) as target:
             paths, walk = find(workspace, target, wanted, deadline)
-            result = _result(workspace, target, wanted, paths, walk, page=page)
+            result = _result(target, wanted, paths, walk, page)
             if not paths and not walk.is_partial:
                 seconds = min(HINT_SECONDS, deadline.margin)
                 for before, wider, after in _wider(wanted):
@@ -128,12 +128,10 @@ def _modified(level: Level, path: str) -> int:
         return 0
 
 
-def _result(
-    workspace: Workspace, target: Handle, wanted: _Wanted, paths: list[str], walk: Walk, *, page: Page
-) -> ToolResult:
-    inside, unit = workspace.inside(target), _KINDS[wanted.type]
+def _result(target: Handle, wanted: _Wanted, paths: list[str], walk: Walk, page: Page) -> ToolResult:
+    unit = _KINDS[wanted.type]
     for path in paths:
-        if not page.add(workspace.shown(path if inside == "." else f"{inside}/{path}", target)):
+        if not page.add(walk.shown(path)):
             break
     warnings = [f"{path}: {reason}" for path, reason in walk.faults]
     total = None if walk.is_partial else len(paths)

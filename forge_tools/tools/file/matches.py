@@ -8,7 +8,6 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from forge_tools.errors import SandboxError
@@ -56,16 +55,6 @@ class Found:
         return self._find()
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
-    """The lines of the file, numbered from 1, that most resemble the wanted text, and how they differ."""
-
-    first: int
-    last: int
-    alike: float
-    why: str
-
-
 def find_matches(text: str, old: str, check: Check, *, with_blanks: bool) -> Found:
     """Find all places of `old`, without overlaps.
 
@@ -89,8 +78,8 @@ def reindented(new: str, match: Match) -> str:
     return "\n".join(match.added + line.removeprefix(match.removed) if line.strip() else line for line in lines)
 
 
-def nearest(text: str, old: str) -> Nearest | None:
-    """Find the lines that most resemble `old`; None if there are none, or the search would take long."""
+def nearest(text: str, old: str) -> str | None:
+    """Say which lines most resemble `old`, and how they differ; None if there are none, or the search would take long."""
     lines, wanted = _lines(text), _lines(old)
     if wanted and not wanted[-1]:
         wanted.pop()
@@ -104,8 +93,9 @@ def nearest(text: str, old: str) -> Nearest | None:
     alike, start = best[0], -best[1]
     if alike < _LEAST_ALIKE:
         return None
-    found = lines[start : start + len(wanted)]
-    return Nearest(start + 1, start + len(found), alike, _why(wanted, found, start + 1))
+    found, first = lines[start : start + len(wanted)], start + 1
+    where = f"line {first:,} is" if len(found) == 1 else f"lines {first:,}-{start + len(found):,} are"
+    return f"{where} {alike:.0%} alike; {_why(wanted, found, first)}"
 
 
 def _places(text: str, old: str, check: Check) -> Iterator[Match]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import Handle
-from forge_tools.sandbox.paths.folders import Changes, open_allowed
+from forge_tools.sandbox.paths.folders import Changes
 from forge_tools.sandbox.paths.refusals import Protection, escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.commands import find_beside_python
@@ -131,24 +131,21 @@ class Folder:
         if glob:
             check_glob(glob)
         self.folder = handle.fd
-        self._workspace = workspace
-        self._handle = handle
+        self._walk = walk
         self._hidden = hidden
         self._glob = compile_glob(glob) if glob else None
         self._left_out: set[str] = set()
         self._files = self.protected = 0
         for level in walk.levels():
             self._take(level, handle.root.root.protection)
-        self._faulty, self._seen, self.is_partial = {path for path, _ in walk.faults}, walk.seen, walk.is_partial
+        self._faulty, self.is_partial = {path for path, _ in walk.faults}, walk.is_partial
         self.faults = [f"{path}: {reason}" for path, reason in walk.faults]
         self._has_gaps = self.is_partial or bool(walk.faults)
         # Names that no rule can express are filtered afterwards.
         sayable = sorted(path for path in self._left_out if path.isprintable())
         self._odd_folders = tuple(path for path in self._left_out if path.endswith("/") and not path.isprintable())
         self.rules = (only(glob) if glob else "") + "".join(map(plain_rule, sayable))
-        inside = workspace.inside(handle)
-        self._above = "" if inside == "." else f"{inside}/"
-        self._shown_above = _prefix(workspace.shown(inside, handle))
+        self._shown_above = _prefix(workspace.shown(workspace.inside(handle), handle.root))
 
     def stdin(self) -> bytes:
         return os.fsencode(self.rules)
@@ -162,7 +159,7 @@ class Folder:
         path = path.removeprefix("./")
         if path in self._left_out or path.startswith(self._odd_folders):
             return None
-        if self._has_gaps and path[: path.rfind("/") + 1] not in self._seen:
+        if self._has_gaps and path[: path.rfind("/") + 1] not in self._walk.seen:
             return None
         if self._glob and not self._glob.fullmatch(path):
             return None
@@ -170,16 +167,16 @@ class Folder:
 
     def shown(self, name: str) -> str:
         if self._shown_above is None:
-            return self._workspace.shown(self._above + name, self._handle)
+            return self._walk.shown(name)
         return self._shown_above + escape_path(name)
 
     def open(self, name: str) -> Handle | None:
         """Open a file reported by a search, if it may be read."""
-        return open_allowed(self._handle.root, self._above + name, self.shown(name))
+        return self._walk.open(name)
 
     def changes(self) -> Changes:
         """Find which folders have changed since the walk."""
-        return Changes(self._seen, self.folder)
+        return Changes(self._walk.seen, self.folder)
 
     def searched(self, failed: Sequence[str]) -> int:
         """Count the files, given those (and folders) that a search without a glob complained of."""

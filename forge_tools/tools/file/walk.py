@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple, TypeVar
 
 from forge_tools.sandbox.paths.confinement import Handle
-from forge_tools.sandbox.paths.folders import Entries, Folder, Look, Sighting
+from forge_tools.sandbox.paths.folders import Entries, Folder, Look, Sighting, open_allowed
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import Deadline
 from forge_tools.tools.file.globs import Names, Rules, TooManyRulesError
@@ -69,8 +69,8 @@ class _Ground:
 class Walk:
     """Walks a folder, top down. Links are listed and never followed; `.git` is left out.
 
-    `faults` lists what could not be read, and why. With `keeps_sightings`, `seen` holds the state of each folder just
-    before it was listed.
+    Paths are relative to that folder. `faults` lists what could not be read, as people see it, and why. With
+    `keeps_sightings`, `seen` holds the state of each folder just before it was listed.
     """
 
     def __init__(
@@ -86,13 +86,19 @@ class Walk:
         self._deadline = deadline
         self._respects = respect_ignore
         self._hidden = hidden
-        self._above = ""
+        inside = workspace.inside(target)
+        self._above = "" if inside == "." else f"{inside}/"
+
+    def shown(self, path: str) -> str:
+        return self._workspace.shown(self._above + path, self._target.root)
+
+    def open(self, path: str) -> Handle | None:
+        """Open a regular file; None if it is gone, leads out or is protected."""
+        return open_allowed(self._target.root, self._above + path, self.shown(path))
 
     def levels(self) -> Iterator[Level]:
-        """Yield each folder before those in it, with paths relative to the target."""
-        inside = self._workspace.inside(self._target)
-        self._above = "" if inside == "." else f"{inside}/"
-        todo = [(Folder(self._target.fd), ".", self._above, self._ground_above(inside))]
+        """Yield each folder before those in it."""
+        todo = [(Folder(self._target.fd), ".", self._above, self._ground_above())]
         while todo:
             if self._deadline.is_over:
                 self.is_partial = True
@@ -144,14 +150,14 @@ class Walk:
             level.folders[:] = [name for name in level.folders if name not in out or name in entered]
             level.ignored_folders = out
 
-    def _ground_above(self, inside: str) -> _Ground:
+    def _ground_above(self) -> _Ground:
         """Gather the rules from the root to the target. If they ignore the target, none apply: the caller named it."""
         ground, path = _Ground(), ""
-        if inside == "." or not self._respects:
+        if not self._above or not self._respects:
             return ground
         with self._workspace.open_root(self._target) as root:
             folder = Folder(root.fd)
-            for name in inside.split("/"):
+            for name in self._above.split("/")[:-1]:
                 try:
                     ground = self._ground_in(ground, path, folder, folder.entries())
                     folder = folder.enter(name)
@@ -192,7 +198,7 @@ class Walk:
         return None
 
     def _fault(self, path: str, error: OSError) -> None:
-        shown = self._workspace.shown(path.rstrip("/") or ".", self._target)
+        shown = self._workspace.shown(path.rstrip("/") or ".", self._target.root)
         self.faults.append((shown, error.strerror or str(error)))
 
 

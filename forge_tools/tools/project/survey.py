@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from forge_tools.model import ToolCategory, ToolResult
 from forge_tools.sandbox.paths.confinement import Handle
-from forge_tools.sandbox.paths.folders import Folder, open_allowed
-from forge_tools.sandbox.paths.refusals import escape_path
+from forge_tools.sandbox.paths.folders import Folder
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import Deadline, LookingTool, counted
 from forge_tools.tools.file.globs import by_path
@@ -63,11 +62,9 @@ class Survey:
         self.notes: list[str] = []
         self.deadline = deadline
         self.name = target.name
-        self._workspace, self._target = workspace, target
-        inside = workspace.inside(target)
-        self._above = "" if inside == "." else f"{inside}/"
         self._texts: dict[str, str] = {}
-        walk, found = Walk(workspace, target, deadline), dict[str, int]()
+        self._walk = walk = Walk(workspace, target, deadline)
+        found: dict[str, int] = {}
         for level in walk.levels():
             hidden = target.root.root.protection.hidden_of([*level.files, *level.folders])
             level.folders[:] = [name for name in level.folders if name not in hidden]
@@ -81,12 +78,11 @@ class Survey:
             self.notes.append("the call's time ran out before all folders were seen; pass a path inside")
 
     def shown(self, path: str) -> str:
-        return self._workspace.shown(self._above + path, self._target)
+        return self._walk.shown(path)
 
     def data(self, path: str, limit: int = SAMPLE_BYTES) -> bytes | None:
         """Return the first bytes of a file, even one that the walk left out; None if it cannot be read."""
-        handle = open_allowed(self._target.root, self._above + path, escape_path(path))
-        if handle is None:
+        if (handle := self._walk.open(path)) is None:
             return None
         with handle:
             return os.pread(handle.fd, limit, 0)

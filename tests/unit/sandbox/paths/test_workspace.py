@@ -191,7 +191,7 @@ def test_an_open_folder_knows_where_it_really_is(ws: Path) -> None:
     with workspace.open_folder("../link") as folder, workspace.open_root() as root:
         assert workspace.inside(folder) == "src"
         assert workspace.inside(root) == "."
-        assert workspace.shown("src/foo.py") == "foo.py"
+        assert workspace.shown("src/foo.py", root.root) == "foo.py"
 
 
 def test_a_folder_that_was_moved_out_after_it_was_opened_is_outside(ws: Path) -> None:
