@@ -170,17 +170,13 @@ class Protection:
             what = f"{escape_path(inner[0][1:])} may only be changed by its own commands, such as git; tools only read it. "
             raise SandboxError(f"Path is protected by policy: {shown}: {what}Run that command with Bash", PROTECTED)
 
-    def hides(self, name: str) -> bool:
-        """Whether an entry of that name cannot be read."""
-        path = f"/{name}".casefold()
-        return bool(self._secret.match(path)) and not _HARMLESS.match(path)
-
     def hidden_of(self, names: Sequence[str]) -> set[str]:
         """Return those of the names in a folder that cannot be read."""
         # Names contain no slash, so all are matched at once, like the parts of a path.
         if not self._secret.search(f"/{'/'.join(names)}".casefold()):
             return set()
-        return {name for name in names if self.hides(name)}
+        paths = {name: f"/{name}".casefold() for name in names}
+        return {name for name, path in paths.items() if self._secret.match(path) and not _HARMLESS.match(path)}
 
     @cached_property
     def _secret(self) -> re.Pattern[str]:

@@ -5,7 +5,7 @@ import codecs
 import re
 import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import SplitResult
@@ -57,45 +57,32 @@ class Response:
         return self.body.decode(self.encoding, "replace")
 
 
-async def get(
-    web: Web, url: str, seconds: float, *, headers: Mapping[str, str] | None = None, follow_off_host: bool = False
-) -> Response:
-    """Fetch a URL with a GET, following redirects.
+async def fetch(
+    web: Web, url: str, seconds: float, headers: Mapping[str, str], *, body: bytes | None = None,
+    follow_off_host: bool = False,
+) -> Response:  # fmt: skip
+    """Fetch a URL with a GET, following redirects; or send a body to one that the operator configured, with a POST.
 
     Raises:
         SandboxError: it leads to where tools may not go.
         ToolFailure: it cannot be fetched, or exceeds the limits.
     """
-    async with _within(seconds):
-        return await _follow(web, url, dict(headers or {}), follow_off_host=follow_off_host)
-
-
-async def post(web: Web, url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> Response:
-    """Send a body to a URL that the operator configured.
-
-    Raises:
-        SandboxError, ToolFailure: as in `get`.
-    """
-    async with _within(seconds):
-        return await _once(web, web.checked(url), "POST", dict(headers), body)
-
-
-@asynccontextmanager
-async def _within(seconds: float) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(seconds):
-            yield
+            if body is not None:
+                return await _once(web, web.checked(url), headers, body)
+            return await _follow(web, url, headers, follow_off_host=follow_off_host)
     except TimeoutError as error:
         what = f"The server did not send the whole response within {seconds:g}s"
         raise ToolFailure(what, code=ErrorCode.TIMEOUT, retry=True) from error
 
 
-async def _follow(web: Web, url: str, headers: dict[str, str], *, follow_off_host: bool) -> Response:
+async def _follow(web: Web, url: str, headers: Mapping[str, str], *, follow_off_host: bool) -> Response:
     parts = web.checked(url)
     for _ in range(MAX_HOPS + 1):
         if web.obeys_robots:
             await _require_welcome(web, parts)
-        response = await _once(web, parts, "GET", headers)
+        response = await _once(web, parts, headers)
         if response.location is None:
             return response
         target = web.checked(response.location, parts.geturl())
@@ -127,18 +114,17 @@ async def _require_welcome(web: Web, parts: SplitResult) -> None:
         raise SandboxError(f"The robots.txt of {parts.hostname} asks programs to leave this URL alone", URL_BLOCKED)
 
 
-async def _once(
-    web: Web, parts: SplitResult, method: str, headers: dict[str, str], body: bytes | None = None
-) -> Response:
+async def _once(web: Web, parts: SplitResult, headers: Mapping[str, str], body: bytes | None = None) -> Response:
     """Send one request on its own connection; the body of a redirect is not read."""
     with _required():
         import httpcore2
 
     httpcore: Any = httpcore2  # `Connector` has its methods, but not its base, which would load it
+    method = "GET" if body is None else "POST"
     sent = {"User-Agent": AGENT, "Accept-Encoding": "gzip, br", "Accept": "*/*", **headers}
     pool = httpcore.AsyncConnectionPool(network_backend=Connector(web, httpcore.AnyIOBackend()))
     with _explained(parts, httpcore):
-        async with pool, pool.stream(method, parts.geturl(), headers=list(sent.items()), content=body) as answer:
+        async with pool, pool.stream(method, parts.geturl(), headers=[*sent.items()], content=body) as answer:
             told = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in answer.headers]
             facts = dict(reversed(told))
             if answer.status in _REDIRECTS and "location" in facts:

@@ -20,7 +20,7 @@ from forge_tools.sandbox.processes.streams import is_plain, plain
 from forge_tools.sandbox.shells.folder import Output, Piece, ShellFolder
 from forge_tools.tools.builtin import Deadline, ReadingTool, option
 from forge_tools.tools.execution.shells import HANDLE, Shells, facts_of, state_of
-from forge_tools.tools.file.ripgrep import find_ripgrep, refusal
+from forge_tools.tools.file.ripgrep import find_ripgrep, require_searched
 
 _NOTES_ROOM = 500
 _MAX_SHOWN_LINE = 200
@@ -208,8 +208,10 @@ class Pattern:
             raise SandboxError(f"Searching for {self._text[:200]} took more than {limit:.2g}s", ErrorCode.TIMEOUT)
         if completed.exit_code not in (0, 1):
             said = complaints.decode("utf-8", "replace")
-            if refused := refusal(self._text, None, said):
-                raise SandboxError(refused.message.partition(" (to search")[0], refused.code)
+            try:
+                require_searched(self._text, None, said)
+            except SandboxError as refused:
+                raise SandboxError(refused.message.partition(" (to search")[0], refused.code) from None
             raise SandboxError(f"Searching for {self._text[:200]} failed: {said.strip()[:200]}", "INVALID_REGEX")
         return [int(number[1]) - 1 for number in _NUMBER.finditer(found)]
 

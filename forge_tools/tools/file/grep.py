@@ -28,7 +28,7 @@ from forge_tools.tools.file.ripgrep import (
     complaints_of,
     find_ripgrep,
     needs_pcre2,
-    refusal,
+    require_searched,
 )
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.file.walk import Walk
@@ -165,7 +165,7 @@ class _Call:
                 search = replace(search, engine="pcre2")
                 answer = await self._answer(search, place, self._deadline.remaining)
             if not answer.sink.page.seen and not answer.completed.timed_out:
-                _raise(refusal(search.pattern, search.type, answer.stderr))
+                require_searched(search.pattern, search.type, answer.stderr)
                 return await self._nothing(search, target, place, answer)
             return _result(search, place, answer)
 
@@ -315,12 +315,3 @@ def _searched(place: File | Folder, answer: _Answer) -> int | None:
     if answer.sink.searched is not None or not answer.is_whole:
         return answer.sink.searched
     return place.searched(answer.failed)
-
-
-def _raise(error: SandboxError | None) -> None:
-    """Raise an error without keeping it in this frame: the cycle would keep the workspace alive."""
-    try:
-        if error is not None:
-            raise error
-    finally:
-        del error

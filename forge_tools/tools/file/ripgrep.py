@@ -62,20 +62,23 @@ def needs_pcre2(stderr: str) -> bool:
     return bool(_LOOK_AROUND.search(stderr))
 
 
-def refusal(pattern: str, type: str | None, stderr: str) -> SandboxError | None:
-    """Say why ripgrep would not search at all; None if it did and only has warnings."""
+def require_searched(pattern: str, type: str | None, stderr: str) -> None:
+    """Check that ripgrep did search, perhaps with warnings.
+
+    Raises:
+        SandboxError: it did not; says why.
+    """
     if "PCRE2 is not available" in stderr:
-        return SandboxError("Look-around needs engine=pcre2, which this worker does not have", "INVALID_REGEX")
+        raise SandboxError("Look-around needs engine=pcre2, which this worker does not have", "INVALID_REGEX")
     if needs_pcre2(stderr):
-        return SandboxError(f"Look-around and back-references need engine=pcre2: {pattern}", "INVALID_REGEX")
+        raise SandboxError(f"Look-around and back-references need engine=pcre2: {pattern}", "INVALID_REGEX")
     if _INVALID.search(stderr):
         found = _ERROR.search(stderr)
         reason = found[1] if found else "not a regular expression"
         hint = "to search for this text literally set fixed_strings=true"
-        return SandboxError(f"Invalid pattern, {reason}: {pattern[:200]} ({hint})", "INVALID_REGEX")
+        raise SandboxError(f"Invalid pattern, {reason}: {pattern[:200]} ({hint})", "INVALID_REGEX")
     if "unrecognized file type" in stderr:
-        return SandboxError(f"Unknown type '{type}'. Use a glob such as *.py instead", "VALIDATION_ERROR")
-    return None
+        raise SandboxError(f"Unknown type '{type}'. Use a glob such as *.py instead", "VALIDATION_ERROR")
 
 
 def complaints_of(stderr: str, shown: Shown, changes: Changes | None) -> tuple[list[str], list[str]]:

@@ -12,7 +12,7 @@ from forge_tools.model.content import human
 from forge_tools.sandbox.decoding import decoded
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.web.access import MAX_URL
-from forge_tools.sandbox.web.transfer import HTTP_STATUS, UNSUPPORTED_CONTENT, Response, get
+from forge_tools.sandbox.web.transfer import HTTP_STATUS, UNSUPPORTED_CONTENT, Response, fetch
 from forge_tools.tools.builtin import BuiltinTool, option
 from forge_tools.tools.file.text import visible
 
@@ -50,7 +50,7 @@ class WebFetch(BuiltinTool):
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
         wish = _Wish(**options)
-        response = await get(REACH.get().web, wish.url, wish.timeout, follow_off_host=wish.follow_off_host)
+        response = await fetch(REACH.get().web, wish.url, wish.timeout, {}, follow_off_host=wish.follow_off_host)
         if response.status >= 400:
             raise _refused(response)
         facts = {

@@ -12,7 +12,7 @@ from forge_tools.errors import InvalidCallError, ToolFailure
 from forge_tools.model import Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.web.access import Search, Web
-from forge_tools.sandbox.web.transfer import HTTP_STATUS, Response, get, post
+from forge_tools.sandbox.web.transfer import HTTP_STATUS, Response, fetch
 from forge_tools.tools.builtin import BuiltinTool, counted, option
 from forge_tools.tools.file.text import visible
 
@@ -57,7 +57,7 @@ PROVIDERS: Mapping[str, Provider] = {
         "https://api.tavily.com/search",
         lambda query, key: (
             {},
-            {"Authorization": f"Bearer {key}"},
+            {"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
             {"query": query, "max_results": MOST_RESULTS},
         ),
         ("results",),
@@ -136,11 +136,8 @@ async def _answer(web: Web, search: Search, provider: Provider, query: str) -> R
     url = search.url.rstrip("/") + provider.url if provider.url.startswith("/") else search.url or provider.url
     if words:
         url += f"?{urlencode(words)}"
-    if body is None:
-        response = await get(web, url, SECONDS, headers=headers)
-    else:
-        sent = {**headers, "Content-Type": "application/json"}
-        response = await post(web, url, json.dumps(body).encode(), sent, SECONDS)
+    sent = None if body is None else json.dumps(body).encode()
+    response = await fetch(web, url, SECONDS, headers, body=sent)
     if response.status in {401, 403}:
         raise ToolFailure(
             f"{search.provider} refuses the key of this worker", hint="See FORGE_WEB_SEARCH_KEY.", code=PROVIDER_AUTH

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.folders import Changes, Folder, Look
 from forge_tools.tools.builtin import Page
-from forge_tools.tools.file.ripgrep import MAX_LINE_BYTES, MatchSink, NameSink, complaints_of, refusal
+from forge_tools.tools.file.ripgrep import MAX_LINE_BYTES, MatchSink, NameSink, complaints_of, require_searched
 
 
 def page(offset: int = 0, limit: int = 100, room: int = 10_000) -> Page:
@@ -112,8 +113,9 @@ def test_without_numbers_only_the_path_is_shown() -> None:
 
 
 def test_what_ripgrep_lacks_is_told_apart_from_what_is_wrong() -> None:
-    assert "does not have" in str(refusal("(?=a)", None, "rg: PCRE2 is not available in this build of ripgrep"))
-    assert refusal("(?=a)", None, "rg: f: Permission denied (os error 13)") is None
+    with pytest.raises(SandboxError, match="does not have"):
+        require_searched("(?=a)", None, "rg: PCRE2 is not available in this build of ripgrep")
+    require_searched("(?=a)", None, "rg: f: Permission denied (os error 13)")
 
 
 def test_complaints_name_what_was_not_searched_except_what_may_lie_outside(tmp_path: Path) -> None:

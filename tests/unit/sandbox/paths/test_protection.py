@@ -82,5 +82,4 @@ def test_patterns_are_the_operators_choice(filled: Path) -> None:
     workspace.open(".env").close()
     workspace.place(".env.dist").close()
     assert refused(workspace, "new.txt", is_write=True) == "PATH_PROTECTED"
-    assert ours.hides("a.txt")
-    assert not ours.hides(".env.dist")
+    assert ours.hidden_of(["a.txt", ".env.dist", "b"]) == {"a.txt"}
