@@ -1,7 +1,7 @@
 """The languages that are known by the ends of names; of those with a grammar, which of its nodes define, import and name things."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Language:
     definitions: Mapping[str, str]
     imports: tuple[str, ...]
     leaves: tuple[str, ...]
-    scopes: Mapping[str, str] = field(default_factory=dict)
+    scopes: tuple[str, ...] = ()
 
 
 _LEAVES = ("identifier", "type_identifier", "field_identifier")
@@ -38,6 +38,7 @@ _TYPED = {
     "function_signature": "function",
 }
 _SCRIPT_LEAVES = ("identifier", "property_identifier", "shorthand_property_identifier")
+_TYPED_LEAVES = (*_SCRIPT_LEAVES, "type_identifier")
 _SCRIPT_IMPORTS = ("import_statement", "export_statement", "call_expression")
 _C = {
     "function_definition": "function",
@@ -49,86 +50,51 @@ _C = {
     "preproc_function_def": "macro",
 }
 
+_CPP = {**_C, "class_specifier": "class", "namespace_definition": "namespace", "alias_declaration": "type"}
+_PYTHON = {"function_definition": "function", "class_definition": "class", "assignment": "variable"}
+_GO = {
+    "function_declaration": "function",
+    "method_declaration": "method",
+    "type_spec": "type",
+    "type_alias": "type",
+    "const_spec": "constant",
+    "var_spec": "variable",
+}
+_RUST = {
+    "function_item": "function",
+    "function_signature_item": "function",
+    "struct_item": "struct",
+    "union_item": "union",
+    "enum_item": "enum",
+    "trait_item": "trait",
+    "type_item": "type",
+    "const_item": "constant",
+    "static_item": "variable",
+    "macro_definition": "macro",
+    "mod_item": "module",
+}
+_JAVA = {
+    "class_declaration": "class",
+    "interface_declaration": "interface",
+    "enum_declaration": "enum",
+    "record_declaration": "record",
+    "annotation_type_declaration": "annotation",
+    "method_declaration": "method",
+    "constructor_declaration": "constructor",
+}
+_PYTHON_IMPORTS = ("import_statement", "import_from_statement")
+_CPP_ENDS = (".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx", ".h")
+
 LANGUAGES = (
-    Language(
-        "python",
-        "Python",
-        (".py", ".pyi"),
-        {"function_definition": "function", "class_definition": "class", "assignment": "variable"},
-        ("import_statement", "import_from_statement"),
-        ("identifier",),
-    ),
-    Language(
-        "typescript",
-        "TypeScript",
-        (".ts", ".mts", ".cts"),
-        _TYPED,
-        _SCRIPT_IMPORTS,
-        (*_SCRIPT_LEAVES, "type_identifier"),
-    ),
-    Language("tsx", "TypeScript", (".tsx",), _TYPED, _SCRIPT_IMPORTS, (*_SCRIPT_LEAVES, "type_identifier")),
+    Language("python", "Python", (".py", ".pyi"), _PYTHON, _PYTHON_IMPORTS, ("identifier",)),
+    Language("typescript", "TypeScript", (".ts", ".mts", ".cts"), _TYPED, _SCRIPT_IMPORTS, _TYPED_LEAVES),
+    Language("tsx", "TypeScript", (".tsx",), _TYPED, _SCRIPT_IMPORTS, _TYPED_LEAVES),
     Language("javascript", "JavaScript", (".js", ".mjs", ".cjs", ".jsx"), _SCRIPT, _SCRIPT_IMPORTS, _SCRIPT_LEAVES),
-    Language(
-        "go",
-        "Go",
-        (".go",),
-        {
-            "function_declaration": "function",
-            "method_declaration": "method",
-            "type_spec": "type",
-            "type_alias": "type",
-            "const_spec": "constant",
-            "var_spec": "variable",
-        },
-        ("import_spec",),
-        _LEAVES,
-    ),
-    Language(
-        "rust",
-        "Rust",
-        (".rs",),
-        {
-            "function_item": "function",
-            "function_signature_item": "function",
-            "struct_item": "struct",
-            "union_item": "union",
-            "enum_item": "enum",
-            "trait_item": "trait",
-            "type_item": "type",
-            "const_item": "constant",
-            "static_item": "variable",
-            "macro_definition": "macro",
-            "mod_item": "module",
-        },
-        ("use_declaration", "mod_item"),
-        _LEAVES,
-        {"impl_item": "type"},
-    ),
-    Language(
-        "java",
-        "Java",
-        (".java",),
-        {
-            "class_declaration": "class",
-            "interface_declaration": "interface",
-            "enum_declaration": "enum",
-            "record_declaration": "record",
-            "annotation_type_declaration": "annotation",
-            "method_declaration": "method",
-            "constructor_declaration": "constructor",
-        },
-        ("import_declaration",),
-        ("identifier", "type_identifier"),
-    ),
+    Language("go", "Go", (".go",), _GO, ("import_spec",), _LEAVES),
+    Language("rust", "Rust", (".rs",), _RUST, ("use_declaration", "mod_item"), _LEAVES, ("impl_item",)),
+    Language("java", "Java", (".java",), _JAVA, ("import_declaration",), ("identifier", "type_identifier")),
     Language("c", "C", (".c",), _C, ("preproc_include",), _LEAVES),
-    Language(
-        "cpp",
-        "C++",
-        (".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx", ".h"),
-        {**_C, "class_specifier": "class", "namespace_definition": "namespace", "alias_declaration": "type"},
-        ("preproc_include",),
-        (*_LEAVES, "namespace_identifier"),
-    ),
+    Language("cpp", "C++", _CPP_ENDS, _CPP, ("preproc_include",), (*_LEAVES, "namespace_identifier")),
 )
 
 BY_NAME = {one.name: one for one in LANGUAGES}

@@ -38,16 +38,7 @@ _CALLS = frozenset(
     {"call", "call_expression", "method_invocation", "new_expression", "object_creation_expression", "macro_invocation"}
 )
 _CALLED = ("function", "name", "constructor", "macro", "type")
-_IMPORTS = frozenset(
-    {
-        "import_statement",
-        "import_from_statement",
-        "import_declaration",
-        "use_declaration",
-        "export_specifier",
-        "import_specifier",
-    }
-)
+_IMPORTS = ("import_", "use_declaration", "export_specifier")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +263,7 @@ def _parts(name: str, lines: Sequence[str], starts: Sequence[int]) -> Iterator[t
 
 def _kind(node: Any) -> str:
     above = list(node.ancestors())[:5]
-    if any(one.kind() in _IMPORTS for one in above):
+    if any(one.kind().startswith(_IMPORTS) for one in above):
         return "import"
     for one in above[:2]:
         if one.kind() in _CALLS:
