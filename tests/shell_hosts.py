@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from forge_tools.model import ShellStatus
+from forge_tools.model import CallScope, ExecutionContext, ShellStatus
 from forge_tools.sandbox.processes.spawner import Around
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.folder import ShellFolder
@@ -39,7 +39,10 @@ def run_shell(
     """Start bash in a folder of shells, as host h1."""
     fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        new = NewShell(command=script, cwd=".", **options)
+        ids = {name: options.pop(name, None) for name in ("session_id", "agent_id")}
+        scope = CallScope(execution_id=options.pop("execution_id", None))
+        context = ExecutionContext(working_dir=".", **ids).within(scope)
+        new = NewShell(command=script, cwd=".", context=context, **options)
         return start(folder, "h1", new, place=fd, stdin=b"", around=around)
     finally:
         os.close(fd)

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.model import ShellRecord, ShellStatus, host_of, shell_id
+from forge_tools.model import ExecutionContext, ShellRecord, ShellStatus, host_of, shell_id
 from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, true_path
 from forge_tools.sandbox.processes.commands import SPAWN_FAILED, find_shell
 from forge_tools.sandbox.processes.environment import child_environment
@@ -55,23 +55,21 @@ _over: dict[Path, dict[str, tuple[tuple[int, ...], ShellRecord]]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewShell:
-    """What to start, and for whom. `execution_id` and the rest identify one action: it is done once."""
+    """What to start, and for which call. Its execution and the rest identify one action: it is done once."""
 
     command: str
     cwd: str
+    context: ExecutionContext
     description: str | None = None
-    session_id: str | None = None
-    agent_id: str | None = None
-    execution_id: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     lease_seconds: float = LEASE_SECONDS
     spool_bytes: int = SPOOL_BYTES
 
     def digits(self) -> str:
         """Return twelve hex digits, always the same for one action. They reveal no secret, as they depend on none."""
-        if self.execution_id is None:
+        if self.context.execution_id is None:
             return secrets.token_hex(6)
-        deed = (self.execution_id, *scrubbed([self.command, self.cwd, repr(sorted(self.env.items()))]))
+        deed = (self.context.execution_id, *scrubbed([self.command, self.cwd, repr(sorted(self.env.items()))]))
         return blake2b("\0".join(deed).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
@@ -286,9 +284,9 @@ def _write_down(folder: int, shell: NewShell) -> None:
         "command": scrubbed(shell.command),
         "cwd": scrubbed(shell.cwd),
         "description": scrubbed(shell.description),
-        "session_id": shell.session_id,
-        "agent_id": shell.agent_id,
-        "execution_id": shell.execution_id,
+        "session_id": shell.context.session_id,
+        "agent_id": shell.context.agent_id,
+        "execution_id": shell.context.execution_id,
         "started_at": time.time(),
     }
     replace(folder, RECORD, asked)

@@ -181,16 +181,8 @@ class _Call:
         return ToolResult.ok(text, bash_id=shell.id, status=str(record.status), **facts)
 
     async def _started(self, shells: Shells, folder: Handle) -> ShellFolder:
-        context = self._context
-        new = NewShell(
-            command=self.asked.command,
-            cwd=folder.name,
-            description=self.asked.description,
-            session_id=context.session_id,
-            agent_id=context.agent_id,
-            execution_id=context.execution_id,
-            env=self._variables,
-        )
+        asked, context, env = self.asked, self._context, self._variables
+        new = NewShell(command=asked.command, cwd=folder.name, context=context, description=asked.description, env=env)
         started: list[ShellFolder] = []
 
         def work() -> ShellFolder:

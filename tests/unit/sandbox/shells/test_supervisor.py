@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.model import ShellStatus
+from forge_tools.model import ExecutionContext, ShellStatus
 from forge_tools.sandbox.processes.endings import ProcessHandle, end, has_unmarked_descendants
 from forge_tools.sandbox.processes.environment import attempt_mark, instance_mark
 from forge_tools.sandbox.processes.spawner import Spawner
@@ -274,7 +274,7 @@ def test_the_same_deed_starts_one_shell(folder: Path, marker: str, sleepers: Cal
 
 def test_one_that_cannot_be_started_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fd = os.open("/", os.O_RDONLY)
-    new = host.NewShell(command="x", cwd=".")
+    new = host.NewShell(command="x", cwd=".", context=ExecutionContext(working_dir="."))
     with monkeypatch.context() as without:
         without.setattr(host, "find_shell", lambda: ["/no/such/program"])
         with pytest.raises(SandboxError, match="No such file"):
