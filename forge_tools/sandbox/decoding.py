@@ -8,7 +8,7 @@ from typing import Any
 
 from forge_tools.errors import SandboxError
 from forge_tools.model.content import human
-from forge_tools.sandbox.paths.confinement import OPEN_FOLDER
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor
 from forge_tools.sandbox.processes.commands import run
 from forge_tools.sandbox.processes.spawner import Spawner
 
@@ -24,16 +24,16 @@ async def decoded(
     name: str, source: int | bytes, what: str, seconds: float, **told: Any
 ) -> tuple[dict[str, Any], bytes]:
     """Decode bytes or an open file; return facts and bytes. The output of the process is trusted no more than the file."""
-    output, folder = bytearray(), os.open("/", OPEN_FOLDER | getattr(os, "O_PATH", 0))  # which walls do not refuse
+    output = bytearray()
 
     def take(chunk: bytes) -> bool:
         output.extend(chunk)
         return len(output) <= _MOST_OUTPUT
 
-    try:
+    with Descriptor(os.open("/", OPEN_FOLDER | getattr(os, "O_PATH", 0))) as folder:  # which walls do not refuse
         done = await run(
             ["the decoder", json.dumps(told)],
-            folder=folder,
+            folder=folder.fd,
             environment={},
             timeout=min(SECONDS, seconds),
             stdin=source,
@@ -41,8 +41,6 @@ async def decoded(
             stderr=lambda _: True,
             start=decoder(what).start,
         )
-    finally:
-        os.close(folder)
     end = output.find(b"\n") + 1
     try:
         facts: dict[str, Any] = json.loads(output[:end])

@@ -236,15 +236,12 @@ def remove_leftovers(parent: Path, prefix: str) -> None:
     """Remove this user's folders of that prefix on which nobody holds the lock. Those that cannot be removed stay."""
     with suppress(OSError):
         for path in sorted(parent.glob(f"{prefix}*")):
-            with suppress(OSError):  # a link or a file, somebody else's, or gone by now
-                folder = os.open(path, ENTER_FOLDER)
-                try:
-                    facts = os.fstat(folder)  # as it is made for this user, whoever may pass through it?
-                    if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) & ~0o011 == 0o700:
-                        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        _remove(path, folder)
-                finally:
-                    os.close(folder)
+            # It may be a link or a file, somebody else's, or gone by now.
+            with suppress(OSError), Descriptor(os.open(path, ENTER_FOLDER)) as folder:
+                facts = os.fstat(folder.fd)  # as it is made for this user, whoever may pass through it?
+                if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) & ~0o011 == 0o700:
+                    fcntl.flock(folder.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(path, folder.fd)
 
 
 def _remove(path: Path, folder: int) -> None:

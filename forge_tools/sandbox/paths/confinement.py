@@ -9,6 +9,7 @@ import stat
 import struct
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -42,6 +43,9 @@ class Descriptor:
     """Something held open by `fd`: until `close`, the end of a `with`, or the loss of the last reference."""
 
     fd = -1
+
+    def __init__(self, fd: int = -1) -> None:
+        self.fd = fd
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -279,14 +283,10 @@ def kernel_confines() -> bool:
     """Whether this kernel has openat2 and lets us call it (Linux 5.6; some seccomp filters refuse it)."""
     if not sys.platform.startswith("linux"):
         return False
-    here = os.open("/", os.O_PATH | os.O_CLOEXEC)  # which walls do not refuse
-    try:
-        os.close(_openat2(here, ".", os.O_PATH | os.O_CLOEXEC))
-    except OSError:
-        return False
-    finally:
-        os.close(here)
-    return True
+    with Descriptor(os.open("/", os.O_PATH | os.O_CLOEXEC)) as here, suppress(OSError):  # which walls do not refuse
+        os.close(_openat2(here.fd, ".", os.O_PATH | os.O_CLOEXEC))
+        return True
+    return False
 
 
 def _below(path: str, folder: str) -> str | None:

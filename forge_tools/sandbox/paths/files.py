@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE
+from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE, Descriptor
 from forge_tools.sandbox.paths.places import Check, Place, require_own
 from forge_tools.sandbox.paths.refusals import MAX_NAME_BYTES, PERMISSION_DENIED, STALE, escape_path, refusal, refusing
 
@@ -76,14 +76,11 @@ class Snapshot:
 
 def take_snapshot(place: Place, check: Check) -> Snapshot | None:
     """Read the regular file at a place; None if nothing is there."""
-    fd = place.open()
-    if fd is None:
+    file = place.open()
+    if file is None:
         return None
-    try:
-        with refusing(place.shown, "read"):
-            return _read(fd, check)
-    finally:
-        os.close(fd)
+    with file, refusing(place.shown, "read"):
+        return _read(file.fd, check)
 
 
 def etag_at(place: Place, check: Check) -> str | None:
@@ -150,12 +147,9 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
 
 def set_executable(place: Place, replacement: Replacement) -> None:
     """Change only the execute bits of the existing file."""
-    with refusing(place.shown, "change the mode of"):
-        fd = os.open(place.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=place.fd)
-        try:
-            os.fchmod(fd, replacement.mode(0))
-        finally:
-            os.close(fd)
+    flags = OPEN_FILE | os.O_NOFOLLOW
+    with refusing(place.shown, "change the mode of"), Descriptor(os.open(place.name, flags, dir_fd=place.fd)) as file:
+        os.fchmod(file.fd, replacement.mode(0))
 
 
 @dataclass(slots=True)
@@ -287,16 +281,13 @@ def _copy_attributes(place: Place, fd: int) -> None:
     if not hasattr(os, "listxattr"):
         return
     with suppress(OSError, SandboxError):
-        old = place.open()
-        if old is None:
+        if (old := place.open()) is None:
             return
-        try:
-            for name in system.listxattr(old):
+        with old:
+            for name in system.listxattr(old.fd):
                 if name.startswith("user.") or name == "system.posix_acl_access":
                     with suppress(OSError):
-                        system.setxattr(fd, name, system.getxattr(old, name))
-        finally:
-            os.close(old)
+                        system.setxattr(fd, name, system.getxattr(old.fd, name))
 
 
 class _Level(NamedTuple):

@@ -59,18 +59,16 @@ class Place(Descriptor):
             return None if self.missing else os.stat(self.name, dir_fd=self.fd, follow_symlinks=False)
         return None
 
-    def open(self) -> int | None:
+    def open(self) -> Descriptor | None:
         """Open the regular file there for reading; None if there is nothing."""
-        fd = None
+        file = None
         with refusing(self.shown), suppress(FileNotFoundError):
-            fd = None if self.missing else os.open(self.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=self.fd)
-        if fd is None:
-            return None
-        mode = os.fstat(fd).st_mode
-        if not stat.S_ISREG(mode):
-            os.close(fd)
+            if not self.missing:
+                file = Descriptor(os.open(self.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=self.fd))
+        if file is not None and not stat.S_ISREG(mode := os.fstat(file.fd).st_mode):
+            file.close()
             raise not_a_file(self.shown, mode)
-        return fd
+        return file
 
     def require_writable(self, status: os.stat_result | None) -> None:
         """Refuse, before any change, what the file system would refuse: a dry run must know it too."""

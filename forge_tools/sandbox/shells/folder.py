@@ -5,7 +5,7 @@ import os
 import signal
 import stat
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -101,16 +101,9 @@ class Output:
 
     def _read(self, name: str, offset: int, limit: int) -> bytes:
         """Read a file; empty if it is gone or was replaced by something else."""
-        try:
-            fd = os.open(name, READ, dir_fd=self._folder)
-        except OSError:
-            return b""
-        try:
-            return os.pread(fd, limit, offset) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-        except OSError:
-            return b""
-        finally:
-            os.close(fd)
+        with suppress(OSError), Descriptor(os.open(name, READ, dir_fd=self._folder)) as file:
+            return os.pread(file.fd, limit, offset) if stat.S_ISREG(os.fstat(file.fd).st_mode) else b""
+        return b""
 
 
 class ShellFolder(Descriptor):
@@ -192,16 +185,9 @@ class ShellFolder(Descriptor):
                 replace(self.fd, _cursor_name(reader), {"since": since})
 
     def _pass_on(self, order: bytes) -> bool:
-        try:
-            fd = os.open(ORDERS, _ORDER, dir_fd=self.fd)
-        except OSError:
-            return False
-        try:
-            return stat.S_ISFIFO(os.fstat(fd).st_mode) and os.write(fd, order) > 0
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
+        with suppress(OSError), Descriptor(os.open(ORDERS, _ORDER, dir_fd=self.fd)) as pipe:
+            return stat.S_ISFIFO(os.fstat(pipe.fd).st_mode) and os.write(pipe.fd, order) > 0
+        return False
 
     def _settle(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Record that its end is unknown; end whatever runs unsupervised."""
@@ -247,21 +233,15 @@ class ShellFolder(Descriptor):
 
 def _sweep(handle: str, facts: dict[str, Any]) -> None:
     """End what carries the mark of the shell, and while its command lives, all its descendants, marked or not."""
-    root = ProcessHandle(facts.get("child", 0))
-    try:
+    with closing(ProcessHandle(facts.get("child", 0))) as root:
         is_its = start_ticks(root.pid) == facts.get("child_ticks", -1)  # held first: this is the process checked
         end(f"{SHELL}={handle}".encode(), root=root if is_its else None)
         Limits.given().of_shell(handle).end()
-    finally:
-        root.close()
 
 
 def _signal(facts: dict[str, Any], number: int) -> bool:
-    supervisor = ProcessHandle(facts.get("pid", 0))
-    try:
+    with closing(ProcessHandle(facts.get("pid", 0))) as supervisor:
         return _is_supervised(facts) and supervisor.send(number)  # held first, as above
-    finally:
-        supervisor.close()
 
 
 def _json(fd: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """WebFetch: one page, as Markdown, text or links."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -93,10 +94,8 @@ async def _shown(response: Response, wish: _Wish) -> tuple[str, str]:
         raise ToolFailure(f"{response.url} is {kind}, {size}, which is not text", code=UNSUPPORTED_CONTENT)
     text = response.text
     if kind.endswith("json"):
-        try:
+        with suppress(ValueError, RecursionError):  # not valid JSON: shown unchanged
             text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-        except (ValueError, RecursionError):
-            return "", text  # not valid JSON: shown unchanged
     return "", text
 
 
