@@ -110,8 +110,7 @@ def start(folder: Path, hostname: str, shell: NewShell, *, place: int, stdin: by
     except OSError as error:
         raise _refusal(error.errno or 0) from error
     try:
-        fd = os.open(folder / handle, ENTER_FOLDER)
-        with ShellFolder(fd, handle) as own:
+        with ShellFolder(os.open(folder / handle, ENTER_FOLDER), handle) as own:
             _write_down(own.fd, shell)
             _ask(own, shell, environment, place=place, stdin=stdin, around=around)
     except OSError as error:
@@ -234,21 +233,17 @@ def _usage(supervisor: int, children: Mapping[int, Sequence[Process]]) -> Usage:
     for process in tree:
         tree.extend(children.get(process.pid, ()))
     # Processes that a supervisor has reaped count on its account; its own usage is not the shell's.
-    ticks = _ticks(supervisor, slice(13, 15)) + sum(_ticks(process.pid, slice(11, 15)) for process in tree)
     pids = [process.pid for process in tree]
+    ticks = _sum(supervisor, "stat", slice(13, 15)) + sum(_sum(pid, "stat", slice(11, 15)) for pid in pids)
+    pages = sum(_sum(pid, "statm", slice(1, 2)) for pid in pids)
     ports = {port for pid in pids for port in _ports(pid)}
-    return Usage(len(pids), sum(map(_pages, pids)) * _PAGE, round(ticks / _TICKS, 2), tuple(sorted(ports)))
+    return Usage(len(pids), pages * _PAGE, round(ticks / _TICKS, 2), tuple(sorted(ports)))
 
 
-def _pages(pid: int) -> int:
+def _sum(pid: int, file: str, fields: slice) -> int:
+    """Add up fields of a file about a process, without the name that it may begin with."""
     with suppress(OSError):  # gone by now, or no /proc here
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return 0
-
-
-def _ticks(pid: int, fields: slice) -> int:
-    with suppress(OSError):  # as above
-        return sum(map(int, Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[fields]))
+        return sum(map(int, Path(f"/proc/{pid}/{file}").read_bytes().rpartition(b")")[2].split()[fields]))
     return 0
 
 

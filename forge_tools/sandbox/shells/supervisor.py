@@ -78,11 +78,9 @@ def restate(folder: int, content: Mapping[str, object]) -> None:
 @cache
 def kernel_id() -> str:
     """Return the boot id of this host's kernel; empty if it has none."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+    return ""
 
 
 class Segments:
