@@ -47,12 +47,12 @@ _TELLING = 8  # characters; shorter ones are in many files by chance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Replace `old` by `new`. `label` names the edit if there are several."""
+    """One replacement, with the names that a caller gives its parts; `label` names it if there are several."""
 
-    old: str
-    new: str
-    replaces_all: bool = False
-    expected: int | None = None
+    old_string: str
+    new_string: str
+    replace_all: bool | None = None
+    expected_replacements: int | None = None
     near_line: int | None = None
     with_blanks: bool = False
     label: str = ""
@@ -112,8 +112,8 @@ class Editing:
         """Decide the bytes, or refuse; nothing is touched."""
         steps = self._steps()
         require_match(place, seen, self.if_match)
-        if not steps[0].old and len(steps) == 1:
-            return self._filled(steps[0].new, place, seen)
+        if not steps[0].old_string and len(steps) == 1:
+            return self._filled(steps[0].new_string, place, seen)
         if seen is None:
             raise place.not_found()
         view = self._view(place, seen)
@@ -143,18 +143,10 @@ class Editing:
         if self.near_line is not None and (self.replace_all or self.expected_replacements is not None):
             what = "near_line chooses one of several places; leave out replace_all and expected_replacements"
             raise InvalidCallError(what)
-        return [
-            Step(
-                old=edit["old_string"],
-                new=edit["new_string"],
-                replaces_all=bool(edit.get("replace_all")),
-                expected=edit.get("expected_replacements"),
-                near_line=self.near_line,
-                with_blanks=self.match == "whitespace",
-                label="" if self.edits is None else f"edits[{index}]",
-            )
-            for index, edit in enumerate([single] if self.edits is None else self.edits)
-        ]
+        every: dict[str, Any] = {"near_line": self.near_line, "with_blanks": self.match == "whitespace"}
+        if self.edits is None:
+            return [Step(**single, **every)]
+        return [Step(**edit, **every, label=f"edits[{index}]") for index, edit in enumerate(self.edits)]
 
     def _filled(self, new: str, place: Place, seen: Snapshot | None) -> Change:
         """Create a file, or fill an empty one."""
@@ -194,14 +186,14 @@ class Edit(ChangingTool):
 
 def take(step: Step, text: str, view: View, shown: str, check: Check) -> Taken:
     """Replace in `text`, a state of the view."""
-    if step.old == step.new:
+    if step.old_string == step.new_string:
         raise SandboxError(f"{step.named('old_string')} and {step.named('new_string')} are identical", NO_CHANGE)
-    old = view.pattern(step.old)
+    old = view.pattern(step.old_string)
     found = find_matches(text, old, check, with_blanks=step.with_blanks) if old else None
     if not old or not found:
         raise _no_match(step, text, view, shown)
     chosen = _chosen(step, text, old, found, shown)
-    new = view.insertion(step.new, shown, step.named("new_string"), step.old)
+    new = view.insertion(step.new_string, shown, step.named("new_string"), step.old_string)
     if len(text) + (len(new) - len(old)) * len(chosen) > KEPT_BYTES:
         what = f"{shown} would be larger than {KEPT_BYTES:,} bytes, where Edit stops. Nothing was changed"
         raise SandboxError(what, TOO_LARGE)
@@ -223,10 +215,10 @@ def take(step: Step, text: str, view: View, shown: str, check: Check) -> Taken:
 
 def _chosen(step: Step, text: str, old: str, found: Found, shown: str) -> Found:
     name, occurs = step.named("old_string"), f"occurs {_times(len(found))} in {shown} ({_where(text, found)})"
-    if step.expected is not None and len(found) != step.expected:
-        what = f"{name} {occurs}, not {step.expected:,}"
+    if step.expected_replacements is not None and len(found) != step.expected_replacements:
+        what = f"{name} {occurs}, not {step.expected_replacements:,}"
         raise SandboxError(f"{what}. Add context, or correct expected_replacements", NOT_UNIQUE)
-    if step.replaces_all or step.expected is not None:
+    if step.replace_all or step.expected_replacements is not None:
         return found
     if len(found) == 1:
         first = next(iter(found))
@@ -262,7 +254,7 @@ def _replaced(text: str, chosen: Found, fitted: Callable[[Match], str], check: C
 def _fitted(step: Step, new: str, match: Match, text: str, file_eol: str) -> str:
     """Return the new text with the indentation and the line ends of its place; an explicit `\\r` stays."""
     new = reindented(new, match)
-    if "\n" not in new or "\r" in step.new or "\r" in step.old:
+    if "\n" not in new or "\r" in step.new_string or "\r" in step.old_string:
         return new
     newlines = text.count("\n", match.start, match.end)
     crlf = text.count("\r\n", match.start, match.end)
@@ -273,10 +265,10 @@ def _fitted(step: Step, new: str, match: Match, text: str, file_eol: str) -> str
 def _no_match(step: Step, text: str, view: View, shown: str) -> SandboxError:
     what = f"{step.named('old_string')} was not found in {shown}."
     readable = view.readable(text)
-    new = view.pattern(step.new)
-    if len(step.new.strip()) >= _TELLING and new and (at := text.find(new)) >= 0:
+    new = view.pattern(step.new_string)
+    if len(step.new_string.strip()) >= _TELLING and new and (at := text.find(new)) >= 0:
         what += f" The file already contains new_string, at line {text.count(chr(10), 0, at) + 1:,}."
-    close = nearest(readable, step.old)
+    close = nearest(readable, step.old_string)
     if close is None:
         what += " Nothing in the file is similar. Read the file and copy the text from there"
         return SandboxError(what, NO_MATCH)
@@ -331,9 +323,14 @@ def _told(view: View, taken: list[Taken], warnings: list[str]) -> tuple[str, dic
 
 def _warnings(steps: list[Step]) -> Iterator[str]:
     for step in steps:
-        if any(map(_OMISSION.search, step.new.splitlines())) and not _OMISSION.search(step.old):
+        if any(map(_OMISSION.search, step.new_string.splitlines())) and not _OMISSION.search(step.old_string):
             yield "new_string seems to leave out code ('... rest unchanged'); it was written as it is"
-        if r"\n" in step.new and "\n" not in step.new and r"\n" not in step.old and "\n" in step.old:
+        if (
+            r"\n" in step.new_string
+            and "\n" not in step.new_string
+            and r"\n" not in step.old_string
+            and "\n" in step.old_string
+        ):
             yield r"new_string has \n as two characters instead of a line end; it was written as it is"
-        if "&lt;" in step.new and "<" not in step.new and "<" in step.old:
+        if "&lt;" in step.new_string and "<" not in step.new_string and "<" in step.old_string:
             yield "new_string has &lt; where old_string has <; it was written as it is"
