@@ -12,8 +12,9 @@ from typing import Any
 
 from forge_tools.artifacts.parts import PART_BYTES, count_parts
 from forge_tools.errors import ForgeError, InvalidCallError
-from forge_tools.model import Artifact, ArtifactPage, Media, PageWish, ToolResult
-from forge_tools.model.content import CONTENT
+from forge_tools.model.artifacts import Artifact, ArtifactPage, PageWish
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.content import CONTENT, Media
 
 Chunks = Callable[[int], Awaitable[bytes]]
 """Reads the content of a part."""

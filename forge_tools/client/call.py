@@ -7,18 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from forge_tools.model import (
-    REDACTED,
-    CallOptions,
-    ExecutionContext,
-    IdempotencyKey,
-    RetryPolicy,
-    ToolExecution,
-    ToolResult,
-    ToolSpec,
-    without_secrets,
-    wrong_call,
-)
+from forge_tools.model.calls import CallOptions, ExecutionContext, RetryPolicy, ToolExecution, ToolResult, wrong_call
+from forge_tools.model.execution import IdempotencyKey
+from forge_tools.model.secret_names import REDACTED, without_secrets
+from forge_tools.model.tools import ToolSpec
 from forge_tools.schema import shown
 from forge_tools.secrets.detection import SecretDetector
 

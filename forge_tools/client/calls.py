@@ -20,21 +20,12 @@ from forge_tools.client.links import Claims, conflict, explained, repeated
 from forge_tools.client.submissions import CLOSING, Submissions
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, InvalidCallError
-from forge_tools.model import (
-    EventBatch,
-    ExecutionContext,
-    ExecutionRecord,
-    ExecutionStatus,
-    NewExecution,
-    Outcome,
-    Position,
-    Replay,
-    Report,
-    ToolResult,
-    new_id,
-)
+from forge_tools.model.calls import ExecutionContext, ToolResult
 from forge_tools.model.content import CONTENT
+from forge_tools.model.execution import ExecutionStatus, NewExecution, Outcome, Replay, new_id
+from forge_tools.model.history import EventBatch, ExecutionRecord, Position
 from forge_tools.model.places import HOST_PREFIX
+from forge_tools.model.scope import Report
 from forge_tools.schema import encode_json
 from forge_tools.storage import Store, ToolChangedError
 from forge_tools.storage.connection.faults import ForbiddenError

@@ -8,19 +8,9 @@ from typing import Self
 
 from forge_tools.client.connection import NOT_CONNECTED, Connection
 from forge_tools.errors import ConfigurationError, ErrorCode, InvalidCallError
-from forge_tools.model import (
-    THE_TOOL,
-    Lane,
-    Schema,
-    ServerState,
-    ShellRecord,
-    ShellStatus,
-    ToolCategory,
-    ToolSpec,
-    ToolVersion,
-    told_of,
-)
-from forge_tools.model.places import host_queue, serving_command
+from forge_tools.model.overview import THE_TOOL, ServerState, told_of
+from forge_tools.model.places import ShellRecord, ShellStatus, host_queue, serving_command
+from forge_tools.model.tools import Lane, Schema, ToolCategory, ToolSpec, ToolVersion
 from forge_tools.schema import shown, suggestion
 from forge_tools.schema.providers import render, require_format
 from forge_tools.secrets.encryption import Encryptor

@@ -12,24 +12,12 @@ from forge_tools.client.connection import Connection
 from forge_tools.client.handle import Handle
 from forge_tools.client.submissions import Submissions
 from forge_tools.config import Settings
-from forge_tools.model import (
-    ArtifactPage,
-    AttemptRecord,
-    CallOptions,
-    Event,
-    EventRecord,
-    ExecutionContext,
-    ExecutionRecord,
-    PageWish,
-    Progress,
-    Report,
-    Schema,
-    ToolCategory,
-    ToolExecution,
-    ToolResult,
-    ToolSpec,
-    new_id,
-)
+from forge_tools.model.artifacts import ArtifactPage, PageWish
+from forge_tools.model.calls import CallOptions, ExecutionContext, ToolExecution, ToolResult
+from forge_tools.model.execution import new_id
+from forge_tools.model.history import AttemptRecord, Event, EventRecord, ExecutionRecord
+from forge_tools.model.scope import Progress, Report
+from forge_tools.model.tools import Schema, ToolCategory, ToolSpec
 
 if TYPE_CHECKING:
     from forge_tools.storage.artifacts import StoredArtifacts

@@ -9,7 +9,7 @@ from typing import Any
 from forge_tools.artifacts.parts import folder_of
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ExecutionNotFoundError, ForgeError
-from forge_tools.model import new_id
+from forge_tools.model.execution import new_id
 from forge_tools.secrets.encryption import new_reply_key
 from forge_tools.storage import Store, open_store
 

@@ -8,22 +8,11 @@ from dataclasses import replace
 from typing import Literal, Protocol
 
 from forge_tools.errors import ExecutionNotFoundError, ForgeError, ResultTimeoutError
-from forge_tools.model import (
-    TERMINAL,
-    CallEvent,
-    Diagnosis,
-    Ended,
-    EventBatch,
-    ExecutionRecord,
-    ExecutionStatus,
-    Note,
-    Output,
-    Position,
-    Progress,
-    Report,
-    StateChange,
-    ToolResult,
-)
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.diagnosis import Diagnosis
+from forge_tools.model.execution import TERMINAL, ExecutionStatus
+from forge_tools.model.history import CallEvent, Ended, EventBatch, ExecutionRecord, Note, Position, StateChange
+from forge_tools.model.scope import Output, Progress, Report
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 0.5

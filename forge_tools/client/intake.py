@@ -10,18 +10,11 @@ from forge_tools.client.call import Call, without_texts
 from forge_tools.client.catalogue import REFRESH_INTERVAL, Snapshot
 from forge_tools.config import Settings
 from forge_tools.errors import EncryptionError, ErrorCode, InvalidCallError
-from forge_tools.model import (
-    ExecutionContext,
-    NewExecution,
-    RetryPolicy,
-    ToolCategory,
-    ToolResult,
-    ToolSpec,
-    host_of,
-    new_id,
-    told_of,
-)
-from forge_tools.model.places import host_queue
+from forge_tools.model.calls import ExecutionContext, RetryPolicy, ToolResult
+from forge_tools.model.execution import NewExecution, new_id
+from forge_tools.model.overview import told_of
+from forge_tools.model.places import host_of, host_queue
+from forge_tools.model.tools import ToolCategory, ToolSpec
 from forge_tools.schema import Validator, clean_text, encode_json, shown, suggestion
 from forge_tools.secrets.detection import Patterns, SecretDetector
 from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, scrubber_of

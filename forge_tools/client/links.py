@@ -19,17 +19,12 @@ from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import LONGEST_SECONDS, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, InvalidCallError
-from forge_tools.model import (
-    DEFAULT_TIMEOUT,
-    REDACTED,
-    ExecutionContext,
-    ExecutionRecord,
-    Holder,
-    IdempotencyKey,
-    KeyClaim,
-    ToolSpec,
-)
+from forge_tools.model.calls import DEFAULT_TIMEOUT, ExecutionContext
+from forge_tools.model.execution import Holder, IdempotencyKey, KeyClaim
+from forge_tools.model.history import ExecutionRecord
 from forge_tools.model.places import HOST_PREFIX
+from forge_tools.model.secret_names import REDACTED
+from forge_tools.model.tools import ToolSpec
 from forge_tools.schema import Validator, shown
 from forge_tools.storage.connection.drivers import Address
 

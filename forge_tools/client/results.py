@@ -9,7 +9,7 @@ from typing import NamedTuple
 from forge_tools.broker.message import REPLY_MARK
 from forge_tools.client.connection import Connection
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.model import ToolResult
+from forge_tools.model.calls import ToolResult
 from forge_tools.secrets.encryption import decrypted_reply, is_cipher_loaded, load_cipher
 from forge_tools.storage import result_of
 

@@ -12,12 +12,9 @@ from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue, Place
 from forge_tools.client.connection import Connection
 from forge_tools.client.results import Results
 from forge_tools.errors import ConfigurationError, ForgeError, SubmitOutcomeUnknownError
-from forge_tools.model import (
-    Lane,
-    NewExecution,
-    ToolResult,
-    Wakeup,
-)
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.execution import NewExecution, Wakeup
+from forge_tools.model.tools import Lane
 from forge_tools.schema import clean_text
 from forge_tools.storage.directory import ANY_TOOL
 from forge_tools.storage.rows import Answer

@@ -19,8 +19,10 @@ from forge_tools.client.client import ExecutorClient, History
 from forge_tools.client.handle import Handle
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.model import CallEvent, Media, Report, ToolResult
-from forge_tools.model.content import CONTENT
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.content import CONTENT, Media
+from forge_tools.model.history import CallEvent
+from forge_tools.model.scope import Report
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,16 +7,16 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from forge_tools.errors import SecretNotFoundError
-from forge_tools.model import (
+from forge_tools.model.calls import ExecutionContext
+from forge_tools.model.secret_names import (
     REDACTED,
     REFERENCE,
-    ExecutionContext,
-    ToolSpec,
     is_reference,
     is_secret_name,
     secrets_in,
     without_secrets,
 )
+from forge_tools.model.tools import ToolSpec
 from forge_tools.secrets.scrubber import Scrubber, leaves
 
 WELL_KNOWN = "well-known"

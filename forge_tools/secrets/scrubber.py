@@ -10,7 +10,9 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
-from forge_tools.model import REDACTED, ToolResult, ToolSpec, secrets_in
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.secret_names import REDACTED, secrets_in
+from forge_tools.model.tools import ToolSpec
 from forge_tools.secrets.readings import Readings
 
 LEAST = 6

@@ -25,8 +25,7 @@ from forge_tools.errors import (
     InvalidCallError,
     StorageError,
 )
-from forge_tools.model import Artifact, ArtifactPage, PageWish
-from forge_tools.model.artifacts import SCHEME
+from forge_tools.model.artifacts import SCHEME, Artifact, ArtifactPage, PageWish
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.faults import ForbiddenError
 from forge_tools.storage.functions import any_of, from_now

@@ -10,7 +10,10 @@ from sqlalchemy import Row, Update, delete, false, func, or_, select, true, tupl
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError, ToolNotFoundError
-from forge_tools.model import EncryptionKey, ExecutionStatus, ToolSpec, ToolVersion, ToolWalls, WorkerWalls
+from forge_tools.model.execution import ExecutionStatus
+from forge_tools.model.overview import WorkerWalls
+from forge_tools.model.secret_names import EncryptionKey
+from forge_tools.model.tools import ToolSpec, ToolVersion, ToolWalls
 from forge_tools.schema import shown, suggestion
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.directory import LIVE_SECONDS, Directories

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Self
 from pydantic import ValidationError
 
 from forge_tools.errors import own_words
-from forge_tools.model import ServerState, ToolSpec, WorkerWalls
-from forge_tools.model.tools import tool_key
+from forge_tools.model.overview import ServerState, WorkerWalls
+from forge_tools.model.tools import ToolSpec, tool_key
 from forge_tools.schema import decode_json
 from forge_tools.setting_types import QUEUE
 from forge_tools.storage.rows import clean, spec_of

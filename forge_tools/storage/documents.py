@@ -21,8 +21,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.model import Document, DocumentScope, DocumentWriter, Revise
-from forge_tools.model.documents import KEPT_VERSIONS, MAX_CHANGED, MAX_DOCUMENTS, too_many, too_many_changed
+from forge_tools.model.documents import (
+    KEPT_VERSIONS,
+    MAX_CHANGED,
+    MAX_DOCUMENTS,
+    Document,
+    DocumentScope,
+    DocumentWriter,
+    Revise,
+    too_many,
+    too_many_changed,
+)
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.rows import clean, record_of

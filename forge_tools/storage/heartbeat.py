@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from forge_tools.errors import StorageError
-from forge_tools.model import Scope, Wakeup
+from forge_tools.model.execution import Scope, Wakeup
 
 OVERLAP = timedelta(seconds=30)
 """How late an end may become visible after a later one: the longest that one of our transactions takes to commit."""

@@ -12,8 +12,9 @@ from sqlalchemy import Column, ColumnElement, Row, delete, exists, func, insert,
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import ShellStatus, id_floor
 from forge_tools.model.audit import Pruned, Pruning
+from forge_tools.model.execution import id_floor
+from forge_tools.model.places import ShellStatus
 from forge_tools.storage.artifacts import disown
 from forge_tools.storage.audit import Signer, batches
 from forge_tools.storage.audit.batches import PRUNE, Batch, OvertakenError, Portion

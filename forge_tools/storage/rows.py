@@ -7,17 +7,10 @@ from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from forge_tools.errors import ErrorCode, ForgeError, ToolError, UnstorableRowError
-from forge_tools.model import (
-    Claim,
-    Diagnosis,
-    ExecutionStatus,
-    Holder,
-    NewExecution,
-    Outcome,
-    Replay,
-    ToolResult,
-    ToolSpec,
-)
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.diagnosis import Diagnosis
+from forge_tools.model.execution import Claim, ExecutionStatus, Holder, NewExecution, Outcome, Replay
+from forge_tools.model.tools import ToolSpec
 from forge_tools.schema import clean_text, decode_json
 from forge_tools.storage.columns import JsonList, Kind, Relation, Text
 from forge_tools.storage.tables import execution_attempts, executions

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, case, or_, select, update
 
-from forge_tools.model import ShellRecord, ShellStatus
+from forge_tools.model.places import ShellRecord, ShellStatus
 from forge_tools.storage import tables
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now

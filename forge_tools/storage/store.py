@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from forge_tools.deadlines import answered_within
-from forge_tools.model import Outcome
+from forge_tools.model.execution import Outcome
 from forge_tools.storage.connection.drivers import Address, Owner
 from forge_tools.storage.connection.faults import require_usable
 from forge_tools.storage.connection.pool import Connections

@@ -5,8 +5,11 @@ Whatever else names columns (lists to insert or read, casts, checks, grants) is 
 
 from typing import get_args
 
-from forge_tools.model import TERMINAL, ExecutionStatus, Lane, ShellStatus, Stream
 from forge_tools.model.documents import DocumentScopeKind
+from forge_tools.model.execution import TERMINAL, ExecutionStatus
+from forge_tools.model.places import ShellStatus
+from forge_tools.model.scope import Stream
+from forge_tools.model.tools import Lane
 from forge_tools.storage.columns import (
     Bytes,
     Column,

@@ -8,16 +8,8 @@ from sqlalchemy import ColumnElement, Row, Select, case, delete, exists, func, i
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import (
-    Claim,
-    ExecutionStatus,
-    Moved,
-    NamedWorkspace,
-    Scope,
-    Stranded,
-    WorkspaceRecord,
-)
-from forge_tools.model.places import host_queue
+from forge_tools.model.execution import Claim, ExecutionStatus, Scope
+from forge_tools.model.places import Moved, NamedWorkspace, Stranded, WorkspaceRecord, host_queue
 from forge_tools.schema import shown
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import from_now, seconds_between

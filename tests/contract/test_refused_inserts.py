@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from forge_tools.errors import ForgeError
-from forge_tools.model import KeyClaim, NewExecution, ToolCategory, ToolParameter, ToolSpec, Wakeup
+from forge_tools.model import NewExecution, ToolCategory, ToolParameter, ToolSpec, Wakeup
+from forge_tools.model.execution import KeyClaim
 from forge_tools.storage import Store, ToolChangedError
 from tests.contract.calls import SCOPE, call, instance, statuses
 

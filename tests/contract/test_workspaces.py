@@ -10,7 +10,6 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.model import (
     Claim,
     ExecutionStatus,
-    Moved,
     NamedWorkspace,
     Scope,
     Stranded,
@@ -19,6 +18,7 @@ from forge_tools.model import (
     Wakeup,
     new_id,
 )
+from forge_tools.model.places import Moved
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.sqlalchemy_tables import execution_queue, workers

@@ -10,18 +10,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, select
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.model import (
-    Attempt,
-    AttemptRecord,
-    CallFigures,
-    Event,
-    EventRecord,
-    ExecutionRecord,
-    ExecutionStatus,
-    Grouping,
-    Selection,
-    is_id,
-)
+from forge_tools.model.execution import ExecutionStatus, is_id
+from forge_tools.model.history import Attempt, AttemptRecord, Event, EventRecord, ExecutionRecord, Grouping, Selection
+from forge_tools.model.overview import CallFigures
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.drivers import Address
 from forge_tools.storage.functions import from_now

@@ -23,10 +23,10 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Float
 
-from forge_tools.model import (
+from forge_tools.model.diagnosis import Diagnosis
+from forge_tools.model.execution import ExecutionStatus
+from forge_tools.model.overview import (
     DemotedTool,
-    Diagnosis,
-    ExecutionStatus,
     FailedCalls,
     Overview,
     QueueLoad,

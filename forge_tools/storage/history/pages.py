@@ -13,16 +13,8 @@ from sqlalchemy import ColumnElement, Dialect, Row, Select, and_, asc, desc, fun
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.model import (
-    TERMINAL,
-    AttemptRecord,
-    EventRecord,
-    ExecutionRecord,
-    ExecutionStatus,
-    Selection,
-    id_time,
-    is_id,
-)
+from forge_tools.model.execution import TERMINAL, ExecutionStatus, id_time, is_id
+from forge_tools.model.history import AttemptRecord, EventRecord, ExecutionRecord, Selection
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import seen_last
 from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live, spelled, time_bounds

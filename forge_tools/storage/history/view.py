@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, func, literal, or_, select
 from sqlalchemy.sql.ddl import CreateView
 
-from forge_tools.model import TERMINAL, ExecutionStatus, Selection, id_floor
+from forge_tools.model.execution import TERMINAL, ExecutionStatus, id_floor
+from forge_tools.model.history import Selection
 from forge_tools.storage.rows import MAX_SKEW, clean
 from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_queue, executions
 

@@ -6,15 +6,8 @@ from typing import Any
 
 from forge_tools.deadlines import answered_within
 from forge_tools.errors import ForgeError, StorageError
-from forge_tools.model import (
-    Claim,
-    Holder,
-    NewExecution,
-    Outcome,
-    Scope,
-    ToolResult,
-    Wakeup,
-)
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.execution import Claim, Holder, NewExecution, Outcome, Scope, Wakeup
 from forge_tools.storage.connection.drivers import Address, Owner
 from forge_tools.storage.connection.faults import UnreachableError, translated, unreachable
 from forge_tools.storage.connection.pool import HotConnections

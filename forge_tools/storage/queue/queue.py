@@ -7,17 +7,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from forge_tools.errors import ForgeError, SubmitOutcomeUnknownError, UnstorableRowError
-from forge_tools.model import (
-    Claim,
-    Holder,
-    Kept,
-    NewExecution,
-    Outcome,
-    Scope,
-    ToolResult,
-    Wakeup,
-    is_id,
-)
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.execution import Claim, Holder, Kept, NewExecution, Outcome, Scope, Wakeup, is_id
 from forge_tools.storage.connection.faults import UnreachableError
 from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.queue.postgres import PostgresHotPath

@@ -15,17 +15,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from forge_tools.errors import ForgeError, StorageError
-from forge_tools.model import (
-    Claim,
-    Holder,
-    KeyClaim,
-    NewExecution,
-    Outcome,
-    Scope,
-    ToolResult,
-    Wakeup,
-)
-from forge_tools.model.execution import id_time
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.execution import Claim, Holder, KeyClaim, NewExecution, Outcome, Scope, Wakeup, id_time
 from forge_tools.storage.connection.drivers import (
     BUSY_SECONDS,
     READ_TEXT,

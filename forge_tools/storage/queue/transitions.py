@@ -23,7 +23,8 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError, ForgeError
-from forge_tools.model import ExecutionStatus, LostBody, Outcome, Wakeup, is_id, moment
+from forge_tools.model.diagnosis import LostBody, moment
+from forge_tools.model.execution import ExecutionStatus, Outcome, Wakeup, is_id
 from forge_tools.model.places import serving_command
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import any_of, from_now, is_granted, seconds_between

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.model import ServerState, WorkerRecord
+from forge_tools.model.overview import ServerState, WorkerRecord
 from forge_tools.model.tools import tool_key
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.directory import servers_of, walls_of

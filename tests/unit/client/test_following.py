@@ -10,18 +10,8 @@ import pytest
 from forge_tools.client import handle as following
 from forge_tools.client.handle import follow
 from forge_tools.errors import DatabaseUnavailableError, ExecutionNotFoundError
-from forge_tools.model import (
-    CallEvent,
-    Ended,
-    Event,
-    EventBatch,
-    ExecutionStatus,
-    Note,
-    Output,
-    Position,
-    StateChange,
-    ToolResult,
-)
+from forge_tools.model import CallEvent, Ended, Event, ExecutionStatus, Note, Output, Position, StateChange, ToolResult
+from forge_tools.model.history import EventBatch
 
 RESULT = ToolResult.ok("done")
 ASKED = Event(at=datetime.now(UTC), kind="cancel", actor="me")

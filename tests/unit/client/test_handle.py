@@ -10,7 +10,8 @@ import pytest
 
 from forge_tools.client.handle import Handle
 from forge_tools.errors import ResultTimeoutError
-from forge_tools.model import TERMINAL, Ended, EventBatch, ExecutionStatus, Position, StateChange, ToolResult
+from forge_tools.model import TERMINAL, Ended, ExecutionStatus, Position, StateChange, ToolResult
+from forge_tools.model.history import EventBatch
 
 
 @dataclass

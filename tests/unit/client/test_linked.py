@@ -12,13 +12,7 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, SubmitOutcomeUnknownError
-from forge_tools.model import (
-    ExecutionContext,
-    ExecutionStatus,
-    IdempotencyKey,
-    NewExecution,
-    ToolResult,
-)
+from forge_tools.model import ExecutionContext, ExecutionStatus, IdempotencyKey, NewExecution, ToolResult
 from forge_tools.storage.queue.queue import ExecutionQueue
 
 CONTEXT = ExecutionContext(working_dir=".", agent_id="ann")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SecretNotFoundError
-from forge_tools.model import is_reference
+from forge_tools.model.secret_names import is_reference
 from forge_tools.secrets.detection import SecretSource
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.model import REDACTED, ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.model import ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.model.secret_names import REDACTED
 from forge_tools.secrets.scrubber import CONCEALED, LEAST, Scrubber, forms_of, leaves, scrubbed, scrubber_of
 
 SECRET = 'p4ss "word"\\ é+/&='

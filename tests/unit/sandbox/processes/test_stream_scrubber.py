@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from forge_tools import model
+from forge_tools.model import secret_names
 from forge_tools.sandbox.processes.streams import REDACTED, StreamScrubber
 from forge_tools.secrets.readings import MOST_UNSEEN
 
@@ -92,7 +92,7 @@ def test_without_secrets_nothing_is_held_or_copied(forms: tuple[bytes, ...]) -> 
 
 
 def test_it_shows_what_everything_else_shows() -> None:
-    assert REDACTED.decode() == model.REDACTED
+    assert REDACTED.decode() == secret_names.REDACTED
 
 
 def shown(data: bytes) -> bytes:
