@@ -236,7 +236,9 @@ class Calls:
 
         This is the only way in: a caller who is cancelled meanwhile leaves nothing behind that it did not want.
         """
-        new = await self._prepare(_checked(call), replay)
+        if not isinstance(call, Call):  # callers without a type checker
+            raise InvalidCallError(f"Expected a Call, not {type(call).__name__}. The form is Call(name, parameters).")
+        new = await self._prepare(call, replay)
         if isinstance(new, Rejected):
             return new
         try:
@@ -404,12 +406,6 @@ async def tell_of_cancels(store: Store, broker_url: str, ids: Sequence[str]) -> 
             broker.notify(listener, id_.encode())
     finally:
         await broker.close()
-
-
-def _checked(call: object) -> Call:
-    if not isinstance(call, Call):
-        raise InvalidCallError(f"Expected a Call, not {type(call).__name__}. The form is Call(name, parameters).")
-    return call
 
 
 async def _handle_or_error(submitting: Awaitable[Handle]) -> Handle | ForgeError:

@@ -24,17 +24,11 @@ AWAY_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 
-class Followed(Protocol):
-    """What following an execution needs from a client."""
-
-    async def wait(self, execution_id: str) -> ToolResult: ...
-    async def poll(self, position: Position) -> EventBatch: ...
-
-
-class Executions(Followed, Protocol):
+class Executions(Protocol):
     """What a handle needs from its client."""
 
     async def wait(self, execution_id: str, *, is_known: bool = False) -> ToolResult: ...
+    async def poll(self, position: Position) -> EventBatch: ...
     async def record(self, execution_id: str) -> ExecutionRecord: ...
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]: ...
 
@@ -118,7 +112,7 @@ class Handle:
         return follow(self._executions, self.id, after)
 
 
-async def follow(executions: Followed, execution_id: str, after: str | None) -> AsyncGenerator[CallEvent, None]:
+async def follow(executions: Executions, execution_id: str, after: str | None) -> AsyncGenerator[CallEvent, None]:
     """Yield what came after `after`, and then what comes, until the execution is over.
 
     SQL is read a few times a second; the notification of the end wakes this, too.
@@ -152,7 +146,7 @@ async def follow(executions: Followed, execution_id: str, after: str | None) -> 
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def _poll(executions: Followed, position: Position) -> EventBatch:
+async def _poll(executions: Executions, position: Position) -> EventBatch:
     """Read, and wait for an unreachable database."""
     while True:
         try:

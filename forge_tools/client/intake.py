@@ -146,12 +146,8 @@ class Intake:
         if snapshot.walls_decide:
             asked["lane"] = snapshot.lane_of(plan.spec, queue)
         if plan.detector is not None or context.metadata:
-            limit, metadata = self._settings.max_parameter_bytes, context.metadata
-            encode_json(metadata, "context.metadata", limit)  # what JSON cannot carry is not searched for secrets
-            detector = plan.detector or SecretDetector(plan.spec)
-            parted = _encrypted(detector, parameters, metadata, execution_id=id_, snapshot=snapshot, limit=limit)
-            if parted is not None:
-                asked, context = parted[0], context.model_copy(update={"metadata": parted[1]})
+            hiding, context = self._encrypted(plan, parameters, context, id_, snapshot)
+            asked |= hiding
         if queue != plan.queue or _asks_for_a_time(call, context):
             asked |= self._timing(call, plan.spec, queue)
         if call.retry is not None or call.max_attempts is not None:
@@ -164,6 +160,27 @@ class Intake:
             **asked,
             context=_encode_context(context, self._settings.max_parameter_bytes),
         )
+
+    def _encrypted(
+        self, plan: _Plan, parameters: dict[str, Any], context: ExecutionContext, id_: str, snapshot: Snapshot
+    ) -> tuple[dict[str, Any], ExecutionContext]:
+        """Return the fields that hide a call's secrets, none if it has none, and the context as people see it.
+
+        Raises:
+            EncryptionError: there is something to hide, and no key.
+            InvalidCallError: the values cannot be carried.
+        """
+        limit, tool = self._settings.max_parameter_bytes, plan.spec.name
+        encode_json(context.metadata, "context.metadata", limit)  # what JSON cannot carry is not searched for secrets
+        parts = (plan.detector or SecretDetector(plan.spec)).part(parameters, context.metadata)
+        if parts is None:
+            return {}, context
+        if snapshot.encryptor is None:
+            raise EncryptionError(NO_KEY.format(tool=tool, names=", ".join(parts.names)))
+        shown = encode_json(parts.shown, "parameters", limit)
+        encrypted = snapshot.encryptor.encrypt(parts.encrypted, execution_id=id_, tool=tool, shown=shown)
+        hiding = {"parameters": shown, "encrypted": encrypted, "encrypted_names": parts.names}
+        return hiding, context.model_copy(update={"metadata": parts.shown_metadata})
 
     def _encode(self, given: dict[str, Any], validator: Validator) -> tuple[dict[str, Any], str]:
         """Check what was given and encode it once, under the names that the tool uses. Errors name what was given.
@@ -189,12 +206,14 @@ class Intake:
         settings, delay = self._settings, call.due_in
         timeout, source = spec.timeout_for(call.effective_context, settings.max_timeout)
         expires_in = settings.expiry_for(queue) if call.expires_in is None else call.expires_in
-        for name, value in (("timeout", timeout), ("expires_in", expires_in), ("delay", delay)):
-            if not _is_duration(value) or (value == 0 and name != "delay"):
-                least = "0 or more" if name == "delay" else "above 0"
-                raise InvalidCallError(
-                    f"{name} is {value!r}; it must be a number of seconds {least}, and at most ten years"
-                )
+        above = "above 0"
+        for name, value, least in (
+            ("timeout", timeout, above),
+            ("expires_in", expires_in, above),
+            ("delay", delay, "0 or more"),
+        ):
+            is_right = _is_duration(value) and (value != 0 or name == "delay")
+            _require(is_right, name, value, f"a number of seconds {least}, and at most ten years")
         limits = self._time_limits.limits(timeout)
         return {
             "timeout": timeout,
@@ -228,37 +247,6 @@ class Intake:
             time_limit=0,
         )
         return Rejected(new, result, REFRESH_INTERVAL if code == ErrorCode.VALIDATION_ERROR else 0.0)
-
-
-def _encrypted(
-    detector: SecretDetector,
-    parameters: Mapping[str, Any],
-    metadata: Mapping[str, Any],
-    *,
-    execution_id: str,
-    snapshot: Snapshot,
-    limit: int,
-) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the parameters' fields of `NewExecution`, and the metadata that people see; None if nothing is hidden.
-
-    Raises:
-        EncryptionError: there is something to hide, and no key.
-        InvalidCallError: the values cannot be carried.
-    """
-    parts = detector.part(parameters, metadata)
-    if parts is None:
-        return None
-    tool = detector.tool
-    encryptor = snapshot.encryptor
-    if encryptor is None:
-        raise EncryptionError(NO_KEY.format(tool=tool, names=", ".join(parts.names)))
-    shown = encode_json(parts.shown, "parameters", limit)
-    asked = {
-        "parameters": shown,
-        "encrypted": encryptor.encrypt(parts.encrypted, execution_id=execution_id, tool=tool, shown=shown),
-        "encrypted_names": parts.names,
-    }
-    return asked, parts.shown_metadata
 
 
 def _encode_context(context: ExecutionContext, limit: int) -> str:
@@ -301,32 +289,32 @@ def _checked_queue(queue: object) -> str:
         raise InvalidCallError(str(error)) from error
 
 
+def _require(is_right: bool, name: str, value: object, wanted: str) -> None:
+    """Refuse a call with such a value.
+
+    Raises:
+        InvalidCallError: naming the value and what is wanted.
+    """
+    if not is_right:
+        raise InvalidCallError(f"{name} is {shown(repr(value))}; it must be {wanted}")
+
+
 def _check_attempts(call: Call) -> None:
-    if call.max_attempts is not None and not _is_count(call.max_attempts):
-        raise InvalidCallError(
-            f"max_attempts is {call.max_attempts!r}; it must be a whole number from 1 to {MAX_ATTEMPTS}"
-        )
-    if call.retry is None:
+    count, retry = f"a whole number from 1 to {MAX_ATTEMPTS}", call.retry
+    _require(call.max_attempts is None or _is_count(call.max_attempts), "max_attempts", call.max_attempts, count)
+    if retry is None:
         return
-    if not isinstance(call.retry, RetryPolicy):
-        raise InvalidCallError(f"retry is {shown(repr(call.retry))}; it must be a RetryPolicy")
-    if not _is_count(call.retry.max_attempts):
+    _require(isinstance(retry, RetryPolicy), "retry", retry, "a RetryPolicy")
+    _require(_is_count(retry.max_attempts), "retry.max_attempts", retry.max_attempts, count)
+    if call.max_attempts not in {None, retry.max_attempts}:
         raise InvalidCallError(
-            f"retry.max_attempts is {call.retry.max_attempts!r}; it must be a whole number from 1 to {MAX_ATTEMPTS}"
-        )
-    if call.max_attempts not in {None, call.retry.max_attempts}:
-        raise InvalidCallError(
-            f"max_attempts is {call.max_attempts}, but retry.max_attempts is {call.retry.max_attempts}; give one of them"
+            f"max_attempts is {call.max_attempts}, but retry.max_attempts is {retry.max_attempts}; give one of them"
         )
     for name in ("delay_seconds", "max_delay_seconds"):
-        if not _is_duration(getattr(call.retry, name)):
-            raise InvalidCallError(
-                f"retry.{name} is {getattr(call.retry, name)!r}; it must be a number of seconds from 0 to ten years"
-            )
-    if not isinstance(call.retry.jitter, bool):
-        raise InvalidCallError(f"retry.jitter is {shown(repr(call.retry.jitter))}; it must be True or False")
-    if not _is_duration(call.retry.backoff):
-        raise InvalidCallError(f"retry.backoff is {call.retry.backoff!r}; it must be a factor of 0 or more, such as 2")
+        value = getattr(retry, name)
+        _require(_is_duration(value), f"retry.{name}", value, "a number of seconds from 0 to ten years")
+    _require(isinstance(retry.jitter, bool), "retry.jitter", retry.jitter, "True or False")
+    _require(_is_duration(retry.backoff), "retry.backoff", retry.backoff, "a factor of 0 or more, such as 2")
 
 
 def _asks_for_a_time(call: Call, context: ExecutionContext) -> bool:

@@ -8,11 +8,11 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial, wraps
 from inspect import isawaitable
-from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
+from forge_tools.artifacts.reader import PartReader
 from forge_tools.client.calls import Calls
 from forge_tools.client.catalogue import Catalogue
 from forge_tools.client.client import ExecutorClient, History
@@ -20,7 +20,7 @@ from forge_tools.client.handle import Handle
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.model.calls import ToolResult
-from forge_tools.model.content import CONTENT, Media
+from forge_tools.model.content import CONTENT
 from forge_tools.model.history import CallEvent
 from forge_tools.model.scope import Report
 
@@ -185,8 +185,8 @@ def _blocking(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def block(self: Face[Any], *args: Any, **kwargs: Any) -> Any:
         answer = self._ask(method, *args, **kwargs)
-        if isinstance(answer, ToolResult):
-            return answer.bind(_Parts(self._bridge)) if CONTENT in answer.metadata else answer
+        if isinstance(answer, ToolResult) and CONTENT in answer.metadata:
+            return answer.bind(_Parts(self._bridge, lambda client: client.calls.parts))
         if isinstance(answer, list):
             return [SyncHandle(one, self._bridge) if isinstance(one, Handle) else one for one in answer]
         return SyncHandle(answer, self._bridge) if isinstance(answer, Handle) else answer
@@ -194,17 +194,11 @@ def _blocking(method: Callable[..., Any]) -> Callable[..., Any]:
     return block
 
 
-class _Parts:
+class _Parts(Face[PartReader]):
     """Reads parts for those who cannot await."""
 
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
-
-    def bytes(self, part: Media) -> bytes:
-        return self._bridge.run(lambda client: client.calls.parts.bytes(part))
-
-    def save(self, part: Media, folder: str | Path) -> Path:
-        return self._bridge.run(lambda client: client.calls.parts.save(part, folder))
+    bytes = _blocking(PartReader.bytes)
+    save = _blocking(PartReader.save)
 
 
 class SyncHandle(Face[Handle]):

@@ -29,10 +29,6 @@ class NamedWorkspace:
     is_shared: bool
     roots: tuple[str, ...]
 
-    def clashes_with(self, other: "NamedWorkspace") -> bool:
-        """Whether two hosts cannot both have it: the names are equal and at least one is not shared."""
-        return self.name == other.name and not (self.is_shared and other.is_shared)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceRecord(NamedWorkspace):

@@ -109,7 +109,6 @@ class SecretDetector:
     def __init__(self, spec: ToolSpec, patterns: Patterns | None = None) -> None:
         self._patterns = patterns
         self._spec = spec
-        self.tool = spec.name
 
     def part(self, parameters: Mapping[str, Any], metadata: Mapping[str, Any] = _NONE) -> Concealed | None:
         """Separate what is hidden from what is shown; None if nothing is hidden. A reference to a secret is not a secret.

@@ -76,11 +76,6 @@ class KeyFolder:
             return []
         return sorted(name for name in names if _ID.fullmatch(name))
 
-    def public(self, id: str) -> bytes | None:
-        """Return the public half of a key whose private half is here."""
-        private = self.private(id)
-        return None if private is None else private.public_key().public_bytes_raw()
-
     def private(self, id: str) -> "X25519PrivateKey | None":
         """Return the private half; None if it is not here.
 

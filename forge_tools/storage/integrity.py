@@ -32,23 +32,25 @@ _ENFORCED = (
     "SELECT conname FROM pg_constraint WHERE contype = 'c' AND convalidated "
     "AND (contypid = 0 OR contypid IN (SELECT atttypid FROM pg_attribute))"
 )
+"""The checks that every row has passed, of tables and of the domains that columns have. SQLite cannot tell: any writer may disable them."""
 
 
 async def violations(database: Database) -> list[str]:
     """List which columns break their rules, in how many rows; which checks are missing; which rows contradict others."""
     found: list[str] = []
     async with database.reading(is_long=True) as connection, _limited(connection):
-        enforced = await _enforced(connection)
+        is_file = database.dialect == "sqlite"
+        enforced = set() if is_file else set(await connection.scalars(text(_ENFORCED)))
         for table in metadata.sorted_tables:
             checks = {
                 column: rule
                 for column, rule in rules(table, database.dialect)
                 if check_name(table.name, column) not in enforced
             }
-            if database.dialect == "postgresql":
-                found += [f"a missing check of {table.name}.{column}" for column in checks]
-            else:
+            if is_file:
                 checks["text"] = _is_text(table)
+            else:
+                found += [f"a missing check of {table.name}.{column}" for column in checks]
             found += [
                 f"{table.name}.{column} ({count:,})"
                 for column, count in await _broken(connection, table, checks)
@@ -58,16 +60,6 @@ async def violations(database: Database) -> list[str]:
             if count := await connection.scalar(text(query)):
                 found.append(f"{said} ({count:,})")
     return found
-
-
-async def _enforced(connection: AsyncConnection) -> set[str]:
-    """Return the checks that every row has passed, of tables and of the domains that columns have.
-
-    SQLite cannot tell, since any writer may disable them.
-    """
-    if connection.dialect.name == "sqlite":
-        return set()
-    return set(await connection.scalars(text(_ENFORCED)))
 
 
 async def _broken(connection: AsyncConnection, table: Table, checks: dict[str, str]) -> Iterable[tuple[str, int]]:

@@ -98,10 +98,10 @@ class Workspaces:
 def rivals(
     mine: Iterable[NamedWorkspace], known_ones: Iterable[WorkspaceRecord], hostname: str
 ) -> Sequence[WorkspaceRecord]:
-    """Return the announcements of other hosts than `hostname` that clash with `mine`."""
+    """Return the announcements of other hosts than `hostname` that clash with `mine`: one of the two is not shared."""
     by_name = {one.name: one for one in mine}
     others = [one for one in known_ones if one.hostname != hostname and one.name in by_name]
-    return [theirs for theirs in others if theirs.clashes_with(by_name[theirs.name])]
+    return [theirs for theirs in others if not (theirs.is_shared and by_name[theirs.name].is_shared)]
 
 
 _ANNOUNCE = insert(workspaces).values(announced_at=from_now(0.0))

@@ -74,10 +74,6 @@ class Listing(Generic[R]):
     index: Index
     twin: ColumnElement[Any] | None = None
 
-    def first(self, limit: int, direction: Direction) -> Select[Any]:
-        """Select the first rows in this direction."""
-        return self.query.order_by(*map(direction.orders, self.order)).limit(limit)
-
     def is_behind(self, place: Place, direction: Direction) -> ColumnElement[bool]:
         """Return the condition for rows behind a place.
 
@@ -268,7 +264,8 @@ class _Walk(Generic[R]):
         count = self._entries + self._is_whole  # the entry at the place was counted before
         edge: Any = await connection.scalar(entries.offset(count - 1).limit(1))
         window = self._window(entries.limit(count), edge, connection.dialect)
-        found = (await connection.execute(self._listing.first(limit, self._direction).where(*window))).all()
+        query = self._listing.query.where(*window).order_by(*map(self._direction.orders, self._listing.order))
+        found = (await connection.execute(query.limit(limit))).all()
         self._move(found, edge, is_full=len(found) == limit)
         return [self._listing.record(row) for row in found]
 

@@ -54,8 +54,11 @@ class PostgresHotPath:
         self._address = address
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        if len(rows) == 1 and await self._run("submit_one", **_asked_of(rows[0])):
-            return [None]
+        if len(rows) == 1:
+            [new] = rows
+            more = {"encrypted": new.encrypted, "issued_at": new.issued_at, "reply_key": new.reply_key}
+            if await self._run("submit_one", **asked_by_name(new), **more):
+                return [None]
         return _refusals(rows, await self._run("submit", **_asked(rows)))
 
     async def submit_linked(self, rows: Sequence[NewExecution]) -> list[Answer]:
@@ -194,10 +197,6 @@ def _asked(rows: Sequence[NewExecution]) -> dict[str, object]:
     columns = _by_name(ASKED, map(execution_values, rows))
     more = {"encrypted": [new.encrypted for new in rows], "issued_at": [new.issued_at for new in rows]}
     return {**columns, **more, "reply_key": rows[0].reply_key}  # all rows are from the one client that has this store
-
-
-def _asked_of(new: NewExecution) -> dict[str, object]:
-    return {**asked_by_name(new), "encrypted": new.encrypted, "issued_at": new.issued_at, "reply_key": new.reply_key}
 
 
 def _link_values(row: NewExecution) -> tuple[object, ...]:

@@ -26,10 +26,11 @@ from forge_tools.errors import ErrorCode, ExecutionNotFoundError, ForgeError
 from forge_tools.model.diagnosis import LostBody, moment
 from forge_tools.model.execution import ExecutionStatus, Outcome, Wakeup, is_id
 from forge_tools.model.places import serving_command
+from forge_tools.model.tools import tool_key
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import any_of, from_now, is_granted, seconds_between
 from forge_tools.storage.queue.batcher import Batcher, Limits
-from forge_tools.storage.queue.workers import hosted_keys, is_alive
+from forge_tools.storage.queue.workers import is_alive
 from forge_tools.storage.rows import clean
 from forge_tools.storage.sqlalchemy_tables import (
     execution_attempts,
@@ -396,7 +397,7 @@ async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[
     served: dict[str, set[str]] = {}
     for row in (await connection.execute(query)).all():
         for queue in row.queues:
-            served.setdefault(queue, set()).update(hosted_keys(row.tools))
+            served.setdefault(queue, set()).update(tool_key(*one) for one in row.tools.items())
     return served
 
 

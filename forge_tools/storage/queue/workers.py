@@ -1,6 +1,6 @@
 """Worker instances: which live, what they serve, and the leases that only one of them holds."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -8,7 +8,6 @@ from sqlalchemy import ColumnElement, Row, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model.overview import ServerState, WorkerRecord
-from forge_tools.model.tools import tool_key
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.directory import servers_of, walls_of
 from forge_tools.storage.functions import from_now, seconds_between
@@ -139,11 +138,6 @@ def beat_within(seconds: float) -> ColumnElement[bool]:
 def is_alive(within: float) -> ColumnElement[bool]:
     """Select instances that have not stopped, and had a heartbeat `within` seconds."""
     return workers.c.stopped_at.is_(None) & beat_within(within)
-
-
-def hosted_keys(tools: Mapping[str, str]) -> frozenset[str]:
-    """Return the keys of the tools that an instance hosts, from its row: `version digest` by name."""
-    return frozenset(tool_key(name, version) for name, version in tools.items())
 
 
 async def read_workers(connection: AsyncConnection, *conditions: ColumnElement[bool]) -> list[WorkerRecord]:
