@@ -27,6 +27,7 @@ from forge_tools.model.secret_names import REDACTED
 from forge_tools.model.tools import ToolSpec
 from forge_tools.schema import Validator, shown
 from forge_tools.storage.connection.drivers import Address
+from forge_tools.storage.tables import DEFAULT_QUEUE
 
 MAX_KEY = 255
 """The most characters of a key, and of a scope."""
@@ -39,8 +40,6 @@ DIGEST_CHARACTERS = 32
 
 MOST_NAMED = 10
 """How many differences a message names."""
-
-DEFAULT_QUEUE = "default"
 
 
 class Claims:

@@ -8,7 +8,9 @@ from typing import Any
 
 REDACTED = "[redacted]"
 
-_MAX_DEPTH = 100
+MAX_DEPTH = 100
+"""How deep values are searched."""
+
 _SECRET_NAME = re.compile(
     r"(?i:(^|[_-])(passwords?|passwd|passphrase|secrets?|credentials?|authorization|cookie|api[_-]?keys?)$"
     r"|(^|[_-])(api|access|auth|bearer|refresh|session|id|secret|bot)[_-]?token$"
@@ -28,7 +30,7 @@ def is_secret_name(name: object) -> bool:
 
 def without_secrets(value: Any, depth: int = 0) -> Any:
     """Copy a value with `[redacted]` in place of everything inside it that has the name of a secret."""
-    if depth >= _MAX_DEPTH:
+    if depth >= MAX_DEPTH:
         return value
     if isinstance(value, Mapping):
         return {key: REDACTED if _hides(key, item) else without_secrets(item, depth + 1) for key, item in value.items()}
@@ -37,7 +39,7 @@ def without_secrets(value: Any, depth: int = 0) -> Any:
 
 def secrets_in(value: Any, depth: int = 0) -> list[Any]:
     """Return what `without_secrets` would hide."""
-    if depth >= _MAX_DEPTH or not isinstance(value, Mapping | list | tuple):
+    if depth >= MAX_DEPTH or not isinstance(value, Mapping | list | tuple):
         return []
     if not isinstance(value, Mapping):
         return [secret for item in value for secret in secrets_in(item, depth + 1)]

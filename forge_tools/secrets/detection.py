@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from forge_tools.errors import SecretNotFoundError
 from forge_tools.model.calls import ExecutionContext
 from forge_tools.model.secret_names import (
+    MAX_DEPTH,
     REDACTED,
     REFERENCE,
     is_reference,
@@ -17,7 +17,7 @@ from forge_tools.model.secret_names import (
     without_secrets,
 )
 from forge_tools.model.tools import ToolSpec
-from forge_tools.secrets.scrubber import Scrubber, leaves
+from forge_tools.secrets.scrubber import NOTHING, Scrubber, leaves
 
 WELL_KNOWN = "well-known"
 """As a pattern, it stands for all the patterns below."""
@@ -40,10 +40,8 @@ _SHAPES = (
     r"(?<=://)[^/\s:@]*:[^/\s]{6,}(?=@)",  # user:password in a URL
 )
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
 SCHEME = "secret://"
 MAX_BYTES = 65_536
-_MAX_DEPTH = 100
 
 
 class Patterns:
@@ -110,7 +108,7 @@ class SecretDetector:
         self._patterns = patterns
         self._spec = spec
 
-    def part(self, parameters: Mapping[str, Any], metadata: Mapping[str, Any] = _NONE) -> Concealed | None:
+    def part(self, parameters: Mapping[str, Any], metadata: Mapping[str, Any] = NOTHING) -> Concealed | None:
         """Separate what is hidden from what is shown; None if nothing is hidden. A reference to a secret is not a secret.
 
         `metadata` is that of the call's context: names mark the secrets in it, and it may quote a parameter.
@@ -174,7 +172,7 @@ class SecretSource:
         if isinstance(value, str) and is_named and (match := REFERENCE.fullmatch(value)) is not None:
             found.append(secret := self.secret(match[1]))
             return secret
-        if depth >= _MAX_DEPTH:
+        if depth >= MAX_DEPTH:
             return value
         if isinstance(value, dict):
             return {

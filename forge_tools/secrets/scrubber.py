@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from forge_tools.model.calls import ToolResult
-from forge_tools.model.secret_names import REDACTED, secrets_in
+from forge_tools.model.secret_names import MAX_DEPTH, REDACTED, secrets_in
 from forge_tools.model.tools import ToolSpec
 from forge_tools.secrets.readings import Readings
 
@@ -33,8 +33,8 @@ _unescaped = json.JSONEncoder(ensure_ascii=False).encode
 LEAST_IN_FAILURES = 3
 """The fewest characters of a secret to remove from failures, which report a problem and lose less by it."""
 
-_MAX_DEPTH = 100
-_NONE: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""The metadata of most calls."""
 
 
 def forms_of(secret: str, least: int) -> Iterable[str]:
@@ -106,7 +106,7 @@ class Scrubber:
             return self.text(value)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return REDACTED if len(text := _written(value)) >= LEAST and text in self._forms else value
-        if depth >= _MAX_DEPTH:  # stored JSON is not that deep
+        if depth >= MAX_DEPTH:  # stored JSON is not that deep
             return REDACTED if isinstance(value, Mapping | list | tuple) else value
         if isinstance(value, Mapping):
             return {self._key(key): self.value(item, depth + 1) for key, item in value.items()}
@@ -147,7 +147,7 @@ def scrubber_of(
     parameters: Mapping[str, Any],
     least: int = LEAST,
     *,
-    metadata: Mapping[str, Any] = _NONE,
+    metadata: Mapping[str, Any] = NOTHING,
     also: Iterable[str] = (),
 ) -> Scrubber | None:
     """Return the scrubber for a call with these parameters, including secrets that its worker knows otherwise.
@@ -180,13 +180,13 @@ def leaves(value: Any, depth: int = 0) -> Iterable[str]:
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from leaves(item, depth + 1) if depth < _MAX_DEPTH else ()
+            yield from leaves(item, depth + 1) if depth < MAX_DEPTH else ()
     elif isinstance(value, int | float):
         if not isinstance(value, bool) and (text := _written(value)):
             yield text
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
-            yield from leaves(item, depth + 1) if depth < _MAX_DEPTH else ()
+            yield from leaves(item, depth + 1) if depth < MAX_DEPTH else ()
 
 
 def _written(number: float) -> str:

@@ -11,45 +11,45 @@ MOMENT_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
 
 
 class Kind(NamedTuple):
-    """What a column holds. `array` is PostgreSQL's type for its values when those of many rows are passed as one array.
+    """What a column holds: its `type`, by a name of ours, which several kinds may share (`sqlalchemy_tables.py`).
 
-    `sqlite` and `postgresql` are its rule there, with `{0}` for the column; None: no rule.
+    `array` is PostgreSQL's type for its values when those of many rows are passed as one array. `sqlite` and `postgresql`
+    are its rule there, with `{0}` for the column; None: no rule.
     """
 
-    name: str
+    type: str
     array: str = "text"
     sqlite: str | None = None
     postgresql: str | None = None
-    is_json: bool = False
 
 
 def choice(choices: Iterable[str]) -> Kind:
     """Return the kind of a column that holds one of a few texts."""
     # On SQLite, IN would build a table of its list on each evaluation.
     rule = " OR ".join(f"{{0}} = '{one}'" for one in choices)
-    return Kind("choice", sqlite=rule, postgresql=rule)
+    return _alike("text", rule)
 
 
-def _alike(name: str, rule: str) -> Kind:
-    return Kind(name, sqlite=rule, postgresql=rule)
+def _alike(type: str, rule: str) -> Kind:
+    return Kind(type, sqlite=rule, postgresql=rule)
 
 
 Text = Kind("text")
 Bytes = Kind("bytes")
-PublicKey = _alike("public_key", "length({0}) = 44")
+PublicKey = _alike("text", "length({0}) = 44")
 """32 bytes in base64."""
 Flag = Kind("flag", "bool", sqlite="{0} IN (0, 1)")
 Integer = Kind("integer")
-Count = Kind("count", "int4", "{0} BETWEEN 0 AND 2147483647", "{0} >= 0")
+Count = Kind("integer", "int4", "{0} BETWEEN 0 AND 2147483647", "{0} >= 0")
 """A non-negative number that fits 32 bits."""
-PositiveCount = Kind("count", "int4", "{0} BETWEEN 1 AND 2147483647", "{0} >= 1")
-LargeCount = _alike("large_count", "{0} >= 0")
+PositiveCount = Kind("integer", "int4", "{0} BETWEEN 1 AND 2147483647", "{0} >= 1")
+LargeCount = _alike("large", "{0} >= 0")
 Real = Kind("real", "float8", "abs({0}) < 1e300", "abs({0}) < float8 '1e300'")
 """A finite number: not NaN, which PostgreSQL orders above all others.
 
 Without the type PostgreSQL would keep a number of 300 digits.
 """
-Seconds = Kind("seconds", "float8", "abs({0}) <= 1e9", "abs({0}) <= float8 '1e9'")
+Seconds = Kind("real", "float8", "abs({0}) <= 1e9", "abs({0}) <= float8 '1e9'")
 """A duration that can be added to a clock."""
 Identifier = Kind(
     "identifier", "uuid", sqlite="{{0}} GLOB '{}'".format("-".join("[0-9a-f]" * digits for digits in (8, 4, 4, 4, 12)))
@@ -62,19 +62,9 @@ Moment = Kind(
     postgresql="{0} BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00'",  # the range of Python's datetime
 )
 """An aware UTC time: `timestamptz` on PostgreSQL, text in `MOMENT_FORMAT` on SQLite."""
-JsonText = Kind("json", sqlite="json_valid({0})", is_json=True)
-JsonObject = Kind(
-    "json_object",
-    sqlite="json_valid({0}) AND json_type({0}) = 'object'",
-    postgresql="json_typeof({0}) = 'object'",
-    is_json=True,
-)
-JsonList = Kind(
-    "json_list",
-    sqlite="json_valid({0}) AND json_type({0}) = 'array'",
-    postgresql="json_typeof({0}) = 'array'",
-    is_json=True,
-)
+JsonText = Kind("json", "text", "json_valid({0})")
+JsonObject = Kind("json", "text", "json_valid({0}) AND json_type({0}) = 'object'", "json_typeof({0}) = 'object'")
+JsonList = Kind("json", "text", "json_valid({0}) AND json_type({0}) = 'array'", "json_typeof({0}) = 'array'")
 """Any JSON, an object, an array: `json` on PostgreSQL, since `jsonb` refuses NUL."""
 Numbers = Kind("numbers", sqlite=JsonList.sqlite)
 """A list of floats: `double precision[]` on PostgreSQL, a JSON array in TEXT on SQLite."""

@@ -212,7 +212,7 @@ def result_of(execution_id: str, text: bytes) -> ToolResult:
     return stored_result(execution_id, json.loads(text))
 
 
-_JSON_RESULTS = {name for name in OUTCOME if execution_attempts.columns[name].kind.is_json}
+_JSON_RESULTS = {name for name in OUTCOME if execution_attempts.columns[name].kind.type == "json"}
 
 
 def late_detail(outcome: Outcome) -> str:

@@ -122,7 +122,7 @@ class _Flag(Boolean):
     pass
 
 
-class _LargeCount(BigInteger):
+class _Large(BigInteger):
     pass
 
 
@@ -131,7 +131,7 @@ class Real(Float[float]):
 
 
 @compiles(_Flag, "sqlite")
-@compiles(_LargeCount, "sqlite")
+@compiles(_Large, "sqlite")
 def _as_integer(*_: object, **__: object) -> str:
     return "INTEGER"  # STRICT tables have no BOOLEAN and no BIGINT
 
@@ -195,20 +195,14 @@ _TYPES: dict[str, TypeEngine[Any]] = {
     "bytes": LargeBinary(),
     "flag": _Flag(),
     "integer": Integer(),
-    "count": Integer(),
-    "large_count": _LargeCount(),
+    "large": _Large(),
     "real": Real(),
-    "seconds": Real(),
     "identifier": Identifier,
     "moment": Moment,
     "json": JsonText,
-    "json_object": JsonText,
-    "json_list": JsonText,
     "numbers": Numbers,
+    "text": Text(),
 }
-"""By the names of kinds; all others are texts."""
-
-_TEXT = Text()
 
 
 def _table(of: columns.Relation) -> Table:
@@ -216,7 +210,7 @@ def _table(of: columns.Relation) -> Table:
     for name, kind, nullable, is_key, autoincrement in of.columns.values():
         counting: Literal["auto", False] = "auto" if autoincrement else False
         options: dict[str, Any] = {"primary_key": True} if is_key else {"nullable": nullable}
-        type_ = _TYPES.get(kind.name, _TEXT)
+        type_ = _TYPES[kind.type]
         made.append(Column(name, type_, info={"kind": kind}, autoincrement=counting, **options))
     table = Table(of.name, metadata, *made, sqlite_strict=True, **of.options)
     for index in of.indexes:

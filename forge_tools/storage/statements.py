@@ -78,7 +78,7 @@ def _lists(dialect: str) -> Mapping[str, str]:
     forms: dict[str, Callable[[Column], str]] = {
         "": attrgetter("name"),
         "_arrays": lambda column: f":{column.name}::{column.kind.array}[]",  # JSON travels as text
-        "_parameters": lambda column: f":{column.name}::{'json' if column.kind.is_json else column.kind.array}",
+        "_parameters": lambda column: f":{column.name}::{'json' if column.kind.type == 'json' else column.kind.array}",
         "_values": _cast if dialect == "postgresql" else lambda column: f":{column.name}",
     }
     return {
@@ -91,4 +91,4 @@ def _lists(dialect: str) -> Mapping[str, str]:
 
 
 def _cast(column: Column) -> str:
-    return f"{column.name}::json" if column.kind.is_json else column.name
+    return f"{column.name}::json" if column.kind.type == "json" else column.name
