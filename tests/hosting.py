@@ -8,7 +8,7 @@ from typing import Any
 
 from forge_tools.mcp.hosted.configuration import Server, ServerWalls
 from forge_tools.mcp.hosted.servers import HostedServers, Memory
-from forge_tools.model import ServerState
+from forge_tools.model.overview import ServerState
 from forge_tools.tool.base import ExecutionContext, ToolResult
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry

@@ -15,17 +15,10 @@ from forge_tools.errors import (
     SandboxError,
     StorageError,
 )
-from forge_tools.model import (
-    Artifact,
-    Document,
-    DocumentScope,
-    DocumentWriter,
-    ExecutionContext,
-    Revise,
-    ShellRecord,
-    artifact_id,
-)
+from forge_tools.model import Artifact, ExecutionContext, artifact_id
 from forge_tools.model.artifacts import TEXT
+from forge_tools.model.documents import Document, DocumentScope, DocumentWriter, Revise
+from forge_tools.model.places import ShellRecord
 from forge_tools.sandbox.artifacts import damaged, unknown
 from forge_tools.sandbox.spools import Gathered, Recent, fill
 from forge_tools.storage import Store

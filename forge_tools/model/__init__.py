@@ -1,6 +1,7 @@
 """Data only: what a tool is, what a call carries, what an execution leaves behind.
 
 What may live here is exchanged by several packages, does no I/O, and decides nothing that its own fields do not tell.
+Calls and tools are handed on from here; what concerns documents, operators, places and secrets is in their modules.
 """
 
 from forge_tools.model.artifacts import Artifact, ArtifactPage, PageWish, artifact_id
@@ -15,7 +16,6 @@ from forge_tools.model.calls import (
 )
 from forge_tools.model.content import Audio, File, Image, Json, Link, Media, Part, Text
 from forge_tools.model.diagnosis import Diagnosis, Frame, LostBody, Raised, moment
-from forge_tools.model.documents import Document, DocumentScope, DocumentWriter, Revise
 from forge_tools.model.execution import (
     TERMINAL,
     Claim,
@@ -45,29 +45,6 @@ from forge_tools.model.history import (
     Selection,
     StateChange,
 )
-from forge_tools.model.overview import (
-    THE_TOOL,
-    CallFigures,
-    FailedCalls,
-    Overview,
-    QueueLoad,
-    ServerState,
-    StuckCalls,
-    StuckReason,
-    WorkerLoad,
-    WorkerRecord,
-    WorkerWalls,
-    told_of,
-)
-from forge_tools.model.places import (
-    NamedWorkspace,
-    ShellRecord,
-    ShellStatus,
-    Stranded,
-    WorkspaceRecord,
-    host_of,
-    shell_id,
-)
 from forge_tools.model.scope import (
     SCOPE,
     CallScope,
@@ -79,10 +56,6 @@ from forge_tools.model.scope import (
     Stream,
     Told,
     scope_for,
-)
-from forge_tools.model.secret_names import (
-    EncryptionKey,
-    is_secret_name,
 )
 from forge_tools.model.tools import (
     COMMANDS,
@@ -102,30 +75,23 @@ __all__ = [
     "DEFAULT_TIMEOUT",
     "SCOPE",
     "TERMINAL",
-    "THE_TOOL",
     "Artifact",
     "ArtifactPage",
     "Attempt",
     "AttemptRecord",
     "Audio",
     "CallEvent",
-    "CallFigures",
     "CallOptions",
     "CallScope",
     "Capabilities",
     "Claim",
     "Diagnosis",
-    "Document",
-    "DocumentScope",
-    "DocumentWriter",
-    "EncryptionKey",
     "Ended",
     "Event",
     "EventRecord",
     "ExecutionContext",
     "ExecutionRecord",
     "ExecutionStatus",
-    "FailedCalls",
     "File",
     "Frame",
     "Grouping",
@@ -137,34 +103,24 @@ __all__ = [
     "Link",
     "LostBody",
     "Media",
-    "NamedWorkspace",
     "NewExecution",
     "NewReport",
     "Note",
     "Outcome",
     "Output",
-    "Overview",
     "PageWish",
     "Part",
     "Position",
     "Progress",
-    "QueueLoad",
     "Raised",
     "Report",
     "Reporter",
     "RetryPolicy",
-    "Revise",
     "Schema",
     "Scope",
     "Selection",
-    "ServerState",
-    "ShellRecord",
-    "ShellStatus",
     "StateChange",
-    "Stranded",
     "Stream",
-    "StuckCalls",
-    "StuckReason",
     "Text",
     "Tier",
     "Told",
@@ -176,20 +132,12 @@ __all__ = [
     "ToolVersion",
     "ToolWalls",
     "Wakeup",
-    "WorkerLoad",
-    "WorkerRecord",
-    "WorkerWalls",
-    "WorkspaceRecord",
     "artifact_id",
-    "host_of",
     "id_floor",
     "id_time",
     "is_id",
-    "is_secret_name",
     "moment",
     "new_id",
     "scope_for",
-    "shell_id",
-    "told_of",
     "wrong_call",
 ]

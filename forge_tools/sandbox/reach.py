@@ -9,18 +9,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from forge_tools.model import (
-    SCOPE,
-    Artifact,
+from forge_tools.model import SCOPE, Artifact, ExecutionContext
+from forge_tools.model.artifacts import TEXT
+from forge_tools.model.documents import (
+    MAX_CHANGED,
+    MAX_DOCUMENTS,
     Document,
     DocumentScope,
     DocumentWriter,
-    ExecutionContext,
     Revise,
-    ShellRecord,
+    is_at,
+    is_below,
+    too_many,
+    too_many_changed,
 )
-from forge_tools.model.artifacts import TEXT
-from forge_tools.model.documents import MAX_CHANGED, MAX_DOCUMENTS, is_at, is_below, too_many, too_many_changed
+from forge_tools.model.places import ShellRecord
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.web.access import Web

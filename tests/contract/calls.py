@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from forge_tools.model import Claim, ExecutionStatus, Kept, NewExecution, Outcome, Scope, Wakeup, WorkerRecord, new_id
+from forge_tools.model import Claim, ExecutionStatus, Kept, NewExecution, Outcome, Scope, Wakeup, new_id
+from forge_tools.model.overview import WorkerRecord
 from forge_tools.storage import Store
 from forge_tools.storage.functions import any_of, from_now
 from forge_tools.storage.heartbeat import CANCELS, Heartbeat

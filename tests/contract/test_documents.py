@@ -8,8 +8,14 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import ToolFailure
-from forge_tools.model import Document, DocumentScope, DocumentWriter
-from forge_tools.model.documents import KEPT_VERSIONS, MAX_CHANGED, MAX_DOCUMENTS
+from forge_tools.model.documents import (
+    KEPT_VERSIONS,
+    MAX_CHANGED,
+    MAX_DOCUMENTS,
+    Document,
+    DocumentScope,
+    DocumentWriter,
+)
 from forge_tools.sandbox.reach import Documents, ProcessDocuments
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now

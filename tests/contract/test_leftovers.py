@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Column, update
 
 from forge_tools.config import Settings
-from forge_tools.model import NamedWorkspace, ShellStatus
+from forge_tools.model.places import NamedWorkspace, ShellStatus
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.retention import BOUND_SECONDS, INSTANCE_SECONDS

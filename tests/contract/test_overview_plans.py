@@ -5,7 +5,7 @@ import time
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.model import Overview
+from forge_tools.model.overview import Overview
 from forge_tools.storage import Store
 from tests.contract.statements import Sent, noted, plan
 

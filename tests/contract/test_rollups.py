@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from forge_tools.model import CallFigures, ExecutionStatus, Grouping, Wakeup, id_floor
+from forge_tools.model import ExecutionStatus, Grouping, Wakeup, id_floor
 from forge_tools.model.audit import Pruning
-from forge_tools.model.overview import Times
+from forge_tools.model.overview import CallFigures, Times
 from forge_tools.storage import Store
 from forge_tools.storage.history import figures
 from forge_tools.storage.history.rollups import hour_at

@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import func, select
 
 from forge_tools.errors import ForgeError
-from forge_tools.model import CallFigures, Grouping, Selection, new_id
+from forge_tools.model import Grouping, Selection, new_id
 from forge_tools.model.audit import Pruning
-from forge_tools.model.overview import Times
+from forge_tools.model.overview import CallFigures, Times
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.history import figures, rollups
 from forge_tools.storage.history.figures import read_figures, rolled_up

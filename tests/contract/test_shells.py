@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text, update
 
-from forge_tools.model import ShellRecord, ShellStatus, shell_id
+from forge_tools.model.places import ShellRecord, ShellStatus, shell_id
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.shells import MOST_LISTED

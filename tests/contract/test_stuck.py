@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from forge_tools.model import StuckCalls, StuckReason, ToolCategory, ToolSpec
+from forge_tools.model import ToolCategory, ToolSpec
+from forge_tools.model.overview import StuckCalls, StuckReason
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.sqlalchemy_tables import execution_queue, workers

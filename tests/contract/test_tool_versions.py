@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import ToolNotFoundError
-from forge_tools.model import ExecutionStatus, StuckReason, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.model import ExecutionStatus, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.model.overview import StuckReason
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.sqlalchemy_tables import execution_queue, tools

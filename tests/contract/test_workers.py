@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime
 
-from forge_tools.model import ServerState, ToolCategory, ToolSpec, ToolWalls, WorkerWalls
+from forge_tools.model import ToolCategory, ToolSpec, ToolWalls
+from forge_tools.model.overview import ServerState, WorkerWalls
 from forge_tools.storage import Store
 from tests.contract.calls import beat, instance, running, scope
 from tests.waiting import reached

@@ -7,18 +7,8 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import (
-    Claim,
-    ExecutionStatus,
-    NamedWorkspace,
-    Scope,
-    Stranded,
-    ToolCategory,
-    ToolSpec,
-    Wakeup,
-    new_id,
-)
-from forge_tools.model.places import Moved
+from forge_tools.model import Claim, ExecutionStatus, Scope, ToolCategory, ToolSpec, Wakeup, new_id
+from forge_tools.model.places import Moved, NamedWorkspace, Stranded
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.sqlalchemy_tables import execution_queue, workers

@@ -8,7 +8,8 @@ import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
-from forge_tools.model import ExecutionContext, WorkerRecord
+from forge_tools.model import ExecutionContext
+from forge_tools.model.overview import WorkerRecord
 from forge_tools.storage import open_store
 from tests.clocks import SetClock, postgres_clock
 from tests.fleet import Fleet

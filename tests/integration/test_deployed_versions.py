@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from forge_tools.client import ExecutorClient, Handle
-from forge_tools.model import ExecutionContext, ExecutionStatus, StuckReason
+from forge_tools.model import ExecutionContext, ExecutionStatus
+from forge_tools.model.overview import StuckReason
 from forge_tools.storage import open_store
 from tests.fleet import Fleet
 

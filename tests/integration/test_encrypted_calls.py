@@ -10,7 +10,8 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.embedded.stack import ensure_key
 from forge_tools.errors import ErrorCode
-from forge_tools.model import EncryptionKey, ExecutionContext
+from forge_tools.model import ExecutionContext
+from forge_tools.model.secret_names import EncryptionKey
 from forge_tools.secrets.encryption import KeyFolder, key_id
 from forge_tools.storage import open_store
 from tests.fleet import Fleet

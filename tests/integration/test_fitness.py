@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from forge_tools.client import ExecutorClient
-from forge_tools.model import ExecutionContext, WorkerRecord
+from forge_tools.model import ExecutionContext
+from forge_tools.model.overview import WorkerRecord
 from forge_tools.storage import open_store
 from tests.descriptors import of_worker
 from tests.fleet import Fleet

@@ -13,7 +13,8 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
-from forge_tools.model import ExecutionContext, ShellRecord, ShellStatus, ToolResult, host_of
+from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.model.places import ShellRecord, ShellStatus, host_of
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.storage import Store, open_store
 from tests.fleet import Fleet, WorkerProcess

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError, SandboxError, UnstorableRowError
-from forge_tools.model import ShellRecord, ShellStatus
+from forge_tools.model.places import ShellRecord, ShellStatus
 from forge_tools.sandbox.processes.trees import start_ticks
 from forge_tools.sandbox.shells.host import forget, renew, survey
 from forge_tools.sandbox.shells.supervisor import kernel_id

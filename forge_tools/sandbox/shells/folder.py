@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from forge_tools.model import ShellRecord, ShellStatus, host_of
+from forge_tools.model.places import ShellRecord, ShellStatus, host_of
 from forge_tools.sandbox.paths.confinement import Descriptor
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.trees import SHELL, start_ticks

@@ -7,15 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from forge_tools.errors import ErrorCode, ForgeError, SandboxError
-from forge_tools.model import (
-    Capabilities,
-    ExecutionContext,
-    ShellRecord,
-    ShellStatus,
-    ToolCategory,
-    ToolResult,
-    host_of,
-)
+from forge_tools.model import Capabilities, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model.places import ShellRecord, ShellStatus, host_of
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import Usage, find, hostname_of, shells_folder, survey, usage_of

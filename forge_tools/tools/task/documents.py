@@ -6,8 +6,8 @@ from hashlib import blake2b
 from typing import Any
 
 from forge_tools.errors import ErrorCode, SandboxError, ToolFailure
-from forge_tools.model import Document, DocumentScope, DocumentWriter, ExecutionContext, Revise
-from forge_tools.model.documents import DocumentScopeKind
+from forge_tools.model import ExecutionContext
+from forge_tools.model.documents import Document, DocumentScope, DocumentScopeKind, DocumentWriter, Revise
 from forge_tools.sandbox.reach import REACH
 
 _FOR_NOW = "\n[kept only in the memory of this process: there is no database here]"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forge_tools.errors import InvalidCallError, ToolFailure
-from forge_tools.model import Capabilities, Document, ExecutionContext, ToolCategory, ToolResult
-from forge_tools.model.documents import is_below
+from forge_tools.model import Capabilities, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model.documents import Document, is_below
 from forge_tools.tools.builtin import BuiltinTool, counted, option
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.task.documents import Documents, require_version

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from forge_tools.errors import ErrorCode, ToolFailure
-from forge_tools.model import Capabilities, Document, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import Capabilities, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model.documents import Document
 from forge_tools.tools.builtin import BuiltinTool, ReadingTool, counted, option
 from forge_tools.tools.file.text import visible
 from forge_tools.tools.task.documents import Documents, require_version

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from forge_tools.cli.attention import sentence, way_out
-from forge_tools.model import StuckCalls, StuckReason
+from forge_tools.model.overview import StuckCalls, StuckReason
 
 ONE = StuckCalls(
     reason=StuckReason.OWNER_GONE,

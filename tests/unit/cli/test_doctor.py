@@ -13,18 +13,10 @@ from forge_tools import __version__
 from forge_tools.cli import checks, doctor
 from forge_tools.cli.checks import Finding, Level, check_broker
 from forge_tools.config import Settings
-from forge_tools.model import (
-    EncryptionKey,
-    Overview,
-    QueueLoad,
-    ServerState,
-    ToolCategory,
-    ToolSpec,
-    WorkerLoad,
-    WorkerRecord,
-    WorkerWalls,
-)
+from forge_tools.model import ToolCategory, ToolSpec
 from forge_tools.model.audit import Head
+from forge_tools.model.overview import Overview, QueueLoad, ServerState, WorkerLoad, WorkerRecord, WorkerWalls
+from forge_tools.model.secret_names import EncryptionKey
 from tests.migrated import migrated
 from tests.unit.cli.conftest import Command
 

@@ -11,18 +11,19 @@ from rich.console import Console
 from forge_tools.cli.attention import Concern, concerns
 from forge_tools.cli.screen import Frame, Screen
 from forge_tools.cli.top import place
-from forge_tools.model import (
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.overview import (
     CallFigures,
-    ExecutionStatus,
+    DemotedTool,
     FailedCalls,
     Overview,
     QueueLoad,
     StuckCalls,
     StuckReason,
+    Times,
     WorkerLoad,
     WorkerRecord,
 )
-from forge_tools.model.overview import DemotedTool, Times
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 TIMES = Times(mean=5.0, p50=3.0, p95=120.0, p99=900.0, max=1_500.0)

@@ -18,16 +18,13 @@ from forge_tools.model import (
     ExecutionContext,
     ExecutionStatus,
     NewExecution,
-    ShellRecord,
-    ShellStatus,
     ToolCategory,
     ToolParameter,
     ToolSpec,
-    WorkerRecord,
     new_id,
-    shell_id,
 )
-from forge_tools.model.places import host_queue
+from forge_tools.model.overview import WorkerRecord
+from forge_tools.model.places import ShellRecord, ShellStatus, host_queue, shell_id
 from forge_tools.storage import open_store
 from forge_tools.storage.directory import Directory
 from forge_tools.storage.functions import from_now

@@ -20,8 +20,8 @@ from forge_tools.model import (
     ToolCategory,
     ToolParameter,
     ToolSpec,
-    WorkerWalls,
 )
+from forge_tools.model.overview import WorkerWalls
 from forge_tools.secrets.encryption import KeyFolder, Opener
 from forge_tools.storage.directory import Directory, PublicKey, Walls, Withheld
 

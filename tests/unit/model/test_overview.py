@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from forge_tools.mcp.hosted.servers import tool_name, tool_prefix
-from forge_tools.model import ServerState, told_of
+from forge_tools.model.overview import ServerState, told_of
 
 SINCE = datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)
 

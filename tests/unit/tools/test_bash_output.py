@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.model import ShellRecord, ShellStatus
+from forge_tools.model.places import ShellRecord, ShellStatus
 from forge_tools.sandbox.shells.host import find
 from forge_tools.tools.execution import bash_output
 from forge_tools.tools.file import ripgrep

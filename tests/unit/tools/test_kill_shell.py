@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from forge_tools.model import ShellRecord, ShellStatus
+from forge_tools.model.places import ShellRecord, ShellStatus
 from forge_tools.sandbox.shells.host import find
 from forge_tools.tools.execution import shells
 from tests.shell_hosts import processes_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.model import ShellRecord, ShellStatus
+from forge_tools.model.places import ShellRecord, ShellStatus
 from tests.shell_hosts import processes_of
 from tests.unit.tools.shell_session import Book, Session
 from tests.waiting import wait_until

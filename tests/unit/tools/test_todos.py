@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import SCOPE, CallScope, DocumentScope, DocumentWriter, ToolResult
+from forge_tools.model import SCOPE, CallScope, ToolResult
+from forge_tools.model.documents import DocumentScope, DocumentWriter
 from forge_tools.sandbox.reach import ProcessDocuments
 from forge_tools.testing import InlineExecutor
 from forge_tools.tools import TodoRead, TodoWrite

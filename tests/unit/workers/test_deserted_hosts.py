@@ -2,7 +2,7 @@
 
 from sqlalchemy import update
 
-from forge_tools.model import WorkerRecord
+from forge_tools.model.overview import WorkerRecord
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.sqlalchemy_tables import workers
 from tests.unit.workers.watched_host import Host, shell

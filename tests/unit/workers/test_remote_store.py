@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError, ToolFailure
-from forge_tools.model import Document, DocumentScope, DocumentWriter, ShellRecord
+from forge_tools.model.documents import Document, DocumentScope, DocumentWriter
+from forge_tools.model.places import ShellRecord
 from tests.unit.workers.watched_host import Host, shell
 from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore
 

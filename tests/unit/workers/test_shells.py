@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.model import ShellRecord, ShellStatus
+from forge_tools.model.places import ShellRecord, ShellStatus
 from forge_tools.sandbox.processes.trees import start_ticks
 from tests.unit.workers.watched_host import Counted, Host, shell
 from tests.waiting import reached

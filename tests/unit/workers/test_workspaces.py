@@ -13,7 +13,9 @@ from sqlalchemy import update
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode
-from forge_tools.model import ExecutionStatus, NamedWorkspace, WorkerRecord
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.overview import WorkerRecord
+from forge_tools.model.places import NamedWorkspace
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.setting_types import WorkspaceSettings
 from forge_tools.storage import Store, open_store

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.config import Settings
-from forge_tools.model import ShellRecord, ShellStatus, shell_id
+from forge_tools.model.places import ShellRecord, ShellStatus, shell_id
 from forge_tools.sandbox.shells.supervisor import kernel_id
 from forge_tools.storage import Store
 from forge_tools.storage.shells import Shells

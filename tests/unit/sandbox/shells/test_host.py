@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import ShellStatus
+from forge_tools.model.places import ShellStatus
 from forge_tools.sandbox.processes.trees import start_ticks
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import each, find, forget, renew, survey, usage_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.model import ShellStatus
+from forge_tools.model.places import ShellStatus
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.host import KEEPER
 from tests.shell_hosts import has_ended, is_alive, run_shell, shell_host

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.model import ShellStatus
+from forge_tools.model.places import ShellStatus
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.spawner import Around, CommandWalls
 from forge_tools.sandbox.processes.trees import start_ticks
