@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import sys
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import blake2b, sha256
 from importlib import import_module
 from pathlib import Path
@@ -148,13 +148,12 @@ class Encryptor:
             self._public = X25519PublicKey.from_public_bytes(public)
         except ValueError as error:
             raise EncryptionError(f"What the database has as key {self.id} is not a key. {_ANOTHER}") from error
-        self._suite = _suite()
 
     def encrypt(self, secret: dict[str, Any], *, execution_id: str, tool: str, shown: str) -> str:
         """Encrypt `secret` for the call of `tool` whose parameters people see as the JSON text `shown`."""
         text = json.dumps(secret, separators=(",", ":")).encode()
         try:
-            encrypted = self._suite.encrypt(text, self._public, info=_bound_to(execution_id, tool, shown))
+            encrypted = _suite().encrypt(text, self._public, info=_bound_to(execution_id, tool, shown))
         except ValueError as error:  # a point that makes all shared secrets equal
             raise EncryptionError(f"Key {self.id} cannot be used to encrypt. {_ANOTHER}") from error
         return f"{VERSION}.{self.id}.{base64.b64encode(encrypted).decode()}"
@@ -165,7 +164,6 @@ class Opener:
 
     def __init__(self, folder: KeyFolder) -> None:
         self._folder = folder
-        self._suite: Suite | None = None
         self._keys: dict[str, X25519PrivateKey] = {}
 
     def open(self, encrypted: str, *, execution_id: str, tool: str, shown: str) -> dict[str, Any]:
@@ -183,15 +181,11 @@ class Opener:
         if version != VERSION:
             raise EncryptionError(f"It was encrypted in a form that this version does not know ({version[:10]!r}).")
         key = self._key(used)
-        self._suite = self._suite or _suite()
         try:
-            text = self._suite.decrypt(
+            text = _suite().decrypt(
                 base64.b64decode(encoded, validate=True), key, info=_bound_to(execution_id, tool, shown)
             )
-        except (
-            InvalidTag,
-            ValueError,
-        ) as error:  # invalid base64 or an impossible length counts as altered
+        except (InvalidTag, ValueError) as error:  # invalid base64 or an impossible length counts as altered
             raise EncryptionError(
                 "The encrypted values do not belong to this call, or the row was changed after it was submitted. "
                 "Submit the call again, and find out who wrote to the database."
@@ -214,6 +208,7 @@ class Opener:
         return self._keys[id]
 
 
+@cache
 def _suite() -> "Suite":
     from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 

@@ -44,12 +44,6 @@ class Withheld(NamedTuple):
     hostname: str
     given: WorkerWalls
 
-    @classmethod
-    def of(cls, said: str, hostname: str, given: WorkerWalls) -> Self:
-        """Make it of what the row of that worker says."""
-        asked, _, whose = said.partition(" ")
-        return cls(asked, whose, hostname, given)
-
 
 class Walls(NamedTuple):
     """`tiers` are those of tools by name, in the process lane, and `given` those that its live workers give. Calls in `queues` all run
@@ -71,7 +65,6 @@ class Walls(NamedTuple):
         return ("plain" if "plain" in self.given else "none") if is_less and not is_withheld else tier
 
 
-NO_WALLS = Walls()
 ANY_TOOL = ""
 
 
@@ -114,7 +107,7 @@ class Directory(NamedTuple):
     """The newest that is not retired."""
     servers: tuple[ServerState, ...] = ()
     queues: Mapping[tuple[str, str], int] = MappingProxyType({})
-    walls: Walls = NO_WALLS
+    walls: Walls = Walls()
     workers: Sequence[LiveWorker] = ()
 
     def is_hosted(self, key: str, queue: str | None = None, lane: str | None = None) -> bool:
@@ -194,11 +187,12 @@ def _withheld(workers: Sequence[LiveWorker]) -> dict[tuple[str, str, str], Withh
             hosted.setdefault((queue, one.lane), {ANY_TOOL}).update(one.tools)
     found = dict[tuple[str, str, str], Withheld]()
     for one in workers:
-        for name, asked in one.walls.withheld.items():
+        for name, said in one.walls.withheld.items():
+            asked, _, whose = said.partition(" ")
             tool, queues = (ANY_TOOL, [name.removeprefix(QUEUE)]) if name.startswith(QUEUE) else (name, one.queues)
             for queue in queues:
                 if tool not in hosted.get((queue, one.lane), ()):
-                    found[tool, queue, one.lane] = Withheld.of(asked, one.hostname, one.walls)
+                    found[tool, queue, one.lane] = Withheld(asked, whose, one.hostname, one.walls)
     return found
 
 
