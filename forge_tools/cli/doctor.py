@@ -21,7 +21,6 @@ from forge_tools.config import Settings
 from forge_tools.embedded.home import stack_holder
 from forge_tools.environment import misspelt
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.model import ToolSpec
 from forge_tools.model.audit import Head
 from forge_tools.model.overview import Overview, ServerState, WorkerRecord
 from forge_tools.model.places import serving_command

@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from forge_tools.broker import Broker, backlog, celery_app
+from forge_tools.broker.celery_app import backlog, celery_app
+from forge_tools.broker.message import Broker
 from forge_tools.model import Scope, Wakeup
 from forge_tools.model.overview import WorkerRecord
 from forge_tools.storage import Store

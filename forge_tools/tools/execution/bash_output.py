@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.model.places import ShellRecord, ShellStatus
-from forge_tools.sandbox.processes.commands import run
-from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.streams import is_plain, plain
 from forge_tools.sandbox.shells.folder import Output, Piece, ShellFolder
 from forge_tools.tools.builtin import Deadline, ReadingTool, option

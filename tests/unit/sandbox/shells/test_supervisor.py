@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import SandboxError
+from forge_tools.model import ExecutionContext
 from forge_tools.model.places import ShellStatus
 from forge_tools.sandbox.processes.endings import ProcessHandle, end, has_unmarked_descendants
 from forge_tools.sandbox.processes.environment import attempt_mark, instance_mark
