@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError
 
 from forge_tools.broker.celery_app import celery_app
 from forge_tools.broker.message import BULK, TASK, queue_name, queue_of
-from forge_tools.model import Lane
+from forge_tools.model.tools import Lane
 from forge_tools.signals import keep_ignored_here, not_ignored
 from workers.claims import Claims
 from workers.engine import Engine

@@ -11,8 +11,8 @@ from typing import Any
 from forge_tools.artifacts.parts import ArtifactFiles, count_parts, folder_of
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, SandboxError
-from forge_tools.model import Artifact, ExecutionContext, artifact_id
-from forge_tools.model.artifacts import TEXT
+from forge_tools.model.artifacts import TEXT, Artifact, artifact_id
+from forge_tools.model.calls import ExecutionContext
 from forge_tools.sandbox.paths.confinement import Descriptor
 from forge_tools.sandbox.spools import TOO_LARGE
 from forge_tools.storage.artifacts import Keeping, StoredArtifacts

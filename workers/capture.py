@@ -19,7 +19,7 @@ from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from forge_tools.logs import CallLog
-from forge_tools.model import SCOPE, CallScope
+from forge_tools.model.scope import SCOPE, CallScope
 from forge_tools.sandbox.processes.launcher import keep_private
 from forge_tools.sandbox.processes.output import scrubbed_text
 from forge_tools.secrets.scrubber import Scrubber

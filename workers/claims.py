@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from forge_tools.errors import ForgeError
-from forge_tools.model import Claim, Outcome, Scope, Wakeup
+from forge_tools.model.execution import Claim, Outcome, Scope, Wakeup
 from forge_tools.storage import Store
 from workers.lanes.base import BodyLane
 from workers.middleware.base import Activity, Middleware, SendOn, Stored, hooks

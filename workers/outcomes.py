@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from forge_tools.errors import ErrorCode, InvalidCallError
-from forge_tools.model import Claim, Diagnosis, ExecutionStatus, LostBody, Outcome, ToolResult, moment
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.diagnosis import Diagnosis, LostBody, moment
+from forge_tools.model.execution import Claim, ExecutionStatus, Outcome
 from forge_tools.sandbox.walls.cgroups import Limits
 from forge_tools.schema import clean_text, encode_json
 from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, Scrubber

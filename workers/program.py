@@ -15,8 +15,9 @@ from forge_tools.config import Settings
 from forge_tools.environment import given_secrets, log_format, misspelt
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.logs import set_up
-from forge_tools.model import ToolCategory, new_id
+from forge_tools.model.execution import new_id
 from forge_tools.model.places import host_queue
+from forge_tools.model.tools import ToolCategory
 from forge_tools.sandbox.configured import reach_of, user_of
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker

@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 
 from forge_tools.broker.message import TASK, MalformedMessageError, envelope, list_name, read_body, read_envelope
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import Wakeup
+from forge_tools.model.execution import Wakeup
 
 HEADERS = {"task": TASK}
 """All that Celery needs to find the task whose message this is."""

@@ -15,8 +15,8 @@ from forge_tools.errors import (
     SandboxError,
     StorageError,
 )
-from forge_tools.model import Artifact, ExecutionContext, artifact_id
-from forge_tools.model.artifacts import TEXT
+from forge_tools.model.artifacts import TEXT, Artifact, artifact_id
+from forge_tools.model.calls import ExecutionContext
 from forge_tools.model.documents import Document, DocumentScope, DocumentWriter, Revise
 from forge_tools.model.places import ShellRecord
 from forge_tools.sandbox.artifacts import damaged, unknown

@@ -13,8 +13,10 @@ from forge_tools.broker.celery_app import open_broker
 from forge_tools.broker.message import Message, queue_name
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.model import DEFAULT_TIMEOUT, ExecutionContext, Lane, Scope, Wakeup, new_id
+from forge_tools.model.calls import DEFAULT_TIMEOUT, ExecutionContext
+from forge_tools.model.execution import Scope, Wakeup, new_id
 from forge_tools.model.overview import WorkerRecord
+from forge_tools.model.tools import Lane
 from forge_tools.sandbox.configured import User
 from forge_tools.sandbox.reach import Reach
 from forge_tools.storage import Store

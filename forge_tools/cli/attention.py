@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from forge_tools.cli.text import age, counted, limit, one_line
-from forge_tools.model import ExecutionStatus
+from forge_tools.model.execution import ExecutionStatus
 from forge_tools.model.overview import (
     CallFigures,
     FailedCalls,

@@ -17,8 +17,8 @@ from forge_tools.cli.services import await_stack, with_store
 from forge_tools.cli.text import Column, compact, facts, flexible, limit, one_line, table
 from forge_tools.config import Settings
 from forge_tools.errors import ToolNotFoundError
-from forge_tools.model import ToolCategory, ToolParameter, ToolSpec, ToolVersion
 from forge_tools.model.overview import ServerState, told_of
+from forge_tools.model.tools import ToolCategory, ToolParameter, ToolSpec, ToolVersion
 from forge_tools.schema import suggestion
 from forge_tools.schema.providers import FORMATS, render
 from forge_tools.storage import Store

@@ -19,7 +19,7 @@ from forge_tools.cli.services import with_store
 from forge_tools.cli.text import WIDE, Column, age, flexible, number, short_path, table, took
 from forge_tools.config import Settings
 from forge_tools.errors import StorageError
-from forge_tools.model import Grouping
+from forge_tools.model.history import Grouping
 from forge_tools.model.overview import CallFigures, Overview, StuckCalls
 from forge_tools.signals import not_ignored
 from forge_tools.storage import Store, open_store

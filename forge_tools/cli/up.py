@@ -29,8 +29,10 @@ from forge_tools.embedded.stack import EmbeddedStack, StackStatus, forget
 from forge_tools.embedded.supervision import ProcessStatus
 from forge_tools.environment import given_secrets
 from forge_tools.errors import ForgeError, StackError
-from forge_tools.model import COMMANDS, ExecutionRecord, ExecutionStatus, ToolCategory, ToolSpec
+from forge_tools.model.execution import ExecutionStatus
+from forge_tools.model.history import ExecutionRecord
 from forge_tools.model.places import ShellStatus
+from forge_tools.model.tools import COMMANDS, ToolCategory, ToolSpec
 from forge_tools.sandbox.configured import commands_of, reach_of, user_of
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey

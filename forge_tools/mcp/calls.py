@@ -28,22 +28,12 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ForgeError
-from forge_tools.model import (
-    SCOPE,
-    ExecutionContext,
-    ExecutionRecord,
-    ExecutionStatus,
-    Output,
-    Progress,
-    StateChange,
-    Stream,
-    Told,
-    ToolResult,
-    ToolSpec,
-    new_id,
-    scope_for,
-)
+from forge_tools.model.calls import ExecutionContext, ToolResult
+from forge_tools.model.execution import ExecutionStatus, new_id
+from forge_tools.model.history import ExecutionRecord, StateChange
 from forge_tools.model.overview import told_of
+from forge_tools.model.scope import SCOPE, Output, Progress, Stream, Told, scope_for
+from forge_tools.model.tools import ToolSpec
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.schema import clean_text, shown, suggestion
 

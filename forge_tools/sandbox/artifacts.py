@@ -15,8 +15,8 @@ from typing import Any
 from forge_tools.artifacts.parts import ArtifactFiles, Draft, unpack
 from forge_tools.artifacts.reader import Pages, whole
 from forge_tools.errors import ForgeError, SandboxError
-from forge_tools.model import Artifact, ArtifactPage, ExecutionContext, PageWish, artifact_id
-from forge_tools.model.artifacts import SCHEME, TEXT
+from forge_tools.model.artifacts import SCHEME, TEXT, Artifact, ArtifactPage, PageWish, artifact_id
+from forge_tools.model.calls import ExecutionContext
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.output import scrubbed_chunks

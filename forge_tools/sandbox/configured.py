@@ -13,8 +13,8 @@ from shlex import quote
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import COMMANDS, ToolCategory
 from forge_tools.model.places import NamedWorkspace
+from forge_tools.model.tools import COMMANDS, ToolCategory
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Root
 from forge_tools.sandbox.paths.refusals import SECRETS, Protection
 from forge_tools.sandbox.reach import Artifacts, Reach

@@ -3,7 +3,7 @@
 import os
 
 from forge_tools.errors import SandboxError
-from forge_tools.model import ExecutionContext
+from forge_tools.model.calls import ExecutionContext
 from forge_tools.sandbox.paths.files import Replacement, remove_file, replace_file, temporary_name
 from forge_tools.sandbox.paths.folders import scan
 from forge_tools.sandbox.paths.refusals import NOT_FOUND, refusing

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from forge_tools.model import SCOPE, Artifact, ExecutionContext
-from forge_tools.model.artifacts import TEXT
+from forge_tools.model.artifacts import TEXT, Artifact
+from forge_tools.model.calls import ExecutionContext
 from forge_tools.model.documents import (
     MAX_CHANGED,
     MAX_DOCUMENTS,
@@ -24,6 +24,7 @@ from forge_tools.model.documents import (
     too_many_changed,
 )
 from forge_tools.model.places import ShellRecord
+from forge_tools.model.scope import SCOPE
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.web.access import Web

@@ -11,7 +11,8 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
-from forge_tools.model import SCOPE, CallScope, ExecutionContext, Output, Progress, Report, Reporter, Stream, Told
+from forge_tools.model.calls import ExecutionContext
+from forge_tools.model.scope import SCOPE, CallScope, Output, Progress, Report, Reporter, Stream, Told
 from forge_tools.sandbox.processes.output import ScrubbedText, scrubbed_text
 from forge_tools.sandbox.processes.streams import plain
 from forge_tools.secrets.scrubber import Scrubber

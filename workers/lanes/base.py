@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from forge_tools.errors import ForeignRowError
-from forge_tools.model import SCOPE, CallScope, Claim, ExecutionContext, Outcome, Reporter, ToolResult
+from forge_tools.model.calls import ExecutionContext, ToolResult
+from forge_tools.model.execution import Claim, Outcome
+from forge_tools.model.scope import SCOPE, CallScope, Reporter
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.schema import Unreadable, decode_json
 from forge_tools.tool.executor import ToolExecutor

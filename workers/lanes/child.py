@@ -20,7 +20,9 @@ from typing import Any, NoReturn
 
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.model import CallScope, Claim, ExecutionContext, ExecutionStatus, Outcome, Told, ToolResult
+from forge_tools.model.calls import ExecutionContext, ToolResult
+from forge_tools.model.execution import Claim, ExecutionStatus, Outcome
+from forge_tools.model.scope import CallScope, Told
 from forge_tools.sandbox.configured import User
 from forge_tools.sandbox.paths.confinement import Descriptor, kernel_confines
 from forge_tools.sandbox.processes.endings import has_unmarked_descendants, reap_adopted

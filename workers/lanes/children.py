@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from forge_tools.errors import ErrorCode
-from forge_tools.model import Claim, ExecutionStatus, Outcome, Told
+from forge_tools.model.execution import Claim, ExecutionStatus, Outcome
+from forge_tools.model.scope import Told
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
 from forge_tools.sandbox.processes.output import scrubbed_text

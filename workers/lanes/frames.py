@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from forge_tools.model import ExecutionStatus, Stream
+from forge_tools.model.execution import ExecutionStatus
+from forge_tools.model.scope import Stream
 from forge_tools.sandbox.paths.confinement import Descriptor
 from forge_tools.tool.failures import MOST_BYTES as MOST_OF_DIAGNOSIS
 

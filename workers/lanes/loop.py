@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from forge_tools.model import Claim, ExecutionStatus, Outcome
+from forge_tools.model.execution import Claim, ExecutionStatus, Outcome
 from forge_tools.time_limits import TimeLimits
 from forge_tools.tool.executor import ToolExecutor
 from workers.lanes.base import Body, Guard, Host, Verdict, execute, outcome_of_task, scope_of

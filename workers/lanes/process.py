@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forge_tools.model import Claim
+from forge_tools.model.execution import Claim
 from forge_tools.sandbox.processes.endings import ProcessHandle
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.walls.cgroups import Cgroup

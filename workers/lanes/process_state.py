@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from forge_tools.model import ExecutionStatus, Outcome
+from forge_tools.model.execution import ExecutionStatus, Outcome
 
 RESERVE = 32
 """How many descriptors must be left: a body needs some to begin, and so does the end of a worker."""

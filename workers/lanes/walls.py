@@ -15,8 +15,9 @@ from typing import Any
 from forge_tools.artifacts.parts import folder_of
 from forge_tools.config import Settings
 from forge_tools.mcp.hosted.configuration import ServerWalls
-from forge_tools.model import Claim, Lane, ToolCategory, ToolSpec, ToolWalls
+from forge_tools.model.execution import Claim
 from forge_tools.model.overview import THE_TOOL, WorkerWalls
+from forge_tools.model.tools import Lane, ToolCategory, ToolSpec, ToolWalls
 from forge_tools.project import broker_socket
 from forge_tools.sandbox.configured import User, commands_of, least_for
 from forge_tools.sandbox.paths.confinement import Root

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from forge_tools.model import Claim, Kept, Outcome, Wakeup
+from forge_tools.model.execution import Claim, Kept, Outcome, Wakeup
 
 
 class Stored(NamedTuple):

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from forge_tools.config import Settings
 from forge_tools.errors import EncryptionError, ForgeError
-from forge_tools.model import Claim, Outcome, ToolResult, ToolSpec
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.execution import Claim, Outcome
+from forge_tools.model.tools import ToolSpec
 from forge_tools.secrets.detection import SCHEME, SecretDetector, SecretSource
 from forge_tools.secrets.encryption import KeyFolder, Opener
 from forge_tools.storage import Store

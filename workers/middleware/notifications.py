@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from forge_tools.broker.message import REPLY_MARK, Broker
-from forge_tools.model import Claim, Kept, Outcome
+from forge_tools.model.execution import Claim, Kept, Outcome
 from forge_tools.secrets.encryption import encrypted_reply, load_cipher
 from forge_tools.storage import result_text
 from workers.middleware.base import Middleware, Stored

@@ -7,7 +7,8 @@ from contextlib import suppress
 from functools import partial
 
 from forge_tools.errors import ForgeError
-from forge_tools.model import Claim, NewReport, Outcome, Told
+from forge_tools.model.execution import Claim, Outcome
+from forge_tools.model.scope import NewReport, Told
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.storage import Store
 from workers.middleware.base import Middleware

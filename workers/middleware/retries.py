@@ -5,7 +5,9 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
-from forge_tools.model import Capabilities, Claim, ExecutionStatus, Outcome, RetryPolicy
+from forge_tools.model.calls import RetryPolicy
+from forge_tools.model.execution import Claim, ExecutionStatus, Outcome
+from forge_tools.model.tools import Capabilities
 from forge_tools.tool.executor import may_be_retried
 from workers.lanes.process_state import fell_short
 from workers.middleware.base import Middleware

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError
-from forge_tools.model import Claim, Scope, ToolResult, Wakeup
+from forge_tools.model.calls import ToolResult
+from forge_tools.model.execution import Claim, Scope, Wakeup
 from forge_tools.model.places import Stranded, WorkspaceRecord
 from forge_tools.sandbox.configured import announced
 from forge_tools.storage import Store

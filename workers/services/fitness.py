@@ -7,7 +7,7 @@ import threading
 import time
 
 from forge_tools.errors import ForgeError
-from forge_tools.model import Claim, Outcome
+from forge_tools.model.execution import Claim, Outcome
 from forge_tools.storage import Store
 from workers.lanes.base import BodyLane
 from workers.lanes.process_state import ProcessState, fell_short, shortage

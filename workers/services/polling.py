@@ -11,7 +11,7 @@ from typing import Any
 
 from forge_tools.broker.celery_app import backlog, celery_app
 from forge_tools.broker.message import Broker
-from forge_tools.model import Scope, Wakeup
+from forge_tools.model.execution import Scope, Wakeup
 from forge_tools.model.overview import WorkerRecord
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import CANCELS, DUE, Answers, Question

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from forge_tools.config import Settings
 from forge_tools.errors import ToolError
-from forge_tools.model import Scope, ToolSpec
+from forge_tools.model.execution import Scope
 from forge_tools.model.overview import ServerState
+from forge_tools.model.tools import ToolSpec
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import DEMOTED, DISABLED, PINNED, Answers, Question, misplaced
 from forge_tools.tool.base import BaseTool

@@ -11,8 +11,8 @@ from typing import Any
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError, SandboxError
-from forge_tools.model import new_id
 from forge_tools.model.audit import Head, Pruning
+from forge_tools.model.execution import new_id
 from forge_tools.sandbox.processes.endings import end, marked_instances
 from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.setting_types import RetentionRule

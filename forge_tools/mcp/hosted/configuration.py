@@ -17,8 +17,8 @@ from pydantic.alias_generators import to_camel
 
 from forge_tools.environment import expanded
 from forge_tools.errors import ConfigurationError, own_words
-from forge_tools.model import Tier
 from forge_tools.model.secret_names import is_secret_name
+from forge_tools.model.tools import Tier
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.spawner import SPAWNER, Spawner
 from forge_tools.sandbox.spools import new_scratch

@@ -30,8 +30,9 @@ from forge_tools.errors import InvalidToolError
 from forge_tools.mcp.hosted.configuration import Server, ServerWalls, read_servers
 from forge_tools.mcp.hosted.connection import DISCONNECTED, Connection, DisconnectedError, GoneError
 from forge_tools.mcp.thread import LoopThread, StoppedError
-from forge_tools.model import Audio, File, Image, Lane, Link, Media, Part, Text
+from forge_tools.model.content import Audio, File, Image, Link, Media, Part, Text
 from forge_tools.model.overview import ServerState
+from forge_tools.model.tools import Lane
 from forge_tools.schema import clean_text
 from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.tool.registry import check_definition

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.model.calls import ExecutionContext, ToolResult
 from forge_tools.sandbox.paths.confinement import OpenRoot
 from forge_tools.sandbox.paths.folders import Folder
 from forge_tools.sandbox.paths.places import Place

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.model import ExecutionContext
+from forge_tools.model.calls import ExecutionContext
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Handle, OpenRoot, Root, nest
 from forge_tools.sandbox.paths.places import Place, find_place, with_similar
 from forge_tools.sandbox.paths.refusals import (

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.model import ExecutionContext
+from forge_tools.model.calls import ExecutionContext
 from forge_tools.model.places import ShellRecord, ShellStatus, host_of, shell_id
 from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, true_path
 from forge_tools.sandbox.processes.commands import SPAWN_FAILED, find_shell
