@@ -15,7 +15,6 @@ import psutil
 
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import ensure_key
-from forge_tools.sandbox.processes.spawner import LAUNCHER
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.storage import open_store
 from forge_tools.storage.connection.drivers import Address
@@ -34,10 +33,9 @@ WORKER = (*PRELOADED, "asyncpg", "tomllib", "timeit", "tests.probed", SAMPLES, "
 class WorkerProcess:
     """One `python -m workers` with its log."""
 
-    def __init__(self, process: "subprocess.Popen[bytes] | Forked", log: Path, lifeline: int = -1) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes] | Forked", log: Path) -> None:
         self.process = process
         self.log = log
-        self._lifeline = lifeline
 
     @property
     def pid(self) -> int:
@@ -53,10 +51,6 @@ class WorkerProcess:
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
-
-    def let_go(self) -> None:
-        """Do to it what the death of its supervisor would do."""
-        os.close(self._lifeline)
 
     def kill(self) -> None:
         self.process.kill()
@@ -90,7 +84,6 @@ class Fleet:
         *,
         queues: str = "default,background",
         concurrency: int = 2,
-        supervised: bool = False,
         tools: str = SAMPLE_TOOLS,
         from_nothing: bool = False,
         **environment: str,
@@ -102,7 +95,7 @@ class Fleet:
         log = self.folder / f"worker-{len(self.workers)}.log"
         words = ["workers", "--lane", lane, "--queues", queues, "--concurrency", str(concurrency)]
         words += ["--tools", tools, "--categories", "file,execution,other"]
-        start = self._start_supervised if supervised else self._start_from_nothing if from_nothing else self._fork
+        start = self._start_from_nothing if from_nothing else self._fork
         worker = start(words, self.environment(**environment), log)
         self.workers.append(worker)
         worker.wait_ready()
@@ -118,17 +111,6 @@ class Fleet:
         with log.open("wb") as output:
             process = subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
         return WorkerProcess(process, log)
-
-    def _start_supervised(self, words: list[str], environment: dict[str, str], log: Path) -> WorkerProcess:
-        theirs, ours = os.pipe()
-        argv = [sys.executable, "-I", "-S", LAUNCHER, "--parent-fd", str(theirs), "--grace", "10", "--"]
-        argv += [sys.executable, "-P", "-m", *words]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                argv, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, pass_fds=(theirs,)
-            )
-        os.close(theirs)
-        return WorkerProcess(process, log, ours)
 
     def environment(self, **overrides: str) -> dict[str, str]:
         settings = {

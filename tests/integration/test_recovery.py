@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +13,8 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionContext, ExecutionStatus
 from tests.fleet import Fleet
-from tests.waiting import is_alive, wait_until
+from tests.integration.conftest import attempts_of
+from tests.waiting import is_alive, reached, wait_until
 
 
 @pytest.fixture
@@ -142,14 +145,35 @@ async def test_a_frozen_worker_that_thaws_after_its_lease_writes_nothing(
     assert (result.error_code, record.status) == (ErrorCode.LOST, ExecutionStatus.LOST)
 
 
+OWNER = """
+import os, sys, time
+from pathlib import Path
+from forge_tools.embedded.supervision import SupervisedProcess
+from forge_tools.sandbox.processes.spawner import SPAWNER
+log, *command = sys.argv[1:]
+worker = SupervisedProcess("worker", command, log=Path(log), environment=os.environ, grace=10, spawner=SPAWNER)
+worker.start()
+time.sleep(600)
+"""
+
+
 async def test_a_worker_whose_supervisor_dies_is_told_to_stop_before_its_tools_are(
     fresh_fleet: Fleet, context: ExecutionContext
 ) -> None:
-    worker = await asyncio.to_thread(fresh_fleet.start, "async", supervised=True)
-    async with ExecutorClient(fresh_fleet.settings) as client:
-        handle = await client.submit("Bash", {"command": "touch mark; sleep 2; echo finished"}, context)
-        await asyncio.to_thread(wait_until, (fresh_fleet.folder / "mark").exists, 20, "the body did not start")
-        worker.let_go()
-        result = await handle.result(timeout=30)
+    log = fresh_fleet.folder / "supervised.log"
+    worker = [sys.executable, "-P", "-m", "workers", "--lane", "async", "--categories", "execution"]
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, log, *worker], env=fresh_fleet.environment())
+    try:
+        await reached(lambda: log.exists() and "Worker ready" in log.read_text())
+        async with ExecutorClient(fresh_fleet.settings) as client:
+            handle = await client.submit("Bash", {"command": "touch mark; sleep 2; echo finished"}, context)
+            await reached((fresh_fleet.folder / "mark").exists)
+            owner.kill()
+            result = await handle.result(timeout=30)
+            [attempt] = await attempts_of(client, handle.id)
+    finally:
+        owner.kill()
+        owner.wait()
 
     assert result.output == "finished\n"
+    await reached(lambda: not is_alive(attempt.pid))
