@@ -13,13 +13,14 @@ import pytest
 
 from forge_tools.embedded import supervision
 from forge_tools.embedded.supervision import SupervisedProcess
-from forge_tools.sandbox.processes.spawner import SPAWNER
+from forge_tools.sandbox.processes.spawner import Spawner
 from tests.waiting import is_alive, wait_until
 
 
 @pytest.fixture
 def supervised(tmp_path: Path) -> Iterator[Callable[..., SupervisedProcess]]:
     made: list[SupervisedProcess] = []
+    spawner = Spawner()  # its own: another test may just have killed what forks for this process
 
     def make(code: str, stdin: int | None = None) -> SupervisedProcess:
         argv, environment = [sys.executable, "-S", "-c", code], {"WORD": "hello"}
@@ -30,7 +31,7 @@ def supervised(tmp_path: Path) -> Iterator[Callable[..., SupervisedProcess]]:
                 log=tmp_path / "thing.log",
                 environment=environment,
                 grace=0.3,
-                spawner=SPAWNER,
+                spawner=spawner,
                 stdin=stdin,
             )
         )
@@ -39,6 +40,7 @@ def supervised(tmp_path: Path) -> Iterator[Callable[..., SupervisedProcess]]:
     yield make
     for process in made:
         process.kill()
+    spawner.close()
 
 
 @pytest.fixture
