@@ -206,12 +206,8 @@ class Intake:
         settings, delay = self._settings, call.due_in
         timeout, source = spec.timeout_for(call.effective_context, settings.max_timeout)
         expires_in = settings.expiry_for(queue) if call.expires_in is None else call.expires_in
-        above = "above 0"
-        for name, value, least in (
-            ("timeout", timeout, above),
-            ("expires_in", expires_in, above),
-            ("delay", delay, "0 or more"),
-        ):
+        for name, value in (("timeout", timeout), ("expires_in", expires_in), ("delay", delay)):
+            least = "0 or more" if name == "delay" else "above 0"
             is_right = _is_duration(value) and (value != 0 or name == "delay")
             _require(is_right, name, value, f"a number of seconds {least}, and at most ten years")
         limits = self._time_limits.limits(timeout)

@@ -248,26 +248,25 @@ class EmbeddedStack:
             marker.keep()
             if "workspace" not in settings.model_fields_set:
                 settings = settings.model_copy(update={"workspace": marker.folder})
-        if marker is not None and marker.copied_from:
-            logger.warning(
-                "%s is a copy of %s, which keeps the stack; this folder gets a new one with its own history: %s",
-                *(marker.folder, marker.copied_from, home),
-            )
+            if marker.copied_from:
+                logger.warning(
+                    "%s is a copy of %s, which keeps the stack; this folder gets a new one with its own history: %s",
+                    *(marker.folder, marker.copied_from, home),
+                )
         self._settings = settings.model_copy(update={"home": home})
 
     def _start_valkey(self) -> None:
         home = self._settings.home
         socket_path = broker_socket(home)
         prepare_socket(socket_path, home)
+        held = self._lock.server_fd if self._lock else None  # as long as it lives; it reads nothing from there
         self._valkey = SupervisedProcess(
             "valkey",
             valkey.server_argv(valkey.find_server(), home / "valkey", socket_path),
             log=home / "logs" / "valkey.log",
             environment=server_environment(),
             grace=VALKEY_SECONDS,
-            stdin=self._lock.server_fd
-            if self._lock
-            else None,  # it reads nothing, and holds the lock as long as it lives
+            stdin=held,
             spawner=self._spawner,
         )
         self._valkey.start()

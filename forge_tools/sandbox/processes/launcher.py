@@ -1,13 +1,13 @@
 """Runs commands whose whole process tree ends with their owner. A separate script: it loads little.
 
-Started as `python -I -S launcher.py --serve` with the number and words of the walls around commands, 0 for
-none. Supervisors are forked: a millisecond, not twenty, and one is kept ready for the next request.
+Started as `python -I -S launcher.py --serve` with the number and words of the walls around commands, 0 for none. Supervisors
+are forked: a millisecond, not twenty, and one is kept ready for the next request.
 
 The tree is ended (TERM, the grace, KILL) when the owner's end of the control socket closes, when a SIGTERM was forwarded and
-the grace has passed, and when the command exits and leaves descendants behind. Lines on
-the control socket: `listening 0` with the socket of the proxy, if the network has one; `starting PID` of the supervisor; `error ERRNO` if it could not
-start; `memory 0` if the kernel ended it for lack of memory; `exit CODE` or `signal NUMBER` as soon as the command is over; `leftovers COUNT` if it left any behind; `gone 0`, then
-end of file, when nothing of the tree is left.
+the grace has passed, and when the command exits and leaves descendants behind. Lines on the control socket: `listening 0`
+with the socket of the proxy, if the network has one; `starting PID` of the supervisor; `error ERRNO` if it could not start;
+`memory 0` if the kernel ended it for lack of memory; `exit CODE` or `signal NUMBER` as soon as the command is over;
+`leftovers COUNT` if it left any behind; `gone 0`, then end of file, when nothing of the tree is left.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from forge_tools.sandbox.processes.endings import Ending, kill, kill_all
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap
 from forge_tools.sandbox.walls.cgroups import Cgroup, Limits
 from forge_tools.sandbox.walls.commands import Enclosure, enclosure, fork
-from forge_tools.sandbox.walls.privileges import ON_LINUX, checked, harden
+from forge_tools.sandbox.walls.privileges import harden, prctl
 
 Start = Callable[[list[bytes], dict[bytes, bytes], Sequence[int]], int]  # command, environment, streams: the pid
 
@@ -231,8 +231,7 @@ def open_requests() -> socket.socket:
 def prepare_child(supervisor: int) -> None:
     """Prepare a forked process to be a command: the kernel kills it with its supervisor."""
     os.setsid()
-    if ON_LINUX:
-        checked("prctl", _SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    prctl(_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         os._exit(127)
     for number in _DEFAULTED:

@@ -8,7 +8,7 @@ from collections import namedtuple
 from collections.abc import Collection, Iterator
 
 from forge_tools.sandbox.walls.cgroups import LIMITS
-from forge_tools.sandbox.walls.privileges import ON_LINUX, checked
+from forge_tools.sandbox.walls.privileges import ON_LINUX, prctl
 
 INSTANCE = "FORGE_INSTANCE"
 EXECUTION = "FORGE_EXECUTION"
@@ -64,8 +64,7 @@ class Signals:
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, so that none can leave our tree. On Linux only."""
-    if ON_LINUX:
-        checked("prctl", _SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def reap(child: int) -> tuple[bool, int | None]:

@@ -30,21 +30,29 @@ def checked(function: str, *arguments: int | bytes | None) -> int:
     return result
 
 
+def prctl(option: int, value: int) -> None:
+    """Set an option of this process; elsewhere than on Linux there is none.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if ON_LINUX:
+        checked("prctl", option, value, 0, 0, 0)
+
+
 def harden() -> None:
     """Close this process to others of its user: memory, environment and descriptors; no core file, no set-user-ID program.
 
     All but the first are inherited by what it starts; a program that is executed can be looked into again.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if ON_LINUX:
-        checked("prctl", _SET_DUMPABLE, 0, 0, 0, 0)
-        gain_nothing()
+    prctl(_SET_DUMPABLE, 0)
+    gain_nothing()
 
 
 def open_up() -> None:
     """Let others of this user look into this process again: its marks could not be read otherwise."""
-    if ON_LINUX:
-        checked("prctl", _SET_DUMPABLE, 1, 0, 0, 0)
+    prctl(_SET_DUMPABLE, 1)
 
 
 def is_closed() -> bool:
@@ -54,8 +62,7 @@ def is_closed() -> bool:
 
 def gain_nothing() -> None:
     """Let no program that is executed from here have more privileges than this process: Landlock and seccomp ask for it."""
-    if ON_LINUX:
-        checked("prctl", _SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    prctl(_SET_NO_NEW_PRIVS, 1)
 
 
 def drop_capabilities(*, but: int = 0) -> None:

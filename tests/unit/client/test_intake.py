@@ -432,19 +432,19 @@ def test_a_tool_that_cannot_move_says_why() -> None:
     assert "change FORGE_WALLS_MINIMUM" in said
 
 
-def test_calls_in_a_queue_that_asks_for_walls_run_in_the_process_lane_or_are_refused() -> None:
-    raised = Walls(queues=frozenset({"low"}))
+def test_calls_in_a_queue_that_asks_for_walls_run_in_the_process_lane_or_are_refused(tmp_path: Path) -> None:
+    key = PublicKey("k", KeyFolder(tmp_path).new())
+    raised, low = Walls(queues=frozenset({"low"})), replace(CALL, queue="low")
     asks = GREET.model_copy(update={"capabilities": Capabilities(requires_engine=True)})
-    low = replace(CALL, queue="low")
 
     def lane(call: Call) -> str:
-        prepared = Intake(Settings.load(), "me").prepare(call, Snapshot(Directory([GREET], walls=raised)))
+        snapshot = Snapshot(Directory([GREET], walls=raised, encryption_key=key))
+        prepared = Intake(Settings.load(), "me").prepare(call, snapshot)
         assert isinstance(prepared, NewExecution), prepared
         return prepared.lane
 
     assert (lane(low), lane(CALL)) == ("process", "async")
+    assert lane(replace(low, parameters={"who": "Ada", "key": "hunter2!"})) == "process", "with secrets, too"
     assert "Greet cannot have the walls that queue low asks for: it has" in refused(raised, spec=asks, call=low)
-    unserved = Walls(
-        raised.tiers, queues=raised.queues, withheld=walled("", "low", "process", "FORGE_WALLS_OF").withheld
-    )
+    unserved = raised._replace(withheld=walled("", "low", "process", "FORGE_WALLS_OF").withheld)
     assert "Queue low asks for walls=landlock, and no live worker that serves it gives" in refused(unserved, call=low)
