@@ -59,7 +59,6 @@ class Settings(BaseSettings):
         env_prefix="FORGE_",
         env_ignore_empty=True,
         frozen=True,
-        use_attribute_docstrings=True,
         extra="ignore",
         hide_input_in_errors=True,
         validate_default=False,

@@ -1,5 +1,6 @@
 """Pages that are generated from the code: `python -m tests.reference` writes them, `tests/architecture/test_pages.py` checks that they are current."""
 
+import ast
 import inspect
 import io
 import os
@@ -9,8 +10,9 @@ from contextlib import redirect_stdout, suppress
 from dataclasses import is_dataclass
 from enum import Enum
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from pydantic import BaseModel, SecretStr
@@ -75,10 +77,11 @@ For people who run clients or workers. Settings come only from the environment; 
 durations in seconds, sizes in bytes. An empty variable counts as unset; an invalid value is refused at the start, with the variable and what it must be. [database.md](database.md), [secrets.md](secrets.md), [workspaces.md](workspaces.md) and [artifacts.md](artifacts.md) explain
 their settings. {MADE}
 """
+    said = meanings()
     for name, field in Settings.model_fields.items():
         if title := _FIRST_OF.get(name):
             text += f"\n## {title}\n\n| variable | default | meaning |\n|---|---|---|\n"
-        text += f"| `FORGE_{name.upper()}` | {_default(field)} | {_cell(field.description or '')} |\n"
+        text += f"| `FORGE_{name.upper()}` | {_default(field)} | {_cell(said[name])} |\n"
     return (
         text
         + """
@@ -86,6 +89,20 @@ their settings. {MADE}
 embedded stacks are. Invalid JSON, a broker of another kind and a workspace that does not exist are refused when they are read; `doctor` and workers name a variable that nothing reads if it resembles a setting. `FORGE_TOOLS` replaces `[tool.forge-tools]` in `pyproject.toml` ([tools.md](tools.md#loading-tools)). `forge-tools doctor` checks the settings: [commands.md](commands.md).
 """
     )
+
+
+def meanings() -> dict[str, str]:
+    """What the docstring below each setting says; pydantic would read the source for them at every start of a program."""
+    (body,) = ast.parse(inspect.getsource(Settings)).body
+    return {
+        declared.target.id: said.value.value
+        for declared, said in pairwise(cast("ast.ClassDef", body).body)
+        if isinstance(declared, ast.AnnAssign)
+        and isinstance(declared.target, ast.Name)
+        and isinstance(said, ast.Expr)
+        and isinstance(said.value, ast.Constant)
+        and isinstance(said.value.value, str)
+    }
 
 
 def _default(field: FieldInfo) -> str:
