@@ -9,6 +9,7 @@ RUN_VARIABLE = "CHAOS_RUN"
 """Marks every process of one run."""
 MARK_VARIABLE = "CHAOS_MARK"
 """Names the call whose tool started a process."""
+MARK = f"{MARK_VARIABLE}=".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +24,13 @@ class Member:
 def members(run: str) -> list[Member]:
     """Every process that carries the mark of that run."""
     found = []
+    said = f"{RUN_VARIABLE}={run}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
-                variables = dict(
-                    one.split(b"=", 1) for one in (entry / "environ").read_bytes().split(b"\0") if b"=" in one
-                )
-                if variables.get(RUN_VARIABLE.encode()) == run.encode():
-                    mark = variables.get(MARK_VARIABLE.encode())
+                environment = (entry / "environ").read_bytes()
+                if said in environment and said in (variables := environment.split(b"\0")):
+                    mark = next((one.partition(b"=")[2] for one in variables if one.startswith(MARK)), None)
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                     found.append(Member(int(entry.name), command, mark.decode() if mark else None))
     return found

@@ -23,7 +23,7 @@ from tests.waiting import within
 
 KEEPING = Keeping(ttl=3600.0, quota=1 << 30)
 GONE = Keeping(ttl=-1.0, quota=1 << 30)
-BYTES = random.Random(1).randbytes(3 * PART_BYTES + 17)
+BYTES = "\n".join(map(str, range(PART_BYTES))).encode()[: 3 * PART_BYTES + 17]
 LONG = bytes(3 * PART_BYTES)
 
 

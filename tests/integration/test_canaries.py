@@ -27,6 +27,22 @@ TOOLS = "tests.leaky_tools:TOOLS"
 LANES = ("Leak", "LeakOnLoop")
 
 
+START = "canary"
+
+
+def forms(text: str) -> Iterator[bytes]:
+    """How it may have been written, without what depends on what stands before or after it."""
+    data = text.encode()
+    yield data
+    yield data.hex().encode()
+    for before in range(3):
+        yield base64.b64encode(bytes(before) + data)[4 : min(28, (before + len(data)) * 4 // 3)]
+
+
+STARTS = tuple(forms(START))
+"""One of them is wherever a canary is: most files are through after a few searches, not five for each canary."""
+
+
 class Canaries:
     """Secrets that nothing else contains, by the door they went in."""
 
@@ -34,11 +50,13 @@ class Canaries:
         self.cores: dict[str, str] = {}
 
     def new(self, door: str) -> str:
-        core = self.cores[door] = f"canary{secrets.token_hex(12)}"
+        core = self.cores[door] = f"{START}{secrets.token_hex(12)}"
         return f'{core}"\\é/+'
 
     def found_in(self, data: bytes) -> set[str]:
-        return {door for door, core in self.cores.items() if any(form in data for form in _forms(core))}
+        if not any(start in data for start in STARTS):
+            return set()
+        return {door for door, core in self.cores.items() if any(form in data for form in forms(core))}
 
 
 class Scene:
@@ -261,11 +279,3 @@ async def _outlive_a_worker(client: ExecutorClient, context: ExecutionContext, s
     await asyncio.to_thread(scene.start, "process")
     result = await handle.result(60)
     assert (result.success, result.output) == (True, "[redacted]")
-
-
-def _forms(core: str) -> Iterator[bytes]:
-    data = core.encode()
-    yield data
-    yield data.hex().encode()
-    for before in range(3):
-        yield base64.b64encode(bytes(before) + data)[4:28]
