@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy import ColumnElement, Row, case, delete, exists, func, insert, select, true, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.media import media_type
 from forge_tools.artifacts.parts import PART_BYTES, ArtifactFiles, Draft, PackedPart, count_parts, unpack
@@ -28,6 +27,7 @@ from forge_tools.errors import (
 from forge_tools.model.artifacts import SCHEME, Artifact, ArtifactPage, PageWish
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.faults import ForbiddenError
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import any_of, from_now
 from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.sqlalchemy_tables import artifact_owners, artifact_parts, artifacts

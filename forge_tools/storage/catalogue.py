@@ -7,7 +7,6 @@ from itertools import combinations
 from typing import Any
 
 from sqlalchemy import Row, Update, delete, false, func, or_, select, true, tuple_, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError, ToolNotFoundError
 from forge_tools.model.execution import ExecutionStatus
@@ -17,6 +16,7 @@ from forge_tools.model.tools import ToolSpec, ToolVersion, ToolWalls
 from forge_tools.schema import shown, suggestion
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.directory import LIVE_SECONDS, Directories
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.queue.workers import is_alive
 from forge_tools.storage.rows import clean, record_of

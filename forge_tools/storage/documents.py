@@ -19,7 +19,6 @@ from sqlalchemy import (
     or_,
     select,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model.documents import (
     KEPT_VERSIONS,
@@ -33,6 +32,7 @@ from forge_tools.model.documents import (
     too_many_changed,
 )
 from forge_tools.storage.connection.database import Database
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.sqlalchemy_tables import documents

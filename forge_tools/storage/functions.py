@@ -7,13 +7,13 @@ from typing import Any, Self
 
 from sqlalchemy import Boolean, Column, ColumnElement, Dialect, Text, literal, select
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.operators import OperatorType
 from sqlalchemy.types import NullType, TypeDecorator
 
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import Json, Moment, Real
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import Table, text
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import StorageError
 from forge_tools.storage.connection.database import Database
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import check_name, metadata, rules
 
 LIMIT_SECONDS = 10.0

@@ -14,12 +14,12 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, CursorResult, func, inspect, text
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage.connection.database import create_engine, explained, migration_engine
 from forge_tools.storage.connection.drivers import Address
 from forge_tools.storage.connection.faults import ConflictError, ForbiddenError, is_usable, unknown_version
+from forge_tools.storage.engine import AsyncEngine
 from forge_tools.storage.sqlalchemy_tables import check_name, domain_name, rollup_figures
 from forge_tools.storage.statements import settings
 

@@ -6,13 +6,13 @@ from itertools import groupby
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ForgeError
 from forge_tools.model.execution import ExecutionStatus, is_id
 from forge_tools.model.history import Event, EventBatch, Note, Position, StateChange
 from forge_tools.model.scope import NewReport, Output, Progress
 from forge_tools.storage.connection.database import Database
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.history.view import asked, joined, live
 from forge_tools.storage.queue.batcher import Batcher, Limits

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Row, delete, exists, func, insert, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.model.audit import Pruned, Pruning
@@ -21,6 +20,7 @@ from forge_tools.storage.audit.batches import PRUNE, Batch, OvertakenError, Port
 from forge_tools.storage.audit.hashes import line, root_of
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.documents import is_replaced
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import any_of, database_now, from_now, hour_of, seconds_between, stored
 from forge_tools.storage.history.rollups import unroll
 from forge_tools.storage.rows import MAX_SKEW, clean

@@ -5,13 +5,13 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, case, delete, exists, func, insert, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.model.execution import Claim, ExecutionStatus, Scope
 from forge_tools.model.places import Moved, NamedWorkspace, Stranded, WorkspaceRecord, host_queue
 from forge_tools.schema import shown
 from forge_tools.storage.connection.database import Database, prepare
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.queue.workers import beat_within, is_alive
 from forge_tools.storage.rows import clean, record_of

@@ -117,6 +117,21 @@ def test_the_command_that_lists_history_loads_no_other_part_of_the_store() -> No
     assert among(loaded, tuple(f"forge_tools.storage.{one}" for one in others)) == []
 
 
+WITHOUT_ORM = """
+import json, sys
+import workers.app
+import forge_tools.storage.engine as ours
+loaded = sorted(sys.modules)
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+assert AsyncEngine is ours.AsyncEngine and AsyncSession.__module__ in sys.modules
+print(json.dumps(loaded))
+"""
+
+
+def test_a_worker_loads_no_orm_and_its_tools_may() -> None:
+    assert among(fresh(WITHOUT_ORM), ("sqlalchemy.orm", "sqlalchemy.ext.asyncio.session")) == []
+
+
 def test_the_command_that_runs_a_tool_loads_no_client_before_it_needs_one_and_no_tool_at_all() -> None:
     loaded = fresh("import json, sys\nimport forge_tools.cli.run\nprint(json.dumps(sorted(sys.modules)))")
 

@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Select, func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import StorageError
 from forge_tools.model.audit import Head
 from forge_tools.storage.audit.hashes import EPOCH, FORMAT, Definition, as_json, moment_form, moment_of
 from forge_tools.storage.audit.proof import Signer
 from forge_tools.storage.connection.database import Database, prepare
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP
 from forge_tools.storage.sqlalchemy_tables import audit_batches

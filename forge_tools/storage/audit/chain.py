@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import exists, func, insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model.audit import AuditReport, Head
 from forge_tools.storage.audit import batches
@@ -24,6 +23,7 @@ from forge_tools.storage.audit.hashes import (
 from forge_tools.storage.audit.proof import KeptHead, Signer, Trust
 from forge_tools.storage.audit.verification import Verification
 from forge_tools.storage.connection.database import Database, prepare
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import any_of, database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
 from forge_tools.storage.rows import clean

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, Select, and_, exists, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model.audit import AuditReport, Fault, Finding
 from forge_tools.storage.audit import batches
@@ -25,6 +24,7 @@ from forge_tools.storage.audit.hashes import (
 )
 from forge_tools.storage.audit.proof import KeptHead, Trust
 from forge_tools.storage.connection.database import Database, prepare
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP
 from forge_tools.storage.sqlalchemy_tables import (

@@ -11,7 +11,6 @@ from sqlalchemy import URL, Connection, Executable, Row, Select, Table, event, t
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from forge_tools.deadlines import alarm, answered_within
@@ -38,6 +37,7 @@ from forge_tools.storage.connection.faults import (
     unreachable,
 )
 from forge_tools.storage.connection.pool import HELD, LONG_READS, MORE
+from forge_tools.storage.engine import AsyncConnection, AsyncEngine, create_async_engine
 from forge_tools.storage.statements import settings
 
 T = TypeVar("T")

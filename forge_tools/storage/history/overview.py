@@ -20,7 +20,6 @@ from sqlalchemy import (
     select,
     type_coerce,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Float
 
 from forge_tools.model.diagnosis import Diagnosis
@@ -38,6 +37,7 @@ from forge_tools.model.overview import (
 from forge_tools.model.places import HOST_PREFIX
 from forge_tools.model.tools import tool_key
 from forge_tools.storage.connection.database import Database, prepare
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import database_now, from_now, seconds_between
 from forge_tools.storage.history.figures import FAILED, summed
 from forge_tools.storage.queue.workers import is_alive, read_workers

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Dialect, Row, Select, and_, asc, desc, func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.model.execution import TERMINAL, ExecutionStatus, id_time, is_id
 from forge_tools.model.history import AttemptRecord, EventRecord, ExecutionRecord, Selection
 from forge_tools.storage.connection.database import Database, prepare
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import seen_last
 from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live, spelled, time_bounds
 from forge_tools.storage.rows import clean, record_of

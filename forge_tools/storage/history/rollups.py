@@ -14,11 +14,11 @@ from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model.execution import ExecutionStatus, id_floor, id_time, is_id, new_id
 from forge_tools.model.history import Grouping, Selection
 from forge_tools.storage.connection.database import Database
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import database_now, from_now
 from forge_tools.storage.history.figures import (
     COLUMNS,

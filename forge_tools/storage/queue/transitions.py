@@ -20,7 +20,6 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError, ForgeError
 from forge_tools.model.diagnosis import LostBody, moment
@@ -28,6 +27,7 @@ from forge_tools.model.execution import ExecutionStatus, Outcome, Wakeup, is_id
 from forge_tools.model.places import serving_command
 from forge_tools.model.tools import tool_key
 from forge_tools.storage.connection.database import Database
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import any_of, from_now, is_granted, seconds_between
 from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.queue.workers import is_alive

@@ -5,11 +5,11 @@ from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.model.overview import ServerState, WorkerRecord
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.directory import servers_of, walls_of
+from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.storage.queue.batcher import Batcher, Limits

@@ -1,0 +1,29 @@
+"""SQLAlchemy's asynchronous engine, without its ORM.
+
+The package `sqlalchemy.ext.asyncio` imports sessions, and with them the ORM, which nothing here uses: that would be a tenth
+of the time in which a worker or a command starts, and 8 MB of each process. So its module `engine` is imported before the
+package is executed. Whoever imports the package later gets all of it, with the same classes.
+"""
+
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec
+from typing import cast
+
+_PACKAGE = "sqlalchemy.ext.asyncio"
+
+if _PACKAGE not in sys.modules:
+    sys.modules[_PACKAGE] = module_from_spec(cast("ModuleSpec", find_spec(_PACKAGE)))
+    try:
+        import_module(f"{_PACKAGE}.engine")
+    finally:
+        del sys.modules[_PACKAGE]
+
+from sqlalchemy.ext.asyncio.engine import (  # noqa: E402  it is to find the module above
+    AsyncConnection,
+    AsyncEngine,
+    create_async_engine,
+)
+
+__all__ = ["AsyncConnection", "AsyncEngine", "create_async_engine"]
