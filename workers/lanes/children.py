@@ -355,13 +355,15 @@ class ChildrenLane:
                     await self._end_heavy()
 
     async def _end_heavy(self) -> None:
-        bodies = {child.pid: (child, child.body) for child in self._children.values() if child.body is not None}
-        idle = {child.pid: child for child in self._children.values() if child.is_idle}
-        for pid in await asyncio.to_thread(heavy, list(bodies), self._memory_limit):
-            self._force(*bodies[pid], self._too_big)
-        for pid in await asyncio.to_thread(heavy, list(idle), self._memory_limit // IDLE_SHARE):
-            if idle[pid].is_idle:
-                self._retire(idle[pid], "An idle process uses too much memory; it is replaced")
+        """End bodies that hold more than the limit, and replace idle children that kept more than their share of it."""
+        watched = {pid: (child, child.body) for pid, child in self._children.items() if child.body or child.is_idle}
+        limits = {pid: self._memory_limit // (1 if body else IDLE_SHARE) for pid, (_, body) in watched.items()}
+        for pid in await asyncio.to_thread(heavy, limits):
+            child, body = watched[pid]
+            if body:
+                self._force(child, body, self._too_big)
+            elif child.is_idle:
+                self._retire(child, "An idle process uses too much memory; it is replaced")
 
     def _too_big(self, claim: Claim, after_ms: float) -> Outcome:
         return out_of_memory(claim, self._memory_limit, after_ms)

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,9 +241,13 @@ def said(code: int | None) -> str:
     return f"was ended by signal {-code} ({_signal_name(-code)}{hint})"
 
 
-def heavy(pids: Sequence[int], limit: int) -> list[int]:
-    """Return those processes that with their descendants hold more than `limit` bytes of real memory."""
-    return [pid for pid in pids if _resident([pid, *(process.pid for process in descendants(pid))], limit) > limit]
+def heavy(limits: Mapping[int, int]) -> list[int]:
+    """Return those processes that with their descendants hold more bytes of real memory than their limit."""
+    return [
+        pid
+        for pid, limit in limits.items()
+        if _resident([pid, *(process.pid for process in descendants(pid))], limit) > limit
+    ]
 
 
 def exit_code(pid: int, process: Any) -> int | None:

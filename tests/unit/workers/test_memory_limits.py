@@ -47,20 +47,20 @@ def test_what_children_hold_counts(start: Any) -> None:
     nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {HOLD.format(size=60 * MEGABYTE)!r}])"
     light, parent = start(sys.executable, "-c", HOLD.format(size=MEGABYTE)), start(sys.executable, "-c", nested)
 
-    assert heavy([light, parent], 50 * MEGABYTE) == [parent]
-    assert heavy([light, parent], 200 * MEGABYTE) == []
+    assert heavy({light: 50 * MEGABYTE, parent: 50 * MEGABYTE}) == [parent]
+    assert heavy({light: 50 * MEGABYTE, parent: 200 * MEGABYTE}) == []
 
 
 def test_what_forked_processes_share_counts_once(start: Any) -> None:
     pid = start(sys.executable, "-c", FORK.format(size=60 * MEGABYTE))
 
-    assert heavy([pid], 50 * MEGABYTE) == [pid]
-    assert heavy([pid], 160 * MEGABYTE) == [], "four processes share the 60 MB"
+    assert heavy({pid: 50 * MEGABYTE}) == [pid]
+    assert heavy({pid: 160 * MEGABYTE}) == [], "four processes share the 60 MB"
 
 
 def test_a_process_that_is_gone_weighs_nothing() -> None:
-    assert heavy([2**22 + 1], 0) == []
-    assert heavy([os.getpid()], 0) == [os.getpid()]
+    assert heavy({2**22 + 1: 0}) == []
+    assert heavy({os.getpid(): 0}) == [os.getpid()]
 
 
 @pytest.mark.parametrize(("limit", "word"), [(2**29, "refused"), (0, "granted")])
