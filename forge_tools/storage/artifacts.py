@@ -27,9 +27,9 @@ from forge_tools.errors import (
 from forge_tools.model.artifacts import SCHEME, Artifact, ArtifactPage, PageWish
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.faults import ForbiddenError
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import any_of, from_now
 from forge_tools.storage.rows import clean, record_of
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import artifact_owners, artifact_parts, artifacts
 
 UPLOAD_SECONDS = 3600.0

@@ -16,10 +16,10 @@ from forge_tools.model.tools import ToolSpec, ToolVersion, ToolWalls
 from forge_tools.schema import shown, suggestion
 from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.directory import LIVE_SECONDS, Directories
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.queue.workers import is_alive
 from forge_tools.storage.rows import clean, record_of
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import encryption_keys, execution_queue, tools, workers
 
 LEAST_DIGEST = 4

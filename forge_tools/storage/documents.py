@@ -32,9 +32,9 @@ from forge_tools.model.documents import (
     too_many_changed,
 )
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.rows import clean, record_of
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import documents
 
 _ESCAPED = str.maketrans({one: f"/{one}" for one in "%_/"})  # what means something to LIKE

@@ -13,7 +13,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.operators import OperatorType
 from sqlalchemy.types import NullType, TypeDecorator
 
-from forge_tools.storage.engine import AsyncConnection
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import Json, Moment, Real
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from forge_tools.errors import StorageError
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.engine import AsyncConnection
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import check_name, metadata, rules
 
 LIMIT_SECONDS = 10.0

@@ -19,7 +19,7 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, Sch
 from forge_tools.storage.connection.database import create_engine, explained, migration_engine
 from forge_tools.storage.connection.drivers import Address
 from forge_tools.storage.connection.faults import ConflictError, ForbiddenError, is_usable, unknown_version
-from forge_tools.storage.engine import AsyncEngine
+from forge_tools.storage.sqlalchemy_engine import AsyncEngine
 from forge_tools.storage.sqlalchemy_tables import check_name, domain_name, rollup_figures
 from forge_tools.storage.statements import settings
 

@@ -12,11 +12,11 @@ from forge_tools.model.execution import ExecutionStatus, is_id
 from forge_tools.model.history import Event, EventBatch, Note, Position, StateChange
 from forge_tools.model.scope import NewReport, Output, Progress
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.history.view import asked, joined, live
 from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.rows import clean, record_of
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_events, execution_reports
 
 MOST_READ = 256

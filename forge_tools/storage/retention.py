@@ -20,10 +20,10 @@ from forge_tools.storage.audit.batches import PRUNE, Batch, OvertakenError, Port
 from forge_tools.storage.audit.hashes import line, root_of
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.documents import is_replaced
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import any_of, database_now, from_now, hour_of, seconds_between, stored
 from forge_tools.storage.history.rollups import unroll
 from forge_tools.storage.rows import MAX_SKEW, clean
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import (
     artifact_owners,
     audit_events,

@@ -11,10 +11,10 @@ from forge_tools.model.execution import Claim, ExecutionStatus, Scope
 from forge_tools.model.places import Moved, NamedWorkspace, Stranded, WorkspaceRecord, host_queue
 from forge_tools.schema import shown
 from forge_tools.storage.connection.database import Database, prepare
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.queue.workers import beat_within, is_alive
 from forge_tools.storage.rows import clean, record_of
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import (
     execution_events,
     execution_queue,

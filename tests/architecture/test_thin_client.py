@@ -120,7 +120,7 @@ def test_the_command_that_lists_history_loads_no_other_part_of_the_store() -> No
 WITHOUT_ORM = """
 import json, sys
 import workers.app
-import forge_tools.storage.engine as ours
+import forge_tools.storage.sqlalchemy_engine as ours
 loaded = sorted(sys.modules)
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 assert AsyncEngine is ours.AsyncEngine and AsyncSession.__module__ in sys.modules

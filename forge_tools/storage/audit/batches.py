@@ -14,9 +14,9 @@ from forge_tools.model.audit import Head
 from forge_tools.storage.audit.hashes import EPOCH, FORMAT, Definition, as_json, moment_form, moment_of
 from forge_tools.storage.audit.proof import Signer
 from forge_tools.storage.connection.database import Database, prepare
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import audit_batches
 
 SEAL, PRUNE = "seal", "prune"

@@ -23,10 +23,10 @@ from forge_tools.storage.audit.hashes import (
 from forge_tools.storage.audit.proof import KeptHead, Signer, Trust
 from forge_tools.storage.audit.verification import Verification
 from forge_tools.storage.connection.database import Database, prepare
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import any_of, database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
 from forge_tools.storage.rows import clean
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import (
     audit_batches,
     audit_events,

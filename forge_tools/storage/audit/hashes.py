@@ -19,9 +19,9 @@ from uuid import UUID
 
 from sqlalchemy import Boolean, Column, ColumnElement, Table, select
 
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import any_of, stored
 from forge_tools.storage.heartbeat import EVER
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import MomentText, execution_attempts, execution_events, executions, tools
 
 FORMAT = 1

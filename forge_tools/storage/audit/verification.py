@@ -24,9 +24,9 @@ from forge_tools.storage.audit.hashes import (
 )
 from forge_tools.storage.audit.proof import KeptHead, Trust
 from forge_tools.storage.connection.database import Database, prepare
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import (
     audit_batches,
     audit_events,

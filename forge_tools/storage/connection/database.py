@@ -37,7 +37,7 @@ from forge_tools.storage.connection.faults import (
     unreachable,
 )
 from forge_tools.storage.connection.pool import HELD, LONG_READS, MORE
-from forge_tools.storage.engine import AsyncConnection, AsyncEngine, create_async_engine
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection, AsyncEngine, create_async_engine
 from forge_tools.storage.statements import settings
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from forge_tools.model.execution import TERMINAL, ExecutionStatus
 from forge_tools.model.history import Grouping, Selection
 from forge_tools.model.overview import CallFigures, Times
 from forge_tools.storage.connection.database import prepare
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import from_now, hour_of, is_granted, seconds_between
 from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live, time_bounds
 from forge_tools.storage.rows import clean, record_of
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import rollup_figures, rollup_hours
 
 PERCENTILES = (50, 95, 99)

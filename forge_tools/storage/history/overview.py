@@ -37,10 +37,10 @@ from forge_tools.model.overview import (
 from forge_tools.model.places import HOST_PREFIX
 from forge_tools.model.tools import tool_key
 from forge_tools.storage.connection.database import Database, prepare
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import database_now, from_now, seconds_between
 from forge_tools.storage.history.figures import FAILED, summed
 from forge_tools.storage.queue.workers import is_alive, read_workers
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_queue, executions, tools, workers
 
 live, ended = execution_queue.c, execution_attempts.c

@@ -15,10 +15,10 @@ from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.model.execution import TERMINAL, ExecutionStatus, id_time, is_id
 from forge_tools.model.history import AttemptRecord, EventRecord, ExecutionRecord, Selection
 from forge_tools.storage.connection.database import Database, prepare
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import seen_last
 from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live, spelled, time_bounds
 from forge_tools.storage.rows import clean, record_of
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_events, execution_queue, executions
 from forge_tools.storage.tables import DEFAULT_QUEUE
 

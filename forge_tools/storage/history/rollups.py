@@ -18,7 +18,6 @@ from sqlalchemy import ColumnElement, delete, insert, select, update
 from forge_tools.model.execution import ExecutionStatus, id_floor, id_time, is_id, new_id
 from forge_tools.model.history import Grouping, Selection
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import database_now, from_now
 from forge_tools.storage.history.figures import (
     COLUMNS,
@@ -36,6 +35,7 @@ from forge_tools.storage.history.figures import (
 )
 from forge_tools.storage.history.view import asked, id_bounds, time_bounds
 from forge_tools.storage.rows import MAX_SKEW
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import execution_queue, executions, in_form, rollup_figures, rollup_hours
 
 SETTLED_SECONDS = 300.0

@@ -27,11 +27,11 @@ from forge_tools.model.execution import ExecutionStatus, Outcome, Wakeup, is_id
 from forge_tools.model.places import serving_command
 from forge_tools.model.tools import tool_key
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import any_of, from_now, is_granted, seconds_between
 from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.queue.workers import is_alive
 from forge_tools.storage.rows import clean
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import (
     execution_attempts,
     execution_events,

@@ -9,12 +9,12 @@ from sqlalchemy import ColumnElement, Row, func, or_, select, update
 from forge_tools.model.overview import ServerState, WorkerRecord
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.directory import servers_of, walls_of
-from forge_tools.storage.engine import AsyncConnection
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.queue.queue import HotPath
 from forge_tools.storage.rows import record_of
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import execution_queue, leases, workers
 
 LONGEST_LEASES = 4
