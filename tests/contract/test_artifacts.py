@@ -23,7 +23,8 @@ from tests.waiting import within
 
 KEEPING = Keeping(ttl=3600.0, quota=1 << 30)
 GONE = Keeping(ttl=-1.0, quota=1 << 30)
-BYTES = "\n".join(map(str, range(PART_BYTES))).encode()[: 3 * PART_BYTES + 17]
+BYTES = b"\xff".join(b"%d" % number for number in range(PART_BYTES))[: 3 * PART_BYTES + 17]
+"""No text, each part another, and soon packed."""
 LONG = bytes(3 * PART_BYTES)
 
 
