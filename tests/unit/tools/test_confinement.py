@@ -125,6 +125,7 @@ async def test_links_and_fifos_that_come_and_go_lead_no_tool_out(
         threading.Event(),
     )
     (place / "d/file").write_text("inside")
+    (place / "flip").symlink_to("d")  # or a tool that is first makes a folder of that name
 
     def flip() -> None:
         time_left = within(60, "nobody stops the swaps")
