@@ -93,16 +93,13 @@ embedded stacks are. Invalid JSON, a broker of another kind and a workspace that
 
 def meanings() -> dict[str, str]:
     """What the docstring below each setting says; pydantic would read the source for them at every start of a program."""
-    (body,) = ast.parse(inspect.getsource(Settings)).body
-    return {
-        declared.target.id: said.value.value
-        for declared, said in pairwise(cast("ast.ClassDef", body).body)
-        if isinstance(declared, ast.AnnAssign)
-        and isinstance(declared.target, ast.Name)
-        and isinstance(said, ast.Expr)
-        and isinstance(said.value, ast.Constant)
-        and isinstance(said.value.value, str)
-    }
+    (declared,) = ast.parse(inspect.getsource(Settings)).body
+    said = {}
+    for pair in pairwise(cast("ast.ClassDef", declared).body):
+        match pair:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                said[name] = text
+    return said
 
 
 def _default(field: FieldInfo) -> str:

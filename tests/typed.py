@@ -1,6 +1,6 @@
-"""How tools and a client look to a type checker: `mypy` reads this page, and nothing runs it.
+"""How tools and a client look to a type checker: `mypy` reads this file, and nothing runs it.
 
-What is wrong stands below an exemption for the one error that it must cause: mypy reports an exemption that nothing needs.
+Each wrong line has an exemption for the one error that it must cause: mypy reports an exemption that nothing needs.
 """
 
 from typing import assert_type

@@ -1,8 +1,9 @@
 """SQLAlchemy's asynchronous engine, without its ORM.
 
-The package `sqlalchemy.ext.asyncio` imports sessions, and with them the ORM, which nothing here uses: that would be a tenth
-of the time in which a worker or a command starts, and 8 MB of each process. So its module `engine` is imported before the
-package is executed. Whoever imports the package later gets all of it, with the same classes.
+The package `sqlalchemy.ext.asyncio` imports sessions, and with them the ORM, which nothing here uses: it would take 8 MB of
+each process, and a twentieth of the time in which a worker or a command starts. So the module `engine` is imported before its
+package is executed. Whoever imports the package later gets all of it, with the same classes; only another thread that does so
+within these few milliseconds fails.
 """
 
 import sys

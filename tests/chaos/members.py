@@ -28,8 +28,8 @@ def members(run: str) -> list[Member]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
-                environment = (entry / "environ").read_bytes()
-                if said in environment and said in (variables := environment.split(b"\0")):
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                if said in variables:
                     mark = next((one.partition(b"=")[2] for one in variables if one.startswith(MARK)), None)
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                     found.append(Member(int(entry.name), command, mark.decode() if mark else None))
