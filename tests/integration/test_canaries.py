@@ -78,6 +78,8 @@ class Scene:
 
     def stop(self) -> None:
         self.fleet.stop()
+        for log in sorted(self.folder.glob("worker-*.log")):  # shown where the test fails
+            print(log.name, log.read_text(errors="replace"), sep="\n")
         self.proxy.__exit__()
         self.valkey.stop()
         if self.postgres:
