@@ -53,7 +53,7 @@ class Decryption(Middleware):
                 decrypted.append(self._decrypted(claim))
             except ForgeError as error:
                 ends.add(_refused(claim, error))
-            except (AttributeError, RecursionError, TypeError, ValueError):
+            except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
                 ends.add(_refused(claim, EncryptionError(NO_PARAMETERS)))
         return decrypted
 

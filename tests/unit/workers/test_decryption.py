@@ -211,7 +211,8 @@ def test_whatever_a_stranger_encrypted_ends_no_call_but_his_own(
 
 
 @pytest.mark.parametrize(
-    "parameters", ['["secret://DB"]', '"secret://DB"', "{secret://", '{"secret://": ' + "[" * 100_000]
+    "parameters",
+    ['["secret://DB"]', '[2, "secret://DB"]', '"secret://DB"', "{secret://", '{"secret://": ' + "[" * 100_000],
 )
 def test_parameters_that_are_none_end_their_own_call(settings: Settings, parameters: str) -> None:
     good, strange = claim(pw="secret://DB"), replace(claim(), parameters=parameters)
