@@ -76,6 +76,12 @@ def not_run(claim: Claim, failure: ToolResult) -> Outcome:
     return outcome_of(claim, failure.model_copy(update={"duration_ms": 0.0}), MAX_BYTES)
 
 
+def unwalled(claim: Claim, error: Exception) -> Outcome:
+    """Return the outcome of a call whose walls this process cannot put up."""
+    why = f"Walls cannot be applied here: {error}. FORGE_WALLS=plain does without."
+    return not_run(claim, ToolResult.fail(why, error_code=ErrorCode.EXECUTION_ERROR))
+
+
 def handed_back(claim: Claim) -> Outcome:
     """Return the outcome of an attempt that never started a body: it goes back to its queue uncounted."""
     return Outcome(id=claim.id, attempt=claim.attempt, token=claim.token, status=ExecutionStatus.QUEUED, give_back=True)

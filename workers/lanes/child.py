@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.model.calls import ExecutionContext, ToolResult
+from forge_tools.model.calls import ExecutionContext
 from forge_tools.model.execution import Claim, ExecutionStatus, Outcome
 from forge_tools.model.scope import CallScope, Told
 from forge_tools.sandbox.configured import User
@@ -38,7 +38,7 @@ from workers.capture import ChildOutput, Pipes, siblings_ends
 from workers.lanes.base import execute, outcome_of_task, scope_of
 from workers.lanes.frames import ChildEnd, Frame, fields_of
 from workers.lanes.process_state import ProcessState, Surroundings, fell_short, limit_this_process, shortage
-from workers.outcomes import not_run
+from workers.outcomes import unwalled
 from workers.remote_store import WorkerArtifacts
 
 LINGER_SECONDS = 2.0
@@ -195,11 +195,9 @@ class Child:
             try:
                 self._wall_in(Profile(*self._walls["profile"]), self._walls["scratch"], Path(self._walls["cache"]))
             except (OSError, ForgeError) as error:
-                self._fault = f"Walls cannot be applied here: {error}"
-                failure = ToolResult.fail(
-                    f"{self._fault}. FORGE_WALLS=plain does without.", error_code=ErrorCode.EXECUTION_ERROR
-                )
-                return not_run(claim, failure)
+                outcome = unwalled(claim, error)
+                self._fault = outcome.error
+                return outcome
         limits = {"max_output_bytes": self._max_output_bytes, "memory_limit": self._memory_limit}
         return await execute(self._executor, claim, scope=scope, walls=tier, **limits)
 

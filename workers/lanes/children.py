@@ -25,7 +25,7 @@ from workers.lanes.base import Body, Guard, Host, Verdict, context_of, scope_of,
 from workers.lanes.frames import EngineEnd, fields_of, most_from_child
 from workers.lanes.process import Assignment, Limit, PoolProcess, heavy, until_silent
 from workers.lanes.walls import Walls
-from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
+from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out, unwalled
 
 STOPPED = (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED)
 IDLE_SHARE = 2
@@ -250,17 +250,21 @@ class ChildrenLane:
             self._host.slot_opened()
 
     def _start_body(self, child: PoolProcess, claim: Claim) -> None:
+        # The child's code is not trusted, and needs none of these.
+        frame: dict[str, Any] = {"run": fields_of(claim, "token", "reply_to", "encrypted", "reply_key")}
+        frame["tier"] = self._walls.worth_telling(claim, child.profile)
+        if child.profile is not None and not child.is_walled:
+            try:
+                frame["walls"], child.is_walled = self._walls.around(child.pid, child.profile), True
+            except OSError as error:
+                self._host.finished(unwalled(claim, error))
+                return
         body = Body(claim)
         child.body, child.has_started = body, False
         child.line.files.clear()
         force = partial(self._force, child, body, timed_out)
         body.guard = Guard(self._time_limits.force(claim.timeout), force, patience=self._grace)
         body.limit = child.limit(self._time_limits.limits(claim.timeout))
-        # The child's code is not trusted, and needs none of these.
-        frame: dict[str, Any] = {"run": fields_of(claim, "token", "reply_to", "encrypted", "reply_key")}
-        frame["tier"] = self._walls.worth_telling(claim, child.profile)
-        if child.profile is not None and not child.is_walled:
-            frame["walls"], child.is_walled = self._walls.around(child.pid, child.profile), True
         child.line.send(frame)
 
     # Ending bodies.

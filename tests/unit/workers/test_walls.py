@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import AsyncIterator
@@ -221,6 +222,20 @@ async def test_a_child_runs_more_calls_than_walls_have_layers_in_a_folder_that_g
     assert Path(home).is_dir()
     await bench.lane.stop()
     assert not Path(home).parent.exists()
+
+
+@pytest.mark.usefixtures("held")
+async def test_a_call_whose_folder_cannot_be_made_fails_and_says_so(bench: Bench) -> None:
+    pid = await bench.serving(Walled)
+    home = Path(json.loads((await bench.run(CALL)).output or "")[1])
+    os.kill(pid, signal.SIGKILL)
+    await bench.until(lambda: not bench.lane.free_slots())
+    shutil.rmtree(home.parent)
+    await bench.serving(Walled)
+
+    outcome = await bench.run(replace(CALL, attempt=2))
+
+    assert f"Walls cannot be applied here: [Errno 2] No such file or directory: '{home.parent}" in (outcome.error or "")
 
 
 @pytest.mark.usefixtures("held")
