@@ -2,6 +2,7 @@
 
 import ctypes
 import fcntl
+import io
 import logging
 import os
 import select
@@ -60,6 +61,14 @@ class CallStream:
         for line in lines:
             self.write(line)
 
+    def detach(self) -> "_Bytes":
+        """Return what writes bytes; the stream is the worker's, and goes on."""
+        return self.buffer
+
+    def close(self) -> None:
+        """Close nothing, for the same reason."""
+        self.flush()
+
     def fileno(self) -> int:
         """Return the descriptor that processes inherit, which in a pool process is the call's, too."""
         return next(number for number, stream in STANDARD if stream == self._name)
@@ -89,18 +98,27 @@ class CallStream:
         return getattr(self.beneath, name)
 
 
-class _Bytes:
-    """Serves as `sys.stdout.buffer`."""
+class _Bytes(io.BufferedIOBase):
+    """Serves as `sys.stdout.buffer`. A wrapper that is lost closes what it wraps; here that must end nothing."""
 
     def __init__(self, stream: CallStream) -> None:
         self._stream = stream
 
-    def write(self, data: bytes) -> int:
-        self._stream.write_bytes(bytes(data))
-        return len(data)
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, data: Any, /) -> int:
+        self._stream.write_bytes(written := bytes(data))
+        return len(written)
 
     def flush(self) -> None:
         self._stream.flush()
+
+    def close(self) -> None:
+        self.flush()
 
 
 Ends = dict[Standard, tuple[int, int]]

@@ -1,0 +1,46 @@
+"""The standard streams of a worker, as code of bodies uses them."""
+
+import codecs
+import io
+
+import pytest
+
+from forge_tools.model import SCOPE
+from forge_tools.sandbox.reports import ReportBuffer
+from tests.unit.workers.child_bench import CLAIM
+from workers.capture import CallStream
+from workers.lanes.base import scope_of
+from workers.log_redaction import RedactedStream
+
+
+@pytest.fixture
+def log() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), write_through=True)
+
+
+@pytest.fixture
+def stream(log: io.TextIOWrapper) -> CallStream:
+    return CallStream("stdout", RedactedStream(log))
+
+
+def test_the_bytes_of_a_stream_can_be_wrapped_again_and_again(stream: CallStream) -> None:
+    reports = ReportBuffer(lambda: None)
+    token = SCOPE.set(scope_of(CLAIM, reports))
+    try:
+        for _ in range(2):
+            io.TextIOWrapper(stream.buffer, encoding="utf-8", write_through=True).write("é")
+            codecs.getwriter("utf-8")(stream.detach()).write("è")
+        stream.buffer.writelines([b"a", b"b"])
+    finally:
+        SCOPE.reset(token)
+
+    assert "".join(told.text or "" for told in reports.close()) == "éèéèab"
+
+
+def test_a_body_that_closes_a_stream_closes_it_for_nobody(stream: CallStream, log: io.TextIOWrapper) -> None:
+    stream.detach().close()
+    stream.close()
+
+    stream.write("still there")
+
+    assert log.buffer.getvalue() == b"still there"  # type: ignore[attr-defined]  # it is a BytesIO
