@@ -167,9 +167,13 @@ class Claims:
             return 0
         return self._lane.free_slots() - self._activity.claiming - self._activity.sending
 
+    def may_claim(self) -> bool:
+        """Return whether it may claim now, if there are slots."""
+        return not self.is_closed and self._fitness.may_claim()
+
     def is_idle(self) -> bool:
         """Return whether it waits only for messages, not for the database nor for slots that only a flush announces."""
-        return self._may_claim() and self._activity.is_quiet and self._recorder.is_idle and self.free_slots() > 0
+        return self.may_claim() and self._activity.is_quiet and self._recorder.is_idle and self.free_slots() > 0
 
     def is_time_to_pull(self) -> bool:
         """Return whether to ask SQL for due rows: no message came for a heartbeat, or nobody has asked for several."""
@@ -230,7 +234,7 @@ class Claims:
 
     async def start(self, wakeups: Sequence[Wakeup]) -> None:
         """Claim those that are still available, and run them; none while closed or while our heartbeats go unanswered."""
-        if not wakeups or not self._may_claim():
+        if not wakeups or not self.may_claim():
             return
         self._activity.claiming += len(wakeups)
         claims: list[Claim] = []
@@ -258,7 +262,7 @@ class Claims:
 
     async def _read_overdue(self) -> None:
         """Read now and then what no message came for: if slots are never free, no heartbeat asks for it."""
-        if time.monotonic() - self.pulled_at < BEATS_BETWEEN_PULLS * self._heartbeat or not self._may_claim():
+        if time.monotonic() - self.pulled_at < BEATS_BETWEEN_PULLS * self._heartbeat or not self.may_claim():
             return
         self.has_pulled()
         try:
@@ -270,6 +274,3 @@ class Claims:
         """Return as many overdue calls as were named, and then the named ones."""
         first, self._overdue = self._overdue[: len(wakeups)], self._overdue[len(wakeups) :]
         return list(dict.fromkeys([*first, *wakeups]))
-
-    def _may_claim(self) -> bool:
-        return not self.is_closed and self._fitness.may_claim()

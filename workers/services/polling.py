@@ -57,7 +57,7 @@ class DueCalls(Service):
     async def step(self) -> None:
         """Take due rows while there may be more than there was room for."""
         claims, is_full = self._claims, True
-        while is_full and claims.free_slots() > 0:
+        while is_full and claims.may_claim() and claims.free_slots() > 0:
             claims.has_pulled()
             due, is_full = await self._share.due(claims.scope, claims.free_slots)
             await claims.start(due)

@@ -17,6 +17,7 @@ from tests.waiting import reached
 from workers.app import HandOver
 from workers.claims import Claims, Recorder
 from workers.middleware.base import Activity
+from workers.services.polling import DueCalls, FairShare
 
 
 @pytest.fixture
@@ -34,7 +35,8 @@ class Worker:
         self.sent_on: list[str] = []
         self.acknowledged = 0
         self.activity = Activity()
-        fit: Any = SimpleNamespace(lacks=None, may_claim=lambda: True, may_run=lambda: True)
+        self.is_fit = True
+        fit: Any = SimpleNamespace(lacks=None, may_claim=lambda: self.is_fit, may_run=lambda: self.is_fit)
         lane: Any = SimpleNamespace(free_slots=lambda: self.slots, run=self._run)
         recorder = Recorder(store, self.activity, (), retry_seconds=1.0)
         how: dict[str, Any] = {"middleware": (), "send_on": self._send_on, "heartbeat": 60.0, "keeps_rest": keeps_rest}
@@ -185,3 +187,17 @@ async def test_a_message_in_vain_costs_no_slot(
 
     await reached(lambda: worker.acknowledged == 1)
     assert worker.claims.free_slots() == 1
+
+
+async def test_a_worker_whose_heartbeats_go_unanswered_does_not_ask_for_due_calls_again_and_again(
+    worker: Worker, store: Store
+) -> None:
+    for _ in range(2):
+        await submitted(store)
+    worker.is_fit = False
+    due = DueCalls(worker.claims, FairShare(store, SCOPE, heartbeat=60.0, lease=15.0), worker.activity)
+
+    async with asyncio.timeout(5):
+        await due.step()
+
+    assert worker.ran == []
