@@ -71,15 +71,15 @@ def out_of_memory(claim: Claim, limit: int, after_ms: float, diagnosis: Diagnosi
     return _failed(claim, why, ErrorCode.OUT_OF_MEMORY, after_ms, diagnosis)
 
 
-def not_run(claim: Claim, failure: ToolResult) -> Outcome:
+def not_run(claim: Claim, why: str, code: str, **metadata: Any) -> Outcome:
     """Return the outcome of a call whose body this worker must not start, and nobody else can."""
-    return outcome_of(claim, failure.model_copy(update={"duration_ms": 0.0}), MAX_BYTES)
+    return _failed(claim, why, code, 0.0, **metadata)
 
 
 def unwalled(claim: Claim, error: Exception) -> Outcome:
     """Return the outcome of a call whose walls this process cannot put up."""
     why = f"Walls cannot be applied here: {error}. FORGE_WALLS=plain does without."
-    return not_run(claim, ToolResult.fail(why, error_code=ErrorCode.EXECUTION_ERROR))
+    return not_run(claim, why, ErrorCode.EXECUTION_ERROR)
 
 
 def handed_back(claim: Claim) -> Outcome:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from forge_tools.errors import ForeignRowError
-from forge_tools.model.calls import ExecutionContext, ToolResult
+from forge_tools.model.calls import ExecutionContext
 from forge_tools.model.execution import Claim, Outcome
 from forge_tools.model.scope import SCOPE, CallScope, Reporter
 from forge_tools.sandbox.reports import ReportBuffer
@@ -191,7 +191,7 @@ async def execute(
             result.metadata["walls"] = walls
         return outcome_of(claim, result, max_output_bytes)
     except ForeignRowError as error:
-        return not_run(claim, ToolResult.fail(error.message, error_code=error.code))
+        return not_run(claim, error.message, error.code)
     except MemoryError as error:
         after_ms = (time.monotonic() - started) * 1000
         return out_of_memory(claim, memory_limit, after_ms) if memory_limit else crashed(claim, error, after_ms)

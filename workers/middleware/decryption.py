@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from forge_tools.config import Settings
 from forge_tools.errors import EncryptionError, ForgeError
-from forge_tools.model.calls import ToolResult
 from forge_tools.model.execution import Claim, Outcome
 from forge_tools.model.tools import ToolSpec
 from forge_tools.secrets.detection import SCHEME, SecretDetector, SecretSource
@@ -82,4 +81,4 @@ class Decryption(Middleware):
 
 def _refused(claim: Claim, error: ForgeError) -> Outcome:
     logger.error("A call cannot be decrypted", extra={"error": error.message, **claim.facts()})
-    return not_run(claim, ToolResult.fail(error.message, error_code=error.code, retryable=error.retryable))
+    return not_run(claim, error.message, error.code, retryable=error.retryable)

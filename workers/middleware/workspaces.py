@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError
-from forge_tools.model.calls import ToolResult
 from forge_tools.model.execution import Claim, Scope, Wakeup
 from forge_tools.model.places import Stranded, WorkspaceRecord
 from forge_tools.sandbox.configured import announced
@@ -99,8 +98,7 @@ class Workspaces(Middleware):
         """Move a claimed call to where its workspace is, or end it here if no live host has it."""
         result = await self._store.workspaces.send_home(claim, name, self._scope, within=self._lease)
         if isinstance(result, Stranded):
-            failed = ToolResult.fail(result.why, error_code=ErrorCode.WORKSPACE_NOT_HERE, retryable=True)
-            ends.add(not_run(claim, failed))
+            ends.add(not_run(claim, result.why, ErrorCode.WORKSPACE_NOT_HERE, retryable=True))
             return
         ends.forget(claim)
         if result is not None:
