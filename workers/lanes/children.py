@@ -120,11 +120,12 @@ class ChildrenLane:
             self._retire(child, "An idle process makes room for one of other walls", logging.DEBUG)
 
     def cancel(self, execution_id: str, attempt: int) -> None:
-        for claim in self._assignment.withdraw(execution_id, attempt):
+        asked = execution_id, attempt
+        for claim in self._assignment.withdraw(lambda one: (one.claim.id, one.claim.attempt) == asked):
             self._host.finished(cancelled(claim, 0.0))
         for child in self._children.values():
             body = child.body
-            if body is not None and body.key == (execution_id, attempt):
+            if body is not None and body.key == asked:
                 if not body.is_cancelled:
                     body.is_cancelled = True
                     child.line.send({"cancel": execution_id})
@@ -146,7 +147,7 @@ class ChildrenLane:
         self._is_stopping = True
         if self._checking is not None:
             self._checking.cancel()
-        self._hand_back(self._assignment.withdraw_all())
+        self._hand_back(self._assignment.withdraw(lambda _: True))
         await asyncio.gather(*(self._stop_body(child) for child in list(self._children.values())))
         if self._endings:
             await asyncio.wait(self._endings, timeout=self._grace)

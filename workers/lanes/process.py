@@ -184,35 +184,23 @@ class Assignment:
                 chosen.append(min(left, key=lambda child: self._uses[child.profile]))
         return chosen
 
-    def withdraw(self, execution_id: str, attempt: int) -> list[Claim]:
-        """Take that call back, if it waits."""
-        return self._withdrawn(
-            [one for one in self._waiting if (one.claim.id, one.claim.attempt) == (execution_id, attempt)]
-        )
-
-    def withdraw_all(self) -> list[Claim]:
-        """Take back every call that waits."""
-        return self._withdrawn(self._waiting)
-
     def given_up(self, *, is_full: bool) -> list[Claim]:
         """Take back calls for which the pool forks nothing, and late ones where `is_full`: no child is idle."""
-        return self._withdrawn(
-            [
-                one
-                for one in self._waiting
-                if one.seconds >= FORK_SECONDS or (is_full and one.is_late and not one.is_on_its_way)
-            ]
+        return self.withdraw(
+            lambda one: one.seconds >= FORK_SECONDS or (is_full and one.is_late and not one.is_on_its_way)
         )
+
+    def withdraw(self, is_meant: Callable[[_Waiting], bool]) -> list[Claim]:
+        """Take back those waiting calls."""
+        meant = [one for one in self._waiting if is_meant(one)]
+        self._waiting = [one for one in self._waiting if one not in meant]
+        return [one.claim for one in meant]
 
     def _is_patient(self, one: _Waiting, running: Iterable[PoolProcess]) -> bool:
         """Return whether it may wait for a child with its walls: one of these, or one that is on its way."""
         soon = {child.profile for child in running}
         soon.update(other.profile for other in self._waiting if other.is_on_its_way)
         return not one.is_late and one.profile in soon
-
-    def _withdrawn(self, some: list[_Waiting]) -> list[Claim]:
-        self._waiting = [one for one in self._waiting if one not in some]
-        return [one.claim for one in some]
 
 
 async def until_silent(processes: Iterable[PoolProcess], patience: float) -> None:
