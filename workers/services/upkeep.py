@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError, SandboxError
@@ -41,6 +41,8 @@ ROLLUP_SECONDS = 300.0
 PURGE_SECONDS = 300.0
 KEYS_AT_ONCE = 500
 PAUSE_SECONDS = 0.1
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -142,12 +144,7 @@ class AuditChain(Service):
 
     async def _is_continued(self) -> bool:
         """Whether the last head in the file is in the chain. If not, the file stays as it is, and proves that."""
-        try:
-            kept = await asyncio.to_thread(self._heads.read)
-        except ConfigurationError as error:
-            self._complain(
-                logging.WARNING, "Heads of the audit chain are not kept outside the database", error=str(error)
-            )
+        if (kept := await self._in_file(self._heads.read)) is None:
             return False
         if not kept or await self._store.audit.holds(kept[-1]):
             return True
@@ -162,16 +159,18 @@ class AuditChain(Service):
 
     async def _keep(self, head: Head) -> None:
         """Keep it where who writes to the database does not. A worker killed before that has lost nothing: any later head covers it."""
-        try:
-            is_first = await asyncio.to_thread(self._heads.keep, head)
-        except ConfigurationError as error:
-            self._complain(
-                logging.WARNING, "Heads of the audit chain are not kept outside the database", error=str(error)
-            )
-            return
-        if is_first and head.sequence > 1:
+        if await self._in_file(self._heads.keep, head) and head.sequence > 1:
             facts = {"head": str(head), "file": str(self._heads.path)}
             logger.warning("No head of the audit chain was kept here before, or the file of them is lost", extra=facts)
+
+    async def _in_file(self, work: Callable[..., T], *arguments: Head) -> T | None:
+        """Read or write heads; None if the file cannot be used."""
+        try:
+            return await asyncio.to_thread(work, *arguments)
+        except ConfigurationError as error:
+            said = "Heads of the audit chain are not kept outside the database"
+            self._complain(logging.WARNING, said, error=str(error))
+            return None
 
     def _complain(self, level: int, said: str, **facts: str) -> None:
         """Log it once, not every few seconds."""
