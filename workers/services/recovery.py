@@ -70,13 +70,14 @@ class ClockWatch:
 
     async def follow(self) -> None:
         """Make the deadlines follow a reported step, if that is for this worker to do."""
-        moved, self._step = self._step, 0.0
+        moved = self._step
         if moved and await self._store.workers.take_lease(CLOCK_LEASE, self._worker_id, self._lease):
             rows = await self._store.transitions.follow_clock(moved)
             logger.warning(
                 "The database's clock was changed; deadlines are adjusted",
                 extra={"seconds": round(moved, 1), "executions": rows},
             )
+        self._step -= moved  # now: what failed is tried again
 
     def _compare(self, there: float) -> bool:
         here = self._asked

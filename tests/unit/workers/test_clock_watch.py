@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from forge_tools.errors import DatabaseUnavailableError
 from workers.services import recovery as module
 from workers.services.recovery import ClockWatch
 
@@ -98,6 +99,24 @@ async def test_two_steps_before_anybody_acts_are_followed_together(watch: ClockW
     await watch.follow()
 
     assert store.followed == [pytest.approx(1800)]
+
+
+@pytest.mark.parametrize("busy", ["take_lease", "follow_clock"])
+async def test_a_step_that_could_not_be_followed_is_followed_later(
+    watch: ClockWatch, store: FakeStore, monkeypatch: pytest.MonkeyPatch, busy: str
+) -> None:
+    async def unavailable(*_: object) -> int:
+        raise DatabaseUnavailableError("The database is away")
+
+    await look(watch, store, 2)
+    store.ahead += 3600
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeStore, busy, unavailable)
+        with pytest.raises(DatabaseUnavailableError):
+            await look(watch, store)
+
+    assert await look(watch, store, 2) == [True, True]
+    assert store.followed == [pytest.approx(3600)]
 
 
 async def test_only_the_holder_of_the_lease_acts(watch: ClockWatch, store: FakeStore) -> None:
