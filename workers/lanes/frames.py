@@ -166,9 +166,8 @@ def framed(frame: Frame) -> bytes:
     """Encode a frame."""
     message, data = frame.get("artifact", {}), b""
     if isinstance(message.get("data"), bytes):
-        message = dict(message)
-        data = message.pop("data")
-        frame = frame | {"artifact": message}
+        data = message["data"]
+        frame = frame | {"artifact": message | {"data": None}}
     body = json.dumps(frame, ensure_ascii=False).encode(errors="replace")
     return b"".join((HEADER.pack(len(body), len(data)), body, data))
 
@@ -288,7 +287,7 @@ class ChildEnd:
                 data = self._end.recv(CHUNK, socket.MSG_DONTWAIT)
                 for text, more in self._frames.add(data):
                     frame = json.loads(text)
-                    if more:
+                    if "data" in frame.get("artifact", {}):
                         frame["artifact"]["data"] = more
                     hear(frame)
             except BlockingIOError:
