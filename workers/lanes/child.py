@@ -310,8 +310,10 @@ class ReportSender:
         if self.thread is None:
             with self._sending:
                 if self.thread is None:
-                    self.thread = threading.Thread(target=self._send_for_ever, name="forge-reports", daemon=True)
-                    self.thread.start()
+                    thread = threading.Thread(target=self._send_for_ever, name="forge-reports", daemon=True)
+                    with suppress(RuntimeError):  # there is no room for one; reports are sent at the end
+                        thread.start()
+                        self.thread = thread
         self._news.set()
 
     def _send_for_ever(self) -> None:

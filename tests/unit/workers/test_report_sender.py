@@ -1,6 +1,7 @@
 """What bodies in children report comes before their outcome, and does not wait for a loop that they block."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -110,3 +111,19 @@ async def test_news_goes_out_by_a_thread_of_its_own(bench: Bench, child: Speaker
 
     line.close()
     assert desk.told() == ["one two"]
+
+
+def test_where_there_is_no_room_for_a_thread_a_body_prints_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    sent: list[dict[str, Any]] = []
+    sender = ReportSender(sent.append)
+    buffer = sender.begin(ID, 1)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    buffer.emit("in vain, at first")
+    sender.end()
+
+    assert [told[3] for told in sent[0]["told"]] == ["in vain, at first"]
+    assert sender.thread is None
