@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,9 @@ WARNING_SECONDS = 10.0
 """How long before calls are cut off the log names them."""
 
 LEAVE_SECONDS = 20.0
+
+THREADS = min(32, (os.cpu_count() or 1) + 4)
+"""For what blocks: as many as Python's default."""
 
 WATCHDOG = str(Path(__file__).with_name("watchdog.py"))
 WATCHDOG_END_SECONDS = 2.0
@@ -126,6 +129,7 @@ class Engine:
 
     async def _live(self) -> None:
         try:
+            asyncio.get_running_loop().set_default_executor(_with_all_threads())
             await self._open()
         except BaseException as error:  # noqa: BLE001 the starter reports whatever keeps the engine from starting
             self._ready.set_exception(error)
@@ -236,6 +240,17 @@ class Engine:
                         await step
         finally:
             end_process(self.worker_id)
+
+
+def _with_all_threads() -> ThreadPoolExecutor:
+    """Return an executor that starts no thread any more: a tool may leave room for none, just when it is to be ended."""
+    executor, are_started = ThreadPoolExecutor(THREADS, "forge-blocking"), threading.Event()
+    try:
+        for _ in range(THREADS):
+            executor.submit(are_started.wait)  # so none is idle, and the next one starts another
+    finally:
+        are_started.set()
+    return executor
 
 
 def end_process(worker_id: str) -> NoReturn:
