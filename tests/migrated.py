@@ -1,4 +1,4 @@
-"""New databases with this version's tables: an SQLite file is a copy of one that was migrated once in this process."""
+"""New databases with this version's tables: each is a copy of one that was migrated once in this process."""
 
 import asyncio
 import tempfile
@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from forge_tools.storage.connection.database import Database, create_engine
 from forge_tools.storage.connection.drivers import Address
 from forge_tools.storage.migrate import upgrade
+from tests.services import Databases, empty
 
 SQLITE = "sqlite:///"
 
@@ -20,18 +22,30 @@ def migrated(url: str) -> str:
     file = Path(url.removeprefix(SQLITE))
     if url.startswith(SQLITE) and not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.write_bytes(_template())
+        file.write_bytes(sqlite_template())
+    elif server := empty.get(url):
+        server.drop_database(url)
+        server.fill(url, postgres_template(server))
     else:
         upgrade(url)
     return url
 
 
 @cache
-def _template() -> bytes:
+def sqlite_template() -> bytes:
+    """The file to be copied."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "forge.db"
         upgrade(f"{SQLITE}{file}")
         return file.read_bytes()
+
+
+@cache
+def postgres_template(server: Databases) -> str:
+    """The name of a database of that server to be copied."""
+    url = server.create_database()
+    upgrade(url)
+    return urlsplit(url).path[1:]
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -26,6 +26,9 @@ from tests.server_process import ServerProcess, ServiceMissingError, become, fre
 from tests.session_folder import SessionFolder, is_open
 
 EMPTY = "template0"
+
+empty: dict[str, "Databases"] = {}
+"""Databases with nothing in them, by their URLs, each with its server."""
 
 
 class ValkeyServer:
@@ -96,13 +99,71 @@ class GivenValkey:
         self.flush()
 
 
-class PostgresServer:
+class Databases:
+    """The databases of a PostgreSQL: made and dropped by way of `url`, on one connection that is kept."""
+
+    url: str
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+        self._connection: asyncpg.Connection | None = None
+        self._made: set[str] = set()
+
+    def create_database(self, template: str = EMPTY) -> str:
+        """Make one, a copy of that one on the same server; return its URL."""
+        url = urlunsplit(urlsplit(self.url)._replace(path=f"/forge_test_{secrets.token_hex(8)}"))
+        self.fill(url, template)
+        if template == EMPTY:
+            empty[url] = self
+        return url
+
+    def fill(self, url: str, template: str) -> None:
+        """Make the database at `url` a copy of that one."""
+        # The other strategy writes every page of the copy to the log, too.
+        self._administer(f'CREATE DATABASE "{urlsplit(url).path[1:]}" TEMPLATE "{template}" STRATEGY FILE_COPY')
+        self._made.add(url)
+
+    def drop_database(self, url: str) -> None:
+        """Drop it, cutting the connections that a test left open."""
+        self._administer(f'DROP DATABASE IF EXISTS "{urlsplit(url).path[1:]}" WITH (FORCE)')
+        self._made.discard(url)
+        empty.pop(url, None)
+
+    def disconnect(self) -> None:
+        """Close the connection; the next statement makes a new one."""
+        if self._runner is not None:
+            in_thread(self._runner.run, self._leave())
+            in_thread(self._runner.close)
+            self._runner = None
+
+    def _administer(self, statement: str) -> None:
+        self._runner = self._runner or asyncio.Runner()
+        in_thread(self._runner.run, self._ask(statement))
+
+    async def _ask(self, statement: str) -> None:
+        with contextlib.suppress(OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError):
+            if self._connection is not None:
+                await self._connection.execute(statement)
+                return
+        # the first, or the server was restarted meanwhile
+        await self._leave()
+        self._connection = await asyncpg.connect(self.url, timeout=10)
+        await self._connection.execute(statement)
+
+    async def _leave(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+
+class PostgresServer(Databases):
     """A PostgreSQL on a loopback port with a random password; `url` is its administration database.
 
     `fsync` off is for tests: commits survive a crash of the server, not of the machine.
     """
 
     def __init__(self, folder: Path, *, fsync: bool = False) -> None:
+        super().__init__()
         self.folder = folder
         self._fsync = fsync
         self._user = pwd.getpwnam("nobody") if os.getuid() == 0 else None
@@ -138,17 +199,12 @@ class PostgresServer:
         return self
 
     def stop(self) -> None:
+        self.disconnect()
         self.process.stop(signal.SIGINT)
 
     def kill(self) -> None:
         """End it as a crash would: no checkpoint, connections cut; the next start recovers."""
         self.process.stop(signal.SIGQUIT)
-
-    def create_database(self, template: str = EMPTY) -> str:
-        return create_database(self.url, template)
-
-    def drop_database(self, url: str) -> None:
-        drop_database(self.url, url)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -198,10 +254,11 @@ class PostgresServer:
         return len(lines) > 7 and lines[0] == str(self.process.pid) and lines[7].strip() == "ready"
 
 
-class GivenPostgres:
+class GivenPostgres(Databases):
     """The PostgreSQL that `FORGE_TEST_PG_URL` names; every test gets a database of its own there."""
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         self.url = url
         try:
             admin(url, "SELECT 1")
@@ -210,13 +267,11 @@ class GivenPostgres:
                 f"FORGE_TEST_PG_URL does not answer ({error}). Start that server, or unset the variable."
             ) from error
 
-    def create_database(self, template: str = EMPTY) -> str:
-        return create_database(self.url, template)
-
-    def drop_database(self, url: str) -> None:
-        drop_database(self.url, url)
-
-    def stop(self) -> None: ...  # the server is not ours
+    def stop(self) -> None:
+        """Leave nothing on it; the server is not ours."""
+        for url in [*self._made]:
+            self.drop_database(url)
+        self.disconnect()
 
 
 class Services:
@@ -324,21 +379,8 @@ def flush(url: str) -> None:
         server.flushdb()
 
 
-def create_database(url: str, template: str = EMPTY) -> str:
-    """Make a database on the server of `url`, a copy of the one of that name; return its URL."""
-    name = f"forge_test_{secrets.token_hex(8)}"
-    # The other strategy writes every page of the copy to the log, too.
-    admin(url, f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')
-    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
-
-
-def drop_database(server_url: str, url: str) -> None:
-    """Drop the database of `url`, cutting the connections that a test left open."""
-    admin(server_url, f'DROP DATABASE IF EXISTS "{urlsplit(url).path[1:]}" WITH (FORCE)')
-
-
 def admin(url: str, statement: str) -> None:
-    """Run one statement, in a thread of its own, so that it also works while a loop runs in this one."""
+    """Run one statement on a connection of its own."""
 
     async def run() -> None:
         connection = await asyncpg.connect(url, timeout=10)
@@ -347,5 +389,10 @@ def admin(url: str, statement: str) -> None:
         finally:
             await connection.close()
 
+    in_thread(asyncio.run, run())
+
+
+def in_thread(work: Callable[..., object], *arguments: object) -> None:
+    """Have it done in a thread of its own, so that what needs a loop also works while one runs in this thread."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, run()).result()
+        pool.submit(work, *arguments).result()

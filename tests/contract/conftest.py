@@ -9,36 +9,20 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from forge_tools.storage import Store, migrate, open_store
+from forge_tools.storage import Store, open_store
+from tests.migrated import migrated, postgres_template
 from tests.pooler import Pooler, is_wanted
 from tests.services import GivenPostgres, PostgresServer
 
 
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("template") / "forge.db"
-    migrate.upgrade(f"sqlite:///{path}")
-    return path
-
-
-@pytest.fixture(scope="session")
-def postgres_template(postgres: PostgresServer | GivenPostgres) -> Iterator[str]:
-    url = postgres.create_database()
-    migrate.upgrade(url)
-    yield urlsplit(url).path[1:]
-    postgres.drop_database(url)
+@pytest.fixture
+def migrated_sqlite(tmp_path: Path) -> str:
+    return migrated(f"sqlite:///{tmp_path / 'forge.db'}")
 
 
 @pytest.fixture
-def migrated_sqlite(sqlite_template: Path, tmp_path: Path) -> str:
-    path = tmp_path / "forge.db"
-    shutil.copyfile(sqlite_template, path)
-    return f"sqlite:///{path}"
-
-
-@pytest.fixture
-def migrated_postgres(postgres: PostgresServer | GivenPostgres, postgres_template: str) -> Iterator[str]:
-    url = postgres.create_database(postgres_template)
+def migrated_postgres(postgres: PostgresServer | GivenPostgres) -> Iterator[str]:
+    url = postgres.create_database(postgres_template(postgres))
     yield url
     postgres.drop_database(url)
 
@@ -74,11 +58,7 @@ def filled_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     """A database of each kind in turn that the module's `fill` was run on once; whoever changes anything takes a copy."""
     path = tmp_path_factory.mktemp("filled") / "forge.db"
     postgres = request.getfixturevalue("postgres") if request.param == "postgres" else None
-    if postgres:
-        url = postgres.create_database(request.getfixturevalue("postgres_template"))
-    else:
-        shutil.copyfile(request.getfixturevalue("sqlite_template"), path)
-        url = f"sqlite:///{path}"
+    url = postgres.create_database(postgres_template(postgres)) if postgres else migrated(f"sqlite:///{path}")
     asyncio.run(request.module.fill(url))
     yield url
     if postgres:

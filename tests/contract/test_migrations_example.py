@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
-from shutil import copyfile
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -28,7 +27,8 @@ from forge_tools.storage.migrate import checked_later, concurrent_index, uncheck
 from tests.contract.calls import UNKNOWN, call, finished, statuses, submitted
 from tests.contract.migrations_example import ADDED, OURS, REMOVED, VALIDATED, known
 from tests.fleet import ROOT, warm_worker
-from tests.migrated import look
+from tests.migrated import look, migrated, postgres_template, sqlite_template
+from tests.services import GivenPostgres, PostgresServer
 from tests.waiting import reached
 
 HISTORY = 3_000
@@ -67,8 +67,10 @@ READS = "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {0}"
 
 
 @pytest.fixture(autouse=True)
-def example(monkeypatch: pytest.MonkeyPatch, sqlite_template: Path, postgres_template: str) -> None:
-    """The templates, which other tests copy as well, were made without it."""
+def example(monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer | GivenPostgres) -> None:
+    """The templates, which other tests copy as well, are made without it."""
+    sqlite_template()
+    postgres_template(postgres)
     monkeypatch.setattr(migrate, "configuration", known)
 
 
@@ -154,16 +156,15 @@ def test_what_was_killed_at_any_step_is_done_by_the_next_one(
     assert step > 12
 
 
-def sqlite_copies(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    template = request.getfixturevalue("sqlite_template")
+def sqlite_copies(_: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     for number in count():
-        yield f"sqlite:///{copyfile(template, tmp_path / f'{number}.db')}"
+        yield migrated(f"sqlite:///{tmp_path / f'{number}.db'}")
 
 
 def postgres_copies(request: pytest.FixtureRequest, _: Path) -> Iterator[str]:
-    postgres, template = (request.getfixturevalue(name) for name in ("postgres", "postgres_template"))
+    postgres = request.getfixturevalue("postgres")
     for _number in count():
-        url = postgres.create_database(template)
+        url = postgres.create_database(postgres_template(postgres))
         try:
             yield url
         finally:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.storage import migrate, open_store
+from forge_tools.storage import open_store
 from tests.contract.calls import call, finished
 from tests.e2e.cli_driver import Cli
+from tests.migrated import migrated
 from tests.waiting import wait_until
 
 BATCHES = 5
@@ -20,7 +21,7 @@ COUNT = BATCHES * 500
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     file = tmp_path_factory.mktemp("past") / "forge.db"
-    migrate.upgrade(f"sqlite:///{file}")
+    migrated(f"sqlite:///{file}")
 
     async def fill() -> None:
         async with await open_store(f"sqlite:///{file}") as store:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.storage import migrate, open_store
+from forge_tools.storage import open_store
 from tests.contract.calls import call, submitted
 from tests.e2e.cli_driver import COMMAND, Cli, in_the_background
 from tests.e2e.terminal import read_to_the_end
+from tests.migrated import migrated
 from tests.waiting import wait_until, within
 
 NASTY = '{"text":"\\u009b31m, \\"quoted\\"\\nsecond line"}'
@@ -25,7 +26,7 @@ NASTY = '{"text":"\\u009b31m, \\"quoted\\"\\nsecond line"}'
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     folder = tmp_path_factory.mktemp("exports")
     url = f"sqlite:///{folder / 'forge.db'}"
-    migrate.upgrade(url)
+    migrated(url)
 
     async def fill() -> None:
         async with await open_store(url) as store:

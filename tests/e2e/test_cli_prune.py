@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from forge_tools.model import ExecutionStatus
-from forge_tools.storage import migrate, open_store
+from forge_tools.storage import open_store
 from tests.contract.calls import ended, finish_one, finished, running, submitted
 from tests.e2e.cli_driver import Cli
+from tests.migrated import migrated
 
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
     url = f"sqlite:///{tmp_path / 'forge.db'}"
-    migrate.upgrade(url)
+    migrated(url)
 
     async def fill() -> None:
         async with await open_store(url) as store:

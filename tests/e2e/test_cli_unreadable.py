@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.storage import migrate, open_store
+from forge_tools.storage import open_store
 from tests.contract.calls import finished, submitted
 from tests.e2e.cli_driver import Cli
+from tests.migrated import migrated
 
 Spoilt = tuple[Cli, str, str]
 """The commands, the call that is spoilt, and one that is not."""
@@ -18,7 +19,7 @@ Spoilt = tuple[Cli, str, str]
 @pytest.fixture
 def spoilt(tmp_path: Path) -> Spoilt:
     url = f"sqlite:///{tmp_path / 'forge.db'}"
-    migrate.upgrade(url)
+    migrated(url)
 
     async def fill() -> list[str]:
         async with await open_store(url) as store:

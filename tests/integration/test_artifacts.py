@@ -22,7 +22,7 @@ from forge_tools.storage.artifacts import Keeping
 from forge_tools.storage.sqlalchemy_tables import artifact_parts, artifacts
 from tests.contract.test_artifacts import artifact
 from tests.fleet import ROOT, Fleet, warm_worker
-from tests.migrated import database
+from tests.migrated import database, migrated
 from tests.waiting import wait_until, within
 
 LINES = [f"{number:06} {'needle' if number % 10_000 == 7 else 'hay'} é{'-' * 58}" for number in range(70_000)]
@@ -178,7 +178,7 @@ async def test_children_keep_outputs_while_others_work(fresh_fleet: Fleet) -> No
 def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(
     database_url: str, tmp_path: Path, folder: str | None
 ) -> None:
-    migrate.upgrade(database_url)
+    migrated(database_url)
     place = tmp_path / folder if folder else None
     words = ["-c", PUTS, database_url, *([str(place)] if place else [])]
     with (tmp_path / "log").open("w") as log:
@@ -215,7 +215,7 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(
 def test_two_processes_that_put_the_same_at_once_both_succeed(
     database_url: str, tmp_path: Path, folder: str | None
 ) -> None:
-    migrate.upgrade(database_url)
+    migrated(database_url)
     words = ["-c", PUTS, database_url, *([str(tmp_path / folder)] if folder else [])]
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(lambda _: warm_worker().run(words, cwd=ROOT, env=os.environ), range(2)))
