@@ -15,8 +15,8 @@ from types import FrameType
 
 from forge_tools.sandbox.processes.trees import adopt_orphans, child_pids
 from tests import pooler, rabbit
-from tests.limits import FAILED, MEMORY_FOLDER, NOT_INSTALLED, RUN_FOLDER, RUNNING, STACKS
-from tests.session_folder import SessionFolder, roomy_memory
+from tests.limits import FAILED, NOT_INSTALLED, RUNNING, STACKS
+from tests.session_folder import MEMORY_FOLDER, RUN_FOLDER, SessionFolder, roomy_memory
 from tests.surroundings import settle, settle_streams
 
 MINUTES = 45.0

@@ -12,12 +12,12 @@ import pytest
 
 from forge_tools.sandbox.walls.privileges import is_closed, open_up
 from tests import compiled
-from tests.limits import MEMORY_FOLDER, RUN_FOLDER, Limits
+from tests.limits import Limits
 from tests.pooler import Pooler, is_wanted
 from tests.processes import pytest_addoption, pytest_runtestloop
 from tests.server_process import ServiceMissingError
 from tests.services import GivenPostgres, GivenValkey, PostgresServer, Services, ValkeyServer
-from tests.session_folder import roomy_memory
+from tests.session_folder import MEMORY_FOLDER, RUN_FOLDER, roomy_memory
 from tests.surroundings import settle
 from tests.warm import make_shared
 

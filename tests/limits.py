@@ -13,6 +13,7 @@ from types import FrameType
 
 import pytest
 
+from tests.session_folder import RUN_FOLDER
 from tests.waiting import PATIENCE
 
 SECONDS = 120.0
@@ -23,7 +24,6 @@ STACKS = signal.SIGUSR1
 CAUSE_LINES, CAUSE_CHARS = 3, 300
 """How much is kept of why a test failed: many of them are to fit into the last lines of a log."""
 
-RUN_FOLDER, MEMORY_FOLDER = "FORGE_TESTS_FOLDER", "FORGE_TESTS_MEMORY"
 RUNNING, FAILED = "running", "failed"
 NOT_INSTALLED = Path(sys.prefix) / "conformance/not-installed"
 """Says that npm could not install the conformance suite."""

@@ -9,6 +9,9 @@ import time
 from pathlib import Path
 from typing import IO
 
+RUN_FOLDER, MEMORY_FOLDER = "FORGE_TESTS_FOLDER", "FORGE_TESTS_MEMORY"
+"""The variables that name the two folders of a run: on a disk, and in memory if there is room."""
+
 PREFIX = "forge-tests-"
 MEMORY = Path("/dev/shm")
 ROOM = 2 << 30
