@@ -25,7 +25,7 @@ from forge_tools.storage import migrate, open_store
 from forge_tools.storage.columns import MOMENT_FORMAT
 from forge_tools.storage.history.rollups import hour_at
 from tests import services
-from tests.services import PostgresServer
+from tests.services import GivenPostgres, PostgresServer
 
 DATABASE = "forge_history"
 STEP_MS = 260
@@ -190,14 +190,15 @@ def renew(administration: str, history: LongHistory) -> None:
 def fit(folder: Path, administration: str, tell: Tell) -> None:
     """Bring a kept history to the tables of this code, with the indexes that it makes; refuse it where columns differ still."""
     url, file = history_url(administration), folder / "history.db"
-    new_url, new_file = services.create_database(administration), folder / "new.db"
+    postgres = GivenPostgres(administration)
+    new_url, new_file = postgres.create_database(), folder / "new.db"
     try:
         for one in (url, new_url, f"sqlite:///{file}", f"sqlite:///{new_file}"):
             migrate.upgrade(one)
         there, made = _shape(url), _shape(new_url)
         changes = list(index_changes(_indexes(file), _indexes(new_file)))
     finally:
-        services.drop_database(administration, new_url)
+        postgres.stop()
         new_file.unlink(missing_ok=True)
     if different := made.columns ^ there.columns:
         raise RuntimeError(
