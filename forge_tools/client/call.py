@@ -7,7 +7,15 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from forge_tools.model.calls import CallOptions, ExecutionContext, RetryPolicy, ToolExecution, ToolResult, wrong_call
+from forge_tools.model.calls import (
+    CallOptions,
+    ExecutionContext,
+    RetryPolicy,
+    ToolExecution,
+    ToolResult,
+    flaw_of,
+    wrong_call,
+)
 from forge_tools.model.execution import IdempotencyKey
 from forge_tools.model.secret_names import REDACTED, without_secrets
 from forge_tools.model.tools import ToolSpec
@@ -67,11 +75,13 @@ class Call:
         strange = fields.keys() - _FIELDS
         known = {name: value for name, value in fields.items() if name not in strange}
         call = cls(name, {} if parameters is None else parameters, context, **known)
+        flaw = flaw_of(options)
         if strange:
             words = ", ".join(sorted(map(shown, strange)))
             flaw = f"{words} may be a parameter of the tool; parameters go into the object `parameters`"
+        if flaw is not None:
             object.__setattr__(call, "flaw", call.flaw or flaw)
-        if not isinstance(options, CallOptions) or strange:
+        if options is None or flaw is not None:
             return call
         retry = call.retry if options.retry is None else options.retry
         if options.timeout is not None and isinstance(context, ExecutionContext | None):

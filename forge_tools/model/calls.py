@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePath
@@ -257,6 +258,16 @@ class ToolResult(BaseModel):
 
 
 _NESTED_NAMES = {"bytes_read": "bytesRead", "bytes_written": "bytesWritten", "files_accessed": "filesAccessed"}
+
+
+def flaw_of(options: object) -> str | None:
+    """Return why these are not the options of a call, if so."""
+    if not isinstance(options, CallOptions | None):
+        return f"Invalid options: expected CallOptions, not {type(options).__name__}"
+    seconds = options.timeout if options else None
+    if seconds is not None and not (type(seconds) in {int, float} and not seconds > sys.float_info.max):
+        return f"timeout is {repr(seconds)[:64]}; it must be a number of seconds above 0"
+    return None
 
 
 def wrong_call(flaw: str, form: str) -> ToolResult:

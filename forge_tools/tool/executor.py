@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from forge_tools.errors import ErrorCode, ToolError
-from forge_tools.model.calls import CallOptions, ExecutionContext, ToolExecution, ToolResult, wrong_call
+from forge_tools.model.calls import CallOptions, ExecutionContext, ToolExecution, ToolResult, flaw_of, wrong_call
 from forge_tools.model.content import holds_parts
 from forge_tools.model.scope import SCOPE, CallScope, Report, Reporter, scope_for
 from forge_tools.model.tools import Capabilities, Schema, ToolCategory, ToolSpec
@@ -125,6 +125,8 @@ class ToolExecutor:
         if not isinstance(parameters, Mapping) or not all(isinstance(key, str) for key in parameters):
             found = "one with other keys" if isinstance(parameters, Mapping) else type(parameters).__name__
             return wrong_call(f"Invalid parameters: expected an object with names as keys, not {found}", _FORM)
+        if flaw := flaw_of(options):
+            return wrong_call(flaw, _FORM)
         listening = SCOPE.set(scope_for(DirectReporter(on_report))) if on_report is not None else None
         try:
             asked = self._default_context if context is None else context

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -100,6 +100,22 @@ async def test_arguments_that_are_not_an_object_with_names_are_a_wrong_form(exec
 
     assert result.error_code == "INVALID_CALL"
     assert "Invalid parameters: expected an object with names as keys" in (result.error or "")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout": 1.0}, "Invalid options: expected CallOptions, not dict"),
+        (CallOptions(timeout=cast("float", "1")), "timeout is '1'; it must be a number of seconds above 0"),
+        (CallOptions(timeout=float("inf")), "timeout is inf"),
+        (CallOptions(timeout=10**400), "timeout is 1000"),
+    ],
+)
+async def test_options_that_are_none_are_a_wrong_form(executor: Executor, options: Any, said: str) -> None:
+    result = await executor.call("greet", BONN, None, options)
+
+    assert result.error_code == "INVALID_CALL"
+    assert said in (result.error or "")
 
 
 async def test_no_arguments_at_all_are_an_empty_object(executor: Executor) -> None:
