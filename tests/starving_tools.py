@@ -5,6 +5,7 @@ import ctypes
 import os
 import resource
 import signal
+import sys
 import time
 from contextlib import suppress
 
@@ -64,6 +65,10 @@ class Poison(BaseTool):
             "ignore": lambda: ctypes.CDLL(None).signal(signal.SIGCHLD, ctypes.c_void_p(1)),
             "block": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]),
             "leak": _leak,
+            "close": lambda: os.close(1),
+            "close stdin": sys.stdin.close,
+            "close stderr": sys.stderr.close,
+            "redirect": lambda: os.dup2(0, 2),
         }
         before = os.getpid()
         ways.get(how, lambda: None)()

@@ -175,6 +175,7 @@ class Child:
             self._marking.put(claim.id, claim.attempt)
             scope = scope_of(claim, self._reports.begin(claim.id, claim.attempt), self._pipes.catch_up)
             self._pipes.begin(scope, claim.secrets)
+            self._first_state.accept_streams()
             self._walls = frame.get("walls", self._walls)  # a call cancelled before its first step applies none
             self._body = self._loop.create_task(self._run(claim, scope, frame.get("tier")))
             self._body.add_done_callback(partial(self._or_end, self._report, claim, self._loop.time()))
@@ -211,6 +212,7 @@ class Child:
         profile.apply(scratch)
         kernel_confines.cache_clear()  # walls may refuse what it asks about
         self._pipes.start_anew()
+        self._first_state.accept_streams()
         _await_no_threads_but({os.getpid(), *(one.native_id or 0 for one in self._pipes.threads)})
         self._surroundings.set_variables(HOME=scratch, XDG_CACHE_HOME=f"{scratch}/.cache", TMPDIR=scratch)
         tempfile.tempdir, self._is_walled = None, True
@@ -231,11 +233,11 @@ class Child:
         self._surroundings.restore()
         if _has_children():
             reap_adopted()
-        self._pipes.end(are_left=self._has_left_others())
         after_ms = (self._loop.time() - started) * 1000
         outcome = outcome_of_task(body, claim, after_ms, is_asked=self._is_cancelled)
-        is_tainted = self._is_tainted(outcome, body)
-        facts: dict[str, Any] = {"is_tainted": is_tainted, "unfit": self._unfit(outcome)}
+        unfit = self._unfit(outcome)  # before its output gets other pipes
+        self._pipes.end(are_left=self._has_left_others())
+        facts: dict[str, Any] = {"is_tainted": self._is_tainted(outcome, body), "unfit": unfit}
         self._reports.end()
         self._say("ended", **fields_of(outcome, "id", "attempt", "token", *VERDICTS), **facts)
 

@@ -9,6 +9,7 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 from forge_tools.model.execution import ExecutionStatus, Outcome
 
@@ -50,14 +51,19 @@ def fell_short(outcome: Outcome) -> bool:
 
 
 class ProcessState:
-    """The limits of a process and its signal handling, as they are when this is created."""
+    """The limits of a process, its signal handling and its standard streams, as they are when this is created."""
 
     def __init__(self) -> None:
         self._limits = _limits()
         self._signals = _signals()
+        self.accept_streams()
+
+    def accept_streams(self) -> None:
+        """From here on, let the standard streams be as they are now."""
+        self._streams = _streams()
 
     def changes(self, *, only_harm: bool = False) -> str | None:
-        """Return what has changed, if anything: code may rely on it. `only_harm` ignores limits that were raised."""
+        """Return what has changed, if anything: code may rely on it. `only_harm` ignores limits that were raised, and redirected streams."""
         limits = _limits()
         changed = [
             f"limit {name} is {_shown(limits[name])} and was {_shown(then)}"
@@ -66,6 +72,9 @@ class ProcessState:
         ]
         if self._signals and (signals := _signals()) and signals != self._signals:
             changed.append("signals are blocked, ignored or handled differently")
+        streams = _streams()  # the next file that is opened would take the number of a closed one
+        if streams != self._streams and (None in streams or not only_harm):
+            changed.append("standard streams are closed or lead elsewhere")
         return "; ".join(changed) or None
 
 
@@ -128,6 +137,18 @@ def _signals() -> list[object]:
         masks = [int(line[7:], 16) & _MASK for line in file if line.startswith((b"SigBlk", b"SigIgn", b"SigCgt"))]
         return [*masks, *map(signal.getsignal, _NUMBERS)]
     return []
+
+
+def _streams() -> list[tuple[int, int] | None]:
+    """Return where descriptors 0 to 2 lead; None for those that are closed, here or in Python."""
+    return [_target(number, stream) for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr))]
+
+
+def _target(number: int, stream: TextIO | None) -> tuple[int, int] | None:
+    with suppress(OSError):
+        found = os.fstat(number)
+        return None if stream is not None and stream.closed else (found.st_dev, found.st_ino)
+    return None
 
 
 def _is_raised(then: tuple[int, int], now: tuple[int, int]) -> bool:

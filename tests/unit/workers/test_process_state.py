@@ -11,7 +11,7 @@ from forge_tools.model import ExecutionStatus, Outcome, new_id
 from workers.lanes.process_state import fell_short
 
 LOOK = """
-import ctypes, mmap, os, resource, signal
+import ctypes, mmap, os, resource, signal, sys
 from workers.lanes.process_state import ProcessState, shortage
 def lower(name, soft):
     number = getattr(resource, f"RLIMIT_{name}")
@@ -61,6 +61,9 @@ def test_it_says_what_it_cannot_get(change: str, why: str) -> None:
         ("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])", "signals are"),
         ("signal.signal(signal.SIGTERM, lambda *_: None)", "signals are"),
         ("signal.signal(signal.SIGINT, lambda *_: None)", "signals are"),
+        ("os.close(0)", "standard streams are closed"),
+        ("os.dup2(0, 2)", "standard streams are closed or lead elsewhere"),
+        ("sys.stdin.close()", "standard streams are closed"),
     ],
 )
 def test_it_says_what_is_not_as_it_was(change: str, why: str) -> None:
@@ -72,6 +75,11 @@ def test_a_limit_that_was_raised_is_a_change_but_no_harm() -> None:
     change = f"lower('NOFILE', 64); first = ProcessState(); lower('NOFILE', {hard})"
     assert said(change, "first.changes(only_harm=True)") == "None"
     assert "limit NOFILE is" in said(change, "first.changes()")
+
+
+def test_a_stream_that_is_redirected_is_no_harm_as_one_that_is_closed_is() -> None:
+    assert said("os.dup2(0, 2)", "first.changes(only_harm=True)") == "None"
+    assert "standard streams" in said("os.close(0)", "first.changes(only_harm=True)")
 
 
 def test_a_signal_that_only_libraries_use_is_their_own_affair() -> None:
