@@ -247,10 +247,11 @@ class SupervisedProcess:
         self.forget()
         self._restart_at = now + self._delay
         logger.warning(
-            "%s ended unexpectedly (%s) and is started again in %.1f s; its log is %s",
+            "%s ended unexpectedly (%s) and is started again in %.1f s (start %d); its log is %s",
             self.name,
             self._last_exit,
             self._delay,
+            self._restarts + 2,
             self.log,
             extra={"service": self.name, "exit": self._last_exit, "restart_in": self._delay},
         )
