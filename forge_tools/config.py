@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import quote
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -322,7 +323,7 @@ class Settings(BaseSettings):
     def broker(self) -> str:
         """The broker's URL for Celery, which knows Valkey only as a Redis server."""
         url = self._whole_url("broker", self.broker_url, self.broker_password_file)
-        url = url or f"redis+socket://{broker_socket(self.home)}"
+        url = url or f"redis+socket://{quote(str(broker_socket(self.home)))}"
         return f"redis{url.removeprefix('valkey')}" if url.startswith("valkey") else url
 
     @property

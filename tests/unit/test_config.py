@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
+from forge_tools.broker.celery_app import celery_app
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import settings_environment
 from forge_tools.environment import misspelt
 from forge_tools.errors import ConfigurationError
 from forge_tools.project import MAX_SOCKET_PATH, broker_socket
+from forge_tools.urls import for_redis
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +31,14 @@ def test_without_settings_the_embedded_stack_is_meant() -> None:
     assert settings.broker == f"redis+socket://{broker_socket(settings.home)}"
     assert settings.database == f"sqlite:///{settings.home / 'forge.db'}"
     assert settings.audit_heads_file == settings.home / "audit.heads"
+
+
+def test_the_broker_of_a_home_with_odd_characters_is_found(tmp_path: Path) -> None:
+    home = tmp_path / "a b%20?c#d@e:f"
+    broker = Settings.load(home=home).broker
+    assert Redis.from_url(for_redis(broker)).connection_pool.connection_kwargs["path"] == str(broker_socket(home))
+    with celery_app(broker) as app, app.connection_for_write() as connection:
+        assert connection.as_uri() == f"redis+socket://{broker_socket(home)}"
 
 
 def test_the_home_is_where_the_specification_puts_state(monkeypatch: pytest.MonkeyPatch) -> None:
