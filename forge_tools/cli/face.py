@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import Annotated, Any, TextIO, cast
 
 import typer
@@ -154,6 +155,21 @@ class Face:
         out = self._kept or standard_output()
         out.write(text if text.endswith("\n") else f"{text}\n")
         out.flush()
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name this path in an error of a write, which says neither file nor folder."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def can_ask() -> bool:
+    """Return whether somebody sits at standard input, which may be closed."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def standard_output() -> TextIO:

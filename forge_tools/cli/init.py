@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument
 
-from forge_tools.cli.face import App, Face
+from forge_tools.cli.face import App, Face, naming
 from forge_tools.errors import ConfigurationError
 from forge_tools.project import FILE, find_project
 
@@ -53,11 +53,12 @@ def init(
     project = find_project(folder)
     if project is not None and project.folder == folder.absolute():
         raise ConfigurationError(f"{folder / FILE} names tools already: {', '.join(project.tools) or 'none'}.")
-    for name, text in files.items():
-        (folder / name).write_text(text)
     file = folder / FILE
-    before = file.read_bytes().rstrip() + b"\n\n" if file.exists() else b""
-    file.write_bytes(before + PROJECT.encode())
+    with naming(folder):
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        before = file.read_bytes().rstrip() + b"\n\n" if file.exists() else b""
+        file.write_bytes(before + PROJECT.encode())
     written = [*files, FILE]
     there = "" if folder.resolve() == Path.cwd() else f"  cd {shlex.quote(str(folder))}\n"
     face.tell(

@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 import forge_tools
-from forge_tools.cli.face import FAILED, App, BackgroundOption, Face, LocalToolsOption
+from forge_tools.cli.face import FAILED, App, BackgroundOption, Face, LocalToolsOption, naming
 from forge_tools.cli.live import View, awaited, cancellable, pictures_of
 from forge_tools.cli.parameters import GivenParameters, completed_parameters, completed_tools, find_spec
 from forge_tools.cli.services import require_stack
@@ -139,7 +139,9 @@ async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResu
     if folder is None:
         return result
     for part in (*result.images, *result.files):
-        face.note(f"{part.line} saved as {await part.save(folder)}")
+        with naming(folder):
+            path = await part.save(folder)
+        face.note(f"{part.line} saved as {path}")
     return result
 
 

@@ -61,8 +61,9 @@ class HomeLock:
             StackError: a stack runs in the folder, or the old server does not end.
         """
         try:
-            self._fd = self._take_own()
-            self.server_fd = self._take_servers(is_stopping)
+            with explained(self._home):
+                self._fd = self._take_own()
+                self.server_fd = self._take_servers(is_stopping)
         except BaseException:
             self.release()
             raise
@@ -122,9 +123,10 @@ def open_home(home: Path) -> Path:
                 "Run it as its owner, or set FORGE_HOME to a folder of your own."
             )
         if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
+            is_allowed = status.st_mode & stat.S_IRWXU == stat.S_IRWXU
+            way = "Its file system is read-only: set" if is_allowed else f"Run chmod 700 {home}, or set"
             raise StackError(
-                f"{home} cannot be written to (mode {stat.filemode(status.st_mode)}). "
-                f"Run chmod 700 {home}, or set FORGE_HOME to another folder."
+                f"{home} cannot be written to (mode {stat.filemode(status.st_mode)}). {way} FORGE_HOME to another folder."
             )
         _close_to_others(home, status.st_mode)
         for name in ("logs", "valkey"):

@@ -1,5 +1,6 @@
 """The project that `init` creates: what is written, and that it works unchanged."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -75,3 +76,14 @@ def test_what_is_not_there_is_told_with_the_database(
 
     assert run("show", "0198c0de-0000-7000-8000-000000000000") == 1
     assert f"The database is {database}" in "".join(capsys.readouterr().err.split("\n"))
+
+
+def test_a_folder_that_takes_no_more_is_named_and_not_standard_output(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert run("init", "new") == 1
+    assert capsys.readouterr().err == "Error: new: No space left on device.\n"

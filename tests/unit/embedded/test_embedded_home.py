@@ -1,5 +1,6 @@
 """The folder of a stack: whose it is, and who holds it."""
 
+import errno
 import os
 import pwd
 import socket
@@ -157,3 +158,23 @@ def test_whoever_asks_learns_that_the_stack_serves(home: Path) -> None:
     assert restarted is not None
     assert not restarted.is_ready
     again.release()
+
+
+def test_a_disk_that_is_full_is_named_with_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(StackError, match=f"{home} cannot be used: No space left on device"):
+        take(home)
+
+
+def test_a_home_on_a_read_only_file_system_is_not_told_to_change_its_mode(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(StackError, match=r"Its file system is read-only: set FORGE_HOME to another folder"):
+        open_home(home)
+    home.chmod(0o500)
+    with pytest.raises(StackError, match=f"Run chmod 700 {home}, or set FORGE_HOME"):
+        open_home(home)
