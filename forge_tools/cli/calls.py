@@ -1,7 +1,6 @@
 """`forge-tools cancel` and `replay`: end executions, or run one again."""
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 import forge_tools
-from forge_tools.cli.face import App, BackgroundOption, Face
+from forge_tools.cli.face import App, BackgroundOption, Face, can_ask
 from forge_tools.cli.live import awaited, cancellable
 from forge_tools.cli.parameters import GivenParameters, find_spec
 from forge_tools.cli.run import left_alone, report
@@ -61,7 +60,7 @@ def cancel(
         ids = list(with_history(lambda history: history.unfinished(**chosen)))
         if not yes and ids:
             asked = counted(len(ids), "call")
-            if not sys.stdin.isatty():
+            if not can_ask():
                 raise typer.BadParameter(f"it would cancel {asked}; confirm with --yes.", param_hint="cancel")
             typer.confirm(f"Cancel {asked}?", abort=True, err=True)
     answers = with_store(lambda store: _cancel(store, settings, ids or (), reason), settings)

@@ -1,12 +1,11 @@
 """`forge-tools db`: migrations."""
 
-import sys
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from forge_tools.cli.face import App, Face
+from forge_tools.cli.face import App, Face, can_ask
 from forge_tools.config import Settings
 from forge_tools.storage import migrate
 from forge_tools.storage.connection.faults import is_usable
@@ -41,7 +40,7 @@ def downgrade(
 ) -> None:
     """Migrate the database back to an older version. What newer tables hold is lost."""
     if not yes:
-        if not sys.stdin.isatty():
+        if not can_ask():
             raise typer.BadParameter("it removes data; confirm with --yes.", param_hint="downgrade")
         typer.confirm(f"Go back to {revision} and lose what newer tables hold?", abort=True, err=True)
     database = Settings.load().migration_database

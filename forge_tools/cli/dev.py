@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from typer import Argument
 
 import forge_tools
-from forge_tools.cli.face import App, Face
+from forge_tools.cli.face import App, Face, can_ask
 from forge_tools.cli.live import measured, noted
 from forge_tools.cli.services import with_store
 from forge_tools.cli.text import as_text, from_here, one_line, took
@@ -134,7 +134,7 @@ class _DevStack(AnnouncedStack):
     def renewed(self, seconds: float) -> None:
         first, self._has_served = not self._has_served, True
         self.declare_ready()
-        ready = f"Ready. {KEYS}" if sys.stdin.isatty() else "Ready."
+        ready = f"Ready. {KEYS}" if can_ask() else "Ready."
         said = ready if first else f"New code serves after {took(seconds * 1000)}."
         self._tell({"event": "serving", "seconds": round(seconds, 3)}, said, "green")
         if first and not self._face.is_json:
@@ -171,7 +171,7 @@ class _DevStack(AnnouncedStack):
             self._face.say(said, style=style)
 
     def _take_keys(self) -> None:
-        if self._calls is None or not sys.stdin.isatty():
+        if self._calls is None or not can_ask():
             return
         keys: dict[str, Callable[[], None]] = {"f": self._calls.show_failure, "r": self._calls.run_again}
         with _single_keys(sys.stdin.fileno()):

@@ -31,6 +31,7 @@ from forge_tools.model.content import Image
 from forge_tools.model.execution import ExecutionStatus
 from forge_tools.model.history import Ended, ExecutionRecord, Note, StateChange
 from forge_tools.model.scope import Output, Progress, Report
+from forge_tools.signals import not_ignored
 
 if TYPE_CHECKING:
     from forge_tools.client import Handle
@@ -69,7 +70,13 @@ def cancellable(work: Coroutine[Any, Any, T]) -> T:
 
     async def main() -> T:
         task = asyncio.ensure_future(work)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+        def stop() -> None:
+            if not task.cancelling():  # another would cut off what the first began: to cancel the call
+                task.cancel()
+
+        for number in (signal.SIGTERM, *not_ignored(signal.SIGINT)):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
         return await task
 
     try:

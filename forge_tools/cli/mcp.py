@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer import Option
 
-from forge_tools.cli.face import App, Face, LocalToolsOption, face_of
+from forge_tools.cli.face import App, Face, LocalToolsOption, can_ask, face_of
 from forge_tools.cli.local import local_executor, local_tools
 from forge_tools.cli.services import await_stack
 from forge_tools.config import Settings
@@ -87,7 +87,7 @@ def mcp(  # noqa: PLR0913 one option each
 def _transport(face: Face, settings: Settings, http: str | None) -> Any:
     longest = 2 * settings.max_parameter_bytes  # the largest arguments, as text that doubles in size
     if http is None:
-        if sys.stdin is not None and sys.stdin.isatty():
+        if can_ask():
             face.note("Serving MCP on the standard streams, for a client that starts this command. Ctrl-C ends it.")
         return _module("stdio").Stdio.claim(longest)
     transport = _module("http").Http.bind(http, settings.mcp_token.get_secret_value(), longest)

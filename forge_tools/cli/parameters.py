@@ -180,6 +180,8 @@ def _content(text: str, name: str, limit: int) -> str:
     if not text.startswith("@"):
         return text
     try:
+        if text == "@-" and sys.stdin is None:
+            raise ValueError("standard input is closed")
         with nullcontext(sys.stdin) if text == "@-" else Path(text[1:]).open(encoding="utf-8") as file:
             content = file.read(limit + 1)
     except UnicodeDecodeError as error:

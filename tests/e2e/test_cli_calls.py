@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -208,12 +209,16 @@ async def test_a_call_of_a_tool_that_no_worker_hosts_any_more_is_warned_about(cl
     assert cli.run("tools", "disable", "Gone").returncode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_cancels_the_call(cli: Cli, number: signal.Signals) -> None:
-    agent = f"interrupted-{number.name}"
+@pytest.mark.parametrize(
+    "numbers", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGINT, signal.SIGINT], [signal.SIGINT, signal.SIGTERM]]
+)
+def test_an_interrupt_cancels_the_call_also_if_another_follows(cli: Cli, numbers: list[signal.Signals]) -> None:
+    agent = f"interrupted-{'-'.join(number.name for number in numbers)}"
     with cli.start("run", "Wait", "seconds=50", "--agent", agent) as process:
         wait_until(lambda: any(row["status"] == "running" for row in cli.lines("history", "--agent", agent)), 30)
-        process.send_signal(number)
+        for number in numbers:
+            process.send_signal(number)
+            time.sleep(0.01)  # a wrapper that passes on what the terminal sends to both
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Cancelled" in err

@@ -1,8 +1,10 @@
 """Cancelling one execution, several, or all that filters match."""
 
 import asyncio
+import io
 import json
 import os
+import sys
 from typing import Any
 
 import pytest
@@ -48,6 +50,17 @@ def test_one_that_does_not_exist_keeps_no_other_from_being_cancelled(command: Co
 
     assert (code, f"No execution has the id {UNKNOWN}" in err) == (1, True)
     assert "already ended" in command("cancel", id_)[1]
+
+
+@pytest.mark.parametrize("stdin", [None, io.StringIO()])
+def test_where_nobody_can_be_asked_it_takes_yes(
+    command: Command, stdin: io.StringIO | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting(session_id="s")
+    monkeypatch.setattr(sys, "stdin", stdin)
+    for words in (["cancel", "--session", "s"], ["db", "downgrade", "base"]):
+        code, _, err = command(*words)
+        assert (code, "confirm with --yes" in " ".join(err.split())) == (2, True)
 
 
 def test_all_that_match_the_filters_are_cancelled_once_confirmed(command: Command) -> None:

@@ -117,6 +117,9 @@ def test_a_binary_file_is_no_text(tmp_path: Path) -> None:
 def test_the_standard_input_is_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("piped"))
     assert parsed(["text=@-"], None, SPEC) == {"text": "piped"}
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(typer.BadParameter, match=r"text: '-' cannot be read: standard input is closed\."):
+        parsed(["text=@-"], None, SPEC)
 
 
 def test_words_override_the_whole_object() -> None:
