@@ -6,7 +6,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
@@ -196,7 +196,8 @@ class _Notices(logging.Handler):
         text = record.getMessage() + (f": {error}" if error else "")
         if text not in self._seen:
             self._seen.add(text)
-            self._face.note(f"Warning: {text}", style="yellow")
+            with suppress(OSError, SystemExit):  # which Rich raises: where nobody reads, whoever warns goes on
+                self._face.note(f"Warning: {text}", style="yellow")
 
 
 def _choose(context: typer.Context, output: Output | None) -> Output | None:

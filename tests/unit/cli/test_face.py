@@ -1,5 +1,6 @@
 """What reaches a terminal, a pipe and a program."""
 
+import errno
 import io
 import json
 import logging
@@ -84,3 +85,14 @@ def test_warnings_of_the_package_are_said_once_with_their_reason() -> None:
         logging.getLogger("kombu").warning("noise")
         logging.getLogger("forge_tools.tools").warning("said by the result")
     assert written(shown.err) == "Warning: Broker away: refused\n"
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "full")])
+def test_a_warning_that_nobody_can_read_stops_nothing(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> int:
+        raise error
+
+    shown = face()
+    monkeypatch.setattr(shown.err.file, "write", refuse)
+    with shown.notices():
+        logging.getLogger("forge_tools.embedded").warning("A worker died")
