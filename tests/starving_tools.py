@@ -67,7 +67,6 @@ class Poison(BaseTool):
             "leak": _leak,
             "close": lambda: os.close(1),
             "close stdin": sys.stdin.close,
-            "close stderr": sys.stderr.close,
             "redirect": lambda: os.dup2(0, 2),
         }
         before = os.getpid()

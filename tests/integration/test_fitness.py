@@ -60,7 +60,7 @@ async def test_a_worker_out_of_descriptors_that_loses_the_broker_lets_end_what_i
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     "how",
-    ["lower", "lower both", "raise", "ignore", "block", "leak", "close", "close stdin", "close stderr", "redirect"],
+    ["lower", "lower both", "raise", "ignore", "block", "leak", "close", "close stdin", "redirect"],
 )
 async def test_a_child_that_a_body_changed_runs_nothing_more(
     fresh_fleet: Fleet, context: ExecutionContext, how: str
