@@ -1,6 +1,7 @@
 """Converts what a body returned, or failed to return, into the outcome that SQL stores."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -20,15 +21,17 @@ MAX_BYTES = 1_000_000
 
 
 def outcome_of(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
-    """Encode a result; one that exceeds JSON or the limit becomes a failed result that says so."""
+    """Encode a result; one that exceeds JSON or the limit becomes a failed result that says so, a failed one loses its details."""
     try:
         return _encode(claim, result, max_bytes)
     except InvalidCallError as error:
-        failed = ToolResult.fail(
-            f"The tool ran, but its result cannot be stored: {error.message}",
-            error_code=ErrorCode.UNSTORABLE,
-        )
-        return _encode(claim, failed.model_copy(update={"duration_ms": result.duration_ms}), max_bytes)
+        flaw = error.message
+    if result.error is not None and result.error_details is not None:
+        said = f"{result.error}\nIts details cannot be stored: {flaw}"
+        with suppress(InvalidCallError):
+            return _encode(claim, result.model_copy(update={"error": said, "error_details": None}), max_bytes)
+    failed = ToolResult.fail(f"The tool ran, but its result cannot be stored: {flaw}", error_code=ErrorCode.UNSTORABLE)
+    return _encode(claim, failed.model_copy(update={"duration_ms": result.duration_ms}), max_bytes)
 
 
 def timed_out(claim: Claim, after_ms: float) -> Outcome:

@@ -91,6 +91,17 @@ def test_metadata_that_json_cannot_carry_fails_the_result_too() -> None:
     assert (outcome.status, outcome.error_code) == (ExecutionStatus.FAILED, ErrorCode.UNSTORABLE)
 
 
+@pytest.mark.parametrize("details", [{"ratio": float("nan")}, "x" * 2000])
+def test_a_failure_whose_details_cannot_be_stored_keeps_its_text_and_code(details: Any) -> None:
+    result = ToolResult.fail("There is no such city.", error_code="NO_CITY", error_details=details, retryable=True)
+
+    outcome = outcome_of(CLAIM, result, max_bytes=1000)
+
+    assert (outcome.status, outcome.error_code, outcome.error_details) == (ExecutionStatus.FAILED, "NO_CITY", None)
+    assert (outcome.error or "").startswith("There is no such city.\nIts details cannot be stored: error_details")
+    assert json.loads(outcome.metadata) == {"retryable": True}
+
+
 def test_an_output_over_the_limit_fails_and_names_both_sizes() -> None:
     result = ToolResult.ok("x" * 200).model_copy(update={"duration_ms": 3.0})
 
