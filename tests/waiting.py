@@ -1,7 +1,9 @@
 """How tests wait: for a condition, with a limit, and what did not happen is said."""
 
 import asyncio
+import ctypes
 import inspect
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -79,3 +81,18 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):  # it went before the file was opened, or after
         return False
+
+
+def drop_from_memory(path: Path, start: int = 0) -> None:
+    """Have the kernel forget what it holds of a file on a disk from there on: asked once, it may keep some pages."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as pages:
+        address, size = ctypes.addressof(ctypes.c_char.from_buffer(pages)), len(pages)
+        held = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+
+        def is_gone() -> bool:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), start, 0, os.POSIX_FADV_DONTNEED)
+            assert not ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), held)
+            return not any(page & 1 for page in held[start // mmap.PAGESIZE :])
+
+        wait_until(is_gone, otherwise="it stays in memory")

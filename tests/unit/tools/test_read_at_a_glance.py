@@ -15,7 +15,7 @@ from forge_tools.sandbox.paths import confinement as nowait
 from forge_tools.sandbox.paths.files import etag_of
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.file.read import Read, Reading
-from tests.waiting import reached, within
+from tests.waiting import drop_from_memory, reached, within
 
 Call = Callable[..., Awaitable[ToolResult]]
 Write = Callable[[str, bytes], Path]
@@ -116,12 +116,10 @@ async def test_whatever_else_there_is_takes_one(read: Call, ws: Path, threads: l
 
 
 async def test_a_file_that_is_not_in_memory_takes_one(read: Call, write: Write, threads: list[object]) -> None:
-    fd = os.open(write("f", b"line\n" * 2000), os.O_RDONLY)
-    if not os.major(os.fstat(fd).st_dev):
+    path = write("f", b"line\n" * 2000)
+    if not os.major(path.stat().st_dev):
         pytest.skip("the temporary folder is on no disk")
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
+    drop_from_memory(path)
     assert (await read(file_path="f")).metadata["lines"] == 2000
     assert len(threads) == 1
 

@@ -12,6 +12,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths import confinement
 from forge_tools.sandbox.paths.workspace import Workspace
 from tests.descriptors import descriptors
+from tests.waiting import drop_from_memory
 
 CONTENT = b"some text\n" * 1000
 
@@ -61,10 +62,7 @@ def test_a_file_that_is_not_all_in_memory_is_not_read(quick: Workspace, tmp_path
     large = b"x" * (4 << 20)
     (tmp_path / "f").write_bytes(large)
     assert read(quick, "f", len(large)) == large
-    fd = os.open(tmp_path / "f", os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, dropped_from, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
+    drop_from_memory(tmp_path / "f", dropped_from)
     assert read(quick, "f", len(large)) is None
 
 
