@@ -118,7 +118,7 @@ class _Bytes(io.BufferedIOBase):
         self._stream.flush()
 
     def close(self) -> None:
-        self.flush()
+        """Do nothing, nor raise: the collector calls it too."""
 
 
 Ends = dict[Standard, tuple[int, int]]

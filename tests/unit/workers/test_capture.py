@@ -44,3 +44,11 @@ def test_a_body_that_closes_a_stream_closes_it_for_nobody(stream: CallStream, lo
     stream.write("still there")
 
     assert log.buffer.getvalue() == b"still there"  # type: ignore[attr-defined]  # it is a BytesIO
+
+
+def test_a_stream_that_is_forgotten_after_the_log_was_closed_says_nothing(
+    stream: CallStream, log: io.TextIOWrapper
+) -> None:
+    log.close()
+
+    stream.buffer.close()  # as the collector does
