@@ -227,8 +227,9 @@ class PostgresServer(Databases):
                 subprocess.run(["cp", "-a", str(made / "data"), str(self._data)], check=True)
                 return
             self._make()
-            made.mkdir(mode=0o700)
-            subprocess.run(["cp", "-a", str(self.folder / "password"), str(self._data), str(made)], check=True)
+            (copy := made.with_suffix(".new")).mkdir(mode=0o700)
+            subprocess.run(["cp", "-a", str(self.folder / "password"), str(self._data), str(copy)], check=True)
+            copy.rename(made)
 
     def _make(self) -> None:
         password = self.folder / "password"

@@ -196,7 +196,7 @@ class _Notices(logging.Handler):
         text = record.getMessage() + (f": {error}" if error else "")
         if text not in self._seen:
             self._seen.add(text)
-            with suppress(OSError, SystemExit):  # which Rich raises: where nobody reads, whoever warns goes on
+            with suppress(OSError, SystemExit):  # Rich exits on a broken pipe; who warns goes on, read or not
                 self._face.note(f"Warning: {text}", style="yellow")
 
 
