@@ -153,7 +153,12 @@ class Cli:
 
     def run(self, *words: str, timeout: float = 60) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end; no command ever shows a traceback or sends escapes to what is no terminal."""
-        done = warm_command().run([self.module, *words], cwd=self.folder, env=self.environment(), timeout=timeout)
+        try:
+            done = warm_command().run([self.module, *words], cwd=self.folder, env=self.environment(), timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            for log in self.state.rglob("logs/*.log"):
+                error.add_note(f"{log.name}: {log.read_text(errors='replace')[-4000:]}")
+            raise
         assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
         assert "\x1b" not in done.stderr
         return done

@@ -64,7 +64,8 @@ def started(base: Path, script: str, tier: str = "namespace") -> ShellFolder | N
 
 
 def test_it_sees_its_workspace_and_is_known_by_its_number_outside(base: Path) -> None:
-    if (shell := started(base, f"pwd; ls {base}; ls -a /tmp | wc -l; sleep 0.2")) is not None:
+    script = f"pwd; ls {base}; ls -a /tmp | wc -l; sleep 0.2; true"  # bash becomes the program of its last command
+    if (shell := started(base, script)) is not None:
         with shell:
             facts = shell.facts()
             assert start_ticks(facts["pid"]) == facts["start_ticks"]
