@@ -193,7 +193,7 @@ class BaseTool(ABC):
 
     @cached_property
     def _validator(self) -> Validator:
-        return Validator(self.spec)
+        return Validator.for_spec(self.spec)
 
     def _check_type(self, value: Any, expected: str) -> bool:
         return is_of_type(value, expected)

@@ -251,7 +251,7 @@ def _schema_problem(spec: ToolSpec) -> str | None:
             return f"{name} must be greater than 0, not {value}"
     try:
         encode_json(providers.input_schema(spec).get("properties"), "parameters", _MAX_DEFINITION_BYTES)
-        Validator(spec)
+        Validator.for_spec(spec)
     except InvalidToolError as error:
         return error.message
     except InvalidCallError as error:
@@ -266,5 +266,5 @@ def _doubts(spec: ToolSpec) -> list[str]:
         for p in spec.parameters
         if p.type not in KNOWN_TYPES and p.type != "any"
     ]
-    default = Validator(spec).default_error()
+    default = Validator.for_spec(spec).default_error()
     return [*doubts, f"a default value is refused by its own parameter: {default}"] if default else doubts

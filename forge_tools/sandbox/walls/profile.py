@@ -164,7 +164,8 @@ def _links_to(path: str) -> Iterator[str]:
         if os.path.islink(step):
             yield step
             yield from _links_to(os.path.join(here, os.readlink(step)))
-        here = os.path.realpath(step)
+            step = os.path.realpath(step)
+        here = step
 
 
 def _in_order(places: Iterable[tuple[str, str]]) -> list[str]:
