@@ -34,6 +34,10 @@ MEASURED := tests/unit tests/spec tests/contract tests/architecture
 # A traced interpreter may hang when an exception is raised into one of its threads, which these tests do.
 UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py loop_processes.py task_closer.py tool_loop.py engine.py)
 
+# uv takes a third of pip's time. Where it cannot, without a wheel of its own or from an index that only pip was told of, pip does.
+QUIET := --quiet --disable-pip-version-check --no-compile
+INSTALL = $(BIN)/uv pip install --quiet --system-certs --no-cache --python $(1) $(2) || $(BIN)/python -m pip --python $(1) install $(QUIET) $(2)
+
 .PHONY: demo test suite test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools house soak chaos mutants release-wheel install clean
 
 demo: $(STAMP)
@@ -106,18 +110,19 @@ ifeq ($(PYTHON),)
 	@exit 1
 endif
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[all,dev]'
+	$(BIN)/python -m pip install $(QUIET) -c constraints.txt uv || true
+	$(call INSTALL,$(BIN)/python,-c constraints.txt -e '.[dev]')
 	@$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores; some packages have files that are no Python
 	@touch $(STAMP)
 
 $(OLD_LANGCHAIN)/.installed: constraints-langchain-0.3.txt $(STAMP)
 	$(PYTHON) -m venv --clear --without-pip $(OLD_LANGCHAIN)
 	$(BIN)/python -m tests.linked $(OLD_LANGCHAIN) constraints-langchain-0.3.txt
-	$(BIN)/python -m pip --python $(OLD_LANGCHAIN) install --quiet --disable-pip-version-check --no-deps --no-compile -r constraints-langchain-0.3.txt
+	$(call INSTALL,$(OLD_LANGCHAIN)/bin/python,--no-deps -r constraints-langchain-0.3.txt)
 	@touch $@
 
 $(BENCH_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev,bench]'
+	$(call INSTALL,$(BIN)/python,-c constraints.txt -e '.[bench]')
 	@touch $(BENCH_STAMP)
 
 clean:
