@@ -192,7 +192,8 @@ def _run_here(face: Face, call: _Call, settings: Settings, references: list[str]
         result = await executor.call(call.name, call.parameters.typed(spec), call.context, **options)
         return await saved(face, result, call.save)
 
-    timeout = spec.timeout_for(call.context, settings.max_timeout)[0] if spec else call.context.timeout
+    asked = spec.timeout_for(call.context)[0] if spec else call.context.timeout
+    timeout = min(settings.max_timeout, max(0.0, asked))  # of numbers, NaN included, that the executor will refuse, too
     result: ToolResult
     if not (face.err.is_terminal if call.is_live is None else call.is_live):
         result = here.stoppable(body(), timeout)

@@ -2,17 +2,19 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Literal, Protocol
 
-from forge_tools.errors import ExecutionNotFoundError, ForgeError, ResultTimeoutError
+from forge_tools.errors import ExecutionNotFoundError, ForgeError, InvalidCallError, ResultTimeoutError
 from forge_tools.model.calls import ToolResult
 from forge_tools.model.diagnosis import Diagnosis
 from forge_tools.model.execution import TERMINAL, ExecutionStatus
 from forge_tools.model.history import CallEvent, Ended, EventBatch, ExecutionRecord, Note, Position, StateChange
 from forge_tools.model.scope import Output, Progress, Report
+from forge_tools.schema import shown
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 0.5
@@ -69,9 +71,12 @@ class Handle:
         """Wait for the result, at most `timeout` seconds.
 
         Raises:
+            InvalidCallError: `timeout` is not a number.
             ResultTimeoutError: it is not over yet; the execution goes on.
             ExecutionNotFoundError: SQL holds no such execution.
         """
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout <= math.inf):
+            raise InvalidCallError(f"timeout is {shown(repr(timeout))}; it must be a number of seconds, or None")
         if self._result is None:
             try:
                 async with asyncio.timeout(timeout) as limit:

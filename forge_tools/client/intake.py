@@ -206,6 +206,8 @@ class Intake:
         settings, delay = self._settings, call.due_in
         timeout, source = spec.timeout_for(call.effective_context, settings.max_timeout)
         expires_in = settings.expiry_for(queue) if call.expires_in is None else call.expires_in
+        if call.when is not None and delay > LONGEST_SECONDS:
+            raise InvalidCallError(f"when is {call.when.isoformat()}; it must be within ten years from now")
         for name, value in (("timeout", timeout), ("expires_in", expires_in), ("delay", delay)):
             least = "0 or more" if name == "delay" else "above 0"
             is_right = _is_duration(value) and (value != 0 or name == "delay")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -223,7 +224,7 @@ class ToolSpec(BaseModel):
             seconds, source = self.timeout, "tool"
         else:
             seconds, source = context.timeout, "default"
-        if maximum is not None and seconds > maximum:
+        if maximum is not None and maximum < seconds < math.inf:  # infinity is for the caller's checks to refuse
             return maximum, f"operator maximum (asked {seconds:g}s by {source})"
         return seconds, source
 

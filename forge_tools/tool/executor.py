@@ -289,7 +289,7 @@ class ToolExecutor:
         if self._max_timeout is None:
             return context
         seconds, _ = spec.timeout_for(context)
-        return context if seconds <= self._max_timeout else context.model_copy(update={"timeout": self._max_timeout})
+        return context if not seconds > self._max_timeout else context.model_copy(update={"timeout": self._max_timeout})
 
     def _record(self, tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, result: ToolResult) -> None:
         with self._lock:

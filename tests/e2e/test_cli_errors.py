@@ -137,6 +137,13 @@ def test_a_tool_that_blocks_in_this_process_is_interrupted(cli: Cli) -> None:
     assert failure["error_code"] == "TIMEOUT"
 
 
+@pytest.mark.parametrize("seconds", ["nan", "-100"])
+def test_a_timeout_that_is_none_is_refused_in_this_process_too(cli: Cli, seconds: str) -> None:
+    done = cli.run("run", "--local", "Glob", "pattern=*", "--timeout", seconds)
+    assert f"Error: Invalid timeout: {seconds}s. Give a number of seconds above 0." in done.stderr
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_reads_a_pipe_ends_when_it_is_told_to(tmp_path: Path, number: signal.Signals) -> None:
     cli = Cli(tmp_path, FORGE_BROKER_URL="redis://127.0.0.1:1/0")

@@ -1,6 +1,7 @@
 """A handle waits, reports, follows and cancels; it holds only an id."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from forge_tools.client.handle import Handle
-from forge_tools.errors import ResultTimeoutError
+from forge_tools.errors import InvalidCallError, ResultTimeoutError
 from forge_tools.model import TERMINAL, Ended, ExecutionStatus, Position, StateChange, ToolResult
 from forge_tools.model.history import EventBatch
 
@@ -52,6 +53,20 @@ async def test_a_result_is_fetched_once() -> None:
 async def test_a_wait_that_takes_too_long_says_that_the_execution_goes_on() -> None:
     with pytest.raises(ResultTimeoutError, match=r"id has not ended after 0.01s. It keeps running"):
         await Handle("id", Executions(seconds=5)).result(timeout=0.01)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), "5", []])
+async def test_a_wait_of_no_number_of_seconds_is_refused_at_once(seconds: Any) -> None:
+    executions = Executions()
+    with pytest.raises(InvalidCallError, match=re.escape(f"timeout is {seconds!r}; it must be a number")):
+        await Handle("id", executions).result(timeout=seconds)
+    assert executions.waits == 0
+
+
+async def test_a_wait_of_no_time_is_over_at_once_and_one_without_end_is_not() -> None:
+    with pytest.raises(ResultTimeoutError):
+        await Handle("id", Executions(seconds=5)).result(timeout=-1)
+    assert (await Handle("id", Executions()).result(timeout=float("inf"))).output == "id"
 
 
 async def test_a_time_out_of_something_else_is_not_taken_for_the_waits_own() -> None:

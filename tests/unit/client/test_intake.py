@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -153,11 +154,6 @@ def test_the_queue_is_the_callers_choice_or_the_default(asked: str | None, queue
     assert accepted(replace(CALL, queue=asked)).queue == queue
 
 
-def test_configuration_routes_a_tool_or_its_category() -> None:
-    assert accepted(CALL, routes={"Greet": "gpu"}).queue == "gpu"
-    assert accepted(CALL, routes={"other": "slow"}).queue == "slow"
-
-
 def test_a_background_call_may_wait_longer() -> None:
     assert accepted(CALL).expires_in == 600.0
     assert accepted(replace(CALL, queue="background")).expires_in == 86_400.0
@@ -226,6 +222,8 @@ def test_the_policy_of_a_tool_counts_unless_the_call_has_its_own() -> None:
         ({"context": ExecutionContext(working_dir=".", metadata={"x": object()})}, "context.metadata.x"),
         ({"context": ExecutionContext(working_dir=".", timeout=0)}, "timeout is 0"),
         ({"context": ExecutionContext(working_dir=".", timeout=float("nan"))}, "timeout is nan"),
+        ({"context": ExecutionContext(working_dir=".", timeout=float("inf"))}, "timeout is inf; it must be a number"),
+        ({"when": datetime.max.replace(tzinfo=UTC)}, "when is 9999-12-31T23:59:59.999999+00:00; it must be within"),
         ({"name": 3}, "Invalid tool name: expected a string, not int"),
         ({"name": ["Greet"]}, "Invalid tool name: expected a string, not list"),
         ({"queue": "a b"}, "Queue 'a b' is not a valid name"),
