@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, TextIO, cast
 
@@ -65,8 +66,15 @@ class Output(StrEnum):
     JSON = "json"
 
 
+class _Closed(StringIO):
+    """Stands for a standard output that was closed before the command began."""
+
+    def write(self, _text: str, /) -> int:
+        raise ForgeError("Standard output is closed.")
+
+
 def _console() -> Console:
-    console = Console(highlight=False, soft_wrap=False)
+    console = Console(file=_Closed() if sys.stdout is None else None, highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console.width = shutil.get_terminal_size((UNBOUNDED, 24)).columns  # COLUMNS, if that is set
     return console

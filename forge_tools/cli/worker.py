@@ -10,7 +10,7 @@ from typing import NoReturn
 import typer
 
 import forge_tools
-from forge_tools.cli.face import App
+from forge_tools.cli.face import App, standard_output
 from forge_tools.errors import ConfigurationError
 
 app = App()
@@ -20,7 +20,7 @@ app = App()
 def worker(context: typer.Context) -> NoReturn:
     """Run one worker; every argument is the worker's own."""
     argv = worker_argv(context.args)
-    sys.stdout.flush()
+    standard_output().flush()
     os.execv(sys.executable, argv)  # noqa: S606 no shell is the point: one process id, clean signals
 
 

@@ -98,6 +98,8 @@ def test_a_closed_output_is_no_mistake_of_the_program(
     monkeypatch.setattr(sys, "stdout", None)
     assert run("--version") == run("--help") == 0
     assert capsys.readouterr().err == ""
+    assert run("worker", "--help") == FAILED
+    assert capsys.readouterr().err == "Error: Standard output is closed.\n"
 
 
 def test_an_unknown_command_is_a_usage_error_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,15 +144,16 @@ def test_the_output_may_be_chosen_before_or_after_the_command(
         assert "error" in json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("words", ["-o json stats", "stats", "history", "tools", "keys list"])
 @pytest.mark.parametrize(("opened", "said"), [("> /dev/full", "No space left on device"), (">&-", "is closed")])
-def test_an_output_that_takes_nothing_is_said_to(tmp_path: Path, opened: str, said: str) -> None:
+def test_an_output_that_takes_nothing_is_said_to(tmp_path: Path, words: str, opened: str, said: str) -> None:
     """Errors in JSON are told on the error stream then."""
     home = {**os.environ, "FORGE_HOME": str(tmp_path)}
-    command = f"{shlex.quote(sys.executable)} -m forge_tools.cli -o json"
+    command = f"{shlex.quote(sys.executable)} -m forge_tools.cli"
     prepared = subprocess.run(f"{command} db upgrade", shell=True, env=home, capture_output=True, check=False)
     assert prepared.returncode == 0, prepared.stderr
     done = subprocess.run(
-        f"{command} stats {opened}", shell=True, env=home, capture_output=True, text=True, check=False
+        f"{command} {words} {opened}", shell=True, env=home, capture_output=True, text=True, check=False
     )
     assert done.returncode == FAILED
     assert done.stderr.startswith("Error: Standard output ")
