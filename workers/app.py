@@ -171,7 +171,10 @@ def drain(engine: Engine) -> None:
     state.should_stop = EX_OK
     take_signals()
     stopping = threading.Thread(target=engine.stop, name="forge-drain")
-    stopping.start()
+    try:
+        stopping.start()
+    except RuntimeError:  # a tool left room for no thread: bodies still have their time, which no signal cuts short
+        engine.stop()
     while stopping.is_alive() and state.should_terminate is None:
         stopping.join(POLL_SECONDS)
     engine.stop(drain=0)

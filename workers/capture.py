@@ -170,7 +170,8 @@ class ChildOutput:
         """Yield what the process had not read when it ended."""
         self.follow()
         for stream, end in self._ends.items():
-            with suppress(OSError):  # a body may have changed it
+            with suppress(OSError, AttributeError):  # a body may have changed it; or this is not Linux
+                fcntl.fcntl(end, fcntl.F_GETPIPE_SZ)  # fails unless it is a pipe: the child may have sent what blocks
                 os.set_blocking(end, False)
                 yield stream, os.read(end, PIPE_BYTES)
 

@@ -2,13 +2,14 @@
 
 import codecs
 import io
+from pathlib import Path
 
 import pytest
 
 from forge_tools.model import SCOPE
 from forge_tools.sandbox.reports import ReportBuffer
 from tests.unit.workers.child_bench import CLAIM
-from workers.capture import CallStream
+from workers.capture import CallStream, ChildOutput
 from workers.lanes.base import scope_of
 from workers.log_redaction import RedactedStream
 
@@ -52,3 +53,17 @@ def test_a_stream_that_is_forgotten_after_the_log_was_closed_says_nothing(
     log.close()
 
     stream.buffer.close()  # as the collector does
+
+
+def test_only_pipes_are_taken_from_a_child(tmp_path: Path) -> None:
+    """Reading or asking anything else might block: a terminal, or a file system of the child's own."""
+    (tmp_path / "file").write_bytes(b"not a pipe")
+    output = ChildOutput()
+    with (tmp_path / "file").open("rb") as file:
+        output.hand_over({"stdout": (file.fileno(), -1), "stderr": (output.pipes["stderr"][0], -1)})
+    output.born()
+
+    said = list(output.last_words())
+    output.close()
+
+    assert said == [("stderr", b"")]

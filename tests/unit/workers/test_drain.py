@@ -75,6 +75,20 @@ def test_a_drain_waits_for_the_engine_and_then_ends_the_pool(parent: Parent) -> 
     assert (engine.stops, parent.terminated) == ([None, 0], 1)
 
 
+def test_a_drain_does_without_a_thread_where_none_can_be_started(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    engine = Engine(seconds=0.1)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    step_of(engine).stop(parent)
+
+    assert (engine.stops, parent.terminated) == ([None, 0], 1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_a_further_signal_ends_the_wait_at_once(parent: Parent, number: signal.Signals) -> None:
     engine, started = Engine(disturbed_by=number), time.monotonic()
