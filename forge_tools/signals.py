@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a command in order: Ctrl-C, a supervisor, and a terminal that is closed."""
+
 
 def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
     """Return the signals that this process was not started to ignore; scripts (for `command &`) and nohup do that."""

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import os
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -31,7 +30,7 @@ from forge_tools.model.content import Image
 from forge_tools.model.execution import ExecutionStatus
 from forge_tools.model.history import Ended, ExecutionRecord, Note, StateChange
 from forge_tools.model.scope import Output, Progress, Report
-from forge_tools.signals import not_ignored
+from forge_tools.signals import ENDINGS, not_ignored
 
 if TYPE_CHECKING:
     from forge_tools.client import Handle
@@ -66,7 +65,7 @@ def moving_line(
 
 
 def cancellable(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`; Ctrl-C and SIGTERM cancel it, and become an exit code."""
+    """Run `work`; Ctrl-C, SIGTERM and SIGHUP cancel it, and become an exit code."""
 
     async def main() -> T:
         task = asyncio.ensure_future(work)
@@ -75,7 +74,7 @@ def cancellable(work: Coroutine[Any, Any, T]) -> T:
             if not task.cancelling():  # another would cut off what the first began: to cancel the call
                 task.cancel()
 
-        for number in (signal.SIGTERM, *not_ignored(signal.SIGINT)):
+        for number in not_ignored(*ENDINGS):
             asyncio.get_running_loop().add_signal_handler(number, stop)
         return await task
 

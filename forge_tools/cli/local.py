@@ -9,7 +9,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.reach import Artifacts
-from forge_tools.signals import handled, not_ignored
+from forge_tools.signals import ENDINGS, handled, not_ignored
 from forge_tools.time_limits import timed_out_after
 from forge_tools.tool import load_engine, load_project, load_tools
 from forge_tools.tool.base import BaseTool
@@ -44,11 +44,11 @@ def local_executor(tools: Sequence[BaseTool], settings: Settings, artifacts: Art
 
 
 def stoppable(work: Coroutine[Any, Any, T], timeout: float) -> T:
-    """Run `work`, which may block the interpreter: Ctrl-C, SIGTERM and the timeout interrupt it anyway."""
+    """Run `work`, which may block the interpreter: Ctrl-C, SIGTERM, SIGHUP and the timeout interrupt it anyway."""
 
     async def main() -> T:
         # Replaces asyncio's handler, which waits for the loop's next turn: a blocking tool never yields one.
-        with handled(not_ignored(signal.SIGINT, signal.SIGTERM), signal.default_int_handler):
+        with handled(not_ignored(*ENDINGS), signal.default_int_handler):
             return await work
 
     def overdue(_number: int, _frame: object) -> None:

@@ -4,7 +4,6 @@ import json
 import math
 import re
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -18,7 +17,7 @@ from forge_tools.cli.face import INTERRUPTED
 from forge_tools.errors import ForgeError
 from forge_tools.model.tools import ToolParameter, ToolSpec
 from forge_tools.schema import Validator
-from forge_tools.signals import handled, not_ignored
+from forge_tools.signals import ENDINGS, handled, not_ignored
 
 Offer = tuple[str, str]
 """A word, and a description that some shells show beside it."""
@@ -65,11 +64,11 @@ class GivenParameters:
     """The parameters on the command line, with the files that they name; values get types once the tool is known.
 
     `words` are `key=value`, `key:=json` and `key=@file`, over the object `whole` (JSON, or @file). Make it before an
-    event loop runs: Ctrl-C and SIGTERM end the reading of files, which may be pipes.
+    event loop runs: Ctrl-C, SIGTERM and SIGHUP end the reading of files, which may be pipes.
     """
 
     def __init__(self, words: Sequence[str] | None, whole: str | None, limit: int) -> None:
-        with handled(not_ignored(signal.SIGINT, signal.SIGTERM), _end):
+        with handled(not_ignored(*ENDINGS), _end):
             self._whole = _whole(whole, limit)
             self._words = [_assignment(word, limit) for word in words or ()]
 

@@ -1,7 +1,6 @@
 """`forge-tools top` and `stats`: a running stack, from SQL only. They watch; they never act."""
 
 import asyncio
-import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
@@ -21,7 +20,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import StorageError
 from forge_tools.model.history import Grouping
 from forge_tools.model.overview import CallFigures, Overview, StuckCalls
-from forge_tools.signals import not_ignored
+from forge_tools.signals import ENDINGS, not_ignored
 from forge_tools.storage import Store, open_store
 from forge_tools.urls import without_passwords
 
@@ -104,7 +103,7 @@ class Watch:
 
     async def run(self, interval: float) -> None:
         watching = asyncio.ensure_future(self._watch(interval))
-        for ending in not_ignored(signal.SIGINT, signal.SIGTERM):
+        for ending in not_ignored(*ENDINGS):
             asyncio.get_running_loop().add_signal_handler(ending, watching.cancel)
         try:
             await watching

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.sandbox.processes.spawner import Spawner
 from forge_tools.secrets.encryption import KeyFolder, key_id
-from forge_tools.signals import handled, not_ignored
+from forge_tools.signals import ENDINGS, handled, not_ignored
 from forge_tools.storage import migrate, open_store
 from forge_tools.urls import without_passwords
 
@@ -368,7 +367,7 @@ class EmbeddedStack:
                 os.write(writer, b"\0")
 
         try:
-            with handled(not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP), ask_to_stop):
+            with handled(not_ignored(*ENDINGS), ask_to_stop):
                 yield reader
         finally:
             os.close(reader)

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
-import signal
 import socket
 from collections.abc import Iterator
 from typing import Any, Self
@@ -22,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.signals import not_ignored
+from forge_tools.signals import ENDINGS, not_ignored
 
 PATH = "/mcp"
 END_PATIENCE = 2
@@ -72,7 +71,7 @@ class Http:
         return f"http://[{host}]:{port}{PATH}" if ":" in host else f"http://{host}:{port}{PATH}"
 
     async def serve(self, server: Server[Any]) -> None:
-        """Serve until SIGTERM or Ctrl-C, which end calls in flight and every connection."""
+        """Serve until SIGTERM, SIGHUP or Ctrl-C, which end calls in flight and every connection."""
         unguarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard before it does that
         endpoint = server.streamable_http_app(
             streamable_http_path=PATH, transport_security=unguarded, max_request_body_size=self._largest
@@ -86,7 +85,7 @@ class Http:
             server_header=False,
         )
         uvicorn_server = _Uvicorn(config)
-        for number in not_ignored(signal.SIGTERM, signal.SIGINT):
+        for number in not_ignored(*ENDINGS):
             asyncio.get_running_loop().add_signal_handler(number, uvicorn_server.handle_exit, number, None)
         await uvicorn_server.serve(sockets=[self.listening])
 

@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import re
-import signal
 import sys
 from contextlib import suppress
 from functools import partial
@@ -20,7 +19,7 @@ from mcp.types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.signals import not_ignored
+from forge_tools.signals import ENDINGS, not_ignored
 from forge_tools.tool.decorator import in_thread
 
 LAST_WORDS = 1.0
@@ -114,9 +113,9 @@ class Stdio:
         return cls(read_fd, write_fd, longest_line)
 
     async def serve(self, server: Server[Any]) -> None:
-        """Serve until the client closes its end, SIGTERM or Ctrl-C."""
+        """Serve until the client closes its end, SIGTERM, SIGHUP or Ctrl-C."""
         task = asyncio.ensure_future(self.exchange(server))
-        for number in not_ignored(signal.SIGTERM, signal.SIGINT):
+        for number in not_ignored(*ENDINGS):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         with suppress(asyncio.CancelledError):
             await task

@@ -210,7 +210,8 @@ async def test_a_call_of_a_tool_that_no_worker_hosts_any_more_is_warned_about(cl
 
 
 @pytest.mark.parametrize(
-    "numbers", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGINT, signal.SIGINT], [signal.SIGINT, signal.SIGTERM]]
+    "numbers",
+    [[signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP], [signal.SIGINT] * 2, [signal.SIGINT, signal.SIGTERM]],
 )
 def test_an_interrupt_cancels_the_call_also_if_another_follows(cli: Cli, numbers: list[signal.Signals]) -> None:
     agent = f"interrupted-{'-'.join(number.name for number in numbers)}"
@@ -223,6 +224,21 @@ def test_an_interrupt_cancels_the_call_also_if_another_follows(cli: Cli, numbers
     assert process.returncode == 130
     assert "Cancelled" in err
     (row,) = cli.lines("history", "--agent", agent)
+    assert cli.json("show", row["id"], "--wait", code=1)["status"] == "cancelled"
+
+
+def test_a_terminal_that_is_closed_cancels_the_call(cli: Cli) -> None:
+    ours, theirs = pty.openpty()
+    with cli.start(
+        "run", "Wait", "seconds=50", "--agent", "left", stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        wait_until(lambda: any(row["status"] == "running" for row in cli.lines("history", "--agent", "left")), 30)
+        wait_until(lambda: os.read(ours, 1), 30)  # until it shows that on the terminal
+        os.close(ours)
+        process.send_signal(signal.SIGHUP)  # as the kernel does if the terminal is its own
+        process.wait(60)
+    (row,) = cli.lines("history", "--agent", "left")
     assert cli.json("show", row["id"], "--wait", code=1)["status"] == "cancelled"
 
 

@@ -144,7 +144,7 @@ def test_a_timeout_that_is_none_is_refused_in_this_process_too(cli: Cli, seconds
     assert done.returncode == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_reads_a_pipe_ends_when_it_is_told_to(tmp_path: Path, number: signal.Signals) -> None:
     cli = Cli(tmp_path, FORGE_BROKER_URL="redis://127.0.0.1:1/0")
     database(cli)

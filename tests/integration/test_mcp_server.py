@@ -145,11 +145,14 @@ async def test_the_end_of_input_ends_the_process_and_its_calls(raw: McpProcess, 
     assert await end_of(client, record) is ExecutionStatus.CANCELLED
 
 
-async def test_sigterm_ends_the_process_and_its_calls(raw: McpProcess, client: ExecutorClient) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_ends_the_process_and_its_calls(
+    raw: McpProcess, client: ExecutorClient, number: signal.Signals
+) -> None:
     before = await count(client)
     raw.begin("tools/call", {"name": "Sleep", "arguments": SECONDS})
     record = await running(client, before)
-    raw.process.send_signal(signal.SIGTERM)
+    raw.process.send_signal(number)
 
     assert await asyncio.to_thread(raw.process.wait, 60) == 0, raw.errors()
     assert await end_of(client, record) is ExecutionStatus.CANCELLED
