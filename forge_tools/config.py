@@ -332,7 +332,15 @@ class Settings(BaseSettings):
         url = self._whole_url("database", self.database_url, self.database_password_file)
         if url.startswith("postgres") and self.database_pooler != "none":
             url = f"{url}{'&' if '?' in url else '?'}pooler={self.database_pooler}"
-        return url or f"sqlite:///{self.home.resolve() / 'forge.db'}"
+        if url:
+            return url
+        file = self.home.resolve() / "forge.db"
+        try:
+            str(file).encode()
+        except UnicodeEncodeError as error:  # SQLite and Valkey would take it, and much between them would not
+            why = "is not UTF-8. Rename that folder, or set FORGE_HOME to another"
+            raise ConfigurationError(f"{file.parent}, where the embedded stack keeps its data, {why}.") from error
+        return f"sqlite:///{file}"
 
     @property
     def migration_database(self) -> str:

@@ -1,6 +1,7 @@
 """Settings: what the environment sets, and what it gets wrong."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,15 @@ def test_the_home_is_where_the_specification_puts_state(monkeypatch: pytest.Monk
     assert places == [
         f"{state}/forge-tools" for state in ("/srv/state", "/home/ann/.local/state", "/nonexistent/.local/state")
     ]
+
+
+def test_a_home_that_is_not_utf8_is_named_with_the_way_out(tmp_path: Path) -> None:
+    home = tmp_path / os.fsdecode(b"caf\xe9")
+    with pytest.raises(
+        ConfigurationError, match=re.escape(f"{home}, where the embedded stack keeps its data, is not UTF-8")
+    ):
+        _ = Settings.load(home=home).database
+    assert Settings.load(home=home, database_url="sqlite:///elsewhere.db").database == "sqlite:///elsewhere.db"
 
 
 def test_a_home_that_is_given_needs_no_file(tmp_path: Path) -> None:
