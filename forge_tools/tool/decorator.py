@@ -329,6 +329,14 @@ def _as_json(output: Any) -> Any:
     if holds_parts(output):
         return output
     try:
-        return to_jsonable_python(output)
+        found = to_jsonable_python(output)
     except ValueError:
         return output
+    return output if found != output and _merges_keys(output, found) else found  # most are equal, which is soon found
+
+
+def _merges_keys(before: Any, after: Any) -> bool:
+    """Return whether keys of a dictionary became one, as 1 and "1" do."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return len(before) != len(after) or any(map(_merges_keys, before.values(), after.values()))
+    return isinstance(before, list | tuple) and isinstance(after, list) and any(map(_merges_keys, before, after))

@@ -233,3 +233,20 @@ async def test_a_listener_of_one_call_hears_it_too() -> None:
 
     assert heard == [Output(text="something")]
     assert len(tools.reports) == 2
+
+
+@pytest.mark.parametrize("found", [{1: "a", "1": "b"}, [{"x": {None: 0, "None": 1}}]])
+def test_no_key_of_a_result_is_dropped_silently(found: object) -> None:
+    @tool
+    def count() -> Any:
+        """Count."""
+        return found
+
+    @tool
+    def number() -> dict[int, str]:
+        """Number."""
+        return {1: "a", 2: "b"}
+
+    with InlineExecutor(count, number) as tools:
+        assert "is not a string. Use string keys." in str(tools.run("count").error)
+        assert tools.run("number").output == {"1": "a", "2": "b"}
