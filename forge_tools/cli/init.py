@@ -1,6 +1,8 @@
 """`forge-tools init`: a starter project, with a tool and its test."""
 
 import shlex
+import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -46,19 +48,24 @@ def init(
 
     Nothing is overwritten; an existing pyproject.toml gets two more lines.
     """
-    files = {"mytools.py": TOOL, "test_mytools.py": TEST}
+    files = {"mytools.py": TOOL.encode(), "test_mytools.py": TEST.encode()}
     if taken := next((name for name in files if (folder / name).exists()), None):
         raise ConfigurationError(f"{folder / taken} exists already. Name another folder: forge-tools init FOLDER")
     folder.mkdir(parents=True, exist_ok=True)
     project = find_project(folder)
     if project is not None and project.folder == folder.absolute():
         raise ConfigurationError(f"{folder / FILE} names tools already: {', '.join(project.tools) or 'none'}.")
-    file = folder / FILE
-    with naming(folder):
-        for name, text in files.items():
-            (folder / name).write_text(text)
+    file = (folder / FILE).resolve()
+    new = file.with_name(f"{FILE}.new")
+    with naming(folder), ExitStack() as undo:
         before = file.read_bytes().rstrip() + b"\n\n" if file.exists() else b""
-        file.write_bytes(before + PROJECT.encode())
+        for path, data in (*((folder / name, text) for name, text in files.items()), (new, before + PROJECT.encode())):
+            undo.callback(path.unlink, missing_ok=True)
+            path.write_bytes(data)
+        if before:
+            shutil.copymode(file, new)
+        new.replace(file)
+        undo.pop_all()
     written = [*files, FILE]
     there = "" if folder.resolve() == Path.cwd() else f"  cd {shlex.quote(str(folder))}\n"
     face.tell(

@@ -1,7 +1,7 @@
 """The project that `init` creates: what is written, and that it works unchanged."""
 
-import errno
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.cli import main
+from forge_tools.cli.init import TEST, TOOL
 from tests.migrated import migrated
 
 
@@ -78,12 +79,18 @@ def test_what_is_not_there_is_told_with_the_database(
     assert f"The database is {database}" in "".join(capsys.readouterr().err.split("\n"))
 
 
-def test_a_folder_that_takes_no_more_is_named_and_not_standard_output(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("most", [0, 50, len(TOOL) + 10, len(TEST) + 10])
+def test_a_disk_that_takes_no_more_is_said_with_the_folder_and_keeps_nothing_half_written(
+    folder: Path, capsys: pytest.CaptureFixture[str], most: int
 ) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    mine = b"[project]\nname = 'mine'\n" + b"#" * len(TEST)
+    (folder / "pyproject.toml").write_bytes(mine)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        assert run("init", str(folder)) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    monkeypatch.setattr(Path, "write_text", refuse)
-    assert run("init", "new") == 1
-    assert capsys.readouterr().err == "Error: new: No space left on device.\n"
+    assert capsys.readouterr().err == f"Error: {folder}: File too large.\n"
+    assert {one.name: one.read_bytes() for one in folder.iterdir()} == {"pyproject.toml": mine}
