@@ -100,7 +100,7 @@ def changes(roots: Iterable[Path], stop: Event) -> Iterator[list[Path]]:
     """Yield the files that changed; folders are watched one by one, so ignored ones cost nothing.
 
     Raises:
-        ConfigurationError: there are too many folders.
+        ConfigurationError: there are too many folders, or one has a name that is not UTF-8.
     """
     tops = {root.resolve() for root in roots}
     while not stop.is_set():
@@ -123,6 +123,10 @@ def changes(roots: Iterable[Path], stop: Event) -> Iterator[list[Path]]:
 def _folders(tops: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for top in tops:
+        if not _is_utf8(str(top)):
+            raise ConfigurationError(
+                f"{top} is not UTF-8, and cannot be watched. Rename that folder; until then, restart after changes."
+            )
         for folder, names, _ in os.walk(top):
             names[:] = [name for name in names if not _is_ignored(Path(folder, name))]
             found.append(Path(folder))
@@ -135,7 +139,13 @@ def _folders(tops: Iterable[Path]) -> list[Path]:
 
 
 def _is_ignored(folder: Path) -> bool:
-    return folder.name.startswith(".") or folder.name in IGNORED or (folder / "pyvenv.cfg").exists()
+    name = folder.name
+    return name.startswith(".") or name in IGNORED or not _is_utf8(name) or (folder / "pyvenv.cfg").exists()
+
+
+def _is_utf8(name: str) -> bool:
+    """Return whether watchfiles can take it."""
+    return name == name.encode(errors="replace").decode()
 
 
 def _is_source(path: str) -> bool:

@@ -73,6 +73,17 @@ def test_more_folders_than_can_be_watched_are_refused_with_the_way_out(
         next(generations.changes([tmp_path], threading.Event()))
 
 
+def test_a_folder_that_is_not_utf8_is_not_watched_and_refused_if_it_is_the_root(tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    odd.mkdir()
+    with watched([tmp_path], 1) as heard:
+        (tmp_path / "mytools.py").touch()
+        wait_until(lambda: heard, 60)
+
+    with pytest.raises(ConfigurationError, match="is not UTF-8, and cannot be watched"):
+        next(generations.changes([odd], threading.Event()))
+
+
 def test_folders_that_are_nobodys_sources_are_not_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched, stop = list[Path](), threading.Event()
 
