@@ -36,6 +36,7 @@ from forge_tools.storage.connection.faults import (
     translated,
     unreachable,
 )
+from forge_tools.storage.connection.forkable import ForkableConnection
 from forge_tools.storage.connection.pool import HELD, LONG_READS, MORE
 from forge_tools.storage.sqlalchemy_engine import AsyncConnection, AsyncEngine, create_async_engine
 from forge_tools.storage.statements import settings
@@ -327,7 +328,7 @@ def _sqlite_engine(address: Address, *, create: bool) -> AsyncEngine:
     query = {"mode": "rwc" if create else "rw", "uri": "true"}
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=f"file:{quote(address.target)}", query=query),
-        connect_args={"isolation_level": None, "timeout": BUSY_SECONDS},
+        connect_args={"isolation_level": None, "timeout": BUSY_SECONDS, "factory": ForkableConnection},
         pool_size=2,
         max_overflow=3,
     )

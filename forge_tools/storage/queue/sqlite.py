@@ -27,6 +27,7 @@ from forge_tools.storage.connection.drivers import (
     forge_now,
 )
 from forge_tools.storage.connection.faults import explain
+from forge_tools.storage.connection.forkable import lock_against_forks
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values
 from forge_tools.storage.rows import (
     MAX_SKEW,
@@ -134,10 +135,13 @@ _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]"]
 def _serve(jobs: "SimpleQueue[_Job | None]", address: Address) -> None:
     with ExitStack() as stack:
         # Made within the first job, whose caller then gets its error.
-        connection = cache(lambda: stack.enter_context(closing(_connect(address))))
+        connection, no_fork = cache(lambda: stack.enter_context(closing(_connect(address)))), lock_against_forks()
         while (job := jobs.get()) is not None:
-            _do(*job, connection, address.shown)
+            with no_fork:
+                _do(*job, connection, address.shown)
             del job
+        with no_fork:
+            stack.close()
 
 
 def _do(

@@ -1,0 +1,74 @@
+"""A process may be forked at any moment, and use SQLite, whatever the threads of its parent were about."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from forge_tools.model.execution import new_id
+from forge_tools.storage import open_store
+from tests.migrated import database, migrated
+from tests.waiting import wait_until, within
+
+FORKS = 100
+"""Of so many without precautions, nearly always at least one finds SQLite locked."""
+
+ALLOCATES = """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)
+SELECT max(hex(randomblob(200)) || i) FROM n"""
+
+
+async def with_hot_statements(url: str, use: Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]) -> None:
+    ids = [new_id() for _ in range(1000)]
+    async with await open_store(url) as store:
+        await use(lambda: store.queue.results(ids))
+
+
+async def with_other_statements(url: str, use: Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]) -> None:
+    async with database(url) as opened:
+
+        async def read() -> None:
+            async with opened.reading() as connection:
+                await connection.execute(text(ALLOCATES))
+
+        await use(read)
+
+
+@pytest.mark.parametrize("statements", [with_hot_statements, with_other_statements])
+def test_a_fork_can_use_sqlite(statements: Callable[..., Awaitable[None]], tmp_path: Path) -> None:
+    url, is_over, has_begun = migrated(f"sqlite:///{tmp_path / 'forge.db'}"), threading.Event(), threading.Event()
+
+    async def again_and_again(statement: Callable[[], Awaitable[object]]) -> None:
+        for _ in within(120, "the forks are not over"):
+            if is_over.is_set():
+                return
+            await statement()
+            has_begun.set()
+
+    thread = threading.Thread(target=lambda: asyncio.run(statements(url, again_and_again)))
+    thread.start()
+    try:
+        assert has_begun.wait(30)
+        for _ in range(FORKS):
+            fork_that_uses_sqlite()
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def fork_that_uses_sqlite() -> None:
+    pid = os.fork()
+    if pid == 0:
+        sqlite3.connect(":memory:").execute("SELECT 1")
+        os._exit(0)
+    try:
+        wait_until(lambda: os.waitpid(pid, os.WNOHANG) != (0, 0), 10, "it waits for ever")
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
