@@ -4,7 +4,6 @@ It takes requests like the launcher: the command is what follows `python -m work
 the worker says in JSON that it claims calls (null), or why it cannot.
 """
 
-import atexit
 import ctypes
 import gc
 import json
@@ -12,15 +11,14 @@ import os
 import signal
 import socket
 import sys
-import threading
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from forge_tools import programs
 from forge_tools.sandbox.processes.launcher import prepare_child, serve
 from forge_tools.sandbox.walls.privileges import harden
 from forge_tools.sandbox.walls.probe import given
@@ -88,26 +86,7 @@ def _become(arguments: list[str], environment: Mapping[bytes, bytes], streams: S
         with ready, suppress(OSError):  # nobody may be listening, or for the second time
             ready.send(json.dumps(said).encode())
 
-    code = _run(partial(import_module("workers.program").main, arguments, tell=tell))
-    # All that an interpreter does at its end, except to clear away what it shares with this program.
-    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  there is no public name
-    atexit._run_exitfuncs()  # noqa: SLF001  nor here
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _run(program: Callable[[], int]) -> int:
-    """Run it and return its exit code, also where it raised instead."""
-    try:
-        return program()
-    except SystemExit as end:
-        if isinstance(end.code, int | None):
-            return end.code or 0
-        sys.stderr.write(f"{end.code}\n")
-    except BaseException:  # noqa: BLE001  as at the end of an interpreter
-        traceback.print_exc()
-    return 1
+    programs.run(partial(import_module("workers.program").main, arguments, tell=tell))
 
 
 def _show(words: Sequence[str]) -> None:

@@ -159,3 +159,29 @@ def test_an_output_that_takes_nothing_is_said_to(tmp_path: Path, words: str, ope
     assert done.stderr.startswith("Error: Standard output ")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+THREADS_IN_STATEMENTS = """
+import asyncio, sys, threading
+from sqlalchemy.util import await_only, greenlet_spawn
+from forge_tools.cli.__main__ import program
+
+async def nothing(): pass
+
+def work():
+    while True:
+        await_only(nothing())
+
+for _ in range(4):
+    threading.Thread(target=asyncio.run, args=(greenlet_spawn(work),), daemon=True).start()
+sys.argv[1:] = ["--version"]
+sys.exit(program())
+"""
+
+
+def test_a_thread_that_still_reads_the_database_does_not_crash_the_end() -> None:
+    for _ in range(5):
+        done = subprocess.run(
+            [sys.executable, "-c", THREADS_IN_STATEMENTS], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"forge-tools {__version__}\n", "")
