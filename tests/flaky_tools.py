@@ -4,9 +4,9 @@ import asyncio
 import os
 import signal
 import time
-from pathlib import Path
 
 from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from tests.marks import leave_mark
 
 MARK = ToolParameter(name="mark", type="string", description="File to append the time to at each body start.")
 FAILURES = ToolParameter(
@@ -15,13 +15,6 @@ FAILURES = ToolParameter(
 HARMLESS = ToolParameter(
     name="harmless", type="boolean", description="Whether failures say that nothing happened.", required=False
 )
-
-
-def starts(mark: str) -> int:
-    """Note this body start outside SQL; how many there were, this one included."""
-    with Path(mark).open("a") as file:
-        file.write(f"{time.time()}\n")
-    return len(Path(mark).read_text().splitlines())
 
 
 class Flaky(BaseTool):
@@ -36,7 +29,7 @@ class Flaky(BaseTool):
     async def _execute(
         self, context: ExecutionContext, mark: str, failures: int, harmless: bool | None = None
     ) -> ToolResult:
-        start = starts(mark)
+        start = leave_mark(mark, time.time())
         if start > failures:
             return ToolResult.ok(f"start {start}")
         said = {} if harmless is None else {"retryable": harmless}
@@ -60,7 +53,7 @@ class EndWorker(BaseTool):
     parameters = (MARK,)
 
     async def _execute(self, context: ExecutionContext, mark: str) -> ToolResult:
-        starts(mark)
+        leave_mark(mark, time.time())
         os.kill(os.getpid(), signal.SIGKILL)
         return ToolResult.ok("unreachable")
 
@@ -78,7 +71,7 @@ class Doze(BaseTool):
     )
 
     async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
-        starts(mark)
+        leave_mark(mark, time.time())
         await asyncio.sleep(seconds)
         return ToolResult.ok("awake")
 

@@ -8,11 +8,11 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from tests.marks import leave_mark
 
 SECRET = ToolParameter(name="secret", type="any", description="What nobody may see.", sensitive=True, aliases=("key",))
 NOTE = ToolParameter(name="note", type="string", description="What everybody may see.", required=False, default="")
@@ -45,7 +45,7 @@ class Leak(BaseTool):
         context.emit(f"told {text[:12]}")
         ExecutionContext(working_dir=".").emit(f"{text[12:]}\n")
         context.progress(1, 2, f"on {text}")
-        starts = _starts(mark) if mark else 1
+        starts = leave_mark(mark, time.time()) if mark else 1
         return await getattr(self, f"_{how}")(text, starts)
 
     async def _dry_run(self, context: ExecutionContext, **parameters: Any) -> ToolResult:
@@ -89,12 +89,6 @@ class LeakOnLoop(Leak):
 
     name = "LeakOnLoop"
     lane = "async"
-
-
-def _starts(mark: str) -> int:
-    with Path(mark).open("a") as file:
-        file.write(f"{time.time()}\n")
-    return len(Path(mark).read_text().splitlines())
 
 
 TOOLS = [Leak(), LeakOnLoop()]

@@ -15,18 +15,13 @@ from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, Tool
 from tests.careless_tools import CARELESS
 from tests.flaky_tools import FLAKY
 from tests.impostor import Impostor, Scribbler
+from tests.marks import leave_mark
 from tests.rogue_tools import ROGUES
 from tests.waiting import reached
 
 MESSAGE = ToolParameter(name="message", type="string", description="What to say.")
 SECONDS = ToolParameter(name="seconds", type="number", description="How long.", required=False, default=0.2)
 MARK = ToolParameter(name="mark", type="string", description="File to append a line to at each body start.")
-
-
-def leave_mark(mark: str) -> None:
-    """Append one line, atomically, so that tests count body starts outside SQL."""
-    with Path(mark).open("a") as file:
-        file.write(f"{os.getpid()}\n")
 
 
 class Echo(BaseTool):
@@ -59,7 +54,7 @@ class Sleep(BaseTool):
 
     async def _execute(self, context: ExecutionContext, seconds: float, mark: str = "") -> ToolResult:
         if mark:
-            leave_mark(mark)
+            leave_mark(mark, os.getpid())
         await asyncio.sleep(seconds)
         return ToolResult.ok(f"slept {seconds:g}s")
 
@@ -72,7 +67,7 @@ class Block(BaseTool):
     parameters = (SECONDS, MARK)
 
     async def _execute(self, context: ExecutionContext, seconds: float, mark: str) -> ToolResult:
-        leave_mark(mark)
+        leave_mark(mark, os.getpid())
         time.sleep(seconds)
         return ToolResult.ok(os.getpid())
 
@@ -92,7 +87,7 @@ class KillItself(BaseTool):
     parameters = (MARK,)
 
     async def _execute(self, context: ExecutionContext, mark: str) -> ToolResult:
-        leave_mark(mark)
+        leave_mark(mark, os.getpid())
         os.kill(os.getpid(), signal.SIGKILL)
         return ToolResult.ok("unreachable")
 
@@ -174,7 +169,7 @@ class HoldInterpreter(BaseTool):
     parameters = (SECONDS, MARK)
 
     async def _execute(self, context: ExecutionContext, seconds: float, mark: str) -> ToolResult:
-        leave_mark(mark)
+        leave_mark(mark, os.getpid())
         ctypes.PyDLL(None).sleep(int(seconds))
         return ToolResult.ok("let go")
 
@@ -209,7 +204,7 @@ class LetGo(BaseTool):
     parameters = (MARK,)
 
     async def _execute(self, context: ExecutionContext, mark: str) -> ToolResult:
-        leave_mark(mark)
+        leave_mark(mark, os.getpid())
         os.closerange(3, 256)
         return ToolResult.ok("let go")
 
