@@ -59,7 +59,7 @@ def worker_app(setup: Setup, engine: Engine) -> Celery:
     if isinstance(lane, ChildrenLane):
         limits = {"max_output_bytes": settings.max_output_bytes, "memory_limit": settings.tool_memory}
         child = Child(setup.executor, **limits, user=setup.user)
-        app.conf.worker_pool = pool_with(lane.adopt, partial(child.serve, os.getpid()))
+        app.conf.worker_pool = pool_with(lane.adopt, partial(child.serve, os.getpid()), lane.standing_still)
     else:
         app.conf.worker_pool = "threads"  # no thread is ever started
 

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,9 @@ Adopt = Callable[[Any, socket.socket, Limit, ChildOutput, Cgroup], None]
 
 Serve = Callable[[socket.socket, ChildOutput, Cgroup], None]
 """What a forked process does, with its end of the pair, its output and its group."""
+
+Still = Callable[[], AbstractContextManager[None]]
+"""Keeps the engine still: a lock that it held at the fork would stay locked in the forked process for ever."""
 
 FOLLOW_SECONDS = 1.0
 OVER_SECONDS = 0.001
@@ -136,10 +140,10 @@ class _Pool(asynpool.AsynPool):
         super()._event_process_exit(hub, proc)  # type: ignore[misc]  # not in celery-types
 
 
-def pool_with(adopt: Adopt, serve: Serve) -> type[prefork.TaskPool]:
+def pool_with(adopt: Adopt, serve: Serve, still: Still = nullcontext) -> type[prefork.TaskPool]:
     """Return the pool of a worker whose engine adopts each process, with its end of a socket pair, and which it serves.
 
-    So there is no address that others could connect to, and no child has to identify itself.
+    So there is no address that others could connect to, and no child has to identify itself. It forks while `still`.
     """
     pair: tuple[socket.socket, ChildOutput, Cgroup]  # of the process that is being forked, in which it stays
 
@@ -157,7 +161,7 @@ def pool_with(adopt: Adopt, serve: Serve) -> type[prefork.TaskPool]:
             ours, theirs = socket.socketpair()
             group = Limits.given().group(f"child-{self.adopted}")
             pair = theirs, (output := ChildOutput()), group
-            with theirs:
+            with theirs, still():
                 process: Any = super()._create_worker_process(i)  # type: ignore[misc]  # not in celery-types
             output.born()
             self.adopted += 1

@@ -4,9 +4,10 @@ import asyncio
 import logging
 import signal
 import socket
+import threading
 import time
-from collections.abc import Coroutine, Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -36,6 +37,8 @@ LATE_SECONDS = 1.0
 """A check later than this shows that this process itself was kept from running: no child is blamed for that time."""
 
 logger = logging.getLogger(__name__)
+
+STILL_SECONDS = 2.0
 
 MOST_ASKED = 32
 """Requests of one child under way: more would delay the engine's own statements."""
@@ -84,6 +87,23 @@ class ChildrenLane:
         child = PoolProcess(line, handle, process, limit, output, group)
         with suppress(RuntimeError):  # the engine has ended; the child ends when it sees that its line has
             self._loop.call_soon_threadsafe(self._adopt, child, end)
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Keep the engine's loop between two of its steps, unless one takes too long; used on the pool's thread."""
+        stands, goes_on = threading.Event(), threading.Event()
+
+        def stand() -> None:
+            stands.set()
+            goes_on.wait(STILL_SECONDS)
+
+        with suppress(RuntimeError):  # the engine has ended
+            self._loop.call_soon_threadsafe(stand)
+            stands.wait(STILL_SECONDS)
+        try:
+            yield
+        finally:
+            goes_on.set()
 
     def answering(self) -> int:
         """How many children answer."""

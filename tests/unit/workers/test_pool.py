@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from celery.concurrency import prefork
 from kombu.asynchronous import Hub
 
 from forge_tools.errors import ConfigurationError
+from forge_tools.sandbox.processes.trees import child_pids
 from forge_tools.sandbox.walls.cgroups import Cgroup
 from forge_tools.time_limits import CeleryLimits
 from tests.waiting import is_alive, within
@@ -89,8 +91,17 @@ class LivePool:
     def __init__(self) -> None:
         self.adopted: dict[int, Adopted] = {}
         self.hub = Hub()
-        self.pool: Any = pool_with(self._adopt, serve).Pool(processes=2, threads=False, enable_timeouts=True)
+        self.forked_in_peace: set[int] = set()
+        self.pool: Any = pool_with(self._adopt, serve, self._standing_still).Pool(
+            processes=2, threads=False, enable_timeouts=True
+        )
         self.pool.register_with_event_loop(self.hub)
+
+    @contextmanager
+    def _standing_still(self) -> Iterator[None]:
+        before = child_pids(os.getpid())
+        yield
+        self.forked_in_peace.update(set(child_pids(os.getpid())) - set(before))
 
     def _adopt(self, process: Any, end: socket.socket, _: object, output: ChildOutput, __: Cgroup) -> None:
         self.adopted[process.pid] = process, end, output
@@ -149,6 +160,13 @@ def test_the_child_has_one_end_the_engine_the_other_and_the_pool_none(live: Live
     live.turn(lambda: not is_alive(pid))
     assert ours.recv(1) == b"", "somebody else has the end of the child"
     assert list(output.last_words()) == [("stdout", b""), ("stderr", b"last words")]
+
+
+def test_every_child_is_forked_while_the_engine_stands_still(live: LivePool) -> None:
+    os.kill(live.pids[0], signal.SIGKILL)
+    live.turn(lambda: len(live.adopted) > 2 and len(live.pids) == 2)
+
+    assert live.forked_in_peace == live.adopted.keys()
 
 
 def test_celery_ends_the_child_whose_body_outlasts_its_hard_limit_and_no_other(
