@@ -39,6 +39,7 @@ async def with_other_statements(url: str, use: Callable[[Callable[[], Awaitable[
         await use(read)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("statements", [with_hot_statements, with_other_statements])
 def test_a_fork_can_use_sqlite(statements: Callable[..., Awaitable[None]], tmp_path: Path) -> None:
     url, is_over, has_begun = migrated(f"sqlite:///{tmp_path / 'forge.db'}"), threading.Event(), threading.Event()

@@ -6,6 +6,8 @@ import threading
 import time
 from concurrent.futures import Future
 
+import pytest
+
 from forge_tools.time_limits import TimeLimits
 from tests.unit.workers.child_bench import no_walls
 from tests.unit.workers.host import LaneHost
@@ -13,6 +15,7 @@ from tests.waiting import within
 from workers.lanes.children import ChildrenLane
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_no_step_of_the_engine_is_under_way_in_a_forked_process() -> None:
     held, is_over, started = threading.Lock(), threading.Event(), Future[ChildrenLane]()
 
