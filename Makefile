@@ -26,8 +26,8 @@ PYTHONS := python3.13 python3.12 python3.11 python3 python3.14
 PYTHON ?= $(shell for p in $(PYTHONS); do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-# Four test processes per core: they spend half of their time waiting for workers, leases and heartbeats.
-PROCESSES := $(shell cores=$$(nproc); echo $$((cores > 3 ? 12 : cores * 4)))
+# Five test processes per core: they spend more than half of their time waiting for workers, leases and heartbeats.
+PROCESSES := $(shell cores=$$(nproc); echo $$((cores > 2 ? 12 : cores * 5)))
 PARALLEL := --processes $(PROCESSES)
 MEASURED := tests/unit tests/spec tests/contract tests/architecture
 
