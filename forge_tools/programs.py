@@ -6,21 +6,25 @@ away what is imported takes as long as the imports, and longer where it is share
 
 import atexit
 import os
+import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
+
+_UNWRITABLE = (OSError, ValueError, AttributeError)
+"""What a stream raises that is full, closed, or none at all."""
 
 
 def run(program: Callable[[], int]) -> NoReturn:
     """Run it, and end this process with its exit code."""
     code = _code_of(program)
-    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  there is no public name
+    with suppress(KeyboardInterrupt):  # whoever asks again does not want to wait for threads
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  there is no public name
     atexit._run_exitfuncs()  # noqa: SLF001  nor here
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # full, closed, or none
+        with suppress(*_UNWRITABLE):
             stream.flush()
     os._exit(code)
 
@@ -32,7 +36,9 @@ def _code_of(program: Callable[[], int]) -> int:
     except SystemExit as end:
         if isinstance(end.code, int | None):
             return end.code or 0
-        sys.stderr.write(f"{end.code}\n")
-    except BaseException:  # noqa: BLE001  as at the end of an interpreter
-        traceback.print_exc()
-    return 1
+        with suppress(*_UNWRITABLE):
+            sys.stderr.write(f"{end.code}\n")
+        return 1
+    except BaseException as error:  # noqa: BLE001  as at the end of an interpreter
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
