@@ -21,7 +21,7 @@ _USES_OF_BOTH = ("execute", "executemany", "executescript", "close")
 _USES = (*_USES_OF_BOTH, "commit", "rollback", "create_function")
 _USES_OF_CURSORS = (*_USES_OF_BOTH, "fetchone", "fetchmany", "fetchall", "__next__")
 
-_registering = threading.Lock()
+_registering = threading.RLock()  # a signal handler may fork while a fork waits
 _locks: WeakSet[Any] = WeakSet()
 _held: list[Any] = []
 
@@ -61,7 +61,7 @@ class _Cursor(sqlite3.Cursor):
 
 
 class ForkableConnection(sqlite3.Connection):
-    """For `sqlite3.connect`, as its `factory`: holds such a lock whenever it uses SQLite."""
+    """For `sqlite3.connect`, as its `factory`: holds such a lock in each method by which SQLAlchemy uses SQLite."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.lock = lock_against_forks()
@@ -83,5 +83,4 @@ def _locked(use: Callable[..., Any]) -> Callable[..., Any]:
 
 for _kind, _names in ((ForkableConnection, _USES), (_Cursor, _USES_OF_CURSORS)):
     for _name in _names:
-        if hasattr(_kind, _name):
-            setattr(_kind, _name, _locked(getattr(_kind, _name)))
+        setattr(_kind, _name, _locked(getattr(_kind, _name)))

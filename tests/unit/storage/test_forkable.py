@@ -12,7 +12,9 @@ import pytest
 from sqlalchemy import text
 
 from forge_tools.model.execution import new_id
+from forge_tools.signals import handled
 from forge_tools.storage import open_store
+from forge_tools.storage.connection import forkable
 from tests.migrated import database, migrated
 from tests.waiting import wait_until, within
 
@@ -60,6 +62,30 @@ def test_a_fork_can_use_sqlite(statements: Callable[..., Awaitable[None]], tmp_p
     finally:
         is_over.set()
         thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_signal_handler_may_fork_while_a_fork_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forkable, "PATIENCE_SECONDS", 0.5)
+    lock, is_held, is_over = forkable.lock_against_forks(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            is_held.set()
+            is_over.wait(30)
+
+    def handle(*_: object) -> None:
+        fork_that_uses_sqlite()
+        is_over.set()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert is_held.wait(30)
+    with handled([signal.SIGALRM], handle):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        fork_that_uses_sqlite()
+        assert is_over.wait(30)
+    thread.join()
 
 
 def fork_that_uses_sqlite() -> None:
