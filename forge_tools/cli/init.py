@@ -1,7 +1,7 @@
 """`forge-tools init`: a starter project, with a tool and its test."""
 
+import os
 import shlex
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -48,7 +48,7 @@ def init(
 
     Nothing is overwritten; an existing pyproject.toml gets two more lines.
     """
-    files = {"mytools.py": TOOL.encode(), "test_mytools.py": TEST.encode()}
+    files = {"mytools.py": TOOL, "test_mytools.py": TEST}
     if taken := next((name for name in files if (folder / name).exists()), None):
         raise ConfigurationError(f"{folder / taken} exists already. Name another folder: forge-tools init FOLDER")
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,15 +56,15 @@ def init(
     if project is not None and project.folder == folder.absolute():
         raise ConfigurationError(f"{folder / FILE} names tools already: {', '.join(project.tools) or 'none'}.")
     file = (folder / FILE).resolve()
-    new = file.with_name(f"{FILE}.new")
     with naming(folder), ExitStack() as undo:
-        before = file.read_bytes().rstrip() + b"\n\n" if file.exists() else b""
-        for path, data in (*((folder / name, text) for name, text in files.items()), (new, before + PROJECT.encode())):
-            undo.callback(path.unlink, missing_ok=True)
-            path.write_bytes(data)
-        if before:
-            shutil.copymode(file, new)
-        new.replace(file)
+        for name, text in files.items():
+            with (folder / name).open("x") as new:
+                undo.callback((folder / name).unlink)
+                new.write(text)
+        with file.open("a") as project_file:
+            before = project_file.tell()
+            undo.callback(os.truncate, file, before) if before else undo.callback(file.unlink)
+            project_file.write(f"\n{PROJECT}" if before else PROJECT)
         undo.pop_all()
     written = [*files, FILE]
     there = "" if folder.resolve() == Path.cwd() else f"  cd {shlex.quote(str(folder))}\n"

@@ -56,11 +56,21 @@ def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]
     assert (folder / "another" / "test_mytools.py").exists()
 
 
-def test_what_pyproject_holds_already_stays_byte_for_byte(folder: Path) -> None:
-    mine = b"[project]\r\nname = 'mine'\r\n"
-    (folder / "pyproject.toml").write_bytes(mine)
+def test_a_pyproject_stays_the_same_file_byte_for_byte(folder: Path) -> None:
+    mine, file, link = b"[project]\r\nname = 'mine'\r\n", folder / "pyproject.toml", folder / "link"
+    file.write_bytes(mine)
+    link.hardlink_to(file)
+    (folder / "pyproject.toml.new").write_text("mine")
     assert run("init") == 0
-    assert (folder / "pyproject.toml").read_bytes() == mine.rstrip() + b'\n\n[tool.forge-tools]\ntools = ["mytools"]\n'
+    assert file.samefile(link)
+    assert file.read_bytes() == mine + b'\n[tool.forge-tools]\ntools = ["mytools"]\n'
+    assert (folder / "pyproject.toml.new").read_text() == "mine"
+
+
+def test_a_link_to_a_file_that_does_not_exist_yet_is_not_written_through(folder: Path) -> None:
+    (folder / "mytools.py").symlink_to("elsewhere.py")
+    assert run("init") == 1
+    assert [one.name for one in folder.iterdir()] == ["mytools.py"]
 
 
 def test_the_command_that_leads_to_the_folder_can_be_copied(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +89,7 @@ def test_what_is_not_there_is_told_with_the_database(
     assert f"The database is {database}" in "".join(capsys.readouterr().err.split("\n"))
 
 
-@pytest.mark.parametrize("most", [0, 50, len(TOOL) + 10, len(TEST) + 10])
+@pytest.mark.parametrize("most", [0, 50, len(TOOL) + 10, len(TEST) + 10, len(TEST) + 40])
 def test_a_disk_that_takes_no_more_is_said_with_the_folder_and_keeps_nothing_half_written(
     folder: Path, capsys: pytest.CaptureFixture[str], most: int
 ) -> None:
