@@ -34,7 +34,7 @@ MEASURED := tests/unit tests/spec tests/contract tests/architecture
 # A traced interpreter may hang when an exception is raised into one of its threads, which these tests do.
 UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py loop_processes.py task_closer.py tool_loop.py engine.py)
 
-# uv takes a third of pip's time. Where it cannot, without a wheel of its own or from an index that only pip was told of, pip does.
+# uv takes a third of pip's time. Where it cannot be installed, or cannot reach an index that only pip was told of, pip does it.
 QUIET := --quiet --disable-pip-version-check --no-compile
 INSTALL = $(BIN)/uv pip install --quiet --system-certs --no-cache --python $(1) $(2) || $(BIN)/python -m pip --python $(1) install $(QUIET) $(2)
 
@@ -110,7 +110,7 @@ ifeq ($(PYTHON),)
 	@exit 1
 endif
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install $(QUIET) -c constraints.txt uv || true
+	$(BIN)/python -m pip install $(QUIET) --only-binary :all: uv==0.13.9 || true
 	$(call INSTALL,$(BIN)/python,-c constraints.txt -e '.[dev]')
 	@$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores; some packages have files that are no Python
 	@touch $(STAMP)
