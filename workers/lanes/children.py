@@ -36,9 +36,10 @@ POLL_SECONDS = 1.0
 LATE_SECONDS = 1.0
 """A check later than this shows that this process itself was kept from running: no child is blamed for that time."""
 
-logger = logging.getLogger(__name__)
-
 STILL_SECONDS = 2.0
+"""How long a fork waits for the engine's step under way, and then the engine for the fork."""
+
+logger = logging.getLogger(__name__)
 
 MOST_ASKED = 32
 """Requests of one child under way: more would delay the engine's own statements."""
