@@ -1,7 +1,8 @@
 """How a program ends: as an interpreter does, except that it clears nothing away and leaves its threads to the kernel.
 
 Python stops threads that still run wherever they are; in a statement of SQLAlchemy's, that crashes the process. And clearing
-away what is imported takes as long as the imports, and longer where it is shared with the process that forked this one.
+away what is imported takes as long as the imports, and longer where it is shared with the process that forked this one. So a file that
+nobody closed or flushed loses what it still buffers, as in a process of `multiprocessing`.
 """
 
 import atexit

@@ -289,7 +289,8 @@ class ToolExecutor:
         if self._max_timeout is None:
             return context
         seconds, _ = spec.timeout_for(context)
-        return context if not seconds > self._max_timeout else context.model_copy(update={"timeout": self._max_timeout})
+        is_longer = seconds > self._max_timeout  # NaN is not, and is refused later
+        return context.model_copy(update={"timeout": self._max_timeout}) if is_longer else context
 
     def _record(self, tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, result: ToolResult) -> None:
         with self._lock:
