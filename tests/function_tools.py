@@ -1,6 +1,7 @@
 """Functions as tools, for tests that call them in process and on workers alike."""
 
 import asyncio
+import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -70,6 +71,13 @@ def block(seconds: float = 30, mark: Path | None = None) -> str:
 
 
 @tool
+def sizes(words: list[str], method: Literal["fork", "spawn", "forkserver"]) -> list[int]:
+    """Measure words, in processes of its own."""
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        return pool.map(len, words)
+
+
+@tool
 def keep_quiet(key: Annotated[SecretStr, Setting("WEATHER", SecretStr(""))]) -> str:
     """Print a secret of the host's, and say whether every tool could have read it."""
     print("with", key.get_secret_value())
@@ -88,5 +96,5 @@ def make() -> list[object]:
 
 
 def make_all() -> list[object]:
-    """Also the one that needs to be told something by its host."""
-    return [*make(), keep_quiet]
+    """Also those that only workers can run."""
+    return [*make(), keep_quiet, sizes]

@@ -68,6 +68,14 @@ async def test_functions_of_both_children_run_at_once(functions: Fleet, tmp_path
                 children = {mark.read_text() for mark in marks}
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+async def test_a_function_may_use_processes_of_its_own(functions: Fleet, method: str) -> None:
+    async with ExecutorClient(functions.settings) as client:
+        result = await client.call("sizes", {"words": ["a", "bc"], "method": method})
+
+        assert (result.output, result.error) == ([1, 2], None)
+
+
 async def test_a_secret_of_the_host_reaches_the_tool_that_names_it_and_nothing_else(functions: Fleet) -> None:
     async with ExecutorClient(functions.settings) as client:
         handle = await client.submit("keep_quiet")

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import multiprocessing
 import os
 import socket
 import stat
@@ -54,6 +55,9 @@ SECRETS = (
     "DATABASE_URL",
     "PGPASSWORD",
 )
+
+PROGRAM = multiprocessing.current_process()
+"""Children are programs of their own for `multiprocessing`: billiard puts its own processes there, which may start none."""
 
 VERDICTS = ("retry_in", "give_back")
 """Fields of an outcome that the engine decides."""
@@ -132,6 +136,7 @@ class Child:
         for name in SECRETS:
             os.environ.pop(name, None)
         self._marking = Marking()
+        multiprocessing.process._current_process = PROGRAM  # type: ignore[attr-defined]  # noqa: SLF001  there is no public way
         adopt_orphans()
         limit_this_process(self._memory_limit)
         self._surroundings = Surroundings()
