@@ -37,7 +37,7 @@ from forge_tools.setting_types import (
     WorkspaceSettings,
 )
 from forge_tools.time_limits import TimeLimits
-from forge_tools.urls import database_id, require_readable, with_password
+from forge_tools.urls import database_id, require_known_options, require_readable, with_password
 
 LONGEST_DRAIN = 900.0
 """Seconds that a departing worker has for its running calls; most bodies end long before, by their own timeouts."""
@@ -76,7 +76,7 @@ class Settings(BaseSettings):
     engine: str = ""
     """The function that makes the engine of this host, as `module:function`; tools get it by `Depends(engine)`."""
     broker_url: str = ""
-    """The broker: `redis://`, `rediss://`, `valkey://`, `valkeys://`, `amqp://` or `amqps://`. Empty: that of the embedded stack."""
+    """The broker: `redis://`, `rediss://`, `valkey://`, `valkeys://`, `amqp://` or `amqps://`; of a socket `redis+socket:///path?virtual_host=0`. Empty: that of the embedded stack."""
     broker_password_file: Path | None = None
     """A file with the broker's password, instead of one in its URL."""
     database_url: str = ""
@@ -250,6 +250,7 @@ class Settings(BaseSettings):
         scheme = url.partition("://")[0].partition("+")[0]
         if scheme not in {"", *BROKERS}:
             raise ValueError(f"there is no broker for {scheme[:40]}://; write {'://, '.join(BROKERS)}://")
+        require_known_options(url)
         return url
 
     @field_validator("workspace")

@@ -12,6 +12,8 @@ UNREADABLE = (
     "and write in a password / as %2F, ? as %3F, # as %23 and @ as %40"
 )
 
+_SOCKET_OPTIONS = frozenset({"virtual_host", "username", "password"})
+
 _BETWEEN = re.compile(r";(?=[A-Za-z][\w+.-]*://)")
 
 
@@ -28,6 +30,20 @@ def require_readable(url: str) -> None:
     """
     if not all(map(_is_readable, _BETWEEN.split(url))):
         raise ValueError(UNREADABLE)
+
+
+def require_known_options(url: str) -> None:
+    """Refuse an option of a Redis URL that Celery and the Redis client do not both take: one would fail, or use another database.
+
+    Raises:
+        ValueError: naming the option alone.
+    """
+    scheme, _, place = url.partition("://")
+    is_socket = scheme.endswith("+socket")
+    for option in parse_qs(place.partition("?")[2], keep_blank_values=True) if "amqp" not in scheme else ():
+        if option not in _SOCKET_OPTIONS if is_socket else not option.startswith("ssl_"):
+            form = "redis+socket:///path?virtual_host=3" if is_socket else "redis://host:6379/3"
+            raise ValueError(f"'{option[:40]}' is no option of a broker here; to name a database, write {form}")
 
 
 def with_password(url: str, password: str) -> str:
@@ -53,8 +69,8 @@ def database_id(url: str) -> str:
 
 
 def for_redis(url: str) -> str:
-    """Return the same URL for the Redis client: kombu, and so our settings, use another scheme for a socket."""
-    return url.replace("redis+socket://", "unix://", 1)
+    """Return the same URL for the Redis client: kombu, and so our settings, name a socket and its database otherwise."""
+    return re.sub(r"(?<=[?&])virtual_host=", "db=", url.replace("redis+socket://", "unix://", 1))
 
 
 def _shown(url: str) -> str:

@@ -21,6 +21,7 @@ from forge_tools.broker import redis as redis_module
 from forge_tools.broker.celery_app import celery_app, open_broker, speaks_redis
 from forge_tools.broker.message import BULK, CHANNEL_PREFIX, TASK, Message
 from forge_tools.broker.redis import RedisBroker
+from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.model import Wakeup
 from forge_tools.time_limits import CeleryLimits
@@ -124,6 +125,16 @@ async def test_bulk_waits_in_the_list_that_kombu_reads_last(valkey: Valkey) -> N
     assert [one.payload[0][0] for one in read] == [[["id-7", 0]], [["id-0", 0], ["id-1", 0]]]
     assert [one.properties["priority"] for one in read] == [0, BULK]
     app.close()
+
+
+async def test_kombu_reads_the_database_that_the_url_of_a_socket_names(valkey: Valkey) -> None:
+    url = Settings.load(broker_url=f"{valkey.url}?virtual_host=3").broker
+    async with broker_at(url) as broker:
+        broker.publish(message())
+
+    with celery_app(url) as app, app.connection_for_read() as connection:
+        queue = Queue("forge.default.async", channel=connection.default_channel)
+        assert queue.get(no_ack=True).payload[0][0] == [["id-0", 0]]
 
 
 async def test_each_listener_hears_only_its_own_while_its_connection_publishes(valkey: Valkey) -> None:

@@ -323,10 +323,10 @@ def test_a_stack_that_does_not_run_is_one_problem(
 @pytest.mark.parametrize(
     "url",
     [
-        "redis://:p@secret@127.0.0.1:1/0?password=secret",
+        "redis://:p@secret@127.0.0.1:1/0",
         "amqp://u:secret@127.0.0.1:1//;amqp://v:secret@127.0.0.1:2//",
         "redis://:secret@127.0.0.1:1;redis://:secret@127.0.0.1:2",
-        "redis+socket:///no",
+        "redis+socket:///no?password=secret",
     ],
 )
 def test_a_broker_that_is_away_is_a_problem_and_its_password_stays_secret(url: str) -> None:
