@@ -184,6 +184,7 @@ def _change(connection: Connection, change: Callable[[Config, str], None], revis
     """Migrate; on PostgreSQL each revision is its own transaction, which Alembic begins only outside another one."""
     is_newer = _is_newer(connection)
     if connection.dialect.name == "postgresql":
+        _require_utf8(connection)
         connection.rollback()
     if is_newer and revision == "head":
         return
@@ -193,6 +194,16 @@ def _change(connection: Connection, change: Callable[[Config, str], None], revis
         change(config, revision)
     except CommandError as error:
         raise SchemaVersionError(f"Cannot migrate to '{revision}': {error}. This code knows up to {head()}.") from error
+
+
+def _require_utf8(connection: Connection) -> None:
+    """Refuse an empty database in another encoding: some texts of calls could not be stored in it, or be cut there."""
+    name, encoding = connection.execute(text("SELECT current_database(), current_setting('server_encoding')")).one()
+    if encoding != "UTF8" and _revision(connection) is None:
+        way_out = f"CREATE DATABASE {connection.dialect.identifier_preparer.quote(name)} ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0"
+        raise ConfigurationError(
+            f"The database has the encoding {encoding}; calls hold any text. Make it anew: {way_out}"
+        )
 
 
 def _is_newer(connection: Connection) -> bool:

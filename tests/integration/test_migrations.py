@@ -29,6 +29,7 @@ from forge_tools.storage.statements import settings
 from forge_tools.storage.tables import SCHEMA_REVISION
 from tests.contract.calls import SCOPE, submitted
 from tests.migrated import look
+from tests.services import GivenPostgres, PostgresServer, admin
 from tests.waiting import reached, within
 
 ROOT = Path(__file__).parents[2]
@@ -188,6 +189,19 @@ def test_migrations_through_a_transaction_pooler_are_refused_with_the_way_out(ch
     behind = Settings.load(database_url="postgresql://forge@127.0.0.1:9/forge", database_pooler="transaction")
     with pytest.raises(ConfigurationError, match=r"direct connection.*FORGE_DATABASE_MIGRATION_URL"):
         change(behind.migration_database)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_that_is_not_in_utf_8_is_refused_before_it_has_tables(
+    fresh_postgres: str, postgres: PostgresServer | GivenPostgres, encoding: str
+) -> None:
+    name = urlsplit(fresh_postgres).path[1:]
+    admin(postgres.url, f'DROP DATABASE "{name}"')
+    admin(postgres.url, f"CREATE DATABASE \"{name}\" ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+
+    with pytest.raises(ConfigurationError, match=f"encoding {encoding}.*CREATE DATABASE {name} ENCODING 'UTF8'"):
+        migrate.upgrade(fresh_postgres)
+    assert migrate.current(fresh_postgres) is None
 
 
 def test_an_unknown_revision_is_named(database_url: str) -> None:
