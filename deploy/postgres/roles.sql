@@ -1,5 +1,5 @@
--- Roles for PostgreSQL 15 or later: clients, workers, keepers, auditors. Run it as the owner of the tables, after each
--- `forge-tools db upgrade`; running it again is harmless:
+-- Roles for PostgreSQL 15 or later: clients, workers, keepers, auditors. Run it as the owner of the tables, who needs
+-- CREATEROLE, after each `forge-tools db upgrade`; running it again is harmless:
 --
 --     psql "$OWNER_URL" -v ON_ERROR_STOP=1 -f deploy/postgres/roles.sql
 --

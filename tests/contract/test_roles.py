@@ -13,6 +13,8 @@ import asyncpg
 import pytest
 
 from forge_tools.artifacts.parts import PART_BYTES, pack
+from forge_tools.cli.doctor import check_database
+from forge_tools.config import Settings
 from forge_tools.errors import ArtifactDamagedError, ArtifactNotFoundError, ExecutionNotFoundError, ForgeError
 from forge_tools.model import Artifact, ExecutionStatus, Outcome, Wakeup, new_id
 from forge_tools.model.audit import Pruning
@@ -433,3 +435,12 @@ async def test_a_worker_keeps_documents_that_no_client_reaches(alice: Store, wal
     assert [row["content"] for row in await sql(logins.urls["ada"], "SELECT content FROM documents")] == ["text"]
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         await sql(logins.urls["walter"], "UPDATE documents SET content = 'other'")
+
+
+async def test_doctor_serves_everybody(logins: Logins, tmp_path: Path) -> None:
+    for person, url in logins.urls.items():
+        found = await check_database(Settings.load(home=tmp_path, database_url=url, broker_url="redis://nowhere/0"))
+
+        said = {one.subject: f"{one.level}: {one.said}" for one in found}
+        assert (said["database"][:2], "workers" in said) == ("ok", True), (person, said)
+        assert said["writes"].startswith("note: not tried" if person in ("alice", "mallory", "ada") else "ok")

@@ -73,7 +73,9 @@ class ForbiddenError(StorageError):
     """The role lacks the right to do that; `refused` is the server's message."""
 
     def __init__(self, refused: str) -> None:
-        super().__init__(f"{refused}. After an upgrade, run deploy/postgres/roles.sql again.")
+        super().__init__(
+            f"{refused}. deploy/postgres/README.md says what each role may do; after an upgrade, run roles.sql there again."
+        )
         self.refused = refused
 
 
