@@ -60,6 +60,7 @@ class ExecutorClient:
         """Connect to the database and read the catalogue; the broker is connected at the first call.
 
         Raises:
+            ConfigurationError: it was connected before, even if it was closed since.
             DatabaseUnavailableError: naming the database and the way out.
             SchemaVersionError: it is not migrated, or newer than this code.
         """

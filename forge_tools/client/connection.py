@@ -33,11 +33,19 @@ class Connection:
         self._steps: set[asyncio.Future[Any]] = set()
 
     async def open(self) -> None:
-        """Connect to the database; from now on only this process and this loop may use it."""
-        self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
+        """Connect to the database; from now on only this process and this loop may use it.
+
+        Raises:
+            ConfigurationError: it was connected before; other parts of a client end with its close.
+        """
+        if self._loop is not None:
+            raise ConfigurationError(
+                "A client connects once, and this one has; make another, with ExecutorClient.connect()"
+            )
         settings = self._settings
         wait, limit, folder = settings.connect_timeout, settings.database_timeout, folder_of(settings)
         self._store = await open_store(settings.database, connect_timeout=wait, deadline=limit, artifact_dir=folder)
+        self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
 
     @property
     def is_open(self) -> bool:

@@ -96,6 +96,18 @@ async def test_a_client_may_be_closed_twice_and_used_no_more(settings: Settings)
 
     with pytest.raises(ConfigurationError, match="not connected"):
         await client.submit("Echo", {"message": "x"}, CONTEXT)
+    with pytest.raises(ConfigurationError, match=r"connects once.*ExecutorClient\.connect\(\)"):
+        await client.open()
+
+
+async def test_a_client_that_is_connected_is_not_entered_again_in_this_loop_or_another(settings: Settings) -> None:
+    async with ExecutorClient(settings) as client:
+        with pytest.raises(ConfigurationError, match="connects once"):
+            await client.open()
+        with pytest.raises(ConfigurationError, match="connects once"):
+            await asyncio.to_thread(asyncio.run, client.open())
+
+        assert (await client.submit("Echo", {"message": "x"}, CONTEXT)).id
 
 
 @pytest.mark.parametrize(
