@@ -42,6 +42,7 @@ POOLER = (
     "here, which also suits its session mode, and FORGE_DATABASE_MIGRATION_URL for `forge-tools db upgrade` to the server itself."
 )
 _FULL = "53100"
+_READ_ONLY = "25006"
 
 
 class ConflictError(StorageError):
@@ -152,7 +153,8 @@ def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeErro
         return RefusedError(f"{shown} refuses a value: {str(error).splitlines()[0]}")  # further lines quote the row
     if state.startswith((*_NEVER_BEGAN, *_GONE)):
         never_began, refused = state.startswith(_NEVER_BEGAN), state.startswith(_REFUSED)
-        return unreachable(shown, error, maybe_committed=not never_began, may_pass=not refused)
+        primary = "; it can only be read there: name the primary in FORGE_DATABASE_URL" if state == _READ_ONLY else ""
+        return unreachable(shown, f"{error}{primary}", maybe_committed=not never_began, may_pass=not refused)
     said = f"{shown}: {error} (SQLSTATE {state})"
     return ForbiddenError(said) if state == _FORBIDDEN else StorageError(said)
 

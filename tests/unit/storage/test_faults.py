@@ -44,6 +44,10 @@ def test_each_class_of_server_error_has_one_meaning(state: str, kind: type[Forge
     assert SHOWN in str(error)
 
 
+def test_a_server_that_only_reads_is_told_from_one_that_is_away() -> None:
+    assert "only be read there: name the primary in FORGE_DATABASE_URL" in str(explain(ServerError("25006"), SHOWN))
+
+
 @pytest.mark.parametrize(("state", "may_pass"), [("57P03", True), ("53300", True), ("3D000", False), ("28P01", False)])
 def test_what_somebody_has_to_change_does_not_pass(state: str, may_pass: bool) -> None:
     error = explain(ServerError(state), SHOWN)
