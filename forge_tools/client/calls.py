@@ -211,7 +211,8 @@ class Calls:
 
     async def _refuse(self, rejected: Rejected) -> ToolResult:
         """Record a rejected call."""
-        new, result = rejected.new, rejected.result
+        new, result, limit = rejected.new, rejected.result, self._settings.max_parameter_bytes
+        details = result.error_details
         outcome = Outcome(
             id=new.id,
             attempt=0,
@@ -219,7 +220,8 @@ class Calls:
             status=ExecutionStatus.REJECTED,
             error=result.error,
             error_code=result.error_code,
-            metadata=encode_json(result.metadata, "metadata", self._settings.max_parameter_bytes),
+            error_details=None if details is None else encode_json(details, "error_details", limit),
+            metadata=encode_json(result.metadata, "metadata", limit),
         )
         await self._connection.store.queue.record(new, outcome)
         return result.model_copy(update={"metadata": {**result.metadata, "execution_id": new.id}})

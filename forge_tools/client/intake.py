@@ -227,7 +227,7 @@ class Intake:
         spec = spec or ToolSpec(
             name=clean_text(call.label)[:MAX_NAME], description="unknown", category=ToolCategory.OTHER
         )
-        result = ToolResult.fail(error, error_code=code, **metadata)
+        result = ToolResult.fail(error, error_code=code, error_details=metadata.get("errors"), **metadata)
         asked = call.effective_context
         if scrubber := scrubber_of(spec, arguments, LEAST_IN_FAILURES, metadata=asked.metadata):
             result = scrubber.result(result)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from forge_tools.adapters import ToolCall, Toolset
 from forge_tools.client import ExecutorClient
 from forge_tools.model import CallOptions, ExecutionContext, RetryPolicy, ToolCategory
 from forge_tools.schema.providers import FORMATS
@@ -63,6 +64,17 @@ async def test_the_context_reaches_the_function(executor: Executor, context: Exe
     result = await executor.call("who", {"prefix": "x"}, context)
 
     assert result.output == {"agent": "agent-1", "session": "session-1", "prefix": "x"}
+
+
+async def test_a_model_hears_every_problem_of_its_call_at_once(executor: Executor) -> None:
+    [answer] = await Toolset(executor).answer([ToolCall("1", "greet", {"palce": 1})])
+
+    problems = answer.result.error_details
+    assert [one.partition(" (")[0] for one in problems] == [
+        "Unknown parameter 'palce'",
+        "Missing required parameter: place",
+    ]
+    assert answer.text == "\n".join(f"Error: {one}" for one in problems)
 
 
 async def test_what_a_factory_provided_reaches_the_function(executor: Executor) -> None:
