@@ -76,9 +76,9 @@ def _failure(seconds: float, otherwise: Said) -> AssertionError:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of that pid runs; a zombie does not."""
+    """Whether a process of that pid runs; a zombie does not, nor one that is just being collected."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
     except (FileNotFoundError, ProcessLookupError):  # it went before the file was opened, or after
         return False
 
