@@ -39,9 +39,12 @@ def require_known_options(url: str) -> None:
         ValueError: naming the option alone.
     """
     scheme, _, place = url.partition("://")
+    if scheme.startswith("amqp"):
+        return
     is_socket = scheme.endswith("+socket")
-    for option in parse_qs(place.partition("?")[2], keep_blank_values=True) if "amqp" not in scheme else ():
-        if option not in _SOCKET_OPTIONS if is_socket else not option.startswith("ssl_"):
+    for option in parse_qs(place.partition("?")[2], keep_blank_values=True):
+        is_known = option in _SOCKET_OPTIONS if is_socket else option.startswith("ssl_")
+        if not is_known:
             form = "redis+socket:///path?virtual_host=3" if is_socket else "redis://host:6379/3"
             raise ValueError(f"'{option[:40]}' is no option of a broker here; to name a database, write {form}")
 

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -140,7 +140,7 @@ class _Pool(asynpool.AsynPool):
         super()._event_process_exit(hub, proc)  # type: ignore[misc]  # not in celery-types
 
 
-def pool_with(adopt: Adopt, serve: Serve, still: Still = nullcontext) -> type[prefork.TaskPool]:
+def pool_with(adopt: Adopt, serve: Serve, still: Still) -> type[prefork.TaskPool]:
     """Return the pool of a worker whose engine adopts each process, with its end of a socket pair, and which it serves.
 
     So there is no address that others could connect to, and no child has to identify itself. It forks while `still`.

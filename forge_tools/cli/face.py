@@ -69,8 +69,8 @@ class Output(StrEnum):
 class _Closed(StringIO):
     """Stands for a standard output that was closed before the command began."""
 
-    def write(self, _text: str, /) -> int:
-        raise ForgeError("Standard output is closed.")
+    def write(self, text: str, /) -> int:
+        return standard_output().write(text)
 
 
 def _console() -> Console:

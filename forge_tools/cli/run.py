@@ -193,7 +193,7 @@ def _run_here(face: Face, call: _Call, settings: Settings, references: list[str]
         return await saved(face, result, call.save)
 
     asked = spec.timeout_for(call.context)[0] if spec else call.context.timeout
-    timeout = min(settings.max_timeout, max(0.0, asked))  # of numbers, NaN included, that the executor will refuse, too
+    timeout = min(settings.max_timeout, max(0.0, asked))  # NaN becomes 0 here; the executor refuses it
     result: ToolResult
     if not (face.err.is_terminal if call.is_live is None else call.is_live):
         result = here.stoppable(body(), timeout)

@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 PATIENCE_SECONDS = 2.0
-"""How long a fork waits for statements: as long as another process's transaction takes, but not a read of years."""
+"""How long a fork waits for statements under way: enough for a write that waits for another process, not for a long report."""
 
 _USES_OF_BOTH = ("execute", "executemany", "executescript", "close")
 _USES = (*_USES_OF_BOTH, "commit", "rollback", "create_function")

@@ -55,6 +55,14 @@ def routed(queue: str | None = None, **parameters: Any) -> tuple[str, str | None
     return prepared.queue, intake.handle_of(call, prepared)
 
 
+@pytest.mark.parametrize("route", ["Peek", "execution"])
+def test_configuration_routes_a_tool_or_its_category(route: str) -> None:
+    intake = Intake(Settings.load(routes={route: "slow"}), "me")
+    prepared = intake.prepare(Call("Peek", {"bash_id": "of no host"}, CONTEXT), Snapshot(Directory([PEEK])))
+    assert isinstance(prepared, NewExecution), prepared
+    assert prepared.queue == "slow"
+
+
 @pytest.mark.parametrize("name", ["bash_id", "shell_id"])
 @pytest.mark.parametrize("queue", [None, "background", "host.b"])
 def test_a_handle_sends_the_call_to_its_host_whatever_was_asked_for(name: str, queue: str | None) -> None:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,7 +48,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
         started = SimpleNamespace(_pool=children, adopted=adopted, did_start_ok=lambda: False)
         started.register_with_event_loop = lambda hub: hub.extend(vars(child) for child in children)
         monkeypatch.setattr(prefork.TaskPool, "on_start", lambda self: vars(self).update(_pool=started))
-        kind = pool_with(let_go, serve)
+        kind = pool_with(let_go, serve, nullcontext)
         pool = kind.__new__(kind)
         pool.on_start()
         return pool
