@@ -55,12 +55,14 @@ class Engine:
     worker: Worker
     """Set once it has started."""
 
-    def __init__(self, setup: Setup, *, is_watched: bool = False) -> None:
+    def __init__(self, setup: Setup, *, is_watched: bool = False, leave: Callable[[], None] = lambda: None) -> None:
+        """`leave` is called once it claims no more."""
         settings = setup.settings
         self.worker_id = setup.worker_id
         self.is_broken = False
         """Whether it ended by its own fault."""
         self._setup = setup
+        self._leave_claims = leave
         self._kill_grace = settings.kill_grace
         self._lifeline = Lifeline(settings.lease if is_watched else None)
         self._thread = threading.Thread(target=self._serve, name="forge-engine", daemon=True)
@@ -182,6 +184,7 @@ class Engine:
     async def _stop(self, drain: float) -> None:
         self._drained_by = min(self._drained_by, time.monotonic() + drain)
         self.worker.claims.close()
+        self._leave_claims()
         if self._winding_down is None:
             facts = {"running": len(self.worker.lane.running()), "seconds": round(self._drained_by - time.monotonic())}
             logger.info("Worker stops; running calls may finish, unless a second signal ends them", extra=facts)

@@ -1,7 +1,7 @@
 """`python -P -m workers.forkserver`: forks workers, having imported all that they need except the user's tools.
 
 It takes requests like the launcher: the command is what follows `python -m workers`. Its standard input is a socket, on which
-the worker says in JSON that it claims calls (null), or why it cannot.
+the worker says in JSON that it claims calls (null), or why it cannot, and which it closes when it claims no more.
 """
 
 import ctypes
@@ -83,10 +83,10 @@ def _become(arguments: list[str], environment: Mapping[bytes, bytes], streams: S
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def tell(said: str | None) -> None:
-        with ready, suppress(OSError):  # nobody may be listening, or for the second time
+        with suppress(OSError):  # nobody may be listening
             ready.send(json.dumps(said).encode())
 
-    programs.run(partial(import_module("workers.program").main, arguments, tell=tell))
+    programs.run(partial(import_module("workers.program").main, arguments, tell=tell, leave=ready.close))
 
 
 def _show(words: Sequence[str]) -> None:

@@ -53,23 +53,29 @@ DEFAULT_CONCURRENCY = {"async": 200, "process": os.cpu_count() or 2}
 logger = logging.getLogger("workers")
 
 
-def main(arguments: Sequence[str] | None = None, *, tell: Callable[[str | None], None] = lambda _: None) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    tell: Callable[[str | None], None] = lambda _: None,
+    leave: Callable[[], None] = lambda: None,
+) -> int:
     """Run a worker; returns the exit code.
 
     It is 69 if a service cannot be reached, 70 if the engine failed, 75 if another worker is to replace this one, 78
-    for a configuration error. `tell` receives None once it claims calls, or the reason why it cannot.
+    for a configuration error. `tell` receives None once it claims calls, or the reason why it cannot; `leave` is called once
+    it claims no more.
     """
     options = parser().parse_args(arguments)
     _log(options.log_level)
     try:
-        return run(options, tell)
+        return run(options, tell, leave)
     except ForgeError as error:
         logger.error("%s", error)
         tell(error.message)
         return EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_UNAVAILABLE
 
 
-def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
+def run(options: argparse.Namespace, tell: Callable[[str | None], None], leave: Callable[[], None]) -> int:
     """Load tools, start the engine, run Celery until it is stopped."""
     harden()
     for name, meant in misspelt(Settings.model_fields, MARKS).items():
@@ -79,7 +85,7 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
     setup = setup_of(options, settings)
     if setup.user is not None:
         os.umask(os.umask(0o077) & ~0o020)  # what file tools make in a workspace is for its group to change
-    engine = Engine(setup, is_watched=True)
+    engine = Engine(setup, is_watched=True, leave=leave)
     leave_on_signals()
     mark_worker(setup.worker_id)
     try:

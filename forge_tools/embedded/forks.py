@@ -67,6 +67,14 @@ class SupervisedWorker(SupervisedProcess):
             said = ready.recv(READY_BYTES)
         return json.loads(said) if said else f"A new worker ended ({signed(launcher.wait())}); see {self.log}"
 
+    def wait_until_left(self, seconds: float) -> None:
+        """Wait, this long at most, until it claims no more calls."""
+        if (ready := self._ready) is not None:
+            with suppress(OSError):  # it has ended
+                ready.settimeout(seconds)
+                while ready.recv(READY_BYTES):  # what it said as it started, if nobody asked
+                    pass
+
     def forget(self) -> None:
         launcher = self._launcher
         super().forget()

@@ -15,6 +15,9 @@ from forge_tools.embedded.forks import SupervisedWorker
 from forge_tools.errors import ConfigurationError
 from forge_tools.project import FILE
 
+LEAVE_SECONDS = 10.0
+"""How long old workers have to stop claiming calls before the new code is announced all the same."""
+
 STEP_MS = 50
 """A change is reported after this long without another: editors write a file in several steps."""
 
@@ -28,7 +31,7 @@ class Listener(Protocol):
     """Receives the state of the workers, in a thread of this package."""
 
     def renewed(self, seconds: float) -> None:
-        """New workers have taken over, this long after they were requested."""
+        """New workers have taken over, this long after they were requested; the old ones claim no more calls."""
 
     def refused(self, said: str) -> None:
         """New workers could not start; the old ones keep serving."""
@@ -82,15 +85,19 @@ class Generations:
             if coming is not self._coming:
                 return
             self._coming = []
+            old = tuple(self._serving)
             if said is None:
-                for worker in self._serving:
+                for worker in old:
                     worker.leave()
-                self._leaving += self._serving
+                self._leaving += old
                 self._serving[:] = coming
             else:
                 for worker in coming:
                     worker.kill()
         if said is None:
+            leave_by = time.monotonic() + LEAVE_SECONDS
+            for worker in old:
+                worker.wait_until_left(max(0.0, leave_by - time.monotonic()))
             self._listener.renewed(time.monotonic() - asked_at)
         else:
             self._listener.refused(said)

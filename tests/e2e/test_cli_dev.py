@@ -3,8 +3,10 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
 from forge_tools import ExecutionContext
@@ -103,6 +105,22 @@ def test_a_day_with_it(cli: Cli, terminal: Terminal, client: SyncExecutorClient)
     assert terminal.end(signal.SIGINT) == 0
     assert "no process is left" in terminal.written
     assert [pid for pid in tree if not is_gone(pid)] == []
+
+
+def test_new_code_is_announced_once_the_old_code_answers_no_more(
+    terminal: Terminal, client: SyncExecutorClient, cli: Cli
+) -> None:
+    supervisors = [psutil.Process(worker).parent() for worker in workers_below(terminal.process.pid)]
+    with ExitStack() as resumed:
+        for supervisor in supervisors:
+            supervisor.suspend()  # it passes on no signal
+            resumed.callback(supervisor.resume)
+        (cli.folder / "mytools.py").write_text(SOURCE.replace("OLD", "NEW"))
+        wait_until(lambda: client.execute("say", CONTEXT, text="hi").output == "NEW hi", 60)
+        assert "New code serves" not in terminal.written
+
+    wait_until(lambda: "New code serves" in terminal.written, 60, lambda: terminal.written)
+    assert {client.execute("say", CONTEXT, text="hi").output for _ in range(20)} == {"NEW hi"}
 
 
 def test_a_worker_that_dies_is_started_again(terminal: Terminal, client: SyncExecutorClient, cli: Cli) -> None:
