@@ -143,7 +143,8 @@ class CallScope:
     @property
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the body any more: it was cancelled, timed out, or has ended."""
-        is_asked = self.task is not None and self.task.cancelling() > 0
+        task = self.task  # another thread may take it away
+        is_asked = task is not None and task.cancelling() > 0
         return is_asked or self.is_over or self.remaining == 0.0
 
     def emit(self, text: str | bytes, stream: Stream = "output", level: int | None = None) -> None:

@@ -330,6 +330,7 @@ def in_scope(context: ExecutionContext, scope: CallScope, scrubber: Scrubber | N
         if scope.catch_up is not None:
             scope.catch_up()
         scope.is_over = True
+        scope.task = None  # a task holds its context, and that the scope: only the collector could free all three
         if scrubbing is not None:
             scrubbing.end()
 

@@ -274,26 +274,29 @@ async def in_thread(call: Callable[[], R]) -> R:
     """
     done = Future[tuple[Any, BaseException | None]]()  # as a value: a future cannot hold a StopIteration
     done.set_running_or_notify_cancel()
-    context = copy_context()
+    context, ending = copy_context(), asyncio.wrap_future(done)
 
     def run() -> None:
+        nonlocal done
         try:
-            ending: tuple[Any, BaseException | None] = context.run(call), None
+            value = context.run(call)
         except BaseException as error:  # noqa: BLE001 raised again where it is awaited
-            ending = None, error
-        done.set_result(ending)
+            done.set_result((None, error))
+        else:
+            done.set_result((value, None))
+        del done  # an error keeps the frames it passed through, and these the ones that called them: this must not keep the error
 
     thread = threading.Thread(target=run, name="forge-function", daemon=True)
     thread.start()
     try:
-        value, error = await asyncio.wrap_future(done)
+        value, error = await ending
     except asyncio.CancelledError as cancelled:
         raise cancelled.with_traceback(_traceback_of(thread)) from None
     if error is not None:
         try:
             raise error
         finally:
-            del error, done  # otherwise its traceback would keep this frame alive, which keeps the error alive
+            del error, ending  # likewise
     return cast("R", value)
 
 

@@ -353,7 +353,7 @@ class LoopLane:
 
     def _settle(self, body: LoopBody, task: asyncio.Task[Outcome]) -> None:
         body.task = None
-        if not task.cancelled():
+        with suppress(asyncio.CancelledError):  # a task keeps its own until then, and with it the frames of its body
             task.exception()  # retrieved, or asyncio would log what is judged here
         outcome = self._judgement(body, task)
         if task.cancelled() or outcome.status is ExecutionStatus.TIMED_OUT or body.hold is not None:

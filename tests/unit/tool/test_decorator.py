@@ -2,10 +2,13 @@
 
 import asyncio
 import functools
+import gc
 import inspect
 import json
 import pickle
 import threading
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
@@ -20,6 +23,7 @@ from forge_tools.tool import FunctionTool, load_tools, tool
 from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
+from tests.waiting import reached
 
 CONTEXT = ExecutionContext(working_dir="/srv")
 
@@ -326,6 +330,37 @@ def test_whatever_it_raises_is_a_failed_result(error: BaseException, said: str) 
         raise error
 
     assert (call(fail).error, call(fail_too).error) == (said, said)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_what_a_failed_function_had_is_freed_without_the_collector(
+    is_cancelled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    had: weakref.WeakSet[threading.Event] = weakref.WeakSet()
+    may_end = threading.Event()
+
+    @tool
+    def fails() -> str:
+        """Fail."""
+        had.add(kept := threading.Event())
+        may_end.wait()
+        raise ValueError(str(kept))
+
+    caplog.set_level("CRITICAL", "forge_tools.tools")  # what is logged is kept here
+    gc.collect()
+    gc.disable()
+    try:
+        call = asyncio.ensure_future(fails.execute(CONTEXT))
+        await reached(lambda: had)
+        if is_cancelled:
+            call.cancel()
+        may_end.set()
+        with suppress(asyncio.CancelledError):
+            assert not (await call).success
+        del call
+        await reached(lambda: not had)
+    finally:
+        gc.enable()
 
 
 def test_secrets_are_hidden_wherever_people_look() -> None:

@@ -1,8 +1,10 @@
 """Bodies on the tool loop end in exactly one outcome each, whatever they do to their loop."""
 
 import asyncio
+import gc
 import json
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -45,6 +47,7 @@ class Act(BaseTool):
     loop: ClassVar[asyncio.AbstractEventLoop]
     thread: ClassVar[threading.Thread]
     begun: ClassVar[list[str]] = []
+    tasks: ClassVar[weakref.WeakSet[asyncio.Task[Any]]] = weakref.WeakSet()
 
     async def initialize(self, context: ExecutionContext) -> None:
         Act.loop, Act.thread = asyncio.get_running_loop(), threading.current_thread()
@@ -52,6 +55,7 @@ class Act(BaseTool):
 
     async def _execute(self, context: ExecutionContext, how: str) -> ToolResult:
         Act.begun.append(how)
+        Act.tasks.update(filter(None, [asyncio.current_task()]))
         if how == "sleep":
             await asyncio.sleep(30)
         elif how == "a nap of 0.3":
@@ -163,6 +167,26 @@ async def test_a_cancel_stops_the_body_of_that_attempt_only(bench: Bench) -> Non
     bench.lane.cancel("id", 2)
 
     assert (await bench.outcome()).status == ExecutionStatus.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("how", "seconds", "is_cancelled"),
+    [("well", 20.0, False), ("interrupt", 20.0, False), ("sleep", 0.1, False), ("sleep", 20.0, True)],
+)
+async def test_a_body_that_has_ended_is_freed_without_the_collector(
+    bench: Bench, how: str, seconds: float, is_cancelled: bool
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        bench.lane.run([claim(how, timeout=seconds)])
+        await bench.until(lambda: Act.tasks or bench.outcomes)
+        if is_cancelled:
+            bench.lane.cancel("id", 1)
+        await bench.outcome()
+        await bench.until(lambda: not Act.tasks)
+    finally:
+        gc.enable()
 
 
 async def test_a_body_cancelled_before_its_first_step_ends_at_once_and_leaves_no_trace(bench: Bench) -> None:
