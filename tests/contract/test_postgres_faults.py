@@ -212,6 +212,26 @@ async def test_a_wrong_database_name_says_so_at_once(migrated_postgres: str) -> 
         await open_store(f"{migrated_postgres}-absent")
 
 
+async def register(store: Store) -> None:
+    await store.workers.register(instance("instance-2"))
+
+
+async def test_a_connection_to_a_database_that_may_only_be_read_is_not_kept(
+    store: Store, proxy: Proxy, watcher: Any
+) -> None:
+    """It may lead to a standby, or to a server that was out of room: the next one may lead to where writes are taken."""
+    name = await watcher.fetchval("SELECT quote_ident(current_database())")
+    await watcher.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    await proxy.go_away()
+    await proxy.come_back()
+    for write in (submitted, register):
+        with pytest.raises(DatabaseUnavailableError, match="default_transaction_read_only"):
+            await write(store)
+    await watcher.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    await register(store)
+    await submitted(store)
+
+
 async def test_a_deadlock_is_retried_and_nobody_notices(store: Store, migrated_postgres: str) -> None:
     first, second = sorted([await running(store), await running(store)], key=lambda claim: claim.id)
     rival = await asyncpg.connect(migrated_postgres)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Executable, Row, Select, Table, event, text
+from sqlalchemy import URL, Connection, ExceptionContext, Executable, Row, Select, Table, event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -32,6 +32,7 @@ from forge_tools.storage.connection.faults import (
     ConflictError,
     explain,
     is_from_asyncpg,
+    is_of_read_only,
     require_usable,
     translated,
     unreachable,
@@ -321,7 +322,14 @@ def _postgres_engine(
 
     load_asyncpg()
     arguments = {"async_creator_fn": connect, **(UNNAMED_ADAPTER if address.is_pooled else {})}
-    return create_async_engine("postgresql+asyncpg://", connect_args=arguments, **pool)
+    engine = create_async_engine("postgresql+asyncpg://", connect_args=arguments, **pool)
+    event.listen(engine.sync_engine, "handle_error", _let_go_of_read_only)
+    return engine
+
+
+def _let_go_of_read_only(context: ExceptionContext) -> None:
+    if is_of_read_only(context.original_exception):
+        context.is_disconnect = True
 
 
 def _sqlite_engine(address: Address, *, create: bool) -> AsyncEngine:

@@ -43,6 +43,7 @@ POOLER = (
 )
 _FULL = "53100"
 _READ_ONLY = "25006"
+_ONLY_READ = "it can only be read there: name the primary in FORGE_DATABASE_URL, or find out who set default_transaction_read_only"
 
 
 class ConflictError(StorageError):
@@ -111,6 +112,14 @@ def is_from_asyncpg(error: BaseException) -> bool:
     return any(base.__module__.startswith("asyncpg") for base in type(error).__mro__)
 
 
+def is_of_read_only(error: BaseException) -> bool:
+    """Return whether a standby refused a write, or a server out of room did: keep no connection to it.
+
+    A new one may lead to the primary after a failover, and has the settings of now.
+    """
+    return getattr(error, "sqlstate", None) == _READ_ONLY
+
+
 def _explain_sqlite(error: sqlite3.Error, shown: str) -> ForgeError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _SQLITE_CORRUPT:
@@ -153,7 +162,7 @@ def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeErro
         return RefusedError(f"{shown} refuses a value: {str(error).splitlines()[0]}")  # further lines quote the row
     if state.startswith((*_NEVER_BEGAN, *_GONE)):
         never_began, refused = state.startswith(_NEVER_BEGAN), state.startswith(_REFUSED)
-        primary = "; it can only be read there: name the primary in FORGE_DATABASE_URL" if state == _READ_ONLY else ""
+        primary = f"; {_ONLY_READ}" if state == _READ_ONLY else ""
         return unreachable(shown, f"{error}{primary}", maybe_committed=not never_began, may_pass=not refused)
     said = f"{shown}: {error} (SQLSTATE {state})"
     return ForbiddenError(said) if state == _FORBIDDEN else StorageError(said)

@@ -22,7 +22,7 @@ from forge_tools.storage.connection.drivers import (
     closed,
     connect_postgres,
 )
-from forge_tools.storage.connection.faults import UnreachableError, translated
+from forge_tools.storage.connection.faults import UnreachableError, is_of_read_only, translated
 
 HOT = 10
 """Connections for hot statements: there are few kinds of batches, and at most one of each is under way."""
@@ -108,6 +108,10 @@ class HotConnections:
         except asyncio.CancelledError as cancellation:
             connection.terminate()
             cancellation.args = (SENT,)
+            raise
+        except Exception as error:
+            if is_of_read_only(error):
+                connection.terminate()
             raise
         finally:
             self._busy.discard(connection)
