@@ -77,7 +77,7 @@ def up(
     user_of(settings, reach_of(settings))  # errors end here, not in three logs
     commands_of(settings)
     references = tuple(tools or ())
-    own = load_project(settings, references) if references or settings.tools else []  # as above
+    own = load_project(settings, references)  # as above
     load_settings(own, SecretSource(given_secrets(), settings.secrets_dir))
     require_walled(settings, own)
     stack = AnnouncedStack(face, settings, references, concurrency, own=[tool.spec for tool in own])

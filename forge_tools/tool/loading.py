@@ -150,6 +150,11 @@ def _extend_path(folder: Path) -> None:
 
 
 def _created(sources: Sequence[tuple[str, str]]) -> list[BaseTool]:
+    if sys.flags.optimize > 1:
+        raise ConfigurationError(
+            "Python was told to drop docstrings, which describe tools to models. "
+            "Unset PYTHONOPTIMIZE, or set it to 1; start Python without -OO."
+        )
     found: dict[Any, BaseTool] = {}
     for reference, source in sources:
         for item in _resolve(reference, source):

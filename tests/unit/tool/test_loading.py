@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -418,3 +419,11 @@ def test_walls_of_tools_categories_and_queues_are_taken() -> None:
     walls_of = {"Echo": "plain", "Grep": "landlock", "category:web": "landlock", "queue:low": "landlock"}
     require_walled(Settings.load(walls_of=walls_of), [Echo()])
     require_walled(Settings.load(walls_of={"mcp__files__read": "plain"}, mcp_config="servers.toml"), [])
+
+
+def test_a_python_that_drops_docstrings_is_refused() -> None:
+    load = "from forge_tools.tool import load_tools\nload_tools()"
+    ran = subprocess.run([sys.executable, "-OO", "-c", load], capture_output=True, text=True, check=False)
+
+    assert "ConfigurationError: Python was told to drop docstrings" in ran.stderr
+    assert "PYTHONOPTIMIZE" in ran.stderr
