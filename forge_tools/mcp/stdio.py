@@ -36,6 +36,8 @@ _FIRST = re.compile(rb"\s*\{(?:" + _FLAT + rb",)*?" + _ID + rb"[,}]", re.DOTALL)
 _LAST = re.compile(rb"," + _ID + rb"(?:," + _FLAT + rb")*\}\s*\Z", re.DOTALL)
 """The id of an object before its first nested value, and after the last one."""
 
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+
 
 class LongLine(NamedTuple):
     """The remains of a line beyond the limit: its beginning, its id if it is a message, and its length."""
@@ -185,8 +187,9 @@ def parsed(line: bytes) -> SessionMessage | JSONRPCError:
 
 
 def refusal(code: int, message: str, id: str | int | None = None) -> JSONRPCError:
-    """Return an error of the protocol, without an id if none could be read."""
-    return JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=code, message=message))
+    """Return an error of the protocol, without an id if none could be read, or none that JSON can hold."""
+    known = None if isinstance(id, str) and _HALF_PAIR.search(id) else id
+    return JSONRPCError(jsonrpc="2.0", id=known, error=ErrorData(code=code, message=message))
 
 
 def encoded(item: SessionMessage) -> bytes:

@@ -94,6 +94,7 @@ MALFORMED: list[tuple[bytes, int, Any]] = [
     (b"\xff\xfe{}", -32700, None),
     (b"[" * 50_000, -32700, None),
     (b'{"jsonrpc":"2.0","id":4,"method":"ping","params":{"half":"\\ud800"}}', -32700, 4),
+    (b'{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}', -32700, None),
     (b"[]", -32600, None),
     (json.dumps([PING, PING]).encode(), -32600, None),
     (b"7", -32600, None),
@@ -115,6 +116,7 @@ MALFORMED: list[tuple[bytes, int, Any]] = [
     (b"x" * (LONGEST + 1), -32600, None),
     (b"x" * (50 * LONGEST), -32600, None),
     (b'{"params":{"id":3,"x":"' + b"x" * LONGEST + b'"},"method":"ping","jsonrpc":"2.0","id":11}', -32600, 11),
+    (b'{"jsonrpc":"2.0","id":"\\udfff","method":"' + b"x" * LONGEST + b'"}', -32600, None),
     (b'{"jsonrpc":"2.0","id":"b","method":"ping","params":{"x":"' + b'\\"' * LONGEST + b'"}}', -32600, "b"),
 ]
 
