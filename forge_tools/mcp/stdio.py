@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -123,7 +124,7 @@ class Stdio:
             await task
 
     async def exchange(self, server: Server[Any]) -> None:
-        """Serve the client until it closes its end; a line that is too long is refused.
+        """Serve the client until it closes an end; a line that is too long is refused.
 
         Threads read and write, which works for pipes, terminals and files alike. After a cancel they stay until the
         process ends: input, or a client that reads, may never come.
@@ -132,7 +133,7 @@ class Stdio:
         sent, outgoing = anyio.create_memory_object_stream[SessionMessage]()
         async with anyio.create_task_group() as group:
             group.start_soon(self._read, incoming, sent.clone())
-            group.start_soon(self._write, outgoing)
+            group.start_soon(self._write, outgoing, group.cancel_scope.cancel)
             await server.run(received, sent, server.create_initialization_options())
             group.cancel_scope.deadline = anyio.current_time() + LAST_WORDS
 
@@ -152,11 +153,15 @@ class Stdio:
                         elif message is not None:
                             await incoming.send(message)
 
-    async def _write(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        with suppress(OSError):  # the client no longer reads
-            async with outgoing:
+    async def _write(
+        self, outgoing: MemoryObjectReceiveStream[SessionMessage], client_is_gone: Callable[[], None]
+    ) -> None:
+        async with outgoing:
+            try:
                 async for item in outgoing:
                     await in_thread(partial(_write_whole, self.write_fd, encoded(item)))
+            except OSError:
+                client_is_gone()
 
     def _parsed(self, line: bytes | LongLine) -> SessionMessage | JSONRPCError | None:
         if isinstance(line, bytes):

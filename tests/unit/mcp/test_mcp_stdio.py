@@ -277,3 +277,18 @@ def test_the_id_of_a_long_message_is_that_of_its_outermost_object(
 @pytest.mark.parametrize("text", [b'[{"id": 1}]', b'{"params": {"id": 1}}', b'{"id": 1', b'"id": 1', b"[" * 99])
 def test_what_is_not_a_message_has_no_id(text: bytes) -> None:
     assert Lines(3).feed(text + b"\n") == [LongLine(text, None, len(text))]
+
+
+async def test_a_client_that_has_closed_its_other_end_is_served_no_longer(local: Local) -> None:
+    """Its input may stay open for ever: any process that the client started may have inherited it."""
+    (there_in, here_out), (here_in, there_out) = os.pipe(), os.pipe()
+    serving = asyncio.ensure_future(Stdio(there_in, there_out, LONGEST).exchange(ToolServer(local)))
+    os.close(here_in)
+    os.write(here_out, json.dumps(HELLO).encode() + b"\n")
+    try:
+        await asyncio.wait_for(serving, 30)
+    finally:
+        os.close(here_out)
+        await reached(lambda: not any(thread.name == "forge-function" for thread in threading.enumerate()))
+        os.close(there_in)
+        os.close(there_out)
