@@ -1,6 +1,5 @@
 """Opens that cannot leave a root, despite symlinks and races: by the kernel, else step by step."""
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -8,7 +7,7 @@ import posixpath
 import stat
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -17,6 +16,7 @@ from typing import Self
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, READ_ONLY, Protection, escape_path, outside, parts_of
+from forge_tools.sandbox.walls.privileges import checked
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 ENTER_FOLDER = OPEN_FOLDER | os.O_NOFOLLOW
@@ -64,11 +64,7 @@ class Descriptor:
 
 
 class Handle(Descriptor):
-    """An open file or folder of the workspace.
-
-    `name` is the path as people may see it, relative to the working directory; `root` is the root it was opened
-    through.
-    """
+    """An open file or folder below `root`; `name` is its path as people may see it, relative to the working directory."""
 
     def __init__(self, fd: int, name: str, root: "OpenRoot") -> None:
         self.fd = fd
@@ -151,15 +147,10 @@ class OpenRoot(Descriptor):
             OSError: as the kernel reports it; EXDEV if the path would leave the root.
             SandboxError: it is protected, or was moved out meanwhile.
         """
-        try:
-            straight = self._open_straight(inside)
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-            straight = None
-        if straight is not None:
-            return self.admit(straight, shown, inside)
-        return self.admit(self.open(inside, OPEN_FILE), shown)
+        straight = self._open_straight(inside)
+        if straight is None:
+            return self.admit(self.open(inside, OPEN_FILE), shown)
+        return self.admit(straight, shown, inside)
 
     def open_cached(self, inside: str, shown: str) -> Handle | None:
         """Open like `open_to_read` if that cannot block; None if it might, or fails.
@@ -220,10 +211,15 @@ class OpenRoot(Descriptor):
         self._require_allowed("/".join([below, *names]), shown, is_write=is_write)
 
     def _open_straight(self, inside: str, resolve: int = 0) -> int | None:
-        """Open without following a link (else ELOOP), so that `inside` is the real place; None if uncertain."""
+        """Open a path without links, so that `inside` is the real place; None if it has one, or that is uncertain."""
         if ".." in inside or not kernel_confines():
             return None
-        return _openat2(self.fd, inside, OPEN_FILE, _RESOLVE_NO_SYMLINKS | resolve)
+        try:
+            return _openat2(self.fd, inside, OPEN_FILE, _RESOLVE_NO_SYMLINKS | resolve)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        return None
 
     def _require_allowed(self, inside: str, shown: str, *, is_write: bool) -> None:
         root, below = self._innermost(inside, shown, is_write=is_write) if self.inner else (self.root, inside)
@@ -294,27 +290,18 @@ def _below(path: str, folder: str) -> str | None:
     return "/".join(parts[len(above) :]) or "." if parts[: len(above)] == above else None
 
 
-@cache
-def _syscall() -> Callable[..., int]:
-    function = ctypes.CDLL(None, use_errno=True).syscall
-    function.restype = ctypes.c_long
-    function.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
-    return function
-
-
 def _openat2(root: int, path: str, flags: int, resolve: int = 0) -> int:
     how = struct.pack("QQQ", flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | resolve)  # flags, mode, resolution
-    encoded, call = os.fsencode(path), _syscall()
-    for _ in range(_MAX_RACES):
-        fd = call(_SYS_OPENAT2, root, encoded, how, len(how))
-        if fd >= 0:
-            return fd
-        code = ctypes.get_errno()
-        # EAGAIN: something was renamed while the kernel resolved a `..`, so it could not vouch for the answer;
-        # or it would have had to go beyond its memory.
-        if code not in (errno.EAGAIN, errno.EINTR) or resolve & _RESOLVE_CACHED:
-            break
-    raise OSError(code, os.strerror(code))
+    races = 0
+    while True:
+        try:
+            return checked("syscall", _SYS_OPENAT2, root, os.fsencode(path), how, len(how))
+        except OSError as error:
+            # EAGAIN: something was renamed while the kernel resolved a `..`, so it could not vouch for the answer;
+            # or it would have had to go beyond its memory.
+            races += 1
+            if error.errno not in (errno.EAGAIN, errno.EINTR) or resolve & _RESOLVE_CACHED or races == _MAX_RACES:
+                raise
 
 
 class _Walk:

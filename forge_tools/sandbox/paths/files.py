@@ -7,12 +7,10 @@ import os
 import secrets
 import stat
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from threading import Thread
 from typing import Any, NamedTuple
 
 from forge_tools.errors import SandboxError
@@ -24,7 +22,6 @@ KEPT_BYTES = 64 << 20
 """Up to this size, the bytes themselves are kept."""
 
 _CHUNK_BYTES = 1 << 20
-_MANY_BYTES = 1 << 20  # hashed on a separate thread
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXECUTE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 _SUFFIX = ".forge-tmp"
@@ -37,10 +34,6 @@ DirEntry = os.DirEntry[str]
 Visit = Callable[[int, str, list[DirEntry]], None]
 """Called with an open folder, its path as people may see it, and its entries, before its subfolders are visited."""
 
-Leave = Callable[[int, str], None]
-"""Called with an open folder and the name of a finished subfolder."""
-
-
 digest = partial(blake2b, digest_size=16)
 """Begins what becomes an etag; takes a file piece by piece."""
 
@@ -50,16 +43,6 @@ def etag_of(data: bytes | blake2b) -> str:
     return f"b2:{(digest(data) if isinstance(data, bytes) else data).hexdigest()}"
 
 
-def hashing(data: bytes) -> Future[str]:
-    """Compute the etag of these bytes, on a separate thread if they are many, so that the caller can continue."""
-    etag: Future[str] = Future()
-    if len(data) < _MANY_BYTES:
-        etag.set_result(etag_of(data))
-    else:
-        Thread(target=lambda: etag.set_result(etag_of(data)), daemon=True).start()
-    return etag
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """`data` is None if the file is larger than `KEPT_BYTES`; `head` is its beginning."""
@@ -67,11 +50,7 @@ class Snapshot:
     head: bytes
     data: bytes | None
     status: os.stat_result
-    hashing: Future[str]
-
-    @property
-    def etag(self) -> str:
-        return self.hashing.result()
+    etag: str
 
 
 def take_snapshot(place: Place, check: Check) -> Snapshot | None:
@@ -146,7 +125,6 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
 
 
 def set_executable(place: Place, replacement: Replacement) -> None:
-    """Change only the execute bits of the existing file."""
     flags = OPEN_FILE | os.O_NOFOLLOW
     with refusing(place.shown, "change the mode of"), Descriptor(os.open(place.name, flags, dir_fd=place.fd)) as file:
         os.fchmod(file.fd, replacement.mode(0))
@@ -216,15 +194,14 @@ def _read(fd: int, check: Check) -> Snapshot:
     status = os.fstat(fd)
     data = _kept(fd, status.st_size, check) if status.st_size <= KEPT_BYTES else None
     if data is not None:
-        return Snapshot(data[:_CHUNK_BYTES], data, status, hashing(data))
-    seen, head, etag = digest(), b"", Future[str]()
+        return Snapshot(data[:_CHUNK_BYTES], data, status, etag_of(data))
+    seen, head = digest(), b""
     os.lseek(fd, 0, os.SEEK_SET)
     while chunk := os.read(fd, _CHUNK_BYTES):
         check()
         seen.update(chunk)
         head = head or chunk
-    etag.set_result(etag_of(seen))
-    return Snapshot(head, None, status, etag)
+    return Snapshot(head, None, status, etag_of(seen))
 
 
 def _kept(fd: int, size: int, check: Check) -> bytes | None:
@@ -296,8 +273,11 @@ class _Level(NamedTuple):
     folders: list[str]
 
 
-def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
-    """Walk a tree of any depth with two open handles; each way back up must lead to where it came from."""
+def _walk(place: Place, check: Check, visit: Visit, leave: Callable[[int, str], None]) -> None:
+    """Walk a tree of any depth with two open handles; each way back up must lead to where it came from.
+
+    `leave` is called with an open folder and the name of a finished subfolder.
+    """
     levels: list[_Level] = []
     with refusing(place.shown, "delete"):
         folder = os.open(place.name, ENTER_FOLDER, dir_fd=place.fd)
