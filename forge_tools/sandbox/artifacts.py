@@ -68,7 +68,6 @@ async def keep_text(text: str | Spool, context: ExecutionContext, seconds: float
 
 
 async def _encoded(text: str) -> AsyncIterator[bytes]:
-    """Encode in pieces; a lone surrogate, which is not a character, becomes an escape."""
     for at in range(0, len(text), CHUNK_BYTES):
         yield text[at : at + CHUNK_BYTES].encode("utf-8", "backslashreplace")
 
@@ -169,7 +168,6 @@ class FolderArtifacts:
                 yield data
 
     async def page(self, artifact: Artifact, wish: PageWish) -> ArtifactPage:
-        """Read a page of what `find` returned."""
         return await Pages(artifact, [], partial(self._chunk, artifact)).read(wish)
 
     def purge(self) -> int:
@@ -242,7 +240,6 @@ class FolderArtifacts:
             self._files.remove(found)
 
     def _evict(self, session: Path, latest: str) -> None:
-        """Evict the oldest artifacts of a session that exceeds its quota; delete those without an owner."""
         held = 0
         marks = sorted(session.iterdir(), key=lambda mark: (mark.name == latest, mark.stat().st_mtime_ns), reverse=True)
         for mark in marks:

@@ -69,7 +69,6 @@ class User:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that name the user."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
     def become(self) -> None:
@@ -242,7 +241,6 @@ def _root(one: RootSettings, where: str, protection: Protection | None = None) -
 
 
 def _lacking_capabilities() -> list[str]:
-    """List the capabilities that root lacks for becoming a user and for ending what that user's processes leave behind."""
     if not ON_LINUX:
         return []
     status = Path("/proc/self/status").read_text().splitlines()

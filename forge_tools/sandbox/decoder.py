@@ -104,7 +104,6 @@ def image(file: IO[bytes], side: int, most_bytes: int) -> tuple[dict[str, Any], 
 
 
 def packed(picture: Any, form: str) -> bytes:
-    """Return the bytes of an image."""
     buffer = io.BytesIO()
     picture.save(buffer, form)
     return buffer.getvalue()

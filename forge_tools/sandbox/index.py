@@ -69,7 +69,6 @@ class HostIndex:
         return {digest: found.get(digest) for digest, _ in known}
 
     def keep(self, files: Sequence[tuple[Seen, str]], facts: Mapping[str, Kept]) -> None:
-        """Add what was read and computed."""
         sights = [(sight, digest) for one, digest in files if (sight := _sight(one))]
 
         def write(connection: sqlite3.Connection) -> None:

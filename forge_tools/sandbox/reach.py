@@ -170,7 +170,6 @@ class Reach:
         return (Root(self.root.absolute()),) if isinstance(self.root, Path) else self.root or ()
 
     def all_roots(self) -> Iterator[Root]:
-        """Those of every workspace."""
         for roots in (*self.workspaces.values(), self.unnamed):
             yield from roots
 

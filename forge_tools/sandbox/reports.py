@@ -91,7 +91,6 @@ class ReportBuffer(Reporter):
         self._tell()
 
     def pass_on(self, told: Told) -> None:
-        """Add a report from another buffer."""
         if told.done is not None:
             self.progress(told.done, told.total, told.text)
             return
@@ -215,8 +214,6 @@ _Source = tuple[Stream, int | None]
 
 
 class _Stretch(NamedTuple):
-    """Consecutive output of one source."""
-
     data: bytearray
     of: _Source
 
@@ -279,7 +276,6 @@ class DirectReporter(Reporter):
         self.tell(Output(text=said, stream=stream, level=level))
 
     def tell(self, report: Report) -> None:
-        """Pass a report on."""
         with suppress(Exception):
             self._listener(report)
 

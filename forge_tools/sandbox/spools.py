@@ -141,8 +141,6 @@ class Gathered(UnnamedFile):
 
 
 class Sink(Protocol):
-    """What takes bytes, chunk by chunk."""
-
     size: int
 
     def add(self, chunk: bytes, /) -> None: ...

@@ -102,7 +102,6 @@ class Journal:
                 raise refusal(error, "the write journal", "write") from error
 
     def done(self) -> None:
-        """Record that it has been done."""
         folder = self._open()
         if folder is None:
             return

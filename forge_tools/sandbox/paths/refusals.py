@@ -130,7 +130,6 @@ def refusal(error: OSError, shown: str, doing: str = "open") -> SandboxError:
 
 @contextmanager
 def refusing(shown: str, doing: str = "open") -> Iterator[None]:
-    """Turn the kernel's errors into refusals."""
     try:
         yield
     except OSError as error:
@@ -138,7 +137,6 @@ def refusing(shown: str, doing: str = "open") -> Iterator[None]:
 
 
 def outside(shown: str) -> SandboxError:
-    """Say that a path leads out of the workspace."""
     return refusal(OSError(errno.EXDEV, ""), shown)
 
 

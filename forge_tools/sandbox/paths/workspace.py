@@ -27,8 +27,6 @@ from forge_tools.schema import shown, suggestion
 
 
 class _Located(NamedTuple):
-    """A requested path: its root, and its form for people."""
-
     root: OpenRoot
     inside: str
     shown: str
@@ -64,7 +62,6 @@ class Workspace:
 
     @property
     def roots(self) -> list[Root]:
-        """What it is made of."""
         return [one.root for one in self._roots]
 
     def open(self, path: str) -> Handle:
@@ -72,7 +69,6 @@ class Workspace:
         return self._open(self._locate(unescape_path(path)))
 
     def open_file(self, path: str) -> Handle:
-        """Open a regular file for reading."""
         handle = self.open(path)
         if handle.is_folder:
             handle.close()

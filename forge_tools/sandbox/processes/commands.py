@@ -127,7 +127,6 @@ class ControlLine:
         return bool(self.facts.keys() & _ENDS)
 
     def end(self) -> None:
-        """Have the tree ended."""
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
 
@@ -188,7 +187,6 @@ class _Running:
             await asyncio.wait(open_readers, timeout=_DRAIN_SECONDS)
 
     async def end(self, patience: float) -> None:
-        """End the tree and wait until it is gone."""
         try:
             if self._line is not None and not self._gone.done():
                 self._line.end()

@@ -142,7 +142,6 @@ class ProcessHandle:
         return ProcessHandle(self.pid, os.dup(self._handle) if self._handle >= 0 else -1)
 
     def close(self) -> None:
-        """Release it."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -257,7 +256,6 @@ class _Search:
         return [*([top] if top else ()), *descendants(self._within.pid, with_shells=True)]
 
     def _belonging(self, processes: list[Process], marks: Mapping[int, frozenset[bytes]]) -> Iterator[Process]:
-        """Yield the processes to end, the nearest first."""
         parents = {self._root.pid} if self._root is not None and self._root.send(0) else set()
         seeds = {pid for pid, ticks in self._started.items() if start_ticks(pid) in (0, ticks)}
         groups, closed = set(seeds), {process.group for process in processes if process.pid in self._spare}

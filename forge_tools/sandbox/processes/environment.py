@@ -33,12 +33,10 @@ _MAX_VARIABLES = 64
 
 
 def instance_mark(instance: str) -> bytes:
-    """Return the mark of everything that worker process started."""
     return f"{INSTANCE}={instance}".encode()
 
 
 def attempt_mark(execution_id: str, attempt: int) -> bytes:
-    """Return the mark of everything the body of that attempt started."""
     return f"{EXECUTION}={execution_id}.{attempt}".encode()
 
 
@@ -79,12 +77,10 @@ class Marking:
         self.clear()
 
     def put(self, execution_id: str, attempt: int) -> None:
-        """Mark this process with that attempt from now on."""
         os.environ[EXECUTION] = f"{execution_id}.{attempt}"
         self._show(attempt_mark(execution_id, attempt))
 
     def clear(self) -> None:
-        """Mark it with the worker only."""
         os.environ.pop(EXECUTION, None)
         self._show()
 

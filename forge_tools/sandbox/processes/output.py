@@ -19,7 +19,6 @@ _MAX_HELD = 8192  # characters of an unfinished line or escape that may still ch
 
 
 def stream_scrubber(scrubber: Scrubber) -> StreamScrubber:
-    """Build the scrubber of one stream."""
     return StreamScrubber(forms_in_streams(scrubber))
 
 
@@ -93,7 +92,6 @@ async def _without(secrets: StreamScrubber, chunks: AsyncIterator[bytes]) -> Asy
 
 
 def _encoded(text: str) -> bytes:
-    """Encode; a lone surrogate, which is not a character, passes unchanged."""
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -157,7 +157,6 @@ class ShellFolder(Descriptor):
         _signal(self.facts(), signal.SIGCONT)
 
     def renew(self) -> None:
-        """Renew its lease."""
         with suppress(OSError):  # it has just been forgotten
             os.utime(LEASE, dir_fd=self.fd, follow_symlinks=False)
 

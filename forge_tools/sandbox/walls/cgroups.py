@@ -159,7 +159,6 @@ class Limits(namedtuple("Limits", ("memory", "processes", "home"), defaults=(0, 
         return self.group(f"../{_SHELLS}{id}")
 
     def exceeded_by(self, what: str) -> str:
-        """Say that something needed more memory than one call may have."""
         return (
             f"{what} needed more than {self.memory / 2**20:,.0f} MiB of memory, the limit for one call with all its processes. "
             "Give it less to do at once, or raise FORGE_TOOL_MEMORY on the workers (bytes; 0 for no limit)."

@@ -70,7 +70,6 @@ def is_known() -> bool:
 
 
 def number_of(name: str) -> int:
-    """The number of one of these calls on this machine."""
     return _CALLS[name][_MACHINES[os.uname().machine][1]]
 
 

@@ -65,7 +65,6 @@ class Egress:
         self._begin(self._accept(listener))
 
     async def close(self) -> None:
-        """End every connection."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -153,8 +152,6 @@ def serve_while_open(network: str, listener: socket.socket, line: socket.socket)
 
 
 class _RefusedError(Exception):
-    """Why the proxy does not pass a request on."""
-
     def response(self) -> bytes:
         status, text = self.args
         body = f"{text}.\n".encode()

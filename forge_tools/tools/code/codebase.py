@@ -116,7 +116,6 @@ class Having:
         return cls((word,), defined=defined) if word and WORD.fullmatch(word) else cls()
 
     def may_need(self, text: str, language: str) -> bool:
-        """Whether a file with this text may be needed."""
         said = text.lower() if self.like else text
         if not all(word in said for word in self.words):
             return False
@@ -146,17 +145,14 @@ class CodeTool(LookingTool):
 
 
 def below(what: str = "Folder to look below, by default the working directory.") -> Any:
-    """Return the field for a path."""
     return option(what, ".", **PATH)
 
 
 def names_in(symbol: str) -> list[str]:
-    """Return the names in a path of names."""
     return symbol.replace("::", ".").replace("/", ".").split(".")
 
 
 def place(source: Source, one: Definition) -> dict[str, Any]:
-    """Return the metadata of a definition."""
     taken = {name: getattr(one, name) for name in ("line", "column", "kind", "signature")}
     return {"path": source.path, "name": one.path, **taken}
 

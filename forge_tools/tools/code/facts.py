@@ -66,7 +66,6 @@ class Facts:
     starts: tuple[int, ...]
 
     def has(self, word: str) -> bool:
-        """Whether the file contains a word."""
         return f"\n{word}\n" in self.words
 
     def kept(self) -> Kept:

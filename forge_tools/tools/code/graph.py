@@ -85,7 +85,6 @@ def ranked(codebase: Codebase) -> tuple[dict[str, float], dict[str, int]]:
 
 
 def _fitting(wanted: list[tuple[float, str, Definition]], room: int) -> dict[str, list[Definition]]:
-    """Return the leading definitions that fit, by file."""
     shown: dict[str, list[Definition]] = {}
     for _, path, one in wanted:
         room -= len(_line(one)) + 1 + (0 if path in shown else len(path) + 1)

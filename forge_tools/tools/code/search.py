@@ -94,7 +94,6 @@ def _named(wish: _SearchWish, workspace: Workspace, deadline: Deadline) -> ToolR
 
 
 def _score(query: str, name: str, path: str) -> int:
-    """Return how well a name matches a query; 0 if it does not."""
     asked, said = query.lower(), name.lower()
     if query in (name, path):
         return 100
@@ -215,7 +214,6 @@ class Target:
     modules: Modules
 
     def uses(self, source: Source, text: str) -> Iterator[dict[str, Any]]:
-        """Yield the places in a file that name it."""
         lines = {one.line for home, one in self.defined if home.path == source.path}
         sure, said = self._confidence(source), text.split("\n")
         for above, node in _nodes(self.name, said, source):

@@ -31,8 +31,6 @@ _SHOWN_COMMAND = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to run, and how."""
-
     command: str = option(
         "Command line for bash. Nothing can be typed into it while it runs.", min_length=1, max_length=100_000
     )

@@ -45,8 +45,6 @@ _UNFINISHED_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*|
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Which shell to read, and what."""
-
     bash_id: str = option("The id that Bash gave when it started the shell.", aliases=("shell_id",), **HANDLE)
     since: int | None = option(
         "Read from this byte on: next_cursor of the previous answer. Default: the last since you gave, or 0.",
@@ -183,7 +181,6 @@ class Pattern:
         self.is_plain = not _SPECIAL & set(text) and "\n" not in text
 
     async def matches(self, lines: Sequence[Line], seconds: float) -> list[int]:
-        """Return the indexes of the lines that match."""
         if any(wanted in _HARMLESS.sub("", self._text) for wanted in _LINE_BREAKS):
             what = f"Invalid pattern, lines are searched one by one and contain no line break: {self._text[:200]}"
             raise SandboxError(what, "INVALID_REGEX")

@@ -105,7 +105,6 @@ def _label(shell: ShellRecord) -> str:
 
 
 def named(shell: ShellRecord) -> str:
-    """Return its id and label."""
     return f"{shell.id} ({_label(shell)})"
 
 
@@ -127,7 +126,6 @@ def state_of(shell: ShellRecord) -> str:
 
 
 def facts_of(shell: ShellRecord) -> dict[str, Any]:
-    """Return its metadata for a result."""
     return {"bash_id": shell.id, "status": str(shell.status), "exit_code": shell.exit_code, "signal": shell.signal}
 
 
@@ -184,8 +182,6 @@ def _listed_line(shell: ShellRecord, usage: Usage | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Which shell to end, and how."""
-
     shell_id: str = option("The id that Bash gave when it started the shell.", aliases=("bash_id",), **HANDLE)
     signal: Literal["TERM", "INT", "KILL"] = option(
         "Signal to end it with: TERM, INT as from a terminal, or KILL, which cannot be refused.", "TERM"

@@ -75,8 +75,6 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Editing:
-    """What to replace by what, and under which conditions."""
-
     file_path: str = option(
         "Text file to change, relative to the working directory or absolute.", aliases=("path",), **PATH
     )
@@ -109,7 +107,6 @@ class Editing:
         self._steps()  # contradictions are refused before any file is looked for
 
     def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
-        """Decide the bytes, or refuse; nothing is touched."""
         steps = self._steps()
         require_match(place, seen, self.if_match)
         if not steps[0].old_string and len(steps) == 1:
@@ -149,7 +146,6 @@ class Editing:
         return [Step(**edit, **every, label=f"edits[{index}]") for index, edit in enumerate(self.edits)]
 
     def _filled(self, new: str, place: Place, seen: Snapshot | None) -> Change:
-        """Create a file, or fill an empty one."""
         if seen is not None and seen.status.st_size:
             what = f"old_string is empty, but {place.shown} is not. Pass the text to replace, or use Write"
             raise InvalidCallError(what)

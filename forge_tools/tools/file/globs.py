@@ -324,7 +324,6 @@ def _choices(pattern: str, glob: str) -> list[str]:
 
 
 def _expression(pattern: str, glob: str) -> str:
-    """Return the expression for one alternative of a glob."""
     try:
         return _joined(list(_tokens(pattern)))
     except _BrokenError as error:

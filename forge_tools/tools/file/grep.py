@@ -41,8 +41,6 @@ _OPEN_FILES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What to search for and how."""
-
     pattern: str = option("Regular expression to search for.", min_length=1, max_length=4096)
     path: str = option(
         "File or folder to search, by default the working directory; or artifact://..., a long output.",
@@ -139,13 +137,10 @@ class _Answer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the result is complete."""
         return not (self.completed.stopped or self.completed.timed_out) and self.is_sure
 
 
 class _Call:
-    """Runs one search and describes its result."""
-
     def __init__(self, program: str, workspace: Workspace, context: ExecutionContext) -> None:
         self._program = program
         self._workspace = workspace

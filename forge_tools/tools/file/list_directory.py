@@ -66,7 +66,6 @@ class _Listing:
         self._is_cut = self._is_partial = False
 
     def run(self, workspace: Workspace) -> ToolResult:
-        """List the folder."""
         with workspace.open_folder(self._wish.path) as folder:
             self._list(folder, self._entries(folder, ""), "", 0)
         shown = len(self._lines)

@@ -211,7 +211,6 @@ def _why(wanted: list[str], found: list[str], first: int) -> str:
 
 
 def _difference(line: str, other: str) -> str:
-    """Describe how a line of the file differs from the wanted one."""
     if line.rstrip() == other.rstrip():
         return f"ends with {_blanks(other[len(other.rstrip()) :])} where old_string has {_blanks(line[len(line.rstrip()) :])}"
     if line.strip() == other.strip():

@@ -65,8 +65,6 @@ _MARK_ROOM = 60  # and of a truncated line, for its mark
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What to read: lines from `offset` on, or the last ones."""
-
     file_path: str = option(
         "Text file to read, relative to the working directory or absolute; or artifact://..., a long output.",
         aliases=("path",), **PATH,

@@ -201,7 +201,6 @@ class Folder:
         return self._walk.open(name)
 
     def changes(self) -> Changes:
-        """Find which folders have changed since the walk."""
         return Changes(self._walk.seen, self.folder)
 
     def searched(self, failed: Sequence[str]) -> int:
@@ -262,7 +261,6 @@ class NameSink:
         return [name for _, name, _ in sorted(self._found)[: self.page.needed]]
 
     def finish(self) -> None:
-        """Fill the page."""
         found = _SEARCHED.search(self._rest)
         self.searched = int(found[1]) if found else None
         for _, name, count in sorted(self._found):
@@ -400,7 +398,6 @@ def _raw(value: dict[str, str]) -> bytes:
 
 
 def _decoded(raw: bytes) -> tuple[str, str]:
-    """Decode a line as UTF-8, else as Latin-1, and return which."""
     try:
         return raw.decode(), "utf-8"
     except UnicodeDecodeError:

@@ -151,7 +151,6 @@ def encode(text: str, encoding: Encoding, shown: str, what: str) -> bytes:
 
 
 def decoded(data: bytes, encoding: Encoding) -> str:
-    """Decode a file's bytes to count and show them."""
     return data.removeprefix(encoding.bom).decode(encoding.codec or "utf-8", "replace")
 
 
@@ -185,7 +184,6 @@ class View:
 
     @classmethod
     def of(cls, data: bytes, encoding: Encoding, shown: str) -> "View":
-        """View the bytes of a file."""
         if not data.startswith(encoding.bom):  # requested by the name of the encoding, but absent
             encoding = replace(encoding, bom=b"")
         body = data[len(encoding.bom) :]
@@ -220,7 +218,6 @@ class View:
         return text if self.is_decoded else encoded.decode("latin-1")
 
     def data(self, text: str) -> bytes:
-        """Return the bytes of a file whose view is `text`."""
         return self.encoding.bom + text.encode((self.encoding.codec or "utf-8") if self.is_decoded else "latin-1")
 
     def readable(self, text: str) -> str:
@@ -238,8 +235,6 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class Count:
-    """The counts of a pass over a whole file."""
-
     newlines: int = 0
     crlf: int = 0
     chars: int = 0

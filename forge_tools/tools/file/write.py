@@ -116,7 +116,6 @@ class _Writing:
     executable: bool | None = option("Whether the file is executable. By default as before.", None)
 
     def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
-        """Decide the bytes, or refuse; nothing is touched."""
         self._check(place, seen)
         encoding = encoding_for(seen.head if seen else None, self.encoding)
         old = decoded(seen.data, encoding) if seen and seen.data is not None else None
@@ -200,7 +199,6 @@ def require_match(place: Place, seen: Snapshot | None, if_match: str | None) -> 
 
 
 def facts_of(seen: Snapshot | None, data: bytes) -> dict[str, Any]:
-    """Return the metadata common to all changes."""
     facts: dict[str, Any] = {
         "changed": seen is None or seen.data != data,
         "created": seen is None,

@@ -40,7 +40,6 @@ Parse = Callable[[str, int], Span]
 
 
 def parse_value(text: str, at: int) -> Span:
-    """Parse the value at `at`."""
     value, end = _decoder.raw_decode(text, at)
     return Span(at, at, end, value)
 
@@ -163,7 +162,6 @@ class Notebook:
         return found.value if found and isinstance(found.value, dict) else {}
 
     def data(self, text: str) -> bytes:
-        """Return the bytes of the file with this text."""
         return (codecs.BOM_UTF8 if self.has_mark else b"") + text.encode("utf-8")
 
     def find(self, cell_id: str | None, index: int | None, shown: str) -> int:
@@ -189,12 +187,10 @@ class Notebook:
         raise SandboxError(f"No cell with id {cell_id!r} in {shown}{way}", CELL_NOT_FOUND)
 
     def replaced(self, index: int, cell: str) -> str:
-        """Return the text with the text of one cell replaced."""
         old = self.cells[index]
         return self.text[: old.start] + cell + self.text[old.end :]
 
     def deleted(self, index: int) -> str:
-        """Return the text without one cell."""
         return _without(self.text, self.members["cells"], self.cells, index)
 
     def inserted(self, index: int, cell: Mapping[str, Any]) -> str:
@@ -213,7 +209,6 @@ class Notebook:
         return text[: near.end] + self._gap(index - 1) + new + text[near.end :]
 
     def _gap(self, index: int) -> str:
-        """Return the text between a cell and the next one."""
         cells = self.cells
         if len(cells) > 1:
             index = min(index, len(cells) - 2)
@@ -240,7 +235,6 @@ def put(cell: str, key: str, value: Any, style: Style) -> str:
 
 
 def drop(cell: str, key: str) -> str:
-    """Return the text of a cell without a key."""
     whole = parse_object(cell, 0)
     members = sorted(whole.value.values(), key=lambda one: one.key)
     index = next((at for at, one in enumerate(members) if one is whole.value.get(key)), None)
@@ -254,7 +248,6 @@ def margin_at(text: str, at: int) -> str:
 
 
 def source_of(cell: Mapping[str, Any]) -> str:
-    """Return the source of a cell as one text."""
     source = cell.get("source", "")
     return source if isinstance(source, str) else "".join(source)
 

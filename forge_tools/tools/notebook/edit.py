@@ -75,7 +75,6 @@ class _Editing:
         return self.notebook_path
 
     def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
-        """Return the change, or refuse it; writes nothing."""
         require_match(place, seen, self.if_match)
         if seen is None:
             raise place.not_found()

@@ -31,8 +31,6 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Which cells to read, and how much of their outputs."""
-
     notebook_path: str = option(
         "Notebook (.ipynb) to read, relative to the working directory or absolute.",
         aliases=("file_path", "path"), **PATH,

@@ -97,7 +97,6 @@ class DetectProjectType(ProjectTool):
 
 
 def claims_of(survey: Survey) -> Claims:
-    """Return all claims that a project's files support about its type."""
     claims = read_manifests(survey)
     sizes, files, first = Counter[str](), Counter[str](), dict[str, str]()
     for path, size in survey.files.items():

@@ -125,8 +125,6 @@ class TodoWrite(BuiltinTool):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Todo:
-    """One item of a list."""
-
     id: str
     content: str
     status: Status = "pending"
@@ -184,7 +182,6 @@ def warnings_of(old: Sequence[Todo], new: Sequence[Todo]) -> Iterator[str]:
 
 
 def difference(old: Sequence[Todo], new: Sequence[Todo]) -> dict[str, list[str]]:
-    """Return the ids of the added, changed and removed todos."""
     before, after = ({todo.id: todo for todo in todos} for todos in (old, new))
     return {
         "added": [one for one in after if one not in before],
@@ -202,7 +199,6 @@ def shown(todos: Sequence[Todo]) -> str:
 
 
 def facts_of(name: str, version: int, todos: Sequence[Todo]) -> dict[str, Any]:
-    """Return the metadata of a list."""
     counts = {status: sum(todo.status == status for todo in todos) for status in _MARKS}
     return {"list": name, "version": version, "counts": counts, "todos": [todo.facts() for todo in todos]}
 
