@@ -84,9 +84,8 @@ async def open_artifact(handle: str, context: ExecutionContext, workspace: Works
     """Open an artifact; the result behaves like a file of the workspace."""
     artifacts = REACH.get().artifacts
     if artifacts is None:
-        raise SandboxError(
-            f"{handle[:60]} cannot be read: this host does not keep artifacts. Run the call again", UNAVAILABLE
-        )
+        what = f"{handle[:60]} cannot be read: this host does not keep artifacts. Run the call again"
+        raise SandboxError(what, UNAVAILABLE)
     with workspace.open_root() as root:
         return Handle(await artifacts.open(handle, context), handle, root.root)
 

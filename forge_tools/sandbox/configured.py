@@ -141,15 +141,14 @@ def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach
     if settings.web_search:
         key = settings.web_search_key.get_secret_value()
         search = Search(provider=settings.web_search, url=settings.web_search_url, key=key)
+    web = Web(allowed=settings.web_allowed, ports=settings.web_ports, obeys_robots=settings.web_robots, search=search)
     return Reach(
         root=root,
         workspaces={name: _roots(name, one) for name, one in settings.workspaces.items()},
         hostname=settings.hostname,
         shells=settings.shells_folder,
         artifacts=artifacts,
-        web=Web(
-            allowed=settings.web_allowed, ports=settings.web_ports, obeys_robots=settings.web_robots, search=search
-        ),
+        web=web,
         cache=settings.cache,
         max_part_bytes=min(settings.max_part_size, settings.artifact_quota),
     )

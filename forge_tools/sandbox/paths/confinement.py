@@ -234,9 +234,8 @@ class OpenRoot(Descriptor):
             if parts[: len(above)] == above:
                 return root, "/".join(parts[len(above) :])
             if is_write and root.is_read_only and above[: len(parts)] == parts:
-                what = (
-                    f"{shown} contains {escape_path(str(root.path))}, which is read-only. That folder cannot be changed"
-                )
+                inner = escape_path(str(root.path))
+                what = f"{shown} contains {inner}, which is read-only. That folder cannot be changed"
                 raise SandboxError(what, READ_ONLY)
         return self.root, inside
 

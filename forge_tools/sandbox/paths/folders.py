@@ -113,10 +113,6 @@ class Folder(Descriptor):
         """Open a folder in this one; a link is refused, wherever it leads."""
         return Folder(self.fd, name)
 
-    def entries(self) -> Entries:
-        """List the folder in arbitrary order."""
-        return _listed(self.fd)
-
     def read(self, name: str) -> bytes:
         """Read a regular file of at most 64 MiB.
 
@@ -166,7 +162,7 @@ class Entry:
 def scan(folder: Handle) -> list[Entry]:
     """List an open folder in arbitrary order."""
     with refusing(folder.name, "list"):
-        found = _listed(folder.fd)
+        found = entries_of(folder.fd)
     kinds = zip(Kind, (found.files, found.folders, found.links, found.others), strict=True)
     return [Entry(name, kind) for kind, names in kinds for name in names]
 
@@ -192,7 +188,8 @@ def enter(folder: Handle, name: str) -> Handle:
     return folder.root.admit(fd, shown)
 
 
-def _listed(folder: int) -> Entries:
+def entries_of(folder: int) -> Entries:
+    """List an open folder in arbitrary order; errors are the kernel's."""
     found = Entries()
     file, directory = found.files.append, found.folders.append
     with os.scandir(folder) as entries:

@@ -12,7 +12,7 @@ from typing import Any
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.model.calls import ExecutionContext, ToolResult
 from forge_tools.sandbox.paths.confinement import OpenRoot
-from forge_tools.sandbox.paths.folders import Folder
+from forge_tools.sandbox.paths.folders import Folder, entries_of
 from forge_tools.sandbox.paths.places import Place
 from forge_tools.sandbox.paths.refusals import refusal
 
@@ -115,14 +115,13 @@ class Journal:
             root = Folder(self._root.fd)
             if is_made:
                 _make(root)
-            folder = root.enter(FOLDER)
+            return root.enter(FOLDER)
         except OSError as error:
             if not is_made:
                 return None
             what = f"The write journal of the workspace cannot be used: {os.strerror(error.errno or 0)}. "
             what += f"Without it a crash could repeat this write; let workers write to {FOLDER} in the workspace"
             raise SandboxError(what, ErrorCode.EXECUTION_ERROR) from error
-        return folder
 
     def _load(self, folder: Folder) -> tuple[Entry | None, bool]:
         for suffix in ("done", "json"):
@@ -146,7 +145,7 @@ def _make(root: Folder) -> None:
 
 def _prune(folder: Folder) -> None:
     oldest = time.time() - KEPT_SECONDS
-    for name in folder.entries().files:
+    for name in entries_of(folder.fd).files:
         if name == ".gitignore":
             continue
         with suppress(FileNotFoundError):  # another writer has finished with it, or prunes too

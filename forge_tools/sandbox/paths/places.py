@@ -205,9 +205,8 @@ def _no_name(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Sandbo
         os.close(root.open(inside, OPEN_FOLDER))
     if follow:
         return not_a_file(shown, stat.S_IFDIR)
-    return SandboxError(
-        f"{shown} is the workspace itself, or named by `..`. Pass the name of something inside it", PROTECTED
-    )
+    what = f"{shown} is the workspace itself, or named by `..`. Pass the name of something inside it"
+    return SandboxError(what, PROTECTED)
 
 
 def _open_folder(root: OpenRoot, parts: list[str], shown: str) -> tuple[int, list[str]]:

@@ -196,7 +196,5 @@ def _named(reach: Reach, name: str) -> Sequence[Root]:
     if roots:
         return roots
     known = ", ".join(sorted(reach.workspaces)) or "none"
-    raise SandboxError(
-        f"Unknown workspace: {shown(name)}{suggestion(name, reach.workspaces)}. Known here: {known}",
-        ErrorCode.WORKSPACE_NOT_FOUND,
-    )
+    what = f"Unknown workspace: {shown(name)}{suggestion(name, reach.workspaces)}. Known here: {known}"
+    raise SandboxError(what, ErrorCode.WORKSPACE_NOT_FOUND)

@@ -69,10 +69,7 @@ class Supervisor:
         self._status: Status | None = None
 
     def run(self, signals: Signals, start: Callable[[], int], handles: Sequence[int]) -> None:
-        """Let `start` return the command's pid, close the `handles` that only the command needs, supervise to the end.
-
-        `signals` come from `ready`.
-        """
+        """Let `start` return the command's pid, close the `handles` that only the command needs, supervise to the end."""
         self._tell(Status("starting", os.getpid()))
         try:
             self._child = start()
@@ -150,11 +147,7 @@ class Spare:
     def __init__(
         self, walls: Sequence[str], start: Start, *private: int, group: Cgroup, spares_shells: bool = False
     ) -> None:
-        """Fork it; it closes the `private` handles, and starts its command with `start`.
-
-        Raises:
-            OSError: no process is available.
-        """
+        """Fork it, or raise OSError; it closes the `private` handles, and starts its command with `start`."""
         self._ours, theirs = socket.socketpair()
         with theirs:
             self.pid, refusal = fork(walls)
@@ -173,12 +166,6 @@ class Spare:
                 return bool(handles) and socket.send_fds(self._ours, [b"."], handles) > 0
             except OSError:
                 return False
-
-
-def ready() -> Signals:
-    """Set this process up as a supervisor."""
-    adopt_orphans()
-    return Signals(*_FORWARDED, signal.SIGCHLD)
 
 
 def serve(walls: Sequence[str], start: Start, *, limits: Limits = _NO_LIMITS, spares_shells: bool = False) -> None:
@@ -256,7 +243,8 @@ def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequen
 
 
 def _serve_next(requests: socket.socket, walls: Enclosure, start: Start, group: Cgroup, *, spares_shells: bool) -> None:
-    signals = ready()
+    adopt_orphans()
+    signals = Signals(*_FORWARDED, signal.SIGCHLD)
     walls.prepare(group)
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
     requests.close()

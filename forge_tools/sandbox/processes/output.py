@@ -176,7 +176,8 @@ def shortened(
     end, start = room * 2 // 5, len(tail) - (room - room * 2 // 5)
     first = head[: head.rfind("\n", max(0, end - slack), end) + 1 or end]
     start = tail.find("\n", start, start + slack) + 1 or start
-    last, at = tail[start:], position_after(first)
+    last, column = tail[start:], len(first) - (first.rfind("\n") + 1)
+    at = {"offset": first.count("\n") + 1} | ({"column": column} if column else {})
     omitted = newlines - first.count("\n") - last.count("\n") + (tail[start - 1 : start] != "\n")
     marker = omissions(chars - len(first) - len(last), omitted, at, kept, otherwise)[form]
     shown = sum(part.removesuffix("\n").count("\n") + 1 for part in (first, last) if part)
@@ -199,12 +200,6 @@ def omissions(
         f"[... {counts}; {artifact} ...]",
         f"[... {counts} ...]",
     ]
-
-
-def position_after(text: str) -> dict[str, int]:
-    """Return the position after `text`, as Read takes it."""
-    column = len(text) - (text.rfind("\n") + 1)
-    return {"offset": text.count("\n") + 1} | ({"column": column} if column else {})
 
 
 class TerminalText:

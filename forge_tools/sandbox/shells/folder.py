@@ -144,7 +144,23 @@ class ShellFolder(Descriptor):
         is_going_on, facts = self.is_going_on(), self.facts()  # it may end between the two reads, but not begin
         if facts.get("state") == ShellStatus.RUNNING and not is_going_on:
             facts = self._settle(facts)
-        return self._described(facts)
+        asked, ended_at = self._asked, facts.get("ended_at")
+        return ShellRecord(
+            id=self.id,
+            hostname=host_of(self.id) or "",
+            command=asked.get("command", ""),
+            cwd=asked.get("cwd", ""),
+            status=ShellStatus(facts.get("state", ShellStatus.LOST)),
+            kernel=facts.get("kernel", ""),
+            pid=facts.get("pid", 0),
+            start_ticks=facts.get("start_ticks", 0),
+            started_at=datetime.fromtimestamp(asked.get("started_at", 0), UTC),
+            **{name: asked.get(name) for name in ("description", "session_id", "agent_id", "execution_id")},
+            exit_code=facts.get("exit_code"),
+            signal=facts.get("signal"),
+            size=max(self.output.size, facts.get("size", 0)),
+            ended_at=None if ended_at is None else datetime.fromtimestamp(ended_at, UTC),
+        )
 
     def order(self, name: str, grace_seconds: float) -> bool:
         """Order the supervisor to end the shell; return whether it still exists."""
@@ -196,25 +212,6 @@ class ShellFolder(Descriptor):
         with suppress(OSError):
             restate(self.fd, facts)
         return facts
-
-    def _described(self, facts: dict[str, Any]) -> ShellRecord:
-        asked, ended_at = self._asked, facts.get("ended_at")
-        return ShellRecord(
-            id=self.id,
-            hostname=host_of(self.id) or "",
-            command=asked.get("command", ""),
-            cwd=asked.get("cwd", ""),
-            status=ShellStatus(facts.get("state", ShellStatus.LOST)),
-            kernel=facts.get("kernel", ""),
-            pid=facts.get("pid", 0),
-            start_ticks=facts.get("start_ticks", 0),
-            started_at=datetime.fromtimestamp(asked.get("started_at", 0), UTC),
-            **{name: asked.get(name) for name in ("description", "session_id", "agent_id", "execution_id")},
-            exit_code=facts.get("exit_code"),
-            signal=facts.get("signal"),
-            size=max(self.output.size, facts.get("size", 0)),
-            ended_at=None if ended_at is None else datetime.fromtimestamp(ended_at, UTC),
-        )
 
     def _load(self, name: str) -> dict[str, Any]:
         """Read a JSON file, from memory if it has not changed; empty if it is invalid."""

@@ -293,10 +293,8 @@ def _ask(
 ) -> None:
     withheld = [base64.b64encode(form).decode() for form in forms_in_streams(CONCEALED.get())]
     walls = [true_path(place), *around.walls, *around.shown] if around.walls else []
-    command, limits = (
-        [*find_shell(), "-c", shell.command],
-        [str(shell.lease_seconds), str(shell.spool_bytes), str(UMASK)],
-    )
+    command = [*find_shell(), "-c", shell.command]
+    limits = [str(shell.lease_seconds), str(shell.spool_bytes), str(UMASK)]
     variables = [f"{name}={value}" for name, value in environment.items()]
     with tempfile.TemporaryFile() as file:
         file.write(stdin)

@@ -338,13 +338,9 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
         adopt_orphans()
         signals = Signals(*_STOPS, signal.SIGCHLD)
         numbers = namespaces.Numbers() if is_apart else None
+        group = Limits.given().of_shell(os.fsdecode(environment[SHELL.encode()]))
         shell = Shell(
-            folder,
-            lease_seconds=float(lease),
-            spool_bytes=int(limit),
-            withheld=withheld,
-            numbers=numbers,
-            group=(group := Limits.given().of_shell(os.fsdecode(environment[SHELL.encode()]))),
+            folder, lease_seconds=float(lease), spool_bytes=int(limit), withheld=withheld, numbers=numbers, group=group
         )
         around.prepare(group)
         around.give_way_out(inside.fileno())

@@ -118,9 +118,8 @@ class Egress:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 addresses = await self._resolve(host, port)
-                if all(entry.startswith(_ANY) for entry in rules) and not all(
-                    is_public(ipaddress.ip_address(one)) for one in addresses
-                ):
+                is_listed = not all(entry.startswith(_ANY) for entry in rules)
+                if not is_listed and not all(is_public(ipaddress.ip_address(one)) for one in addresses):
                     self._note(place)
                     what = f"The address of {place} is not public, and only a pattern allows that name"
                     raise _RefusedError("403 Forbidden", what)

@@ -158,9 +158,8 @@ async def _unpacked(stream: AsyncIterable[bytes], encoding: str) -> AsyncIterato
             yield chunk
         return
     if encoding not in _UNPACKERS:
-        raise ToolFailure(
-            f"The server compressed it with {encoding[:40]!r}, which was not requested", code=UNSUPPORTED_CONTENT
-        )
+        what = f"The server compressed it with {encoding[:40]!r}, which was not requested"
+        raise ToolFailure(what, code=UNSUPPORTED_CONTENT)
     unpacker, came, gave = _UNPACKERS[encoding](), 0, 0
     async for chunk in stream:
         came += len(chunk)
@@ -224,9 +223,8 @@ def _explained(parts: SplitResult, httpcore: Any) -> Iterator[None]:
     except (SandboxError, ToolFailure):
         raise
     except zlib.error as error:
-        raise ToolFailure(
-            f"The compressed response of {parts.hostname} is damaged: {error}", code=UNSUPPORTED_CONTENT
-        ) from error
+        what = f"The compressed response of {parts.hostname} is damaged: {error}"
+        raise ToolFailure(what, code=UNSUPPORTED_CONTENT) from error
     except (OSError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
         what = str(error) or type(error).__name__
         raise ToolFailure(f"{parts.hostname}: {what}", code=CONNECT_ERROR, retry=True) from error

@@ -182,9 +182,8 @@ def _named(node: Any) -> Any:
     if node.kind() == "assignment_expression":  # exports.name = function () {}, Type.prototype.name = () => {}
         left, right = node.field("left"), node.field("right")
         is_function = right is not None and right.kind() in _FUNCTIONS
-        return (
-            left.field("property") if is_function and left is not None and left.kind() == "member_expression" else None
-        )
+        is_member = left is not None and left.kind() == "member_expression"
+        return left.field("property") if is_function and is_member else None
     if node.kind() == "impl_item":
         return node.field("type")
     found = node.field("name") or node.field("declarator")

@@ -134,9 +134,8 @@ class DependencyGraph(CodeTool):
         if wish.format != "text":
             answer = codebase.answer([said], **facts)
             return answer.model_copy(update={"output": said})  # for programs: what was left out is in the metadata
-        head = [
-            f"{counted(len(edges), wish.level)}, {counted(facts['edges'], 'import')}, {counted(len(cycles), 'cycle')}"
-        ]
+        imports, rounds = counted(facts["edges"], "import"), counted(len(cycles), "cycle")
+        head = [f"{counted(len(edges), wish.level)}, {imports}, {rounds}"]
         head += [f"cycle: {' <-> '.join(one)}" for one in cycles[:_MOST_CYCLES]]
         head += [f"used by {count}: {node}" for node, count in incoming.most_common(10)]
         less = len(edges) - len(drawn)
@@ -207,9 +206,8 @@ def _json(edges: Edges) -> str:
 def _mermaid(edges: Edges) -> str:
     ids = {node: f"n{number}" for number, node in enumerate(edges)}
     nodes = [f'  {ids[node]}["{node.replace(chr(34), "#quot;")}"]' for node in edges]
-    return "\n".join(
-        ["graph LR", *nodes, *(f"  {ids[a]} --> {ids[b]}" for a, targets in edges.items() for b in targets)]
-    )
+    links = [f"  {ids[a]} --> {ids[b]}" for a, targets in edges.items() for b in targets]
+    return "\n".join(["graph LR", *nodes, *links])
 
 
 def _dot(edges: Edges) -> str:

@@ -191,9 +191,8 @@ class FindReferences(CodeTool):
             if deadline.is_over:
                 codebase.is_partial = True
                 break
-            found += (
-                one for one in target.uses(source, text) if wish.include_definition or one["kind"] != "definition"
-            )
+            uses = target.uses(source, text)
+            found += (one for one in uses if wish.include_definition or one["kind"] != "definition")
         shown = [
             f"{one['path']}:{one['line']}  {one['kind']} [{one['confidence']}]  {one['text']}"
             for one in found[: wish.limit]

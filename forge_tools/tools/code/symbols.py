@@ -268,11 +268,8 @@ class Modules:
         for path in self.submodule(one, name, source) or (paths if name in {"", "default"} else ()):
             whole = Definition(path, "module", 1, 1, 1, "", one.module, is_public=True, start_line=1)
             return Found(self._codebase.sources[path], whole, hops, confidence, one.module)
-        return (
-            Found(None, None, hops, "likely", one.module)
-            if not paths and name != "*" and one.names[0][0] != "*"
-            else None
-        )
+        is_external = not paths and name != "*" and one.names[0][0] != "*"
+        return Found(None, None, hops, "likely", one.module) if is_external else None
 
     def _of_python(self, module: str, path: str) -> list[str]:
         name = module.lstrip(".")
@@ -281,9 +278,8 @@ class Modules:
             for _ in range(level):
                 folder = folder_of(folder)
             base = f"{folder}/{name.replace('.', '/')}".strip("/") if name else folder
-            return [
-                one for one in (f"{base}.py", f"{base}/__init__.py", f"{base}.pyi") if one in self._codebase.sources
-            ]
+            files = (f"{base}.py", f"{base}/__init__.py", f"{base}.pyi")
+            return [one for one in files if one in self._codebase.sources]
         names = name.split(".")
         found = self._at(names, "python")
         return found if len(names) > 1 else [one for one in found if not self._is_inner(one)]

@@ -78,10 +78,8 @@ class Shells:
         if shell is None:
             return await self._not_found(handle)
         if host_of(handle) == self.hostname:
-            what = (
-                f"The output of {named(shell)} on host {self.hostname} is gone; its last known status: {shell.status}"
-            )
-            return SandboxError(what, SHELL_NOT_FOUND)
+            what = f"The output of {named(shell)} on host {self.hostname} is gone"
+            return SandboxError(f"{what}; its last known status: {shell.status}", SHELL_NOT_FOUND)
         if shell.status is ShellStatus.LOST:
             what = f"{named(shell)} is lost with its output: host {shell.hostname} is gone, or was restarted"
             return SandboxError(what, SHELL_HOST_UNAVAILABLE)

@@ -33,7 +33,7 @@ class _Deletion:
                 require_match(place, None, self.if_match)
             if not self.missing_ok:
                 raise place.not_found()
-            return None, place.shown
+            return None, f"Nothing to delete: there is no {place.shown}"
         place.require_writable_folder(status)
         if stat.S_ISDIR(status.st_mode):
             return self._planned_folder(place, check)
@@ -82,7 +82,7 @@ class Delete(BuiltinTool):
                     return done  # this very execution did it before a crash
                 found, told = asked.planned(place, deadline.check)
                 if found is None:
-                    return _nothing(place)
+                    return _result(told, None)
                 result = _result(f"Deleted {told}", found)
                 result.metadata["files_accessed"] = [place.shown]
                 journal.plan(_identity(place), None, None, result)
@@ -102,8 +102,7 @@ class Delete(BuiltinTool):
             with workspace.place(asked.file_path, follow=False) as place:
                 found, told = asked.planned(place, deadline.check)
                 if found is None:
-                    nothing = _nothing(place)
-                    return ToolResult.ok(f"[Dry Run] {nothing.output}", **nothing.metadata)
+                    return _result(f"[Dry Run] {told}", None)
                 more = f"\n… and {found.files - len(found.first):,} more" if len(found.first) < found.files != 1 else ""
                 paths = "".join(f"\n{path}" for path in found.first)
                 return _result(f"[Dry Run] Would delete {told}{paths}{more}", found)
@@ -115,10 +114,6 @@ def _result(text: str, found: Survey | None) -> ToolResult:
     counts = found or Survey()
     facts = {"files": counts.files, "folders": counts.folders, "bytes": counts.bytes}
     return ToolResult.ok(text, changed=found is not None, **facts)
-
-
-def _nothing(place: Place) -> ToolResult:
-    return _result(f"Nothing to delete: there is no {place.shown}", None)
 
 
 def _identity(place: Place) -> str | None:

@@ -210,7 +210,8 @@ def take(step: Step, text: str, view: View, shown: str, check: Check) -> Taken:
 
 
 def _chosen(step: Step, text: str, old: str, found: Found, shown: str) -> Found:
-    name, occurs = step.named("old_string"), f"occurs {_times(len(found))} in {shown} ({_where(text, found)})"
+    name, times = step.named("old_string"), "once" if len(found) == 1 else f"{len(found):,} times"
+    occurs = f"occurs {times} in {shown} ({_where(text, found)})"
     if step.expected_replacements is not None and len(found) != step.expected_replacements:
         what = f"{name} {occurs}, not {step.expected_replacements:,}"
         raise SandboxError(f"{what}. Add context, or correct expected_replacements", NOT_UNIQUE)
@@ -292,10 +293,6 @@ def _lines_touched(text: str, places: Found) -> int:
         count += max(0, last - max(first, until + 1) + 1)
         until = last
     return count
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number:,} times"
 
 
 def _told(view: View, taken: list[Taken], warnings: list[str]) -> tuple[str, dict[str, Any]]:

@@ -276,9 +276,8 @@ def _trimmed(line: str) -> str:
 def check_glob(glob: str) -> None:
     """Refuse a glob that cannot match anything below a folder."""
     if glob.startswith("!"):
-        raise _invalid(
-            f"'{glob}' starts with '!', but a glob says what to find. Glob takes what to leave out as exclude"
-        )
+        what = "a glob says what to find. Glob takes what to leave out as exclude"
+        raise _invalid(f"'{glob}' starts with '!', but {what}")
     if ".." in glob.split("/"):
         raise _invalid(f"'{glob}' goes up with '..'. Pass the folder to start from as path")
     if not parts_of(glob):

@@ -170,10 +170,8 @@ class _Call:
     async def _place(self, search: Search, target: Handle, deadline: Deadline) -> Folder:
         """Decide what to leave out. An ignored or hidden target was named explicitly, so only its own rules apply."""
         choices = {"respect_ignore": search.respect_ignore, "hidden": search.hidden}
-        walk = Walk(self._workspace, target, deadline, **choices, keeps_sightings=True)
-        return await deadline.look(
-            lambda: Folder(self._workspace, target, walk, glob=search.glob, hidden=search.hidden)
-        )
+        workspace, walk = self._workspace, Walk(self._workspace, target, deadline, **choices, keeps_sightings=True)
+        return await deadline.look(lambda: Folder(workspace, target, walk, glob=search.glob, hidden=search.hidden))
 
     async def _answer(
         self, search: Search, place: File | Folder, seconds: float, *, enough: int = sys.maxsize
@@ -201,10 +199,13 @@ class _Call:
         if search.output_mode != "content":
             has_counts = search.output_mode == "count"
             return NameSink(page, named, place.shown, has_counts=has_counts, enough=enough)
-        has_context = bool(search.before or search.after or search.context_lines)
-        columns, has_numbers = search.max_columns, search.line_numbers
         return MatchSink(
-            page, named, place.shown, max_columns=columns, has_numbers=has_numbers, has_context=has_context
+            page,
+            named,
+            place.shown,
+            max_columns=search.max_columns,
+            has_numbers=search.line_numbers,
+            has_context=bool(search.before or search.after or search.context_lines),
         )
 
     async def _again(

@@ -426,7 +426,6 @@ def _page_range(pages: str | None, most: int) -> tuple[int, int]:
     first = int(found[1]) if found else 0
     last = int(found[2] or first) if found else 0
     if not 1 <= first <= last:
-        raise InvalidCallError(
-            f"pages {pages!r} is not a page range. Give one page, such as 3, or several, such as 3-7"
-        )
+        what = f"pages {pages!r} is not a page range. Give one page, such as 3, or several, such as 3-7"
+        raise InvalidCallError(what)
     return first, min(last, first + most - 1)

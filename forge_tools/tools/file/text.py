@@ -78,7 +78,10 @@ def sniff(sample: bytes, asked: str | None) -> Encoding:
     """
     bom, name = next(((mark, name) for mark, name in _BOMS if sample.startswith(mark)), (b"", "utf-8"))
     if asked is not None:
-        name = _text_codec(asked)
+        codec = text_codec(asked)
+        if codec is None or codec in _NOT_FOR_FILES:
+            raise LookupError(asked)
+        name = "utf-8" if codec == "utf-8-sig" else codec
         bom = bom if (bom, name) in _BOMS else b""
     elif not bom and not _is_mostly_utf8(sample):
         return Encoding(UNKNOWN, "latin-1")
@@ -377,13 +380,6 @@ def _after_newline(chunk: bytes, number: int) -> int:
     for _ in range(number):
         position = chunk.index(b"\n", position) + 1
     return position
-
-
-def _text_codec(name: str) -> str:
-    codec = text_codec(name)
-    if codec is None or codec in _NOT_FOR_FILES:
-        raise LookupError(name)
-    return "utf-8" if codec == "utf-8-sig" else codec
 
 
 def _is_mostly_utf8(sample: bytes) -> bool:

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple, TypeVar
 
 from forge_tools.sandbox.paths.confinement import Handle
-from forge_tools.sandbox.paths.folders import Entries, Folder, Look, Sighting, open_allowed
+from forge_tools.sandbox.paths.folders import Entries, Folder, Look, Sighting, entries_of, open_allowed
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import Deadline
 from forge_tools.tools.file.globs import Names, Rules, TooManyRulesError
@@ -107,7 +107,7 @@ class Walk:
             try:
                 folder = above.enter(name)
                 sighting = self._look.at(folder.fd) if self._look else None
-                entries = folder.entries()
+                entries = entries_of(folder.fd)
             except OSError as error:
                 self._fault(path, error)
                 continue
@@ -159,7 +159,7 @@ class Walk:
             folder = Folder(root.fd)
             for name in self._above.split("/")[:-1]:
                 try:
-                    ground = self._ground_in(ground, path, folder, folder.entries())
+                    ground = self._ground_in(ground, path, folder, entries_of(folder.fd))
                     folder = folder.enter(name)
                 except OSError as error:
                     self._fault(path, error)

@@ -25,7 +25,7 @@ from forge_tools.sandbox.paths.journal import Journal
 from forge_tools.sandbox.paths.places import Check, Place
 from forge_tools.sandbox.paths.refusals import NOT_FOUND, STALE
 from forge_tools.tools.builtin import PATH, BuiltinTool, Deadline, counted, option
-from forge_tools.tools.file.text import Encoding, decoded, encode, encoding_for, eol_of, visible, with_eol
+from forge_tools.tools.file.text import decoded, encode, encoding_for, eol_of, visible, with_eol
 
 MAX_CHARS = 10_000_000
 MAX_LINES = 200
@@ -122,7 +122,10 @@ class _Writing:
         text = self._with_line_ends(old)
         mark = b"" if text.startswith("\ufeff") else encoding.bom
         data = mark + encode(text, encoding, place.shown, "content")
-        facts = facts_of(seen, data) | self._facts(text, encoding)
+        facts = facts_of(seen, data)
+        facts |= {"lines": line_count(text), "encoding": encoding.name, "eol": eol_of(text)}
+        if text != self.content:
+            facts["line_endings_changed"] = True
         size = f"{counted(line_count(text), 'line')}, {len(data):,} bytes"
         if not facts["changed"]:
             return self._unchanged(f"{place.shown} already has exactly this content ({size})", place, seen, facts)
@@ -151,12 +154,6 @@ class _Writing:
             return with_eol(self.content, self.line_endings)
         is_kept = self.line_endings == "keep" and old is not None and "\r" not in self.content
         return with_eol(self.content, "crlf") if is_kept and old and eol_of(old) == "crlf" else self.content
-
-    def _facts(self, text: str, encoding: Encoding) -> dict[str, Any]:
-        facts: dict[str, Any] = {"lines": line_count(text), "encoding": encoding.name, "eol": eol_of(text)}
-        if text != self.content:
-            facts["line_endings_changed"] = True
-        return facts
 
     def _unchanged(self, text: str, place: Place, seen: Snapshot | None, facts: dict[str, Any]) -> Change:
         is_executable = None if seen is None else bool(seen.status.st_mode & 0o100)
@@ -253,7 +250,8 @@ def unified(old: str, new: str, readable: Callable[[str], str] = str) -> str | N
     before, after = (_lines(part, is_last=not end) for part in parts)
     first, lines = old.count("\n", 0, start), []
     for group in SequenceMatcher(None, before, after).get_grouped_opcodes(_CONTEXT):
-        lines.append(_header(first, group))
+        (_, i1, _, j1, _), (_, _, i2, _, j2) = group[0], group[-1]
+        lines.append(f"@@ -{first + i1 + 1},{i2 - i1} +{first + j1 + 1},{j2 - j1} @@")
         for tag, i1, i2, j1, j2 in group:
             if tag == "equal":
                 lines += [f" {line}" for line in before[i1:i2]]
@@ -297,11 +295,6 @@ def _lines(text: str, *, is_last: bool) -> list[str]:
     """Split into lines, so that a missing line end at the end of the file shows as a difference."""
     *lines, last = text.split("\n")
     return [*lines, f"{last} [no newline at the end]" if is_last else last] if last else lines
-
-
-def _header(first: int, group: list[tuple[str, int, int, int, int]]) -> str:
-    (_, i1, _, j1, _), (_, _, i2, _, j2) = group[0], group[-1]
-    return f"@@ -{first + i1 + 1},{i2 - i1} +{first + j1 + 1},{j2 - j1} @@"
 
 
 def _short(line: str) -> str:

@@ -136,9 +136,8 @@ def _block(index: int, cell: dict[str, Any], wish: Wish) -> str:
 
 def _facts(notebook: Notebook, data: bytes) -> dict[str, Any]:
     ids = [str(cell.value["id"]) for cell in notebook.cells if "id" in cell.value]
-    language = _inside(notebook.metadata, "kernelspec", "language") or _inside(
-        notebook.metadata, "language_info", "name"
-    )
+    known = notebook.metadata
+    language = _inside(known, "kernelspec", "language") or _inside(known, "language_info", "name")
     facts: dict[str, Any] = {
         "total_cells": len(notebook.cells),
         "nbformat": f"4.{notebook.minor}",

@@ -179,9 +179,7 @@ def _package_json(survey: Survey, path: str, claims: Claims) -> None:
     for name, command in _table(data, "scripts").items() if "/" not in path else ():
         claims.add("commands", f"{name}: npm run {name} ({command})", survey.at(path, name, '"scripts"'))
     spaces = data.get("workspaces")
-    for member in _names(
-        _table(data, "workspaces").get("packages") if isinstance(spaces, dict) else spaces, whole=True
-    ):
+    for member in _names(spaces.get("packages") if isinstance(spaces, dict) else spaces, whole=True):
         claims.add("members", member, survey.at(path, member, '"workspaces"'))
     if isinstance(manager := data.get("packageManager"), str):
         claims.add("package_managers", manager, survey.at(path, "packageManager"))

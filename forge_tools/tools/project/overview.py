@@ -170,9 +170,8 @@ def _repository(survey: Survey) -> Claims:
     head = _read(survey, ".git/HEAD")
     if head is None:
         if (link := _read(survey, ".git")) is not None and link.startswith("gitdir:"):
-            claims.add(
-                "git", "a worktree or submodule, whose repository is kept elsewhere", f"{survey.shown('.git')}:1"
-            )
+            what = "a worktree or submodule, whose repository is kept elsewhere"
+            claims.add("git", what, f"{survey.shown('.git')}:1")
             return claims
         if {"HEAD", "config"} <= survey.files.keys() and (head := _read(survey, "HEAD")) is not None:
             git = ""
@@ -182,9 +181,7 @@ def _repository(survey: Survey) -> Claims:
     where, ref, commit = f"{survey.shown(f'{git}HEAD')}:1", _REF.match(head), _HASH.match(head)
     if ref:
         claims.add("git", f"branch {ref[1].removeprefix('refs/heads/')}", where)
-        commit = _HASH.match(_read(survey, f"{git}{ref[1]}") or "") or _packed(
-            _read(survey, f"{git}packed-refs"), ref[1]
-        )
+        commit = _HASH.match(_read(survey, f"{git}{ref[1]}") or "") or _packed(survey, git, ref[1])
     elif commit:
         claims.add("git", "detached head, on no branch", where)
     if commit is None:
@@ -200,8 +197,9 @@ def _repository(survey: Survey) -> Claims:
     return claims
 
 
-def _packed(packed: str | None, ref: str) -> re.Match[str] | None:
-    found = re.search(rf"^(\w+) {re.escape(ref)}$", packed or "", re.MULTILINE)
+def _packed(survey: Survey, git: str, ref: str) -> re.Match[str] | None:
+    packed = _read(survey, f"{git}packed-refs") or ""
+    found = re.search(rf"^(\w+) {re.escape(ref)}$", packed, re.MULTILINE)
     return _HASH.match(found[1]) if found else None
 
 

@@ -113,9 +113,8 @@ def normalised(path: str) -> str:
     if parts[:1] == [ROOT[1:]]:
         parts = parts[1:]
     if any(part in {".", ".."} for part in parts) or not "".join(parts).isprintable():
-        raise InvalidCallError(
-            f"Path {visible(path)!r} has '.', '..' or characters that cannot be shown; leave them out"
-        )
+        what = "has '.', '..' or characters that cannot be shown; leave them out"
+        raise InvalidCallError(f"Path {visible(path)!r} {what}")
     return "/".join([ROOT, *parts])
 
 

@@ -79,11 +79,7 @@ class WebFetch(BuiltinTool):
 
 
 async def _shown(response: Response, wish: _Wish) -> tuple[str, str]:
-    """Return the title and the text of a response.
-
-    Raises:
-        ToolFailure: it is not text.
-    """
+    """Return the title and the text of a response; refuse what is not text."""
     kind, is_page = response.media_type, response.media_type in _HTML
     if is_page and wish.format != "html":
         told = {"url": response.url, "charset": response.encoding, "form": wish.format, "selector": wish.selector}

@@ -126,9 +126,8 @@ async def found(web: Web, query: str) -> list[dict[str, str]]:
             code=NOT_CONFIGURED,
         )
     provider = PROVIDERS[search.provider]
-    return list(
-        {hit["url"]: hit for hit in _hits(await _answer(web, search, provider, query), search, provider)}.values()
-    )
+    hits = _hits(await _answer(web, search, provider, query), search, provider)
+    return list({hit["url"]: hit for hit in hits}.values())
 
 
 async def _answer(web: Web, search: Search, provider: Provider, query: str) -> Response:

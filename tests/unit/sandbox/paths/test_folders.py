@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.paths.folders import Folder
+from forge_tools.sandbox.paths.folders import Folder, entries_of
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def test_entries_are_told_apart_and_a_link_is_only_a_link(folder: Folder) -> None:
-    entries = folder.entries()
+    entries = entries_of(folder.fd)
     assert (entries.files, entries.folders, entries.others) == ([], ["in"], ["pipe"])
     assert sorted(entries.links) == ["dangling", "file-link", "link"]
 
