@@ -1,4 +1,7 @@
-"""The workspaces of this host according to its settings, who works in them, and behind what. A separate module: tools load no settings."""
+"""The workspaces of this host according to its settings, who works in them, and behind what. A separate module: tools load no settings.
+
+What is wrong raises a ConfigurationError that names the setting; the docstrings below do not repeat that.
+"""
 
 import grp
 import json
@@ -40,11 +43,7 @@ class User:
 
     @classmethod
     def parse(cls, text: str) -> "User":
-        """Read `user` or `user:group`.
-
-        Raises:
-            ConfigurationError: the host has no such user or group, it is root, or this process is not root.
-        """
+        """Read `user` or `user:group`."""
         name, _, group = text.partition(":")
         try:
             user = pwd.getpwnam(name)
@@ -72,21 +71,13 @@ class User:
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
     def become(self) -> None:
-        """Change this process to that user for good: without other groups, and therefore without capabilities.
-
-        Raises:
-            OSError: this process may not.
-        """
+        """Change this process to that user for good: without other groups, and therefore without capabilities."""
         os.setgroups([])
         os.setresgid(self.gid, self.gid, self.gid)
         os.setresuid(self.uid, self.uid, self.uid)
 
     def require(self, roots: Iterable[Root]) -> None:
-        """Check, in a throw-away child that becomes the user, that Python, temporary files and these folders are open to it.
-
-        Raises:
-            ConfigurationError: naming what is closed, and the command that opens it.
-        """
+        """Check, in a child that becomes the user, that Python, temporary files and these folders are open to it."""
         programs = [(sys.executable, os.X_OK), (str(_OURS), _READ), (tempfile.gettempdir(), _WRITE)]
         folders = [(str(root.path), _READ if root.is_read_only else _WRITE) for root in roots]
         if (closed := self._first_closed([*programs, *folders])) is None:
@@ -128,11 +119,7 @@ class User:
 
 
 def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach:
-    """Return what the tools of this host may touch.
-
-    Raises:
-        ConfigurationError: a folder of a workspace is missing; naming the setting, the workspace and the folder.
-    """
+    """Return what the tools of this host may touch."""
     root: Path | Sequence[Root] = settings.workspace
     if settings.workspace_roots:
         others = [_root(one, "FORGE_WORKSPACE_ROOTS: ") for one in settings.workspace_roots]
@@ -155,11 +142,7 @@ def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach
 
 
 def user_of(settings: Settings, reach: Reach) -> User | None:
-    """Return whom the process lane runs as, once it was tried that he reaches what tools need; None where nobody else is named.
-
-    Raises:
-        ConfigurationError: what is wrong with FORGE_RUN_AS, or with a folder.
-    """
+    """Return whom the process lane runs as, once tried that he reaches what tools need; None where nobody else is named."""
     if not settings.run_as:
         return None
     user = User.parse(settings.run_as)
@@ -177,11 +160,7 @@ def least_for(settings: Settings, tier: str, *, is_set: bool) -> str:
 
 
 def commands_of(settings: Settings) -> tuple[str, dict[str, str]]:
-    """Return the tier of the commands of `Bash` on this host, and the network that they have by queue; `""` is any other queue.
-
-    Raises:
-        ConfigurationError: a setting asks for a network that this tier cannot keep to.
-    """
+    """Return the tier of the commands of `Bash` on this host, and their network by queue; `""` is any other queue."""
     asked = settings.walls_for(COMMANDS, ToolCategory.EXECUTION)
     tier = given().of_commands(asked or "namespace")
     is_left = TIERS.index(tier) < TIERS.index(least_for(settings, asked or "namespace", is_set=asked is not None))

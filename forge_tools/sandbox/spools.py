@@ -147,11 +147,7 @@ class Sink(Protocol):
 
 
 async def fill(sink: SinkT, chunks: AsyncIterator[bytes], limit: int) -> SinkT:
-    """Add the chunks without blocking the event loop, and return the sink.
-
-    Raises:
-        SandboxError: there are more than `limit` bytes, or no room for them.
-    """
+    """Add the chunks without blocking the event loop, at most `limit` bytes; return the sink."""
     try:
         async for chunk in chunks:
             if sink.size + len(chunk) > limit:

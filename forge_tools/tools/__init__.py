@@ -1,4 +1,8 @@
-"""The built-in tools, a folder for each category. A tool touches files and processes through `forge_tools.sandbox` alone."""
+"""The built-in tools, a folder for each category. A tool touches files and processes through `forge_tools.sandbox` alone.
+
+Whatever keeps one from its answer is a SandboxError, an InvalidCallError or a ToolFailure, from which the executor makes a
+failed result; the docstrings below do not repeat that.
+"""
 
 from forge_tools.tools.code.graph import CodebaseMap, DependencyGraph
 from forge_tools.tools.code.search import FindReferences, SearchCode

@@ -139,11 +139,7 @@ class Deadline:
         self._is_cancelled.set()
 
     def check(self) -> None:
-        """Stop the work between two steps of it.
-
-        Raises:
-            SandboxError: the time for the call is over, or the call was cancelled.
-        """
+        """Stop the work between two steps of it if the time for the call is over, or the call was cancelled."""
         if self.is_over:
             raise SandboxError("The call did not finish within its timeout. Give it a longer one", ErrorCode.TIMEOUT)
 

@@ -114,11 +114,7 @@ class Folder(Descriptor):
         return Folder(self.fd, name)
 
     def read(self, name: str) -> bytes:
-        """Read a regular file of at most 64 MiB.
-
-        Raises:
-            OSError: it is something else, or larger (EFBIG).
-        """
+        """Read a regular file of at most 64 MiB; anything else is an OSError."""
         fd = os.open(name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=self.fd)
         with os.fdopen(fd, "rb") as file:
             facts = os.fstat(fd)

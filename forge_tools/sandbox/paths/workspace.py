@@ -37,9 +37,6 @@ class Workspace:
 
     Relative paths start at `working_dir`, absolute ones must lie inside a root. Paths are read as they are shown, with
     escapes for invisible characters; only `working_dir` comes from a program and is taken literally.
-
-    Raises:
-        SandboxError: from every method, with a sentence and a code for the caller of the tool.
     """
 
     def __init__(self, root: Path | Sequence[Root], working_dir: str = ".") -> None:

@@ -284,11 +284,7 @@ def packed(*lists: Sequence[str]) -> bytes:
 
 
 def receive(control: int) -> list[list[bytes]]:
-    """Read the lists of a request from its control socket.
-
-    Raises:
-        EOFError: the requester vanished before it sent its request.
-    """
+    """Read the lists of a request from its control socket; EOFError if the requester vanished before it sent them."""
     with os.fdopen(control, "rb", closefd=False) as stream:
         (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
         request = stream.read(length)

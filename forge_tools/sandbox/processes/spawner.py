@@ -56,11 +56,7 @@ class Forker:
         os.register_at_fork(after_in_child=self._forget)
 
     def request(self, handles: Sequence[int], *lists: Sequence[str]) -> socket.socket:
-        """Send a request and return our end of its control socket.
-
-        Raises:
-            OSError: the program cannot be started, or takes no request.
-        """
+        """Send a request and return our end of its control socket; OSError if the program does not start, or take it."""
         for _ in range(_TRIES - 1):
             # Somebody killed it meanwhile. A request that is cut off has no effect, so it may be sent again.
             with suppress(BrokenPipeError, ConnectionResetError):
@@ -161,9 +157,6 @@ class Spawner(Forker):
         """Start `command` in `folder` and return its control socket: status lines come out, closing it ends the tree.
 
         `shown` is what this one is shown besides, where there are walls.
-
-        Raises:
-            OSError: the launcher cannot be started, or takes no request.
         """
         words = [true_path(folder), *shown] if self.walls else []
         variables = [f"{name}={value}" for name, value in environment.items()]

@@ -208,10 +208,7 @@ def _open(folder: Path, id: str) -> ShellFolder | None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of all living processes of a shell, except its supervisor; `cpu_s` includes those that have ended.
-
-    `ports` are the TCP ports that they listen on.
-    """
+    """What the processes of a shell use, without its supervisor; `cpu_s` includes ended ones, `ports` are those of TCP."""
 
     processes: int
     rss_bytes: int

@@ -165,11 +165,7 @@ class Shell:
         self._facts: dict[str, object] = {}
 
     def start(self, command: list[bytes], environment: dict[bytes, bytes], stdin: int, around: Enclosure) -> None:
-        """Start the command in the current folder, behind what is `around` it.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start the command in the current folder, behind what is `around` it."""
         pid = os.getpid() if self._numbers is None else self._numbers.own
         self._facts = {"pid": pid, "start_ticks": start_ticks(os.getpid()), "kernel": kernel_id()}
         replace(self._folder, STATUS, self._facts)  # else there is no room, and the shell would be invisible

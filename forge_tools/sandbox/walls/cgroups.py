@@ -40,11 +40,7 @@ class Cgroup:
         self._leaving: Thread | None = None
 
     def enter(self, pid: int = 0) -> None:
-        """Move this process into it, or another.
-
-        Raises:
-            OSError: the kernel refuses.
-        """
+        """Move this process into it, or another."""
         if not self._path:
             return
         with contextlib.suppress(FileExistsError):
@@ -95,11 +91,7 @@ class Cgroup:
         return not os.path.exists(f"{self._path}/../{self._name}/cgroup.procs")
 
     def try_out(self) -> None:
-        """Place a process that is thrown away in it, and kill it there.
-
-        Raises:
-            OSError: that does not work.
-        """
+        """Place a process that is thrown away in it, and kill it there, to see that this works."""
         if (pid := os.fork()) == 0:
             time.sleep(_PATIENCE)
             os._exit(0)
@@ -165,11 +157,7 @@ class Limits(namedtuple("Limits", ("memory", "processes", "home"), defaults=(0, 
         )
 
     def divided(self, base: str, worker: str) -> "Limits":
-        """Divide a delegated group, and move this process, that worker, into its part; return these limits with that.
-
-        Raises:
-            OSError: the kernel refuses.
-        """
+        """Divide a delegated group, and move this process, that worker, into its part; return these limits with that."""
         limits, own = self._replace(home=f"{base}/{_WORKERS}{worker}"), f"{base}/{_WORKERS}{worker}/{_WORKER}"
         with open(f"{base}/cgroup.controllers") as lock:  # which groups of version 1 do not have
             _take_turn(lock)

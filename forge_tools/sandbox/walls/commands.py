@@ -45,21 +45,13 @@ class Enclosure:
         """Hand the socket of the proxy to the owner of the control socket, if the network has one."""
 
     def enter(self, folder: int, words: Sequence[str]) -> None:
-        """Go to the folder of the command. Behind walls, the first of `words` is its path, the others are what else to show.
-
-        Raises:
-            OSError: the machine refuses these walls, or that path leads to another folder.
-        """
+        """Go to the folder of the command. Behind walls `words` are its path, which must lead there, and what else to show."""
         if self._refusal is not None:
             raise self._refusal
         os.fchdir(folder)
 
     def start(self, spawn: Callable[[], int], stdin: int) -> int:
-        """Return what `spawn` does, which starts the command with that standard input.
-
-        Raises:
-            OSError: the machine refuses these walls, or the command cannot be started.
-        """
+        """Return what `spawn` does, which starts the command with that standard input."""
         return spawn()
 
     def leave(self) -> None:

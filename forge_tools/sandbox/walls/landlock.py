@@ -56,11 +56,7 @@ class Ruleset:
     """
 
     def __init__(self, *, network: bool, version: int | None = None) -> None:
-        """Make one that opens nothing.
-
-        Raises:
-            OSError: the kernel has no Landlock.
-        """
+        """Make one that opens nothing."""
         self._network = network
         version = abi() if version is None else version
         self._rights = write_rights(version)
@@ -77,11 +73,7 @@ class Ruleset:
                 _allow(self._handle, path, allowed & self._rights)
 
     def enclose(self) -> None:
-        """Put all walls of this tier around this thread and what it starts: these files and devices alone, no capability, few system calls.
-
-        Raises:
-            OSError: this machine cannot, or this thread has 16 layers already.
-        """
+        """Put all walls of this tier around this thread and what it starts: these files, no capability, few system calls."""
         gain_nothing()
         drop_capabilities()
         checked("syscall", _RESTRICT_SELF, self._handle, 0)

@@ -52,9 +52,6 @@ def fork(*, network: str) -> int:
     """Fork like `os.fork`, but with the child as process 1 of new namespaces; everything it starts ends with it.
 
     The child's parent is the nearest ancestor that adopts orphans.
-
-    Raises:
-        OSError: the machine refuses.
     """
     if not (ON_LINUX and seccomp.is_known()):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -160,9 +157,6 @@ def go_to(path: str, folder: int) -> None:
     """Make the folder at `path` the current one, provided it is the open `folder`; going by the handle would leave what is shown.
 
     `/` is always the root of this process.
-
-    Raises:
-        OSError: it is another, or not shown.
     """
     os.chdir(path)
     here, there = os.stat("."), os.fstat(folder)

@@ -31,11 +31,7 @@ def checked(function: str, *arguments: int | bytes | None) -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    """Set an option of this process; elsewhere than on Linux there is none.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Set an option of this process; elsewhere than on Linux there is none."""
     if ON_LINUX:
         checked("prctl", option, value, 0, 0, 0)
 

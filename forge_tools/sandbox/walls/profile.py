@@ -41,11 +41,7 @@ class Profile:
     network: bool = False
 
     def apply(self, scratch: str) -> None:
-        """Wall this thread, and what it starts from then on; below `scratch` it may write, too.
-
-        Raises:
-            OSError: this machine cannot, or this thread has 16 layers already.
-        """
+        """Wall this thread, and what it starts from then on; below `scratch` it may write, too."""
         global _applied  # noqa: PLW0603  it is the process that is walled, once
         with closing(landlock.Ruleset(network=self.network)) as rules:
             rules.allow(self.read, (*landlock.DEVICES, *self.write, scratch))

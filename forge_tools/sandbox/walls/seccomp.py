@@ -84,9 +84,6 @@ def refuse(
 
     `families` are those of the sockets it may make, any by default; others are refused with EACCES. Without `truncation` files
     are shortened only by what has opened them to write. `no_new_privs` must be set.
-
-    Raises:
-        OSError: the kernel has no seccomp, or the numbers of its calls are not known here.
     """
     if not is_known():
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), os.uname().machine)

@@ -43,11 +43,7 @@ class Web:
     resolve: Resolve = field(default=resolve, compare=False)
 
     def checked(self, url: str, base: str = "") -> SplitResult:
-        """Parse a URL that may be fetched, as far as the URL alone can show; `base` is the one that leads there.
-
-        Raises:
-            SandboxError: saying what it must not contain.
-        """
+        """Parse a URL that may be fetched, as far as the URL alone can show; `base` is the one that leads there."""
         if len(url) > MAX_URL:
             raise SandboxError(f"The URL has {len(url):,} characters; the limit is {MAX_URL:,}", URL_INVALID)
         try:
@@ -69,12 +65,7 @@ class Web:
         return parts._replace(netloc=shown if parts.port is None else f"{shown}:{parts.port}", fragment="")
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """Resolve a host once. One forbidden address refuses all.
-
-        Raises:
-            SandboxError: an address is not public.
-            ToolFailure: the host is unknown.
-        """
+        """Resolve a host once. One forbidden address refuses all."""
         try:
             found = await self.resolve(host, port)
         except OSError as error:

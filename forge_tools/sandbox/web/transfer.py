@@ -61,12 +61,7 @@ async def fetch(
     web: Web, url: str, seconds: float, headers: Mapping[str, str], *, body: bytes | None = None,
     follow_off_host: bool = False,
 ) -> Response:  # fmt: skip
-    """Fetch a URL with a GET, following redirects; or send a body to one that the operator configured, with a POST.
-
-    Raises:
-        SandboxError: it leads to where tools may not go.
-        ToolFailure: it cannot be fetched, or exceeds the limits.
-    """
+    """Fetch a URL with a GET, following redirects; or send a body to one that the operator configured, with a POST."""
     try:
         async with asyncio.timeout(seconds):
             if body is not None:

@@ -163,11 +163,7 @@ def line(source: Source, one: Definition) -> str:
 
 
 def refuse(codebase: Codebase, symbol: str, where: str) -> NoReturn:
-    """Report that a symbol does not exist, and name similar ones.
-
-    Raises:
-        ToolFailure: always.
-    """
+    """Report that a symbol does not exist, and name similar ones."""
     known = {one.name: f"{one.name} ({source.path}:{one.line})" for source, one in codebase.definitions()}
     *outer, last = names_in(symbol)
     near = get_close_matches(last, known, _MOST_CLOSE)
@@ -182,11 +178,7 @@ _DEFINED = r"\b(?:def|class)\s+{0}\b|(?:^|[;:])\s*{0}\s*[:=]"
 
 
 def read(workspace: Workspace, path: str, deadline: Deadline, having: Having = Having()) -> Codebase:
-    """Read the code of a folder or of one file, as far as `having` needs it.
-
-    Raises:
-        SandboxError: the path cannot be opened, or is a file in an unknown language.
-    """
+    """Read the code of a folder or of one file, as far as `having` needs it."""
     codebase = Codebase()
     batch: list[_File] = []
     with HostIndex(REACH.get().cache) as index, workspace.open(path) as target:
@@ -203,11 +195,7 @@ def read(workspace: Workspace, path: str, deadline: Deadline, having: Having = H
 
 
 def read_file(workspace: Workspace, path: str, deadline: Deadline) -> Source:
-    """Read one file.
-
-    Raises:
-        SandboxError: as `read` does; also if it is a folder, or a file that is skipped.
-    """
+    """Read one file; refuse a folder, and a file that is skipped."""
     codebase = read(workspace, path, deadline)
     if len(codebase.sources) != 1:
         why = next(iter(codebase.skipped.values()), "a folder; name one file")

@@ -99,11 +99,7 @@ def unread(data: bytes) -> str | None:
 
 
 def parsed(text: str, language: Language) -> Any:
-    """Return the syntax tree of a text.
-
-    Raises:
-        SandboxError: this worker lacks ast-grep.
-    """
+    """Return the syntax tree of a text."""
     try:
         from ast_grep_py import SgRoot
     except ImportError as error:

@@ -86,7 +86,8 @@ class Delete(BuiltinTool):
                 result = _result(f"Deleted {told}", found)
                 result.metadata["files_accessed"] = [place.shown]
                 journal.plan(_identity(place), None, None, result)
-                if _is_folder(place):
+                status = place.status()
+                if status is not None and stat.S_ISDIR(status.st_mode):
                     remove_tree(place, deadline.check)
                 else:
                     remove_file(place)
@@ -123,8 +124,3 @@ def _identity(place: Place) -> str | None:
         return None
     identity = f"{status.st_dev}:{status.st_ino}"
     return identity if stat.S_ISDIR(status.st_mode) else f"{identity}:{status.st_ctime_ns}"
-
-
-def _is_folder(place: Place) -> bool:
-    status = place.status()
-    return status is not None and stat.S_ISDIR(status.st_mode)

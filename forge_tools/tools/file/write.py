@@ -235,10 +235,7 @@ def _accessed(place: Place, seen: Snapshot | None, data: bytes | None) -> dict[s
 
 
 def unified(old: str, new: str, readable: Callable[[str], str] = str) -> str | None:
-    """Render the diff; None if it is longer than `MAX_LINES`, or too much to compare.
-
-    `readable` turns a line into what people see.
-    """
+    """Render the diff, each line as `readable` shows it; None if it is longer than `MAX_LINES`, or too much to compare."""
     start, end = _window(old, new)
     if max(len(old), len(new)) - end - start > _MAX_WINDOW:
         return None
@@ -259,7 +256,8 @@ def unified(old: str, new: str, readable: Callable[[str], str] = str) -> str | N
                 lines += [f"-{line}" for line in before[i1:i2]] + [f"+{line}" for line in after[j1:j2]]
     if len(lines) > MAX_LINES:
         return None
-    return "\n".join(_short(visible(readable(line[: 4 * _MAX_SHOWN_CHARS]))) for line in lines)
+    shown = (visible(readable(line[: 4 * _MAX_SHOWN_CHARS])) for line in lines)
+    return "\n".join(line if len(line) <= _MAX_SHOWN_CHARS else f"{line[:_MAX_SHOWN_CHARS]}…" for line in shown)
 
 
 def line_count(text: str) -> int:
@@ -295,7 +293,3 @@ def _lines(text: str, *, is_last: bool) -> list[str]:
     """Split into lines, so that a missing line end at the end of the file shows as a difference."""
     *lines, last = text.split("\n")
     return [*lines, f"{last} [no newline at the end]" if is_last else last] if last else lines
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= _MAX_SHOWN_CHARS else f"{line[:_MAX_SHOWN_CHARS]}…"

@@ -20,11 +20,7 @@ _BLANKS = re.compile(r"[ \t\r\n]*")
 _ESCAPED = re.compile(r"\\u(?!00[0-7])[0-9a-fA-F]{4}")
 
 
-def _integer(digits: str) -> float:
-    return int(digits) if len(digits) < _MAX_DIGITS else float(digits)
-
-
-_decoder = json.JSONDecoder(parse_int=_integer)
+_decoder = json.JSONDecoder(parse_int=lambda digits: int(digits) if len(digits) < _MAX_DIGITS else float(digits))
 
 
 class Span(NamedTuple):
@@ -123,11 +119,7 @@ class Notebook:
 
     @classmethod
     def of(cls, data: bytes, shown: str) -> "Notebook":
-        """Parse the bytes of a file.
-
-        Raises:
-            SandboxError: they are not a notebook of format 4 (NOTEBOOK_INVALID); names the line.
-        """
+        """Parse the bytes of a file."""
         has_mark = data.startswith(codecs.BOM_UTF8)
         try:
             text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
@@ -165,11 +157,7 @@ class Notebook:
         return (codecs.BOM_UTF8 if self.has_mark else b"") + text.encode("utf-8")
 
     def find(self, cell_id: str | None, index: int | None, shown: str) -> int:
-        """Return the index of the cell that is meant.
-
-        Raises:
-            SandboxError: there is no such cell, or several have that id (CELL_NOT_FOUND).
-        """
+        """Return the index of the cell that is meant."""
         if cell_id is None:
             if index is None or index >= len(self.cells):
                 last = f": its cells have the indexes 0 to {len(self.cells) - 1}" if self.cells else ": it has no cells"

@@ -62,11 +62,7 @@ class NotebookRead(LookingTool):
 
 
 def shown_cells(file: Handle, wish: Wish, deadline: Deadline, max_chars: int) -> ToolResult:
-    """Show cells of an open notebook.
-
-    Raises:
-        SandboxError: it is not a notebook, is too large, or has no such cell.
-    """
+    """Show cells of an open notebook."""
     data = _whole(file, deadline)
     notebook, shown = Notebook.of(data, file.name), file.name
     first, limit, room = wish.offset, wish.limit, room_for_records(max_chars)

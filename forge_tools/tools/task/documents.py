@@ -14,11 +14,7 @@ _FOR_NOW = "\n[kept only in the memory of this process: there is no database her
 
 
 class Documents:
-    """Access to documents for one call; `options` are the call's parameters.
-
-    Raises:
-        SandboxError: this process has no access to documents.
-    """
+    """Access to documents for one call; `options` are the call's parameters."""
 
     def __init__(
         self, context: ExecutionContext, kind: DocumentScopeKind, tool: str, options: Mapping[str, Any]
@@ -58,11 +54,7 @@ class Documents:
 
 
 def require_version(path: str, document: Document | None, expected: int | None, **details: Any) -> None:
-    """Refuse to write if somebody else has written since; a missing document has version 0.
-
-    Raises:
-        ToolFailure: VERSION_CONFLICT; its details have the current version.
-    """
+    """Refuse to write if somebody else has written since; a missing document has version 0."""
     version = document.version if document else 0
     if expected not in (None, version):
         text = f"{path} is at version {version}, not {expected}. Read it, then write again."

@@ -104,11 +104,7 @@ class Memory(BuiltinTool):
 
 
 def normalised(path: str) -> str:
-    """Return the path in the form that documents use: below /memories, composed characters, no empty parts.
-
-    Raises:
-        InvalidCallError: it has parts or characters that are not allowed.
-    """
+    """Return the path in the form that documents use: below /memories, composed characters, no empty parts."""
     parts = [part for part in unicodedata.normalize("NFC", path).split("/") if part]
     if parts[:1] == [ROOT[1:]]:
         parts = parts[1:]

@@ -59,7 +59,7 @@ class TodoRead(ReadingTool):
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
         wish, kept = _ReadWish(**options), Documents(context, "session", self.name, options)
-        document = await kept.read(_path_of(wish.list))
+        document = await kept.read(f"/todos/{wish.list}")
         todos = todos_of(document)
         wanted = [todo for todo in todos if wish.status in (None, todo.status)]
         facts = facts_of(wish.list, document.version if document else 0, todos)
@@ -97,7 +97,7 @@ class TodoWrite(BuiltinTool):
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
         wish, kept = _WriteWish(**options), Documents(context, "session", self.name, options)
-        path, old, new = _path_of(wish.list), list[Todo](), list[Todo]()
+        path, old, new = f"/todos/{wish.list}", list[Todo](), list[Todo]()
 
         def revise(before: Mapping[str, Document]) -> Mapping[str, str | None]:
             document = before.get(path)
@@ -135,10 +135,6 @@ class Todo:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def _path_of(name: str) -> str:
-    return f"/todos/{name}"
-
-
 def todos_of(document: Document | None) -> list[Todo]:
     return [Todo(**item) for item in json.loads(document.content)] if document else []
 
@@ -148,13 +144,12 @@ def written(old: Sequence[Todo], items: Sequence[Mapping[str, Any]], *, merge: b
 
     Fields that an item leaves out keep their value. An item without an id is new, unless the list is replaced and an old todo has
     the same content: then it keeps that one's id.
-
-    Raises:
-        ToolFailure: two items have the same id, an item without content has an unknown id, or there are too many.
     """
     known = {todo.id: todo for todo in old}
     ids = [(item.get("id") or "").strip() for item in items]
-    _require_distinct([one for one in ids if one])
+    if twice := sorted(one for one, count in Counter(filter(None, ids)).items() if count > 1):
+        text = f"Several todos have the same id: {', '.join(map(visible, twice))}. Leave out the ids of new ones."
+        raise ToolFailure(text, code=ErrorCode.VALIDATION_ERROR)
     unnamed = [] if merge else [todo for todo in old if todo.id not in ids]
     new: dict[str, Todo] = {}
     for given, item in zip(ids, items, strict=True):
@@ -212,13 +207,6 @@ def _patched(id: str, item: Mapping[str, Any], known: Mapping[str, Todo]) -> Tod
         text = f"There is no todo '{visible(id)}' to change, and a new one needs content. There are: {there}."
         raise ToolFailure(text, code=ErrorCode.VALIDATION_ERROR)
     return Todo(**fields)
-
-
-def _require_distinct(ids: Sequence[str]) -> None:
-    twice = sorted(one for one, count in Counter(ids).items() if count > 1)
-    if twice:
-        text = f"Several todos have the same id: {', '.join(map(visible, twice))}. Leave out the ids of new ones."
-        raise ToolFailure(text, code=ErrorCode.VALIDATION_ERROR)
 
 
 def _fresh_id(known: Mapping[str, Todo], ids: Sequence[str]) -> str:

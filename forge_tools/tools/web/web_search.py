@@ -112,12 +112,7 @@ def _is_wanted(url: str, wish: _Wish) -> bool:
 
 
 async def found(web: Web, query: str) -> list[dict[str, str]]:
-    """Ask the configured provider; return title, url and snippet of its hits, each page once, without markup.
-
-    Raises:
-        ToolFailure: no provider is configured, or it refuses, or its answer is not understood.
-        SandboxError: connecting to it is not allowed.
-    """
+    """Ask the configured provider; return title, url and snippet of its hits, each page once, without markup."""
     search = web.search
     if search is None:
         raise ToolFailure(
