@@ -176,4 +176,3 @@ class Reach:
 
 _BARE = Reach()
 REACH: ContextVar[Reach] = ContextVar("forge_tools_reach", default=_BARE)
-"""The reach of the running call."""

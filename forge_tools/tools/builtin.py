@@ -22,8 +22,6 @@ PATH: dict[str, int] = {"min_length": 1, "max_length": MAX_PATH_CHARS}
 """What every path that a caller passes is held to."""
 
 GLOBS: dict[str, Any] = {"items": {"type": "string", "minLength": 1, "maxLength": 1024}}
-"""What a list of globs holds."""
-
 _TYPES = {str: "string", int: "integer", bool: "boolean", Sequence: "array", Mapping: "object"}
 _PATHS = ("file_path", "notebook_path", "file", "path")
 """What parameters are called that name what a tool works on, the closest first."""

@@ -29,8 +29,6 @@ from forge_tools.sandbox.web.egress import Egress, variables
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 
 UMASK = 0o022
-"""What commands start with."""
-
 _TRIES = 4
 PATIENCE_SECONDS = 5.0
 """How long the program has to take a request, or to end."""
@@ -45,7 +43,6 @@ class Forker:
 
     options: Sequence[str] = ("-I", "-S")
     log = os.devnull
-    """Where it writes."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._arguments = arguments
@@ -174,7 +171,6 @@ def _reap(pid: int) -> None:
 
 
 SPAWNER = Spawner()
-"""The one of this process."""
 
 
 @dataclass(frozen=True, slots=True)

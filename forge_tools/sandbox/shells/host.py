@@ -30,8 +30,6 @@ from forge_tools.sandbox.shells.supervisor import LEASE, ORDERS, RECORD, STATUS,
 from forge_tools.secrets.scrubber import CONCEALED, scrubbed
 
 LEASE_SECONDS = 86_400.0
-"""How long a shell lives if its lease is not renewed."""
-
 SPOOL_BYTES = 64 << 20
 """How much of the output is kept: beyond that, the first eighth and the end."""
 
@@ -342,4 +340,3 @@ class _Keeper(Forker):
 
 
 KEEPER = _Keeper(["-c", _PROGRAM, _ROOT])
-"""The forker of supervisors in this process."""

@@ -40,10 +40,9 @@ _TOO_SLOW = "too slow to parse"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source file. `path` is shown to people; `inside` is relative to the requested folder."""
+    """One source file; `path` is the one that people see."""
 
     path: str
-    inside: str
     language: Language
     facts: Facts
     digest: str
@@ -92,7 +91,6 @@ class Codebase:
 @dataclass(slots=True)
 class _File:
     path: str
-    inside: str
     language: Language
     handle: Handle
     digest: str = ""
@@ -208,27 +206,23 @@ def _files(workspace: Workspace, target: Handle, deadline: Deadline, codebase: C
     if not target.is_folder:
         language = language_of(target.name)
         if language is None:
-            raise SandboxError(
-                f"{target.name} is in a language that the code tools do not know; Grep can search it",
-                UNSUPPORTED_LANGUAGE,
-            )
+            what = f"{target.name} is in a language that the code tools do not know; Grep can search it"
+            raise SandboxError(what, UNSUPPORTED_LANGUAGE)
         shown = workspace.shown(workspace.inside(target), target.root)
-        yield _File(shown, shown, language, workspace.open_file(target.name))
+        yield _File(shown, language, workspace.open_file(target.name))
         return
     walk = Walk(workspace, target, deadline)
     for level in walk.levels():
         for name in sorted(level.files):
-            inside = level.path + name
-            if (language := language_of(name)) is None:
+            path = level.path + name
+            if (language := language_of(name)) is None or (handle := walk.open(path)) is None:
                 continue
-            if (handle := walk.open(inside)) is None:
-                continue
-            shown = walk.shown(inside)
+            shown = walk.shown(path)
             if handle.stat.st_size > MAX_BYTES:
                 codebase.skipped[shown] = "larger than 1 MiB"
                 handle.close()
                 continue
-            yield _File(shown, inside, language, handle)
+            yield _File(shown, language, handle)
     codebase.is_partial = codebase.is_partial or walk.is_partial
 
 
@@ -245,14 +239,11 @@ def _take(batch: Sequence[_File], codebase: Codebase, index: HostIndex, having: 
         if one.digest not in known and _load(one, codebase):
             known |= _known(index, [one.digest], having)
             read.append((one.handle.stat, one.digest))
-            if (
-                one.digest not in known
-                and having.may_need(one.text, one.language.name)
-                and (facts := _parsed(one, codebase, index))
-            ):
+            is_needed = one.digest not in known and having.may_need(one.text, one.language.name)
+            if is_needed and (facts := _parsed(one, codebase, index)):
                 known[one.digest], new[one.digest] = facts, facts.kept()
         if (found := known.get(one.digest)) is not None:
-            codebase.sources[one.path] = Source(one.path, one.inside, one.language, found, one.digest)
+            codebase.sources[one.path] = Source(one.path, one.language, found, one.digest)
         one.handle.close()
     index.keep(read, new)
 

@@ -115,10 +115,8 @@ def _matching(wish: _SearchWish, workspace: Workspace, deadline: Deadline) -> To
     languages = sorted(codebase.seen.keys() if not wish.language else codebase.seen.keys() & asked)
     usable = {one for one in languages if _is_code(wish.query, BY_NAME[one])}
     if languages and not usable:
-        raise SandboxError(
-            f"'{wish.query}' is not valid code in {', '.join(languages)}. Write a whole expression or statement",
-            INVALID_PATTERN,
-        )
+        what = f"'{wish.query}' is not valid code in {', '.join(languages)}. Write a whole expression or statement"
+        raise SandboxError(what, INVALID_PATTERN)
     hits = _matches(wish, workspace, codebase, usable, deadline)
     shown = [f"{hit['path']}:{hit['line']}  {hit['text']}" for hit in hits[: wish.limit]]
     head = f"{counted(len(hits), 'place')} like {wish.query}"
@@ -193,10 +191,8 @@ class FindReferences(CodeTool):
                 break
             uses = target.uses(source, text)
             found += (one for one in uses if wish.include_definition or one["kind"] != "definition")
-        shown = [
-            f"{one['path']}:{one['line']}  {one['kind']} [{one['confidence']}]  {one['text']}"
-            for one in found[: wish.limit]
-        ]
+        form = "{path}:{line}  {kind} [{confidence}]  {text}"
+        shown = [form.format(**one) for one in found[: wish.limit]]
         files = len({one["path"] for one in found})
         head = f"{counted(len(found), 'reference')} to {wish.symbol} in {counted(files, 'file')}, defined at "
         head += ", ".join(f"{source.path}:{one.line}" for source, one in defined[:5])

@@ -69,24 +69,19 @@ class SymbolInfo(CodeTool):
         if others := found[1:]:
             same = "\n".join(line(*other) for other in others[:_MOST])
             parts.append(f"{len(others)} more have this name; give file, or a longer name:\n{same}")
-        members = [
-            f"  {inner.line}: {inner.signature}" for inner in source.facts.definitions if inner.container == one.path
-        ]
-        if members:
-            parts.append("\n".join(["Members:", *members[: _MOST * 3]]))
+        if members := [inner for inner in source.facts.definitions if inner.container == one.path]:
+            said = [f"  {inner.line}: {inner.signature}" for inner in members[: _MOST * 3]]
+            parts.append("\n".join(["Members:", *said]))
         facts = {**place(source, one), "end_line": one.end_line, "is_public": one.is_public}
-        said = ["\n\n".join(parts)]
-        return codebase.answer(said, symbol=facts, others=[place(*other) for other in others[:_MOST]])
+        return codebase.answer(["\n\n".join(parts)], symbol=facts, others=[place(*other) for other in others[:_MOST]])
 
 
 def _body(workspace: Workspace, source: Source, one: Definition) -> str:
     text = next((text for _, text in texts_of(workspace, [source])), "")
     body = text.split("\n")[one.start_line - 1 : one.end_line]
     numbered = [f"{number:>6}  {said}" for number, said in enumerate(body[:MAX_BODY], one.start_line)]
-    if len(body) > MAX_BODY:
-        numbered.append(
-            f"... {len(body) - MAX_BODY} more lines; Read {source.path} with offset {one.start_line + MAX_BODY}"
-        )
+    if (left := len(body) - MAX_BODY) > 0:
+        numbered.append(f"... {left} more lines; Read {source.path} with offset {one.start_line + MAX_BODY}")
     return "\n".join(numbered)
 
 
@@ -170,11 +165,10 @@ class ImportsExports(CodeTool):
             if one.is_export
             for _, called in one.names
         ]
-        said = [
-            f"{source.path}:{one['line']}  {one['module']}  {', '.join(one['names'])}".rstrip()
-            + f"  -> {one['resolved'] or 'external'}"
-            for one in imports
-        ]
+        said = []
+        for one in imports:
+            taken = f"{source.path}:{one['line']}  {one['module']}  {', '.join(one['names'])}".rstrip()
+            said.append(f"{taken}  -> {one['resolved'] or 'external'}")
         offered = [f"{source.path}:{one['line']}  {one['kind']} {one['name']}" for one in exports]
         said = [f"Imports of {source.path}: {len(imports)}", *said, "", f"Exports: {len(exports)}", *offered]
         return codebase.answer(said, imports=imports, exports=exports)

@@ -31,8 +31,6 @@ _MIN_READ = 64 << 10
 _MAX_READ = 1 << 20
 _MAX_TAIL = 8 << 20
 MAX_SEARCH_SECONDS = 10.0
-"""How long one filter may take."""
-
 _NUMBER = re.compile(rb"^(\d+):", re.MULTILINE)
 _SPECIAL = frozenset("\\.+*?()|[]{}^$")
 # Parts of an expression that look like a line break but are none; and those that are.

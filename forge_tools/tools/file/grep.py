@@ -199,13 +199,10 @@ class _Call:
         if search.output_mode != "content":
             has_counts = search.output_mode == "count"
             return NameSink(page, named, place.shown, has_counts=has_counts, enough=enough)
+        has_context = bool(search.before or search.after or search.context_lines)
+        columns, has_numbers = search.max_columns, search.line_numbers
         return MatchSink(
-            page,
-            named,
-            place.shown,
-            max_columns=search.max_columns,
-            has_numbers=search.line_numbers,
-            has_context=bool(search.before or search.after or search.context_lines),
+            page, named, place.shown, max_columns=columns, has_numbers=has_numbers, has_context=has_context
         )
 
     async def _again(

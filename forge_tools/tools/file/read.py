@@ -269,7 +269,6 @@ class Reading:
             number = None if first is None else first + index
             line = whole if index else self._fitted(number, whole)
             if not index:
-                self._check_column(line, number)
                 column = line.start + len(line.text) if line.hidden else 0
             record = self._record(number, line)
             if index == count or (index and used + len(record) > room):
@@ -284,12 +283,10 @@ class Reading:
             page.next = {"offset": first + len(page.lines)}
         return page
 
-    def _check_column(self, line: Line, number: int | None) -> None:
+    def _fitted(self, number: int | None, line: Line) -> Line:
         if line.start < self._wish.column:
             where = f"line {number}" if number else "the line"
             raise InvalidCallError(f"column {self._wish.column} is past the end of {where} ({line.start:,} characters)")
-
-    def _fitted(self, number: int | None, line: Line) -> Line:
         if len(self._record(number, line)) <= self._room:
             return line
         shown = line.text[: max(1, self._room - _MARK_ROOM)]

@@ -4,6 +4,7 @@ import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 from forge_tools.artifacts.media import text_codec
@@ -12,8 +13,6 @@ from forge_tools.errors import SandboxError
 ENCODING_ERROR = "ENCODING_ERROR"
 
 MAX_LINE_CHARS = 2000
-"""How many characters of one line are shown."""
-
 SAMPLE_BYTES = 1 << 18
 _BINARY_SAMPLE = 8192
 
@@ -133,11 +132,8 @@ def encode(text: str, encoding: Encoding, shown: str, what: str) -> bytes:
     """Encode the text of a parameter, without the byte order mark."""
     if encoding.name == UNKNOWN and not text.isascii():
         sign = next(char for char in text if not char.isascii())
-        raise SandboxError(
-            f"{shown} is not UTF-8, and {what} has {sign!r}: name the file's encoding, with encoding=latin-1, "
-            "cp1252, shift_jis or another",
-            ENCODING_ERROR,
-        )
+        way = "name the file's encoding, with encoding=latin-1, cp1252, shift_jis or another"
+        raise SandboxError(f"{shown} is not UTF-8, and {what} has {sign!r}: {way}", ENCODING_ERROR)
     try:
         return text.encode(encoding.codec or "utf-8")
     except UnicodeEncodeError as error:
@@ -363,11 +359,8 @@ class _Line:
         if count <= missing:
             self._skipped += count
             return b""
-        for index, match in enumerate(_LEAD.finditer(piece)):
-            if index == missing:
-                self._skipped += missing
-                return piece[match.start() :]
-        return b""
+        self._skipped += missing
+        return piece[next(islice(_LEAD.finditer(piece), missing, None)).start() :]
 
 
 def _after_newline(chunk: bytes, number: int) -> int:

@@ -18,8 +18,6 @@ from forge_tools.tools.notebook.document import Notebook, drop, parse_value, put
 _MAX_CHARS = 10_000_000
 _IDS_FROM_MINOR = 5
 _OF_CODE = ("outputs", "execution_count")
-
-
 _DONE = {"replace": "Replaced", "insert": "Inserted", "delete": "Deleted"}
 
 
@@ -80,9 +78,8 @@ class _Editing:
             raise place.not_found()
         if seen.data is None:
             what = f"{place.shown} is {seen.status.st_size:,} bytes; the limit for editing notebooks is {KEPT_BYTES:,}"
-            raise SandboxError(
-                f"{what}. Clear its outputs first (jupyter nbconvert --clear-output --inplace {place.shown})", TOO_LARGE
-            )
+            way = f"Clear its outputs first (jupyter nbconvert --clear-output --inplace {place.shown})"
+            raise SandboxError(f"{what}. {way}", TOO_LARGE)
         encode(self.new_source or "", Encoding("utf-8"), place.shown, "new_source")
         notebook = Notebook.of(seen.data, place.shown)
         check()
@@ -182,8 +179,8 @@ def _source(text: str, *, like: Sequence[dict[str, Any]]) -> str | list[str]:
     """Return the source in the form that its neighbours use: one text or a list of lines."""
     if like and isinstance(like[0].get("source"), str):
         return text
-    lines = text.split("\n")
-    return [*(f"{line}\n" for line in lines[:-1]), *lines[-1:]] if lines[-1] else [f"{line}\n" for line in lines[:-1]]
+    *lines, rest = text.split("\n")
+    return [f"{line}\n" for line in lines] + ([rest] if rest else [])
 
 
 def _order(near: Sequence[dict[str, Any]], keys: list[str]) -> list[str]:

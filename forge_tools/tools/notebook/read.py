@@ -95,10 +95,10 @@ def shown_cells(file: Handle, wish: Wish, deadline: Deadline, max_chars: int) ->
 def _whole(file: Handle, deadline: Deadline) -> bytes:
     if file.stat.st_size > KEPT_BYTES:
         what = f"{file.name} is {file.stat.st_size:,} bytes; the limit for reading notebooks is {KEPT_BYTES:,}"
-        raise SandboxError(
-            f"{what}. Clear its outputs (jupyter nbconvert --clear-output --inplace {file.name}), or look for a part with Grep",
-            TOO_LARGE,
+        way = (
+            f"Clear its outputs (jupyter nbconvert --clear-output --inplace {file.name}), or look for a part with Grep"
         )
+        raise SandboxError(f"{what}. {way}", TOO_LARGE)
     data = bytearray()
     while len(data) <= KEPT_BYTES and (chunk := os.pread(file.fd, _CHUNK_BYTES, len(data))):
         deadline.check()

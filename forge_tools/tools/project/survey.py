@@ -24,7 +24,6 @@ _MAX_CHARS = 160
 GENERATED = re.compile(
     r"(?:^|/)(?:vendor|node_modules|third_party|dist|generated)/|\.min\.\w+$|_pb2(?:_grpc)?\.pyi?$|\.pb\.\w+$|\.g\.dart$|-lock\.\w+$"
 )
-"""Paths of files that were not written by hand in this project."""
 
 
 class Claim(NamedTuple):

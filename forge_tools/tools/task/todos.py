@@ -36,8 +36,6 @@ ITEM = {
 }
 
 LIST_NAME: dict[str, Any] = {"min_length": 1, "max_length": 64, "keywords": {"pattern": "^[^/]+$"}}
-"""The limits of a list's name."""
-
 _MARKS: dict[Status, str] = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]", "cancelled": "[-]"}
 
 

@@ -99,9 +99,8 @@ class WebSearch(BuiltinTool):
 
     async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
         search = REACH.get().web.search
-        return ToolResult.ok(
-            f"[Dry Run] Would search {search.provider if search else 'nobody'} for {_Wish(**options).query!r}"
-        )
+        where = search.provider if search else "nobody"
+        return ToolResult.ok(f"[Dry Run] Would search {where} for {_Wish(**options).query!r}")
 
 
 def _is_wanted(url: str, wish: _Wish) -> bool:
