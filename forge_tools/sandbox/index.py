@@ -77,9 +77,8 @@ class HostIndex:
             for table in ("files", "facts") if used > _MOST_BYTES else ():
                 connection.execute(f"DELETE FROM {table}")
             connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", sights)
-            connection.executemany(
-                "INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?)", [(one, *facts[one]) for one in facts]
-            )
+            rows = [(digest, *kept) for digest, kept in facts.items()]
+            connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?)", rows)
             connection.executemany("DELETE FROM skipped WHERE digest = ?", [(one,) for one in facts])
             connection.execute("COMMIT")
 

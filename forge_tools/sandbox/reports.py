@@ -82,12 +82,12 @@ class ReportBuffer(Reporter):
     def emit(self, text: str | bytes, stream: Stream = "output", level: int | None = None) -> None:
         if self._is_closed or not text:
             return
-        data = text if isinstance(text, bytes | bytearray | memoryview) else str(text)
+        if isinstance(text, bytes | bytearray | memoryview):
+            data = bytes(text)
+        else:
+            data = str(text).encode("utf-8", "backslashreplace")
         with self._lock:
-            if isinstance(data, str):
-                self._add_text(data, (stream, level))
-            else:
-                self._add(bytes(data), (stream, level))
+            self._add(data, (stream, level))
         self._tell()
 
     def pass_on(self, told: Told) -> None:
@@ -127,14 +127,6 @@ class ReportBuffer(Reporter):
         if not self._is_told:
             self._is_told = True
             self._news()
-
-    def _add_text(self, text: str, of: "_Source") -> None:
-        """Add a text; the middle of one too long to keep is only counted, without a copy if it is ASCII."""
-        if len(text) > 4 * PART_BYTES and text.isascii():
-            self._add(text[:PART_BYTES].encode(), of)
-            self._skip(len(text) - 2 * PART_BYTES)
-            text = text[-PART_BYTES:]
-        self._add(text.encode("utf-8", "backslashreplace"), of)
 
     def _add(self, data: bytes, of: "_Source") -> None:
         room = 0 if self._is_split else min(PART_BYTES, self._room - PART_BYTES) - self._head.size

@@ -74,10 +74,6 @@ class Spool(UnnamedFile):
         rest = memoryview(data)
         while rest:
             at, room = self._place(self.size)
-            if self.size >= self._head and len(rest) > self._ring:  # all of this but the end is overwritten at once
-                passed = len(rest) - self._ring
-                self.size, rest = self.size + passed, rest[passed:]
-                continue
             with self._in_use:
                 written = os.pwrite(self.fd, rest[:room], at)
             self.size, rest = self.size + written, rest[written:]

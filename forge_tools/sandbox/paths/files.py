@@ -192,31 +192,17 @@ def remove_file(place: Place) -> None:
 
 def _read(fd: int, check: Check) -> Snapshot:
     status = os.fstat(fd)
-    data = _kept(fd, status.st_size, check) if status.st_size <= KEPT_BYTES else None
-    if data is not None:
-        return Snapshot(data[:_CHUNK_BYTES], data, status, etag_of(data))
-    seen, head = digest(), b""
-    os.lseek(fd, 0, os.SEEK_SET)
-    while chunk := os.read(fd, _CHUNK_BYTES):
+    first = min(status.st_size, KEPT_BYTES) + 1  # nearly always all and its end: pieces would have to be joined
+    seen, chunks, size = digest(), list[bytes](), 0
+    while chunk := os.read(fd, _CHUNK_BYTES if chunks else first):
         check()
         seen.update(chunk)
-        head = head or chunk
-    return Snapshot(head, None, status, etag_of(seen))
-
-
-def _kept(fd: int, size: int, check: Check) -> bytes | None:
-    """Read a whole file; None if it has grown beyond `KEPT_BYTES`."""
-    # All at once, plus one byte to detect the end: pieces would have to be joined.
-    data = os.read(fd, size + 1)
-    check()
-    chunks, size = [data], len(data)
-    while data and (chunk := os.read(fd, _CHUNK_BYTES)):
-        check()
-        chunks.append(chunk)
         size += len(chunk)
+        chunks.append(chunk)
         if size > KEPT_BYTES:
-            return None
-    return b"".join(chunks) if len(chunks) > 1 else data
+            del chunks[1:]
+    data = b"".join(chunks) if size <= KEPT_BYTES else None
+    return Snapshot(b"".join(chunks[:1])[:_CHUNK_BYTES], data, status, etag_of(seen))
 
 
 def _open_unnamed(folder: int, mode: int) -> int | None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Literal, get_args
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE, OPEN_FOLDER, Descriptor, Handle, OpenRoot
@@ -129,13 +129,8 @@ class Folder(Descriptor):
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
 
 
-class Kind(StrEnum):
-    """The type of an entry, without following a link."""
-
-    FILE = "file"
-    FOLDER = "directory"
-    LINK = "link"
-    OTHER = "other"
+Kind = Literal["file", "directory", "link", "other"]
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(slots=True)
@@ -152,14 +147,14 @@ class Entry:
 
     @property
     def is_folder(self) -> bool:
-        return self.kind is Kind.FOLDER
+        return self.kind == "directory"
 
 
 def scan(folder: Handle) -> list[Entry]:
     """List an open folder in arbitrary order."""
     with refusing(folder.name, "list"):
         found = entries_of(folder.fd)
-    kinds = zip(Kind, (found.files, found.folders, found.links, found.others), strict=True)
+    kinds = zip(_KINDS, (found.files, found.folders, found.links, found.others), strict=True)
     return [Entry(name, kind) for kind, names in kinds for name in names]
 
 
@@ -172,7 +167,7 @@ def look_at(folder: Handle, entry: Entry) -> None:
     mode = status.st_mode
     entry.size, entry.mtime_ns, entry.mode = status.st_size, status.st_mtime_ns, mode & 0o7777
     entry.type = _OTHERS.get(stat.S_IFMT(mode), entry.kind)
-    if entry.kind is Kind.LINK:
+    if entry.kind == "link":
         entry.target = _target(folder, entry.name)
 
 

@@ -100,10 +100,7 @@ def is_public(address: Address) -> bool:
 
 
 class Connector:
-    """Connects for an httpcore2 pool through `sockets`, but only to addresses checked immediately before.
-
-    The name stays that of the URL, for TLS and the server.
-    """
+    """Connects an httpcore2 pool through `sockets`, to addresses just checked; the name stays that of the URL, for TLS."""
 
     def __init__(self, web: Web, sockets: Any) -> None:
         self._web = web

@@ -154,10 +154,8 @@ class _RefusedError(Exception):
     def response(self) -> bytes:
         status, text = self.args
         body = f"{text}.\n".encode()
-        head = (
-            f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        )
-        return head.encode() + body
+        fields = f"Content-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close"
+        return f"HTTP/1.1 {status}\r\n{fields}\r\n\r\n".encode() + body
 
 
 def _asked(head: bytes) -> tuple[str, int, bytes]:

@@ -102,10 +102,7 @@ class BashOutput(ReadingTool):
 
 
 class Line(NamedTuple):
-    """A line as people read it, with its line end, if any, and the bytes of the stream that it represents.
-
-    With `is_gap`, those bytes are no longer kept.
-    """
+    """A line as people read it, with its end, if any, and its bytes in the stream; with `is_gap` they are not kept."""
 
     start: int
     end: int
@@ -168,10 +165,7 @@ def head_of(line: Line, output: Output, room: int) -> Line:
 
 
 class Pattern:
-    """A regular expression in ripgrep's syntax, searched by a separate program that can be stopped in any case.
-
-    `folder` is an open folder, where the program runs.
-    """
+    """A regular expression in ripgrep's syntax, searched in an open `folder` by a program that can be stopped."""
 
     def __init__(self, text: str, folder: int) -> None:
         self._text = text

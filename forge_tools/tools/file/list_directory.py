@@ -11,7 +11,7 @@ from typing import Any, Literal
 from forge_tools.errors import SandboxError
 from forge_tools.model import ToolCategory, ToolResult
 from forge_tools.sandbox.paths.confinement import Handle
-from forge_tools.sandbox.paths.folders import Entry, Kind, enter, look_at, scan
+from forge_tools.sandbox.paths.folders import Entry, enter, look_at, scan
 from forge_tools.sandbox.paths.refusals import PROTECTED, escape_path
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import GLOBS, PATH, Deadline, LookingTool, counted, option
@@ -82,7 +82,7 @@ class _Listing:
             if self._is_full():
                 return
             look_at(folder, entry)
-            if entry.kind is not Kind.FOLDER or self._wish.depth == 1:  # nearly every entry
+            if not entry.is_folder or self._wish.depth == 1:  # nearly every entry
                 self._add(entry, above, level, "")
                 continue
             try:
@@ -105,8 +105,8 @@ class _Listing:
         if self._ignored is not None:
             entries = _without(entries, self._ignored, above)
         if self._wish.sort == "name":
-            folders = [entry for entry in entries if entry.kind is Kind.FOLDER]
-            others = [entry for entry in entries if entry.kind is not Kind.FOLDER]
+            folders = [entry for entry in entries if entry.is_folder]
+            others = [entry for entry in entries if not entry.is_folder]
             return [*sorted(folders, key=_bytes_of), *sorted(others, key=_bytes_of)]
         for number, entry in enumerate(entries):
             if number % _CHECK_EVERY == 0 and self._deadline.is_over:
@@ -155,13 +155,13 @@ def _bytes_of(entry: Entry) -> bytes:
 
 def _name(entry: Entry) -> str:
     name = escape_path(entry.name)
-    if entry.kind is Kind.FILE and entry.type:  # nearly every entry
+    if entry.kind == "file" and entry.type:  # nearly every entry
         return name
     if entry.is_folder:
         return f"{name}/"
-    if entry.kind is Kind.LINK:
+    if entry.kind == "link":
         return f"{name} -> {'[outside]' if entry.target is None else entry.target}"
-    return name if entry.kind is Kind.FILE else f"{name} [{entry.type or 'gone'}]"
+    return name if entry.kind == "file" else f"{name} [{entry.type or 'gone'}]"
 
 
 def _details(entry: Entry) -> str:
@@ -174,7 +174,7 @@ def _facts(entry: Entry, above: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"path": escape_path(f"{above}{entry.name}"), "type": entry.type or entry.kind}
     if entry.mode is not None and entry.mtime_ns is not None:
         facts |= {"size": entry.size, "mtime": _moment(entry.mtime_ns // _SECOND_NS), "mode": f"{entry.mode:04o}"}
-    if entry.kind is Kind.LINK:
+    if entry.kind == "link":
         facts["target"] = entry.target
     return facts
 

@@ -180,10 +180,8 @@ def _candidates(lines: list[str], wanted: list[str]) -> list[int]:
     for _, index in shared:
         starts |= dict.fromkeys(number - index for number in places[_plain(wanted[index])][:_MAX_CANDIDATES])
     if not starts:
-        words = sorted(
-            {(word, i) for i, line in enumerate(wanted) for word in line.split()}, key=lambda one: -len(one[0])
-        )
-        for word, index in words[:8]:
+        words = {(word, index) for index, line in enumerate(wanted) for word in line.split()}
+        for word, index in sorted(words, key=lambda one: -len(one[0]))[:8]:
             starts |= dict.fromkeys([n - index for n, line in enumerate(lines) if word in line][:_MAX_CANDIDATES])
     return [start for start in starts if 0 <= start < len(lines)][:_MAX_CANDIDATES]
 

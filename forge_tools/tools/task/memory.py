@@ -37,9 +37,7 @@ class _Wish:
         "folder; search for words; list documents."
     )
     path: str = option("Document or folder, such as /memories/notes.md.", ROOT, aliases=("old_path",), **_PATH)
-    content: str | None = option(
-        "create, insert: the text.", None, aliases=("file_text", "insert_text"), **_TEXT
-    )  # fmt: skip
+    content: str | None = option("create, insert: the text.", None, aliases=("file_text", "insert_text"), **_TEXT)
     old_str: str | None = option("str_replace: text that occurs once in the document.", None, min_length=1, **_TEXT)
     new_str: str = option("str_replace: text to put in its place.", "", **_TEXT)
     insert_line: int | None = option("insert: the line to insert after; 0 is the start.", None, minimum=0)

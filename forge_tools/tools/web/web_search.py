@@ -130,20 +130,15 @@ async def _answer(web: Web, search: Search, provider: Provider, query: str) -> R
     if words:
         url += f"?{urlencode(words)}"
     sent = None if body is None else json.dumps(body).encode()
-    response = await fetch(web, url, SECONDS, headers, body=sent)
+    response, who = await fetch(web, url, SECONDS, headers, body=sent), search.provider
     if response.status in {401, 403}:
-        raise ToolFailure(
-            f"{search.provider} refuses the key of this worker", hint="See FORGE_WEB_SEARCH_KEY.", code=PROVIDER_AUTH
-        )
+        what, hint = f"{who} refuses the key of this worker", "See FORGE_WEB_SEARCH_KEY."
+        raise ToolFailure(what, hint=hint, code=PROVIDER_AUTH)
     if response.status == 429:
         wait = f"; retry after {response.retry_after[:40]}" if response.retry_after else ""
-        raise ToolFailure(
-            f"{search.provider} accepts no more searches at the moment{wait}", code=RATE_LIMITED, retry=True
-        )
+        raise ToolFailure(f"{who} accepts no more searches at the moment{wait}", code=RATE_LIMITED, retry=True)
     if response.status != 200:
-        raise ToolFailure(
-            f"{search.provider} answers {response.status}", code=HTTP_STATUS, retry=response.status >= 500
-        )
+        raise ToolFailure(f"{who} answers {response.status}", code=HTTP_STATUS, retry=response.status >= 500)
     return response
 
 
