@@ -215,8 +215,6 @@ def _require_room(size: int, limit: int) -> None:
 def _explained(parts: SplitResult, httpcore: Any) -> Iterator[None]:
     try:
         yield
-    except (SandboxError, ToolFailure):
-        raise
     except zlib.error as error:
         what = f"The compressed response of {parts.hostname} is damaged: {error}"
         raise ToolFailure(what, code=UNSUPPORTED_CONTENT) from error

@@ -170,8 +170,8 @@ class _Call:
     async def _place(self, search: Search, target: Handle, deadline: Deadline) -> Folder:
         """Decide what to leave out. An ignored or hidden target was named explicitly, so only its own rules apply."""
         choices = {"respect_ignore": search.respect_ignore, "hidden": search.hidden}
-        workspace, walk = self._workspace, Walk(self._workspace, target, deadline, **choices, keeps_sightings=True)
-        return await deadline.look(lambda: Folder(workspace, target, walk, glob=search.glob, hidden=search.hidden))
+        walk = Walk(self._workspace, target, deadline, **choices, keeps_sightings=True)
+        return await deadline.look(lambda: Folder(target, walk, glob=search.glob, hidden=search.hidden))
 
     async def _answer(
         self, search: Search, place: File | Folder, seconds: float, *, enough: int = sys.maxsize

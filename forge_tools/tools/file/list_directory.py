@@ -155,8 +155,6 @@ def _bytes_of(entry: Entry) -> bytes:
 
 def _name(entry: Entry) -> str:
     name = escape_path(entry.name)
-    if entry.kind == "file" and entry.type:  # nearly every entry
-        return name
     if entry.is_folder:
         return f"{name}/"
     if entry.kind == "link":

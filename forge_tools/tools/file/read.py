@@ -293,12 +293,9 @@ class Reading:
         return Line(shown, line.start, line.hidden + len(line.text) - len(shown))
 
     def _record(self, number: int | None, line: Line) -> str:
-        text = line.text if line.text.isprintable() else visible(line.text)
-        if not line.hidden:  # nearly every line
-            return f"{number:6}\t{text}" if number and self._wish.line_numbers else text
         prefix = f"{number:6}\t" if number and self._wish.line_numbers else ""
-        more = f"… [+{line.hidden:,} chars; use column={line.start + len(line.text)}]"
-        return f"{prefix}{text}{more}"
+        more = f"… [+{line.hidden:,} chars; use column={line.start + len(line.text)}]" if line.hidden else ""
+        return f"{prefix}{visible(line.text)}{more}"
 
     def _result(self, text: str, page: _Page, encoding: Encoding, count: Count | None, etag: str | None) -> ToolResult:
         facts = self._facts(encoding, count, etag)

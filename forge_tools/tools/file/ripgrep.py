@@ -11,8 +11,7 @@ from typing import Any
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Changes
-from forge_tools.sandbox.paths.refusals import Protection, escape_path
-from forge_tools.sandbox.paths.workspace import Workspace
+from forge_tools.sandbox.paths.refusals import Protection
 from forge_tools.sandbox.processes.commands import Completed, Sink, find_beside_python, run
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.tools.builtin import Page
@@ -145,7 +144,7 @@ class Folder:
 
     target = "."
 
-    def __init__(self, workspace: Workspace, handle: Handle, walk: Walk, *, glob: str | None, hidden: bool) -> None:
+    def __init__(self, handle: Handle, walk: Walk, *, glob: str | None, hidden: bool) -> None:
         if glob:
             check_glob(glob)
         self.folder = handle.fd
@@ -163,9 +162,6 @@ class Folder:
         sayable = sorted(path for path in self._left_out if path.isprintable())
         self._odd_folders = tuple(path for path in self._left_out if path.endswith("/") and not path.isprintable())
         self.rules = (only(glob) if glob else "") + "".join(map(plain_rule, sayable))
-        above = workspace.shown(workspace.inside(handle), handle.root)
-        # None if the working directory, which is shown differently, may be among the paths.
-        self._shown_above = None if above.startswith("..") else "" if above == "." else f"{above.rstrip('/')}/"
 
     def stdin(self) -> bytes:
         return os.fsencode(self.rules)
@@ -186,9 +182,7 @@ class Folder:
         return path if self._hidden or not (path.startswith(".") or "/." in path) else None
 
     def shown(self, name: str) -> str:
-        if self._shown_above is None:
-            return self._walk.shown(name)
-        return self._shown_above + escape_path(name)
+        return self._walk.shown(name)
 
     def open(self, name: str) -> Handle | None:
         """Open a file reported by a search, if it may be read."""

@@ -164,8 +164,7 @@ def _language(survey: Survey, asked: str | None) -> str | None:
             raise InvalidCallError(f"Unknown language {asked!r}{suggestion(asked.lower(), known)}")
         return known[asked.lower()]
     counts = Counter(title_of(path) for path in survey.files if is_written(path))
-    usual = sorted((name for name in counts if name in _NAMES), key=lambda name: (-counts[name], name or ""))
-    return usual[0] if usual else None
+    return min((name for name in counts if name in _NAMES), key=lambda name: (-counts[name], name or ""), default=None)
 
 
 def _seen(text: str, path: str, language: str, lengths: Counter[int]) -> Iterator[tuple[str, str, int]]:
