@@ -187,13 +187,9 @@ class Recent:
             ):
                 os.close(self._files.pop(next(iter(self._files))))
 
-    def close(self) -> None:
-        with self._lock:
-            while self._files:
-                os.close(self._files.popitem()[1])
-
     def __del__(self) -> None:
-        self.close()
+        while self._files:
+            os.close(self._files.popitem()[1])
 
 
 def new_scratch(prefix: str = SCRATCH) -> str:

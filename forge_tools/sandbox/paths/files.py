@@ -159,10 +159,7 @@ def survey(place: Place, check: Check) -> Survey:
 
 
 def remove_tree(place: Place, check: Check) -> None:
-    """Delete the folder at a place.
-
-    Anything added to it after a survey must pass the same checks. A refusal says if a part is gone.
-    """
+    """Delete the folder at a place; what was added since a survey is checked too. A refusal says if a part is gone."""
     removed = 0
 
     def visit(folder: int, _shown: str, entries: list[DirEntry]) -> None:

@@ -48,10 +48,7 @@ class Look:
 
 
 class Changes:
-    """The folders below an open one (itself is "") that have changed, or may have changed, since they were seen.
-
-    Paths are relative, and end in a slash for folders.
-    """
+    """The folders below an open one (itself is "") that may have changed since they were seen; they end in a slash."""
 
     def __init__(self, seen: Mapping[str, Sighting], folder: int) -> None:
         self._seen = seen
@@ -100,10 +97,7 @@ class Entries:
 
 
 class Folder(Descriptor):
-    """An open folder.
-
-    Names are single components; undecodable bytes are surrogate escapes. Every method raises the kernel's OSError.
-    """
+    """An open folder. Names are single components, with surrogate escapes; every method raises the kernel's OSError."""
 
     def __init__(self, fd: int, name: str = ".") -> None:
         """Open a folder in the one that `fd` has open, or that folder itself by a new handle."""

@@ -22,9 +22,6 @@ FOLDER = ".forge-journal"
 KEPT_SECONDS = 7 * 86_400
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
-Seen = Callable[[], str | None]
-"""Looks at the file now, and returns its state in the form of `Entry.before` and `Entry.after`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -52,10 +49,11 @@ class Journal:
         # The id identifies the execution; the same id with another call is another action.
         self._call = _digest(json.dumps([tool, dict(parameters)], sort_keys=True)) if self._name else ""
 
-    def recall(self, place: Place, seen: Seen) -> ToolResult | None:
+    def recall(self, place: Place, seen: Callable[[], str | None]) -> ToolResult | None:
         """Return the result of this very execution if it has done its work before, else None.
 
-        Refuses if it was interrupted, and somebody else has changed the file since (OUTCOME_UNKNOWN).
+        Refuses if it was interrupted, and somebody else has changed the file since (OUTCOME_UNKNOWN). `seen` looks at the
+        state of the file now.
         """
         folder = self._open()
         if folder is None:

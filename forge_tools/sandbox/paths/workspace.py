@@ -73,10 +73,7 @@ class Workspace:
         return handle
 
     def open_cached(self, path: str) -> Handle | None:
-        """Open a regular file for reading if that is sure not to block; None if it might, or fails.
-
-        Safe on an event loop; on None, call `open_file` on a thread.
-        """
+        """Open a regular file if that is sure not to block (safe on an event loop); on None, call `open_file` on a thread."""
         asked = self._locate(unescape_path(path))
         handle = asked.root.open_cached(asked.inside, asked.shown)
         if handle is not None and not handle.is_file:
@@ -118,10 +115,7 @@ class Workspace:
         return below
 
     def shown(self, inside: str, root: OpenRoot) -> str:
-        """Turn a path below a root into one that people see and may pass: relative to the working directory.
-
-        If that is in another root, it is absolute.
-        """
+        """Return a path below a root as people pass it: relative to the working directory, absolute in another root."""
         if root is not self._home:
             return escape_path(posixpath.normpath(posixpath.join(root.path, inside)))
         if not self._working_dir:

@@ -272,8 +272,7 @@ def _serve_next(requests: socket.socket, walls: Enclosure, start: Start, group: 
 def keep_private(*handles: int) -> None:
     """Prevent commands from inheriting these handles."""
     for handle in handles:
-        if handle >= 0:
-            os.set_inheritable(handle, False)  # noqa: FBT003  the function takes no keyword
+        os.set_inheritable(handle, False)  # noqa: FBT003  the function takes no keyword
 
 
 def packed(*lists: Sequence[str]) -> bytes:

@@ -132,10 +132,7 @@ class Forker:
 
 
 class Spawner(Forker):
-    """Starts commands that end with us, behind `walls` (the words of `walls/commands.py`).
-
-    `program` is one that takes requests like the launcher.
-    """
+    """Starts commands that end with us, behind `walls` (see `walls/commands.py`), by a `program` like the launcher."""
 
     def __init__(self, walls: Sequence[str] = (), program: Sequence[str] = (LAUNCHER, "--serve")) -> None:
         super().__init__([*program, str(len(walls)), *walls])

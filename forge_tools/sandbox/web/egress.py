@@ -33,10 +33,7 @@ logger = logging.getLogger("tool.egress")  # what tools log is recorded with the
 
 
 def covers(entry: str, host: str, port: int) -> bool:
-    """Whether an entry of `FORGE_EGRESS` allows to connect there.
-
-    It is `api.example.com`, `*.example.org` for every name below it, or either with a port.
-    """
+    """Whether an entry of `FORGE_EGRESS` allows a place: `api.example.com`, `*.example.org`, or either with a port."""
     name, _, number = entry.partition(":")
     is_named = host.endswith(name[1:]) if name.startswith(_ANY) else host == name
     return is_named and (port == int(number) if number else port in PORTS)

@@ -182,9 +182,8 @@ class _Call:
         if completed.signal is not None:
             what = "The search program was killed; the answer would be incomplete. Try again"
             raise SandboxError(what, ErrorCode.TOOL_ERROR)
-        changes = await asyncio.to_thread(place.changes) if isinstance(place, Folder) else None
-        lost: list[str] = []
-        if isinstance(place, Folder) and changes:
+        changes, lost = None, list[str]()
+        if isinstance(place, Folder) and (changes := await asyncio.to_thread(Changes, place.walk.seen, place.folder)):
             sink, lost = await self._again(search, place, changes, sink)
         sink.finish()
         if changes:
@@ -219,7 +218,7 @@ class _Call:
         for start in range(0, len(names), _OPEN_FILES):
             with ExitStack() as stack:
                 some = names[start : start + _OPEN_FILES]
-                opened = [(name, stack.enter_context(handle)) for name in some if (handle := place.open(name))]
+                opened = [(name, stack.enter_context(handle)) for name in some if (handle := place.walk.open(name))]
                 links.clear()
                 links.update((handle.link, name) for name, handle in opened)
                 if links:

@@ -148,7 +148,7 @@ class Folder:
         if glob:
             check_glob(glob)
         self.folder = handle.fd
-        self._walk = walk
+        self.walk = walk
         self._hidden = hidden
         self._glob = compile_glob(glob) if glob else None
         self._left_out: set[str] = set()
@@ -175,21 +175,14 @@ class Folder:
         path = path.removeprefix("./")
         if path in self._left_out or path.startswith(self._odd_folders):
             return None
-        if self._has_gaps and path[: path.rfind("/") + 1] not in self._walk.seen:
+        if self._has_gaps and path[: path.rfind("/") + 1] not in self.walk.seen:
             return None
         if self._glob and not self._glob.fullmatch(path):
             return None
         return path if self._hidden or not (path.startswith(".") or "/." in path) else None
 
     def shown(self, name: str) -> str:
-        return self._walk.shown(name)
-
-    def open(self, name: str) -> Handle | None:
-        """Open a file reported by a search, if it may be read."""
-        return self._walk.open(name)
-
-    def changes(self) -> Changes:
-        return Changes(self._walk.seen, self.folder)
+        return self.walk.shown(name)
 
     def searched(self, failed: Sequence[str]) -> int:
         """Count the files, given those (and folders) that a search without a glob complained of."""

@@ -114,14 +114,13 @@ def visible(text: str) -> str:
 
 def encoding_for(head: bytes | None, asked: str | None) -> Encoding:
     """Choose the encoding of new text: the requested one, else that of the file that starts with `head`, else UTF-8."""
+    head = head or b""
     if asked is None:
-        if not head:
-            return Encoding("utf-8")
         found = sniff(head, None)
         return Encoding("utf-8") if not found.bom and binary_kind(head) else found
     name = asked.lower()
     try:
-        found = sniff(head or b"", _EXACT.get(name, name))
+        found = sniff(head, _EXACT.get(name, name))
     except LookupError:
         what = f"Unknown text encoding {asked!r}. Try utf-8, latin-1, cp1252 or utf-16-le"
         raise SandboxError(what, ENCODING_ERROR) from None
@@ -286,10 +285,7 @@ def lines_from(chunks: Iterable[bytes], first: int, column: int = 0) -> Iterator
 
 
 def plain_lines(utf8: bytes, first: int, count: int) -> tuple[list[str], bool]:
-    """Take lines of a whole file that is UTF-8 without control characters; return whether more follow.
-
-    Otherwise, or if one of the lines is long, the list is empty.
-    """
+    """Return lines of a file, and whether more follow; none if it is not UTF-8, has control characters or a long line."""
     if len(utf8.translate(None, _CONTROL_BYTES)) < len(utf8):
         return [], False
     try:
