@@ -78,10 +78,7 @@ class Documents(Protocol):
     ) -> dict[str, Document]:
         """Let `revise` decide the new contents of the documents at these paths, excluding other writers.
 
-        A path that ends in a slash stands for the document there and all below it.
-
-        Raises:
-            ToolFailure: there would be too many of them, or `revise` refuses.
+        A path that ends in a slash stands for the document there and all below it; too many are a ToolFailure.
         """
 
 

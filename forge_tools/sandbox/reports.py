@@ -33,6 +33,9 @@ ROWS_PER_STEP = 500
 
 _MOST_COUNTED = 1 << 53
 
+_Source = tuple[Stream, int | None]
+"""The stream, and the level of a log message."""
+
 
 class ReportBuffer(Reporter):
     """One attempt's reports. Its body reports from any thread; the holder takes them, at most every `interval` seconds.
@@ -128,7 +131,7 @@ class ReportBuffer(Reporter):
             self._is_told = True
             self._news()
 
-    def _add(self, data: bytes, of: "_Source") -> None:
+    def _add(self, data: bytes, of: _Source) -> None:
         room = 0 if self._is_split else min(PART_BYTES, self._room - PART_BYTES) - self._head.size
         if room > 0:
             self._head.add(data[:room], of)
@@ -195,14 +198,10 @@ class ReportBuffer(Reporter):
             decoder = self._decoders[stream] = codecs.getincrementaldecoder("utf-8")("replace")
         return plain(decoder.decode(data, is_last))
 
-    def _row(self, text: str, of: "_Source", left_out: int = 0) -> list[Told]:
+    def _row(self, text: str, of: _Source, left_out: int = 0) -> list[Told]:
         if not (text or left_out):
             return []
         return [Told(next(self._numbers), None, None, text, min(left_out, _MOST_COUNTED), *of)]
-
-
-_Source = tuple[Stream, int | None]
-"""The stream, and the level of a log message."""
 
 
 class _Stretch(NamedTuple):

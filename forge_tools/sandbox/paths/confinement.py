@@ -141,22 +141,14 @@ class OpenRoot(Descriptor):
         return _Walk(self).open(inside, flags)
 
     def open_to_read(self, inside: str, shown: str) -> Handle:
-        """Open a path below the root that may be read.
-
-        Raises:
-            OSError: as the kernel reports it; EXDEV if the path would leave the root.
-            SandboxError: it is protected, or was moved out meanwhile.
-        """
+        """Open a path below the root as `open` does, and refuse it if it is protected, or was moved out meanwhile."""
         straight = self._open_straight(inside)
         if straight is None:
             return self.admit(self.open(inside, OPEN_FILE), shown)
         return self.admit(straight, shown, inside)
 
     def open_cached(self, inside: str, shown: str) -> Handle | None:
-        """Open like `open_to_read` if that cannot block; None if it might, or fails.
-
-        It cannot block if the kernel has every name on the path in memory. Kernels before Linux 5.12 cannot tell.
-        """
+        """Open like `open_to_read` if the kernel has every name on the path in memory; None if it might block, or fails."""
         if not offered.get(os.fstat(self.fd).st_dev):
             return None
         try:

@@ -23,6 +23,9 @@ _MAX_PAUSES = 3
 _UNKNOWN = -1
 _SECOND_NS = 1_000_000_000
 
+Kind = Literal["file", "directory", "link", "other"]
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+
 
 class Look:
     """Checks open folders before they are listed.
@@ -121,10 +124,6 @@ class Folder(Descriptor):
     def stat(self, name: str) -> os.stat_result:
         """Return the facts of an entry, not following a link."""
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-
-
-Kind = Literal["file", "directory", "link", "other"]
-_KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(slots=True)

@@ -148,12 +148,7 @@ class Place(Descriptor):
 
 
 def find_place(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Place:
-    """Find the folder and the name for a path below `root`.
-
-    Raises:
-        OSError: as the kernel reports it; EXDEV if the path would leave the root.
-        SandboxError: the path is that of a folder, or leads through a link to nothing.
-    """
+    """Find the folder and the name for a path below `root`; errors are those of `OpenRoot.open`, too."""
     for _ in range(MAX_LINKS):
         *above, name = parts_of(inside) or [""]
         if name in ("", "..") or (follow and inside.endswith("/")):

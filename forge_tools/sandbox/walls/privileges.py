@@ -18,11 +18,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def checked(function: str, *arguments: int | bytes | None) -> int:
-    """Call a function of the C library; a number is passed as a whole register, as `syscall` and `prctl` read it.
-
-    Raises:
-        OSError: it returned -1.
-    """
+    """Call a function of the C library; -1 is an OSError. Numbers are passed as whole registers, as `syscall` reads them."""
     result = int(getattr(_libc, function)(*(ctypes.c_long(one) if isinstance(one, int) else one for one in arguments)))
     if result == -1:
         number = ctypes.get_errno()

@@ -36,6 +36,7 @@ SLOW_SECONDS = 5.0
 _MOST_SKIPPED = 10
 _MOST_CLOSE = 5
 _TOO_SLOW = "too slow to parse"
+_DEFINED = r"\b(?:def|class)\s+{0}\b|(?:^|[;:])\s*{0}\s*[:=]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +171,6 @@ def refuse(codebase: Codebase, symbol: str, where: str) -> NoReturn:
         close += f" Pass '{last}' alone, or as path the folder that holds the package or file of '{'.'.join(outer)}'."
     place = "the working directory" if where == "." else where
     raise ToolFailure(f"There is no symbol '{symbol}' in {place}.{close}{codebase.note}", code=SYMBOL_NOT_FOUND)
-
-
-_DEFINED = r"\b(?:def|class)\s+{0}\b|(?:^|[;:])\s*{0}\s*[:=]"
 
 
 def read(workspace: Workspace, path: str, deadline: Deadline, having: Having = Having()) -> Codebase:

@@ -33,6 +33,7 @@ _MOST_HOPS = 8
 _WHOLE = {"python": "/__init__", "rust": "/mod"}
 """The ends of files that stand for their folder; elsewhere `/index`."""
 
+_HERE = frozenset({"", "crate", "self", "super"})
 MAX_BODY = 400
 _MOST = 20
 
@@ -314,9 +315,6 @@ def _names_of(path: str, language: str) -> set[str]:
 def _family(language: str) -> str:
     """C and C++ include each other's files."""
     return "c" if language == "cpp" else language
-
-
-_HERE = frozenset({"", "crate", "self", "super"})
 
 
 def folder_of(path: str) -> str:

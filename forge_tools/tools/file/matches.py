@@ -56,10 +56,7 @@ class Found:
 
 
 def find_matches(text: str, old: str, check: Check, *, with_blanks: bool) -> Found:
-    """Find all places of `old`, without overlaps.
-
-    The first of `WAYS` that finds any applies; the last of them only if `with_blanks`. `check` is called meanwhile.
-    """
+    """Find all places of `old`, without overlaps, by the first of `WAYS` that finds any; the last only if `with_blanks`."""
     exact, line_endings, whitespace = WAYS
     found = Found(exact, lambda: _places(text, old, check), text.count(old))
     check()

@@ -25,6 +25,7 @@ _MODES = {0o040000, 0o100644, 0o100664, 0o100755, 0o120000, 0o160000}
 _EXTENDED = 0x4000
 _LENGTH = 0x0FFF
 _MAX_KEPT = 8
+_parsed = lru_cache(maxsize=512)(Rules)
 
 
 @dataclass(slots=True)
@@ -200,9 +201,6 @@ class Walk:
     def _fault(self, path: str, error: OSError) -> None:
         shown = self._workspace.shown(path.rstrip("/") or ".", self._target.root)
         self.faults.append((shown, error.strerror or str(error)))
-
-
-_parsed = lru_cache(maxsize=512)(Rules)
 
 
 def tracked_by(git: Folder) -> Tracked:
