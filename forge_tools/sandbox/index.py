@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 Answer = TypeVar("Answer")
 Seen = os.stat_result
@@ -39,18 +39,14 @@ class Kept(NamedTuple):
 class HostIndex:
     """One SQLite file in a folder that belongs only to this user. If anything is wrong with it, calls only get slower.
 
-    `folder` None keeps nothing. A damaged file, or one of another version, is recreated. Entered by one thread for one
-    call.
+    `folder` None keeps nothing. A damaged file, or one of another version, is recreated. For one thread and one call.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._path = folder / f"code-{_VERSION}.db" if folder and _is_ours(folder) else None
         self._connection: sqlite3.Connection | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
@@ -118,7 +114,7 @@ class HostIndex:
                 self._connection.rollback()
             return otherwise
         except sqlite3.DatabaseError:
-            self.__exit__()
+            self.close()
             for end in ("", "-wal", "-shm"):
                 with suppress(OSError):
                     self._path.with_name(f"{self._path.name}{end}").unlink()

@@ -8,7 +8,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import blake2b
@@ -177,7 +177,7 @@ def read(workspace: Workspace, path: str, deadline: Deadline, having: Having = H
     """Read the code of a folder or of one file, as far as `having` needs it."""
     codebase = Codebase()
     batch: list[_File] = []
-    with HostIndex(REACH.get().cache) as index, workspace.open(path) as target:
+    with closing(HostIndex(REACH.get().cache)) as index, workspace.open(path) as target:
         for one in _files(workspace, target, deadline, codebase):
             batch.append(one)
             if len(batch) == _BATCH:
